@@ -1,0 +1,25 @@
+"""Canonical JSON: one byte string per value, so that everyone hashes and signs the same bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+
+def canonical_json(value: Any) -> bytes:
+    """UTF-8 JSON with sorted keys and no spaces; floats in their shortest round-trip form; NaN and infinity refused.
+
+    >>> canonical_json({"b": 1, "a": [0.5, "é"]})
+    b'{"a":[0.5,"\\xc3\\xa9"],"b":1}'
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode("utf-8")
+
+
+def tagged_hash(tag: str, *parts: bytes) -> bytes:
+    """SHA-256 (32 bytes) over a domain tag and length-prefixed parts, so that no two inputs share an encoding."""
+    digest = hashlib.sha256()
+    for part in (tag.encode("ascii"), *parts):
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.digest()

@@ -1,0 +1,64 @@
+"""Errors, sorted by what the caller may do about them.
+
+Every error names the field, party, round or file at fault and the remedy. None ever carries private text, an
+embedding or a clean vector: messages are built from public names, counts and positions only.
+"""
+
+from __future__ import annotations
+
+
+class UndersongError(Exception):
+    """Base of every expected failure. ``exit_code`` is the process's exit status when it reaches an entry point."""
+
+    exit_code = 1
+
+    def __init__(self, problem: str, remedy: str = "") -> None:
+        super().__init__(problem if not remedy else f"{problem}\n  remedy: {remedy}")
+        self.problem = problem
+        self.remedy = remedy
+
+
+class ConfigurationError(UndersongError):
+    """Fix the configuration, the command line or the input file, then run again."""
+
+    exit_code = 2
+
+
+class PrivacyRefusal(UndersongError):
+    """Stop and never retry as is: going on would spend what was not approved or break a bound."""
+
+    exit_code = 3
+
+
+class PeerFault(UndersongError):
+    """A peer broke the protocol: drop it. ``party`` is the name at whose door the fault is laid."""
+
+    exit_code = 4
+
+    def __init__(self, party: str, problem: str, remedy: str = "") -> None:
+        super().__init__(f"{party}: {problem}", remedy)
+        self.party = party
+
+
+class RoundAborted(UndersongError):
+    """This attempt is over and nothing was opened; a new attempt needs fresh keys, noise and shares."""
+
+    exit_code = 5
+
+
+class TransportError(UndersongError):
+    """A message did not arrive; sending the same bytes again is safe."""
+
+    exit_code = 6
+
+
+class GenerationError(UndersongError):
+    """A generator gave no usable answer; the sample is skipped or the run stops with nothing lost."""
+
+    exit_code = 7
+
+
+class InternalError(UndersongError):
+    """Our bug: an invariant of this program does not hold. Please report it."""
+
+    exit_code = 70

@@ -1,0 +1,75 @@
+"""The one way a private vector takes out of a party, one type an arrow.
+
+    GridVector --noise share--> NoisyVector --mask--> MaskedVector --sum, unmask--> NoisySum
+
+A stage accepts the previous stage's type only, and only :class:`MaskedVector` has bytes: the codec does not know
+the other types, so an un-noised or unmasked vector cannot be serialised. Their ``repr`` shows shape, never values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
+Ring = npt.NDArray[np.uint32] | npt.NDArray[np.uint64]
+
+
+class _Hidden:
+    """Shared shape-only ``repr`` and refusal to pickle, so that a debugger, log or queue shows no value."""
+
+    values: npt.NDArray[np.generic]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(shape={self.values.shape}, dtype={self.values.dtype})"
+
+    def __reduce_ex__(self, protocol: object) -> tuple[object, ...]:
+        raise TypeError(f"{type(self).__name__} holds private values and is never serialised")
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class GridVector(_Hidden):
+    """The exact sum of one party's clipped, rounded unit contributions: ``values`` int64 [d]. Private."""
+
+    values: Int64
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class NoisyVector(_Hidden):
+    """A GridVector plus this party's share of discrete noise: ``values`` int64 [d]. Not private enough alone."""
+
+    values: Int64
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class MaskedVector:
+    """A NoisyVector plus masks in Z_2^32 or Z_2^64: the first vector that may be serialised."""
+
+    values: Ring
+
+    def __repr__(self) -> str:
+        return f"MaskedVector(shape={self.values.shape}, dtype={self.values.dtype})"
+
+
+@dataclass(frozen=True, eq=False)
+class NoisySum:
+    """What a method sees of a private sum.
+
+    Attributes:
+        values: int64 [d], the opened sum in integer (grid) units.
+        scale: integer units per natural unit (one vote, one count, one unit of norm).
+        sigma: standard deviation of the noise that was opened, in natural units.
+        survivors: names of the parties whose vectors are in the sum.
+    """
+
+    values: Int64
+    scale: int
+    sigma: float
+    survivors: tuple[str, ...]
+
+    @property
+    def natural(self) -> npt.NDArray[np.float64]:
+        """The sum in natural units, float64 [d]."""
+        return self.values / float(self.scale)
