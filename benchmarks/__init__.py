@@ -1,0 +1,1 @@
+"""Benchmarks: ``python -m benchmarks.NAME [--quick] [--json]``; each prints ratios measured in one run."""

@@ -1,0 +1,1 @@
+"""Secure aggregation: sans-IO state machines and the primitives beneath them."""
