@@ -1,0 +1,226 @@
+"""The accountant against PRIVACY.md's reference numbers, closed forms and its own promises."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.errors import ConfigurationError, PrivacyRefusal
+from common.privacy.accounting import (
+    DiscreteLaplace,
+    Event,
+    Gaussian,
+    Laplace,
+    Pure,
+    calibrate,
+    charged_sigma,
+    composed_mu,
+    delta,
+    epsilon,
+    gaussian_mu,
+    sampled_sigma,
+    usable_delta,
+)
+
+NEAR_AND_FAR = math.sqrt(43690) / 128  # L2 sensitivity of Top-8 nearest + furthest votes, vote units
+DPGA_DELTA = 1 / (8396 * math.log(8396))
+
+
+def z(target: float, at: float = 1e-5) -> float:
+    return 1 / gaussian_mu(target, at)
+
+
+def test_one_gaussian_release() -> None:
+    assert z(4) == pytest.approx(1.08116, abs=5e-6)
+
+
+@pytest.mark.parametrize(
+    ("target", "at", "sigma"), [(4, 1e-5, 3.5310), (4, 4e-5, 3.295), (1, 1e-5, 12.184), (8, 1e-5, 1.960)]
+)
+def test_wasp_plan(target: float, at: float, sigma: float) -> None:
+    found = calibrate(lambda s: [Gaussian(s / NEAR_AND_FAR, count=4)], target, at)
+    assert found == pytest.approx(sigma, rel=2e-4)
+    assert found == pytest.approx(2 * NEAR_AND_FAR * z(target, at), rel=1e-6)
+    if (target, at) == (4, 1e-5):
+        assert found * 128 == pytest.approx(451.97, abs=0.01)
+
+
+@pytest.mark.parametrize(("target", "sigma"), [(1, 97.47), (4, 28.25), (8, 15.68)])
+def test_wasp_plan_for_users_who_sum_eight_records(target: float, sigma: float) -> None:
+    found = calibrate(lambda s: [Gaussian(s / (8 * NEAR_AND_FAR), count=4)], target, 1e-5)
+    assert found == pytest.approx(sigma, abs=0.006)
+
+
+def test_the_paper_s_own_sigma_spends_less_than_it_says() -> None:
+    assert epsilon([Gaussian(9.6896 / NEAR_AND_FAR)] * 4, 1e-5) == pytest.approx(1.287, abs=5e-4)
+    assert epsilon([Gaussian(9.6896 / NEAR_AND_FAR)] * 5, 1e-5) == pytest.approx(1.456, abs=5e-4)
+
+
+def test_zcdp_would_need_more_noise() -> None:
+    """The zCDP conversion (Canonne, Kamath, Steinke 2020, proposition 12) at 3.7806 spends epsilon 4, we spend less."""
+    rho = 4 * NEAR_AND_FAR**2 / (2 * 3.7806**2)
+    orders = [1 + i / 200 for i in range(1, 20000)]
+    converted = min(a * rho + math.log1p(-1 / a) - (math.log(1e-5) + math.log(a)) / (a - 1) for a in orders)
+    assert converted == pytest.approx(4.0, abs=2e-3)
+    assert epsilon([Gaussian(3.7806 / NEAR_AND_FAR, count=4)], 1e-5) < 3.8
+
+
+def test_teachers_compose_over_all_queries() -> None:
+    assert epsilon([Gaussian(1.676 / math.sqrt(2), count=1000)], 1e-5) == pytest.approx(469, abs=0.5)
+    assert epsilon([Gaussian(1.676, count=1000)], 1e-5) == pytest.approx(258, abs=0.5)
+
+
+@pytest.mark.parametrize(("target", "sigma"), [(1, 17.566), (2, 9.389), (4, 5.079)])
+def test_dpga_votes_with_half_the_budget(target: float, sigma: float) -> None:
+    found = calibrate(lambda s: [Gaussian(s, 0.8, 10)], target / 2, DPGA_DELTA)
+    assert found == pytest.approx(sigma, rel=1e-4)
+
+
+@pytest.mark.parametrize(("target", "sigma"), [(1, 13.406), (2, 7.454), (4, 4.222)])
+def test_dpga_plan_composed_jointly(target: float, sigma: float) -> None:
+    def build(s: float) -> list[Event]:
+        return [Pure(0.1 * target, 2), Laplace(10 / target, 3), Gaussian(s, 0.8, 10)]
+
+    begun = time.monotonic()
+    assert calibrate(build, target, DPGA_DELTA) == pytest.approx(sigma, rel=1e-4)
+    assert time.monotonic() - begun < 8, "a plan is calibrated while somebody waits"
+
+
+def test_dpga_accounting() -> None:
+    votes = Gaussian(13.406, 0.8, 10)
+    assert epsilon([Pure(0.1), Pure(0.1), Laplace(10, 3), votes], 1.31818e-5) == pytest.approx(1.0, abs=5e-4)
+    assert epsilon([Pure(0.1, 2), DiscreteLaplace(0.1, count=3), votes], 1.31818e-5) == pytest.approx(1.004, abs=5e-4)
+
+
+def test_figures_of_keyphrases() -> None:
+    """PRIVACY.md's number 4: standard deviations that follow from a multiplier and a sensitivity."""
+    assert z(5) == pytest.approx(0.89, abs=0.005)  # sqrt(m) z over m pairs: z per n*KDE
+    assert math.sqrt(10) * z(1) == pytest.approx(11.80, abs=0.005)
+    assert math.sqrt(10) * z(5) == pytest.approx(2.82, abs=0.005)
+    for target, std in ((1, 14.14), (5, 2.83)):
+        scale = calibrate(lambda b: [Pure(10 / b)], target, 1e-15) if target == 1 else 10 / target
+        assert math.sqrt(2) * scale == pytest.approx(std, abs=0.005)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(0.01, 30), st.floats(1e-12, 0.1))
+def test_gaussian_conversions_agree(target: float, at: float) -> None:
+    event = [Gaussian(z(target, at))]
+    assert epsilon(event, at) == pytest.approx(target, rel=1e-6, abs=1e-9)
+    assert delta(event, target) == pytest.approx(at, rel=1e-6)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.floats(0.5, 50), st.integers(0, 20)), min_size=1, max_size=6))
+def test_squares_of_mu_add(parts: list[tuple[float, int]]) -> None:
+    events = [Gaussian(multiplier, count=count) for multiplier, count in parts]
+    mu = composed_mu(events)
+    assert mu == pytest.approx(math.sqrt(sum(count / multiplier**2 for multiplier, count in parts)))
+    one_by_one = [Gaussian(multiplier) for multiplier, count in parts for _ in range(count)]
+    assert epsilon(events, 1e-6) == pytest.approx(epsilon(one_by_one, 1e-6))
+
+
+def test_loss_distribution_agrees_with_the_closed_form() -> None:
+    """A Gaussian forced through the loss distribution (by an event that costs next to nothing) keeps its price."""
+    assert epsilon([Gaussian(2.0, count=5), Pure(1e-9)], 1e-5) == pytest.approx(
+        epsilon([Gaussian(2.0, count=5)], 1e-5), rel=1e-4
+    )
+    assert composed_mu([Gaussian(2.0), Pure(0.1)]) is None
+    assert composed_mu([]) == 0.0
+
+
+def test_subsampling_helps_and_needs_both_directions() -> None:
+    full = epsilon([Gaussian(2.0, count=10)], 1e-5)
+    half = epsilon([Gaussian(2.0, 0.5, 10)], 1e-5)
+    assert half < full
+    assert epsilon([Gaussian(2.0, 1.0 - 1e-9, 10)], 1e-5) == pytest.approx(full, rel=1e-3)
+    assert epsilon([Gaussian(2.0, 0.0, 10)], 1e-5) == 0.0
+
+
+def test_pure_events() -> None:
+    assert epsilon([Pure(0.3), Laplace(2.0), DiscreteLaplace(0.01, sensitivity=10)], 0.0) == pytest.approx(0.9)
+    assert epsilon([Pure(0.3)], 1e-12) == pytest.approx(0.3, rel=1e-6)
+    assert epsilon([Laplace(1.0)], 1e-3) == pytest.approx(1 + 2 * math.log1p(-1e-3), abs=1e-4)
+    fine = epsilon([DiscreteLaplace(1 / 256, sensitivity=256)], 1e-3)
+    assert fine == pytest.approx(epsilon([Laplace(1.0)], 1e-3), abs=1e-2)
+
+
+def test_no_noise_is_infinite_and_explicit() -> None:
+    assert calibrate(lambda s: [Gaussian(s)], math.inf, 1e-5) == 0.0
+    assert epsilon([Gaussian(0.0)], 1e-5) == math.inf
+    assert epsilon([Gaussian(1.0), Pure(math.inf)], 1e-5) == math.inf
+    assert epsilon([Gaussian(0.0, 0.5), Laplace(1.0)], 1e-5) == math.inf
+    assert delta([Gaussian(0.0)], 3.0) == 1.0
+    assert delta([Gaussian(1.0)], math.inf) == 0.0
+    assert gaussian_mu(math.inf, 1e-5) == math.inf
+    assert epsilon([Gaussian(math.inf), Gaussian(1.0, count=0)], 1e-5) == 0.0 == epsilon([], 1e-5)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.floats(0.05, 20), st.floats(1e-9, 1e-3), st.integers(1, 400))
+def test_calibration_is_tight_and_never_short(target: float, at: float, count: int) -> None:
+    scale = calibrate(lambda s: [Gaussian(s, count=count)], target, at)
+    assert epsilon([Gaussian(scale, count=count)], at) <= target * (1 + 1e-12)
+    assert epsilon([Gaussian(scale * (1 - 2e-6), count=count)], at) > target
+
+
+def test_calibration_starts_from_any_unit() -> None:
+    """A scale in integer units, thousands of times the sensitivity's, ends at the same noise."""
+    natural = calibrate(lambda s: [Gaussian(s, 0.8, 10), Pure(0.1)], 1.0, 1e-5)
+    integer = calibrate(lambda s: [Gaussian(s / 30_000, 0.8, 10), Pure(0.1)], 1.0, 1e-5)
+    assert integer == pytest.approx(30_000 * natural, rel=2e-6)
+    assert calibrate(lambda s: [Gaussian(s * 3_000, 0.8, 10), Pure(0.1)], 1.0, 1e-5) * 3_000 == pytest.approx(
+        natural, rel=2e-6
+    )
+
+
+def test_a_plan_that_cannot_be_afforded_is_refused() -> None:
+    with pytest.raises(PrivacyRefusal, match="no amount of noise"):
+        calibrate(lambda s: [Pure(2.0), Gaussian(s)], 1.0, 1e-5)
+    assert calibrate(lambda s: [Pure(0.5)], 1.0, 1e-5) == 0.0
+
+
+def test_charge_for_discrete_noise() -> None:
+    assert charged_sigma(9.0 + 4.0) == pytest.approx(3.0)
+    assert charged_sigma(math.inf) == math.inf
+    assert sampled_sigma(451.97) == pytest.approx(451.97, rel=1e-4)
+    assert charged_sigma(sampled_sigma(7.5) ** 2) == pytest.approx(7.5)
+    assert sampled_sigma(0.0) == 0.0
+    for variance in (4.0, 0.0, math.nan):
+        with pytest.raises(PrivacyRefusal, match="too small"):
+            charged_sigma(variance)
+
+
+def test_sampler_s_distance_is_paid_from_delta() -> None:
+    left = usable_delta(1e-5, samples=10**9, epsilon=4.0)
+    assert 0 < 1e-5 - left < 1e-20
+    assert usable_delta(1e-5, samples=10**9, epsilon=math.inf) == 1e-5
+    with pytest.raises(PrivacyRefusal, match="sampler"):
+        usable_delta(1e-30, samples=10**9, epsilon=4.0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: Gaussian(-1.0),
+        lambda: Gaussian(math.nan),
+        lambda: Gaussian(1.0, 1.5),
+        lambda: Gaussian(1.0, count=-1),
+        lambda: Laplace(-1.0),
+        lambda: DiscreteLaplace(0.1, sensitivity=0),
+        lambda: Pure(-0.1),
+        lambda: epsilon([Gaussian(1.0)], 1.5),
+        lambda: delta([Gaussian(1.0)], -1.0),
+        lambda: calibrate(lambda s: [Gaussian(s)], 0.0, 1e-5),
+        lambda: calibrate(lambda s: [Gaussian(s)], 1.0, 1.0),
+        lambda: gaussian_mu(1.0, 0.0),
+    ],
+)
+def test_values_out_of_range_are_named(wrong: object) -> None:
+    assert callable(wrong)
+    with pytest.raises(ConfigurationError, match="give"):
+        wrong()
