@@ -1,0 +1,42 @@
+"""The stream is AES-256-CTR from block zero, however it is cut."""
+
+from __future__ import annotations
+
+import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.errors import InternalError
+from common.privacy.stream import CHUNK_BYTES, KeyStream, wipe
+
+
+def _reference(seed: bytes, size: int) -> bytes:
+    """Counter blocks built by hand and encrypted in ECB: no CTR implementation involved."""
+    blocks = b"".join(counter.to_bytes(16, "big") for counter in range(size // 16 + 1))
+    encryptor = Cipher(algorithms.AES256(seed), modes.ECB()).encryptor()
+    return encryptor.update(blocks)[:size]
+
+
+@given(st.binary(min_size=32, max_size=32), st.lists(st.integers(0, 100), max_size=8))
+def test_any_cut_of_the_stream_reads_the_same_bytes(seed: bytes, cuts: list[int]) -> None:
+    stream = KeyStream(seed)
+    assert b"".join(stream.read(size) for size in cuts) == _reference(seed, sum(cuts))
+
+
+def test_a_fill_longer_than_the_zero_buffer_continues_the_counter() -> None:
+    size = 2 * CHUNK_BYTES + 77
+    assert KeyStream(b"\x07" * 32).read(size) == _reference(b"\x07" * 32, size)
+
+
+@pytest.mark.parametrize("size", [0, 16, 31, 33])
+def test_a_seed_of_another_length_is_refused(size: int) -> None:
+    with pytest.raises(InternalError, match="32 bytes"):
+        KeyStream(bytes(size))
+
+
+def test_wipe_leaves_zeros_and_repr_shows_nothing() -> None:
+    buffer = bytearray(b"secret")
+    wipe(memoryview(buffer))
+    assert buffer == bytes(6)
+    assert repr(KeyStream(b"\xaa" * 32)) == "KeyStream(AES-256-CTR)"
