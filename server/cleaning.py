@@ -1,0 +1,183 @@
+"""From a model's raw answer to the text that was asked for; "" where there is none.
+
+Rules take away what surrounds a text (prompt echo, "Sure, here is ...", quotes, markup, numbering, chat markers) and
+never rewrite what is inside it. Cleaning twice gives what cleaning once gives.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import unicodedata
+
+# A rule that needs a closing mark looks no further than this many characters, so that no answer takes long.
+_REACH = 160
+# A text wrapped more deeply than this is a model that repeats itself.
+_ROUNDS = 32
+
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff\ud800-\udfff]"
+)
+_THINKING = re.compile(r"<(think|thinking|reasoning|analysis)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
+_CLOSED_THINKING = re.compile(r"\A.*</(?:think|thinking|reasoning|analysis)>", re.DOTALL | re.IGNORECASE)
+_TAGGED = re.compile(r"<(text|answer|output)>(.*?)(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
+_CHANNEL = re.compile(r"<\|channel\|>final<\|message\|>")
+_TURN_HEAD = re.compile(
+    r"<\|im_start\|>\s*(?:assistant|system|user)?|<\|start_header_id\|>\s*\w+\s*<\|end_header_id\|>"
+    r"|<start_of_turn>\s*(?:model|user)?|<\|(?:assistant|begin_of_text|start|message|channel)\|>|\[/?INST\]|<</?SYS>>|<s>|<bos>"
+)
+_TURN_END = re.compile(
+    r"<\|(?:im_end|eot_id|eom_id|end|endoftext|end_of_text|return|user)\|>|<end_of_turn>|</s>|<eos>|<pad>"
+    r"|\n[ \t]*(?:(?:User|Human|Assistant|AI)[ \t]*:|###[ \t]*(?:Instruction|Input|Human|User|Response)\b)"
+)
+_ROLE = re.compile(r"\A(?:###[ \t]*)?(?:assistant|ai|response)[ \t]*:[ \t]*\n?", re.IGNORECASE)
+_MARKUP = re.compile(
+    r"</?(?:br|p|div|span|b|i|em|strong|u|a|ul|ol|li|h[1-6]|body|html)\b[^<>]{0,200}/?>", re.IGNORECASE
+)
+_BREAK = re.compile(r"<br[ \t]*/?>|</(?:p|div|li|h[1-6])>", re.IGNORECASE)
+_FENCE = re.compile(r"\A```[\w-]*[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
+_EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|__)(?=[^\s*_])([^\n*]{1,400}?)(?<=[^\s*_])\1(?![\w*])")
+_HEADING = re.compile(r"^#{1,6}[ \t]+", re.MULTILINE)
+_RULE = re.compile(r"\A(?:-{3,}|\*{3,}|={3,}|_{3,})[ \t]*\n|\n[ \t]*(?:-{3,}|\*{3,}|={3,}|_{3,})\Z")
+_ITEM = re.compile(r"^[ \t]*(?:\(?\d{1,3}[.)]|[-*•–])[ \t]+", re.MULTILINE)
+
+_THING = (
+    r"(?:text|note|example|sample|version|rewrite|rewritten|rewording|paraphrased?|variation|review|message|question|"
+    r"query|sentence|paragraph|entry|record|report|answer|response|passage|summary|description|post|comment|draft)s?"
+)
+_WILLING = r"(?:sure(?: thing)?|certainly|of course|okay|ok|absolutely|no problem|gladly|understood)"
+# "Sure, here is a note:", "Certainly! Below is ... text: ", "Sure.\n"; a customer's "Here is my question:" stays
+_PREAMBLE = re.compile(
+    rf"\A(?:{_WILLING}[,!.:]*[ \t]*\n+"
+    rf"|(?:{_WILLING}[,!.:]*\s+)?(?:here(?:'s|’s| is| are)|below is|the following is|this is)\b"
+    rf"(?!\s+my\b)(?=[^\n:]{{0,{_REACH}}}\b{_THING}\b)[^\n:]{{0,{_REACH}}}:[ \t]*(?:\n+|(?=\S)))",
+    re.IGNORECASE,
+)
+_FIELD = re.compile(
+    r"\A(?:new|final|rewritten|revised|generated|synthetic|paraphrased|completed|output)?[ \t]*"
+    r"(?:text|output|answer|response|paraphrase|rewrite|version)[ \t]*(?:\d{1,3})?[ \t]*:[ \t]*\n*(?=\S)",
+    re.IGNORECASE,
+)
+_LABEL_LINE = re.compile(
+    r"\A(?:label|category|class)[ \t]*:[ \t]*[^\n]{1,80}\n+|\n+(?:label|category|class)[ \t]*:[^\n]{0,80}\Z",
+    re.IGNORECASE,
+)
+_FAREWELL = re.compile(
+    r"\n\s*(?:\(?note:|let me know\b|i hope (?:this|that)\b|hope this helps|feel free to\b|would you like me to\b|"
+    r"please let me know if you\b|this (?:text|version|rewrite|paraphrase|example)\b)[^\n]*\Z",
+    re.IGNORECASE,
+)
+_REFUSAL = re.compile(
+    r"\A(?:as an ai (?:language )?(?:model|assistant)\b,?[ \t]*i\b"
+    r"|(?:i(?:'m|’m| am) (?:very |really )?sorry,?[ \t]*but[ \t]*)?"
+    r"(?:as an ai\b|i(?: can(?:'t|’t|not)| won(?:'t|’t)|(?: am|'m|’m) (?:not able|unable) to))[ \t]*"
+    r"(?:assist|help) (?:you )?with (?:that|this|your request)"
+    r"|i(?:'m|’m| am) (?:very |really )?sorry,?[ \t]*but[ \t]*(?:as an ai\b|i (?:can(?:'t|’t|not)|won(?:'t|’t)) "
+    r"(?:assist|comply|fulfil|generate|create|write|produce)\b))",
+    re.IGNORECASE,
+)
+_QUOTES = {'"': '"', "“": "”", "«": "»", "‘": "’", "'": "'", "`": "`", "„": "“"}
+
+
+def clean(text: str, *, prompt: str = "") -> str:
+    """The text inside a raw answer.
+
+    Args:
+        text: the answer as the model wrote it.
+        prompt: what the model was shown; an echo of it, or of its last line, is removed.
+
+    Returns:
+        The text without what surrounds it; "" where nothing with a letter or digit is left, or where the model
+        refused to write.
+
+    >>> clean('Sure, here is a new text:\\n\\n"1. The card was **declined**."')
+    'The card was declined.'
+    """
+    text = _without_echo(_spaced(_CONTROL.sub("", text)), prompt)
+    for _ in range(_ROUNDS):
+        shorter = _pass(text)
+        if shorter == text:
+            return "" if is_empty(text) or _REFUSAL.match(text) else text
+        text = shorter
+    return ""
+
+
+def is_empty(text: str) -> bool:
+    """Whether there is no letter and no digit in it."""
+    return not any(character.isalnum() for character in text)
+
+
+def duplicate_key(text: str) -> str:
+    """What two texts share that differ in case, punctuation, spacing or Unicode form only.
+
+    >>> duplicate_key("My card -- declined!") == duplicate_key("my  CARD declined")
+    True
+    """
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return " ".join("".join(c if c.isalnum() or unicodedata.category(c)[0] == "M" else " " for c in folded).split())
+
+
+def _pass(text: str) -> str:
+    """One round of all rules. No rule lengthens the text, so that repeated rounds end."""
+    text = _spaced(_CONTROL.sub("", html.unescape(text)))
+    text = _message(text)
+    text = _MARKUP.sub("", _BREAK.sub("\n", text)).strip()
+    if fenced := _FENCE.match(text):
+        text = fenced[1]
+    for surrounding in (_ROLE, _PREAMBLE, _FIELD, _LABEL_LINE, _FAREWELL, _RULE):
+        rest = surrounding.sub("", text, count=1).strip()
+        text = rest if not is_empty(rest) else text
+    text = _HEADING.sub("", _EMPHASIS.sub(r"\2", text))
+    items = _ITEM.findall(text)
+    if len(items) == 1 and (first := _ITEM.match(text)):
+        text = text[first.end() :]  # a list of several items may well be the text itself, e.g. a plan of treatment
+    return _spaced(_unquoted(text.strip()))
+
+
+def _message(text: str) -> str:
+    """What the assistant says in its turn, without its thinking and the turns that it made up."""
+    if (final := list(_CHANNEL.finditer(text))) and not is_empty(text[final[-1].end() :]):
+        text = text[final[-1].end() :]
+    text = _CLOSED_THINKING.sub("", _THINKING.sub("", text))
+    if tagged := [found[2] for found in _TAGGED.finditer(text) if not is_empty(found[2])]:
+        text = tagged[-1]
+    text = _TURN_HEAD.sub("", text).strip()
+    end = _TURN_END.search(text)
+    while end and is_empty(text[: end.start()]):
+        text = text[end.end() :].strip()
+        end = _TURN_END.search(text)
+    return text[: end.start()].strip() if end else text
+
+
+def _without_echo(text: str, prompt: str) -> str:
+    echo = _spaced(_CONTROL.sub("", prompt))
+    if not echo:
+        return text
+    position = text.find(echo)
+    if position >= 0:
+        rest = text[position + len(echo) :].strip()
+        return rest if not is_empty(rest) else ""
+    last = echo.rsplit("\n", 1)[-1]
+    if len(last.split()) >= 4 and text.startswith(last):
+        return text[len(last) :].strip()
+    return text
+
+
+def _unquoted(text: str) -> str:
+    closing = _QUOTES.get(text[:1])
+    if closing is not None and len(text) > 1 and text.endswith(closing):
+        inside = text[1:-1]
+        # 'don't' keeps its apostrophe; "a" and "b" keeps its quotes
+        bare = re.sub(r"(?<=\w)['’](?=\w)", "", inside)
+        if text[0] not in bare and closing not in bare:
+            return inside.strip()
+    for lone in ('"', "“", "”"):
+        if text.count(lone) == 1 and not set(text) & ({'"', "“", "”"} - {lone}):
+            text = text.strip(lone).strip()
+    return text
+
+
+def _spaced(text: str) -> str:
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    text = re.sub(r"[^\S\n]+", " ", text)
+    return re.sub(r"\n{3,}", "\n\n", re.sub(r" ?\n ?", "\n", text)).strip()
