@@ -1,0 +1,73 @@
+"""The names that bind every message to one attempt of one private sum: sid, terms, sid', transcript.
+
+Every hash is SHA-256 over a label and length-prefixed fields, so no two different inputs have the same encoding.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+VERSION = 1
+DIGEST_BYTES = 32
+
+Field = bytes | str | int
+
+
+def encode(label: str, fields: Iterable[Field]) -> bytes:
+    """The one encoding under all hashes and signatures: label and fields, each behind its 8-byte length.
+
+    Integers are 8 bytes little-endian, strings UTF-8.
+
+    >>> encode("a", [b"b", 1]).hex()
+    '010000000000000061010000000000000062080000000000000001000000' '00000000'
+    """
+    parts: list[bytes] = []
+    for field in (f"undersong/secagg/{label}", *fields):
+        if isinstance(field, int):
+            field = field.to_bytes(8, "little")
+        elif isinstance(field, str):
+            field = field.encode()
+        parts.append(len(field).to_bytes(8, "little"))
+        parts.append(field)
+    return b"".join(parts)
+
+
+def digest(label: str, *fields: Field) -> bytes:
+    """SHA-256 of :func:`encode`, 32 bytes."""
+    return hashlib.sha256(encode(label, fields)).digest()
+
+
+def sid(run: str, query: str, attempt: int, manifest_hash: bytes) -> bytes:
+    """sid = H(version, run, query, attempt, H(manifest)) (SECAGG.md, Manifest)."""
+    return digest("sid", VERSION, run, query, attempt, manifest_hash)
+
+
+def adverts_hash(sid: bytes, terms: bytes, adverts: Iterable[tuple[int, bytes]]) -> bytes:
+    """sid' = H(sid, sorted adverts): the signed bodies, ascending by roster index (SECAGG.md, step 0)."""
+    fields: list[Field] = [sid, terms]
+    for party, body in sorted(adverts):
+        fields += [party, body]
+    return digest("adverts", *fields)
+
+
+def roll_hash(adverts: bytes, roll: int, present: bytes) -> bytes:
+    """What the nonces of one roll are revealed for: sid', the roll's number and who was asked (a bitmap)."""
+    return digest("roll", adverts, roll, present)
+
+
+def advance(value: bytes, steps: int) -> bytes:
+    """``steps`` further along a nonce chain: each commitment is the hash of the nonce that opens it."""
+    for _ in range(steps):
+        value = digest("nonce", value)
+    return value
+
+
+def opened_set(transcript: bytes, sharers: bytes, survivors: bytes) -> bytes:
+    """What step 3 signs: H(U3), with U2 beside it so that views of both must agree."""
+    return digest("opened", transcript, sharers, survivors)
+
+
+def body_hash(data: bytes) -> bytes:
+    """SHA-256 of a reply's body, the part of a signature's message that may be megabytes long."""
+    return hashlib.sha256(data).digest()

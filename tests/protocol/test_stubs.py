@@ -1,0 +1,20 @@
+"""The committed protobuf stubs are what protoc makes of the .proto files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from protocol.messages.compile import HERE, compile_stubs, sources
+
+
+def test_committed_stubs_are_those_of_the_proto_files(tmp_path: Path) -> None:
+    pytest.importorskip("grpc_tools")
+    compile_stubs(tmp_path)
+    made = sorted((tmp_path / "protocol" / "messages").iterdir())
+    assert len(made) == 2 * len(sources())
+    for fresh in made:
+        assert fresh.read_text() == (HERE / fresh.name).read_text(), (
+            f"run python -m protocol.messages.compile ({fresh.name})"
+        )
