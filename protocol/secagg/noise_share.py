@@ -134,9 +134,12 @@ def smallest_sigma(parties: int, dropouts: int, colluders: int, removal: bool = 
     (7.937253933193772, 28.46)
     """
     honest = parties - colluders
-    if removal and dropouts:
-        return SMALLEST_SHARE_SIGMA * math.sqrt(honest * (honest - 1))
-    return SMALLEST_SHARE_SIGMA * math.sqrt(honest - dropouts)
+    least = _SMALLEST_VARIANCE * (honest * (honest - 1) if removal and dropouts else honest - dropouts)
+    sigma = math.sqrt(least)
+    # Rounded up, so that the plan accepts the value it was told.
+    while Fraction(sigma) ** 2 < least:
+        sigma = math.nextafter(sigma, math.inf)
+    return sigma
 
 
 @dataclass(frozen=True, repr=False)

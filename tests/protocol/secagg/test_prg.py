@@ -1,0 +1,83 @@
+"""Masks: the definition, cancelling, bounded chunks, refusals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from common.errors import InternalError
+from common.privacy.stream import CHUNK_BYTES, KeyStream
+from protocol.secagg.prg import add_mask, add_masks
+
+KEYS = st.binary(min_size=32, max_size=32)
+WORDS = st.sampled_from(["uint32", "uint64"])
+
+
+@settings(deadline=None)
+@given(KEYS, WORDS, st.integers(0, 300), st.sampled_from([1, -1]))
+def test_a_mask_is_the_stream_in_little_endian_words(key: bytes, word: str, count: int, sign: int) -> None:
+    start = np.arange(count).astype(word)
+    masked = start.copy()
+    add_mask(masked, key, sign)
+    size = start.dtype.itemsize
+    stream = KeyStream(key).read(count * size)
+    expected = [
+        (index + sign * int.from_bytes(stream[index * size : (index + 1) * size], "little")) % 2 ** (8 * size)
+        for index in range(count)
+    ]
+    assert masked.tolist() == expected
+
+
+@pytest.mark.parametrize("word", ["uint32", "uint64"])
+@pytest.mark.parametrize("extra", [-1, 0, 1, 5])
+def test_chunks_meet_without_gap(word: str, extra: int) -> None:
+    count = 2 * CHUNK_BYTES // np.dtype(word).itemsize + extra
+    masked = np.zeros(count, dtype=word)
+    add_masks(masked, [(b"\x01" * 32, 1), (b"\x02" * 32, -1)])
+    streams = [
+        np.frombuffer(KeyStream(bytes([k]) * 32).read(masked.nbytes), dtype=np.dtype(word).newbyteorder("<"))
+        for k in (1, 2)
+    ]
+    assert np.array_equal(masked, streams[0] - streams[1])
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(KEYS, min_size=2, max_size=6, unique=True), WORDS, st.integers(1, 20_000))
+def test_pairwise_masks_cancel_in_the_sum(keys: list[bytes], word: str, count: int) -> None:
+    """Party i adds the masks it shares with later parties and subtracts those with earlier ones."""
+    parties = len(keys)
+    total = np.zeros(count, dtype=word)
+    for i in range(parties):
+        vector = np.zeros(count, dtype=word)
+        add_masks(vector, [(keys[i] if i < j else keys[j], 1 if i < j else -1) for j in range(parties) if j != i])
+        assert vector.any()
+        total += vector
+    assert not total.any()
+
+
+def test_a_masked_vector_is_uniform() -> None:
+    """Chi-square over bytes at a fixed key; a fresh key would fail once in 1000."""
+    masked = np.full(200_000, 77, dtype=np.uint32)
+    add_mask(masked, b"\x09" * 32)
+    assert stats.chisquare(np.bincount(masked.view(np.uint8), minlength=256)).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("accumulator", "key", "sign"),
+    [
+        (np.zeros(4, dtype=np.int64), bytes(32), 1),
+        (np.zeros(4, dtype=np.uint16), bytes(32), 1),
+        (np.zeros(8, dtype=np.uint32)[::2], bytes(32), 1),
+        (np.zeros((2, 2), dtype=np.uint32), bytes(32), 1),
+        (np.zeros(4, dtype=np.uint32), bytes(31), 1),
+        (np.zeros(4, dtype=np.uint32), bytes(32), 0),
+        (np.zeros(4, dtype=np.uint32), bytes(32), 2),
+    ],
+)
+def test_a_wrong_argument_is_refused_before_anything_is_added(accumulator: np.ndarray, key: bytes, sign: int) -> None:
+    with pytest.raises(InternalError):
+        add_masks(accumulator, [(b"\x01" * 32, 1), (key, sign)])  # type: ignore[list-item]
+    assert not accumulator.any()

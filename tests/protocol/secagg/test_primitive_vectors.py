@@ -1,0 +1,116 @@
+"""Golden vectors of the primitives, bad ones too: what another implementation is checked against."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.errors import PeerFault, RoundAborted
+from common.privacy import noise
+from common.privacy.stream import KeyStream
+from protocol.secagg import graph, noise_share, prg, ring, shamir
+from protocol.vectors import GridVector
+
+GOLDEN: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "primitives.json").read_text())
+
+
+def _entropy(seed: str) -> noise_share.Entropy:
+    return KeyStream(bytes.fromhex(seed)).read
+
+
+def test_stream() -> None:
+    for case in GOLDEN["stream"]:
+        assert KeyStream(bytes.fromhex(case["seed"])).read(64).hex() == case["first_64"]
+
+
+@pytest.mark.parametrize("case", GOLDEN["mask"], ids=lambda case: case["word"])
+def test_mask(case: dict[str, Any]) -> None:
+    accumulator = np.array(case["start"], dtype=case["word"])
+    prg.add_masks(accumulator, [(bytes.fromhex(case["add"]), 1), (bytes.fromhex(case["subtract"]), -1)])
+    assert accumulator.tolist() == case["result"]
+    long = np.zeros(case["long_words"], dtype=case["word"])
+    prg.add_mask(long, bytes.fromhex(case["add"]), 1)
+    assert hashlib.sha256(long.astype(long.dtype.newbyteorder("<")).tobytes()).hexdigest() == case["long_sha256"]
+
+
+def test_shamir() -> None:
+    case = GOLDEN["shamir"]
+    assert str(shamir.PRIME) == case["prime"]
+    secret = bytes.fromhex(case["secret"])
+    points = [int(point) for point in case["shares"]]
+    shares = shamir.share(secret, case["threshold"], points, _entropy(case["entropy_stream_seed"]))
+    assert {str(point): data.hex() for point, data in shares.items()} == case["shares"]
+    weights = shamir.lagrange_weights([1, 3, 8])
+    assert {str(point): str(weight) for point, weight in weights.items()} == case["weights_1_3_8"]
+    assert shamir.combine(shares, 3, weights) == secret
+    for bad in case["bad"]:
+        with pytest.raises(PeerFault, match="share 2"):
+            shamir.combine({**shares, bad["point"]: bytes.fromhex(bad["share"])}, case["threshold"])
+    with pytest.raises(RoundAborted, match="32-byte"):
+        shamir.combine({int(k): bytes.fromhex(v) for k, v in case["bad_combination"]["shares"].items()}, 3)
+
+
+@pytest.mark.parametrize("case", GOLDEN["pack"], ids=lambda case: f"{case['bits']}-bits")
+def test_pack(case: dict[str, Any]) -> None:
+    words = np.array([int(word) for word in case["words"]], dtype=np.uint64)
+    if case["bits"] <= 32:
+        words = words.astype(np.uint32)
+    assert ring.pack(words, case["bits"]).hex() == case["packed"]
+    unpacked = ring.unpack(bytes.fromhex(case["packed"]), case["bits"], len(words))
+    assert [int(word) for word in unpacked] == [int(word) % 2 ** case["bits"] for word in case["words"]]
+
+
+@pytest.mark.parametrize("case", GOLDEN["bad_pack"], ids=lambda case: case["why"])
+def test_bad_pack(case: dict[str, Any]) -> None:
+    with pytest.raises(PeerFault, match="clinic-3"):
+        ring.unpack(bytes.fromhex(case["packed"]), case["bits"], case["count"], "clinic-3")
+
+
+def test_modulus_bits() -> None:
+    for case in GOLDEN["modulus_bits"]:
+        expected = case.pop("bits")
+        assert ring.modulus_bits(**case) == expected
+
+
+def test_graph() -> None:
+    case = GOLDEN["graph"]
+    seed = graph.graph_seed(bytes.fromhex(case["sid"]), [bytes.fromhex(nonce) for nonce in case["nonces"]])
+    assert seed.hex() == case["seed"]
+    assert list(graph.permutation(12, seed)) == case["permutation"]
+    assert list(graph.Graph.regular(12, case["degree"], seed).neighbours(0)) == case["neighbours_of_0"]
+    text = ",".join(map(str, graph.permutation(1000, seed)))
+    assert hashlib.sha256(text.encode()).hexdigest() == case["permutation_1000_sha256"]
+
+
+@pytest.mark.parametrize("case", GOLDEN["noise"], ids=lambda case: f"{case['law']}-{case['arguments'][0]}")
+def test_noise(case: dict[str, Any]) -> None:
+    law = getattr(noise, case["law"])(Fraction(case["arguments"][0]), *case["arguments"][1:])
+    drawn = law.sample(KeyStream(bytes.fromhex(case["seed"])), case["count"])
+    assert drawn[: len(case["first"])].tolist() == case["first"]
+    assert hashlib.sha256(drawn.astype("<i8").tobytes()).hexdigest() == case["sha256_le_int64"]
+
+
+def test_noise_share() -> None:
+    case = GOLDEN["xnoise"]
+    plan = noise_share.NoisePlan(case["sigma"], case["parties"], case["dropouts"], case["colluders"])
+    seeds = noise_share.NoiseSeeds.fresh(_entropy(case["entropy_stream_seed"]))
+    assert [str(component) for component in plan.components] == case["components"]
+    assert seeds.anchor(plan).hex() == case["anchor"]
+    openings = [seeds.opening(plan, dropped) for dropped in range(plan.dropouts + 1)]
+    assert [opening.hex() if opening else None for opening in openings] == case["openings"]
+    noisy = noise_share.add_noise(GridVector(np.array(case["grid"], dtype=np.int64)), plan, seeds)
+    assert noisy.values.tolist() == case["noisy"]
+    left = noisy.values.copy()
+    noise_share.remove_opened(left, plan, 1, bytes.fromhex(case["openings"][1]))
+    assert left.tolist() == case["after_one_dropout"]
+    for bad in case["bad"]:
+        with pytest.raises(PeerFault, match="clinic-3"):
+            noise_share.check_opening(
+                bytes.fromhex(bad["value"]), plan, bad["dropped"], bytes.fromhex(case["anchor"]), "clinic-3"
+            )

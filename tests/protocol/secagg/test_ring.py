@@ -1,0 +1,135 @@
+"""The minimal ring: bound, packing against a big integer, centred lift, sums modulo 2^b."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.errors import ConfigurationError, InternalError, PeerFault
+from protocol.secagg import ring
+
+BITS = st.integers(1, 64)
+
+
+def _random_words(bits: int, count: int, seed: int = 1) -> np.ndarray:
+    words = np.random.default_rng(seed).integers(0, 2**64, count, dtype=np.uint64)
+    return words.astype(ring.ring_dtype(bits))
+
+
+@settings(deadline=None, max_examples=200)
+@given(BITS, st.integers(0, 200), st.integers(0, 2**32))
+def test_packed_words_are_one_little_endian_number(bits: int, count: int, seed: int) -> None:
+    words = _random_words(bits, count, seed)
+    low = [int(word) % 2**bits for word in words]
+    number = sum(word << (index * bits) for index, word in enumerate(low))
+    packed = ring.pack(words, bits)
+    assert packed == number.to_bytes(ring.packed_bytes(bits, count), "little")
+    unpacked = ring.unpack(packed, bits, count)
+    assert unpacked.dtype == ring.ring_dtype(bits)
+    assert unpacked.tolist() == low
+
+
+@pytest.mark.parametrize("bits", [3, 13, 20, 24, 33, 47, 63])
+@pytest.mark.parametrize("extra", [-1, 0, 1, 77])
+def test_chunks_meet(bits: int, extra: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ring, "_CHUNK_WORDS", 256)
+    words = _random_words(bits, 512 + extra)
+    mask = words.dtype.type((1 << bits) - 1)
+    assert np.array_equal(ring.unpack(ring.pack(words, bits), bits, len(words)), words & mask)
+
+
+def test_a_vector_longer_than_a_chunk_round_trips() -> None:
+    words = _random_words(23, ring._CHUNK_WORDS + 1001)
+    assert np.array_equal(ring.unpack(ring.pack(words, 23), 23, len(words)), words & np.uint32(2**23 - 1))
+
+
+@given(st.integers(1, 64), st.data())
+def test_the_lift_is_centred(bits: int, data: st.DataObject) -> None:
+    low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+    values = data.draw(st.lists(st.integers(low, high), max_size=20))
+    words = ring.to_ring(np.array(values, dtype=np.int64), bits)
+    assert words.dtype == ring.ring_dtype(bits)
+    assert ring.to_signed(words, bits).tolist() == values
+    # Bits above b do not count.
+    if bits < 8 * words.dtype.itemsize and values:
+        assert ring.to_signed(words ^ words.dtype.type(1 << bits), bits).tolist() == values
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.integers(1, 12), st.integers(1, 50), st.integers(1, 300), st.integers(1, 2000), st.data())
+def test_the_largest_sum_fits_and_one_bit_less_does_not_hold_it(
+    parties: int, records: int, linf: int, scale: int, data: st.DataObject
+) -> None:
+    sigma = data.draw(st.integers(0, 5000))
+    bits = ring.modulus_bits(parties, records, linf, scale, sigma)
+    largest = parties * records * linf * scale + 12 * sigma
+    assert 2**bits >= 2 * largest + 1 > 2 ** (bits - 1)
+    for extreme in (largest, -largest):
+        packed = ring.pack(ring.to_ring(np.array([extreme]), bits), bits)
+        assert ring.to_signed(ring.unpack(packed, bits, 1), bits).tolist() == [extreme]
+
+
+def test_sums_of_packed_words_are_exact_modulo_the_ring() -> None:
+    values = np.random.default_rng(3).integers(-1000, 1000, (7, 500))
+    bits = ring.modulus_bits(7, 1, 1000, 1, 0)
+    masks = _random_words(bits, 500, 9)
+    total = np.zeros(500, dtype=ring.ring_dtype(bits))
+    for row in values:
+        total += ring.unpack(ring.pack(ring.to_ring(row, bits) + masks, bits), bits, 500)
+    total -= 7 * masks
+    assert np.array_equal(ring.to_signed(total, bits), values.sum(axis=0))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [(0, 1, 1, 1, 0), (1, 0, 1, 1, 0), (1, 1, 0, 1, 0), (1, 1, 1, -1, 0), (1, 1, 1, 1, -1), (1, 1, math.inf, 1, 0)],
+)
+def test_senseless_bounds_are_refused(case: tuple[int, int, float, float, float]) -> None:
+    with pytest.raises(ConfigurationError):
+        ring.modulus_bits(*case)
+
+
+def test_a_sum_beyond_64_bits_is_refused() -> None:
+    assert ring.modulus_bits(1, 1, 2**62, 1, 0) == 64
+    with pytest.raises(ConfigurationError, match="65 bits"):
+        ring.modulus_bits(1, 1, 2**63, 1, 0)
+
+
+@pytest.mark.parametrize("bits", [0, 65, -3])
+def test_words_of_no_or_too_many_bits_are_our_bug(bits: int) -> None:
+    words = np.zeros(3, dtype=np.uint64)
+    for call in (
+        lambda: ring.pack(words, bits),
+        lambda: ring.unpack(b"", bits, 0),
+        lambda: ring.to_signed(words, bits),
+        lambda: ring.ring_dtype(bits),
+    ):
+        with pytest.raises(InternalError, match="1 to 64"):
+            call()
+
+
+@pytest.mark.parametrize("words", [np.zeros(3, dtype=np.int64), np.zeros((2, 2), dtype=np.uint64)])
+def test_only_ring_vectors_are_packed(words: np.ndarray) -> None:
+    with pytest.raises(InternalError):
+        ring.pack(words, 20)
+    with pytest.raises(InternalError):
+        ring.pack(np.zeros(3, dtype=np.uint32), 33)
+
+
+@pytest.mark.parametrize("bits", [8, 23, 32])
+@pytest.mark.parametrize("change", [-1, 1])
+def test_another_length_names_the_sender(bits: int, change: int) -> None:
+    size = ring.packed_bytes(bits, 50) + change
+    with pytest.raises(PeerFault, match="clinic-1"):
+        ring.unpack(bytes(size), bits, 50, "clinic-1")
+
+
+def test_padding_that_is_not_zero_names_the_sender() -> None:
+    packed = bytearray(ring.pack(np.ones(3, dtype=np.uint32), 5))
+    packed[-1] |= 0x80
+    with pytest.raises(PeerFault, match=r"clinic-1.*padding"):
+        ring.unpack(bytes(packed), 5, 3, "clinic-1")

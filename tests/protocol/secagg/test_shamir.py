@@ -1,0 +1,143 @@
+"""Secret sharing: any threshold of shares gives the secret, fewer are consistent with every secret."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.errors import ConfigurationError, InternalError, PeerFault, RoundAborted
+from protocol.secagg.shamir import PRIME, SHARE_BYTES, combine, lagrange_weights, share, share_value
+
+SECRETS = st.one_of(st.binary(min_size=32, max_size=32), st.sampled_from([bytes(32), b"\xff" * 32]))
+
+
+def _seeded(seed: int) -> random.Random:
+    return random.Random(seed)
+
+
+def test_the_modulus_is_prime() -> None:
+    """Miller-Rabin with 64 fixed bases."""
+    odd, twos = PRIME - 1, 0
+    while odd % 2 == 0:
+        odd, twos = odd // 2, twos + 1
+    for base in range(2, 66):
+        x = pow(base, odd, PRIME)
+        assert x in (1, PRIME - 1) or any((x := x * x % PRIME) == PRIME - 1 for _ in range(twos - 1))
+
+
+@settings(deadline=None)
+@given(SECRETS, st.integers(1, 25), st.data())
+def test_any_threshold_of_shares_gives_the_secret(secret: bytes, holders: int, data: st.DataObject) -> None:
+    threshold = data.draw(st.integers(1, holders))
+    points = data.draw(
+        st.lists(
+            st.one_of(st.integers(1, 500), st.integers(1, PRIME - 1)), min_size=holders, max_size=holders, unique=True
+        )
+    )
+    shares = share(secret, threshold, points, _seeded(holders).randbytes)
+    assert list(shares) == points
+    assert all(len(piece) == SHARE_BYTES for piece in shares.values())
+    chosen = data.draw(st.permutations(points))[: data.draw(st.integers(threshold, holders))]
+    assert combine({x: shares[x] for x in chosen}, threshold) == secret
+    weights = lagrange_weights(chosen)
+    assert combine(shares, threshold, weights) == secret
+
+
+def test_one_set_of_weights_serves_every_secret_of_a_survivor_set() -> None:
+    weights = lagrange_weights([2, 3, 7])
+    for number in range(5):
+        secret = bytes([number]) * 32
+        assert combine(share(secret, 3, range(1, 9), _seeded(number).randbytes), 3, weights) == secret
+
+
+@given(SECRETS, st.integers(2, 9))
+def test_fewer_shares_than_the_threshold_fit_every_secret(secret: bytes, threshold: int) -> None:
+    """Interpolating threshold - 1 shares and any other secret gives a valid polynomial: nothing is excluded."""
+    shares = share(secret, threshold, range(1, threshold + 1), _seeded(1).randbytes)
+    known = {x: shares[x] for x in range(1, threshold)}
+    for claimed in (0, 1, 2**255 + 12345):
+        # The share at the missing point that would make the secret equal to the claim always exists in the field.
+        weights = lagrange_weights(range(1, threshold + 1))
+        partial = sum(weights[x] * share_value(piece, "x") for x, piece in known.items())
+        missing = (claimed - partial) * pow(weights[threshold], -1, PRIME) % PRIME
+        forged = {**known, threshold: missing.to_bytes(33, "little")}
+        assert combine(forged, threshold) == claimed.to_bytes(32, "little")
+
+
+def test_the_secret_does_not_show_in_a_share() -> None:
+    secret = b"\x5a" * 32
+    shares = share(secret, 2, range(1, 6), os.urandom)
+    assert all(secret not in piece for piece in shares.values())
+    assert shares != share(secret, 2, range(1, 6), os.urandom)
+
+
+def test_entropy_is_asked_once_for_all_coefficients() -> None:
+    asked: list[int] = []
+
+    def entropy(size: int) -> bytes:
+        asked.append(size)
+        return os.urandom(size)
+
+    share(bytes(32), 7, range(1, 11), entropy)
+    assert asked == [6 * 64]
+
+
+@pytest.mark.parametrize("points", [[1, 2, 2], [0, 1, 2], [-1, 2, 3], [1, 2, PRIME], [1, 2, PRIME + 1]])
+def test_bad_points_are_refused(points: list[int]) -> None:
+    with pytest.raises(ConfigurationError, match="share point"):
+        share(bytes(32), 2, points, os.urandom)
+    with pytest.raises(ConfigurationError, match="share point"):
+        lagrange_weights(points)
+
+
+def test_no_points_are_refused() -> None:
+    with pytest.raises(ConfigurationError):
+        lagrange_weights([])
+    with pytest.raises(ConfigurationError, match="threshold"):
+        share(bytes(32), 1, [], os.urandom)
+
+
+@pytest.mark.parametrize("threshold", [0, -1, 4])
+def test_thresholds_outside_the_holders_are_refused(threshold: int) -> None:
+    with pytest.raises(ConfigurationError, match="threshold"):
+        share(bytes(32), threshold, [1, 2, 3], os.urandom)
+
+
+def test_wrong_lengths_of_secret_or_entropy_are_our_bug() -> None:
+    for secret in (bytes(31), bytes(33)):
+        with pytest.raises(InternalError, match="32 bytes"):
+            share(secret, 2, [1, 2, 3], os.urandom)
+    with pytest.raises(InternalError, match="entropy"):
+        share(bytes(32), 2, [1, 2, 3], lambda size: bytes(size - 1))
+
+
+def test_too_few_shares_abort() -> None:
+    shares = share(bytes(32), 3, [1, 2, 3, 4], os.urandom)
+    with pytest.raises(RoundAborted, match="2 shares where 3"):
+        combine({1: shares[1], 2: shares[2]}, 3)
+    with pytest.raises(RoundAborted, match="weights of 2 points"):
+        combine(shares, 3, lagrange_weights([1, 2]))
+    with pytest.raises(RoundAborted, match="1 of the 3 shares"):
+        combine({1: shares[1], 2: shares[2], 4: shares[4]}, 3, lagrange_weights([1, 2, 3]))
+    with pytest.raises(ConfigurationError, match="threshold 0"):
+        combine(shares, 0)
+
+
+def test_a_malformed_share_names_its_holder() -> None:
+    for data in (bytes(32), bytes(34), PRIME.to_bytes(33, "little"), b"\xff" * 33):
+        with pytest.raises(PeerFault, match="clinic-2"):
+            share_value(data, "clinic-2")
+
+
+@given(st.integers(1, 2**256))
+def test_a_wrong_share_never_gives_the_secret(error: int) -> None:
+    secret = b"\x11" * 32
+    shares = share(secret, 3, [1, 2, 3], _seeded(3).randbytes)
+    shares[2] = ((share_value(shares[2], "x") + error) % PRIME).to_bytes(33, "little")
+    with contextlib.suppress(RoundAborted):
+        assert combine(shares, 3) != secret
