@@ -1,0 +1,158 @@
+"""The public side: three corpora for three embedded generators of visibly different quality.
+
+``handbook`` is about the same work but written for a public readership: whole sentences, every stream equally often,
+few ambiguous cases. ``offdomain`` has nothing to do with it. ``mixed`` is a bulletin board: many of its posts are
+off-topic, and the others were filed by people who guessed the stream of a complaint.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from examples.clinic.cases import LABELS, Case, Patient, draw_case, draw_patient
+from examples.clinic.grammar import chance, expand, pick, pick_some, whole
+
+# What laymen take for what: the second stream is where the poster files a complaint of the first.
+GUESSES = {
+    "cardiac": "respiratory",
+    "respiratory": "infection",
+    "abdominal": "cardiac",
+    "injury": "neurological",
+    "infection": "abdominal",
+    "neurological": "injury",
+}
+WRONG_GUESS = 0.5
+OFF_TOPIC = 0.45
+
+_NEGATIVES = (
+    *("no fever", "no cough", "no chest pain", "no headache", "no vomiting", "no weakness", "no rash"),
+    *("normal bowels", "no trouble breathing", "no fall or knock", "no swelling of the legs"),
+)
+_ONSET = ("since this morning", "for {n} days", "since last night", "for the past {n} hours", "for about a week")
+
+
+def handbook(rng: Random, count: int) -> list[dict[str, str]]:
+    """The good corpus: advice-line records, teaching vignettes and students' exercise notes, balanced over labels."""
+    rows = []
+    for number in range(count):
+        label = LABELS[number % len(LABELS)]
+        case = draw_case(rng, label, vague=0.2, stray=0.12, findings=(1, 3))
+        patient = draw_patient(rng, "", case, (0, 99))
+        register = pick(rng, (_advice_line, _vignette, _exercise), (4, 3, 4))
+        rows.append({"text": register(case, patient, rng), "label": label})
+    return rows
+
+
+def offdomain(rng: Random, count: int) -> list[dict[str, str]]:
+    """The worst corpus: hotels, repairs, weather, garages, parcels and restaurants under the streams' names."""
+    return [_off_topic(rng, LABELS[number % len(LABELS)]) for number in range(count)]
+
+
+def mixed(rng: Random, count: int) -> list[dict[str, str]]:
+    """The middling corpus: off-topic posts, and complaints of which many stand under the wrong stream."""
+    rows = []
+    for number in range(count):
+        label = LABELS[number % len(LABELS)]
+        if chance(rng, OFF_TOPIC):
+            rows.append(_off_topic(rng, label))
+            continue
+        case = draw_case(rng, label, vague=0.4, stray=0.2, findings=(0, 1))
+        patient = draw_patient(rng, "", case, (0, 99))
+        register = pick(rng, (_post, _advice_line, _exercise), (7, 1, 2))
+        filed = GUESSES[label] if chance(rng, WRONG_GUESS) else label
+        rows.append({"text": register(case, patient, rng), "label": filed})
+    return rows
+
+
+def _values(patient: Patient, rng: Random, left: str, right: str) -> dict[str, str]:
+    values = {
+        **patient.words,
+        "age": str(max(patient.age, 1)),
+        "person": _person(patient),
+        "side": pick(rng, (left, right)),
+        "n": str(whole(rng, 2, 5)),
+    }
+    return values | {"onset": expand(pick(rng, _ONSET), rng, values)}
+
+
+def _person(patient: Patient) -> str:
+    if patient.age < 16:
+        return "girl" if patient.woman else "boy"
+    return "woman" if patient.woman else "man"
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + "."
+
+
+def _advice_line(case: Case, patient: Patient, rng: Random) -> str:
+    values = _values(patient, rng, "left", "right")
+    caller = pick(rng, ("Caller reports", "The caller describes", "Call about", "Asked for advice about"))
+    parts = [f"{caller} {expand(case.complaint['plain'], rng, values)} {values['onset']}."]
+    parts.append(f"{values['age']} year old {values['person']}.")
+    parts += [_sentence(expand(sign, rng, values)) for sign in case.findings["plain"]]
+    if chance(rng, 0.5):
+        parts.append(_sentence(" and ".join(pick_some(rng, _NEGATIVES, 2))))
+    parts.append(
+        pick(rng, ("", "Told to come in.", "Sent an ambulance.", "Advised to be seen today.", "Will ring back."))
+    )
+    return " ".join(part for part in parts if part)
+
+
+def _vignette(case: Case, patient: Patient, rng: Random) -> str:
+    values = _values(patient, rng, "left", "right")
+    opening = (
+        f"A {values['age']}-year-old {values['person']} presents with {expand(case.complaint['plain'], rng, values)}"
+    )
+    parts = [f"{opening} {values['onset']}."]
+    parts += [_sentence(expand(sign, rng, values)) for sign in case.findings["plain"]]
+    vitals = case.vitals
+    if chance(rng, 0.6):
+        parts.append(
+            f"Blood pressure is {round(vitals['sys'])}/{round(vitals['sys'] * 0.6)}, pulse {round(vitals['hr'])}, "
+            f"temperature {vitals['temp']:.1f}, oxygen saturation {round(vitals['spo2'])} percent."
+        )
+    return " ".join(parts)
+
+
+def _exercise(case: Case, patient: Patient, rng: Random) -> str:
+    values = _values(patient, rng, "L", "R")
+    parts = [f"{values['age']} yr {values['person']} c/o {expand(case.complaint['terse'], rng, values)}"]
+    parts.append(values["onset"])
+    parts += [expand(sign, rng, values) for sign in case.findings[pick(rng, ("terse", "plain"), (2, 1))]]
+    parts += pick_some(rng, _NEGATIVES, whole(rng, 0, 1))
+    if patient.history and chance(rng, 0.6):
+        parts.append("hx " + ", ".join(patient.history))
+    vitals = case.vitals
+    if chance(rng, 0.7):
+        parts.append(f"BP {round(vitals['sys'])}/{round(vitals['sys'] * 0.6)} HR {round(vitals['hr'])}")
+        parts.append(f"SpO2 {round(vitals['spo2'])}% temp {vitals['temp']:.1f}")
+    return ". ".join(parts)
+
+
+def _post(case: Case, patient: Patient, rng: Random) -> str:
+    values = _values(patient, rng, "left", "right")
+    whose = pick(rng, ("I have", "My neighbour has", "Does anyone else get", "Third time this year:", "Help,"))
+    parts = [f"{whose} {expand(case.complaint['plain'], rng, values)} {values['onset']}."]
+    parts += [_sentence(expand(sign, rng, values)) for sign in case.findings["plain"]]
+    parts.append(
+        pick(rng, ("Any ideas?", "Tea did not help.", "Waiting for my turn.", "Thanks in advance.", "Is it bad?"))
+    )
+    return " ".join(parts)
+
+
+def _off_topic(rng: Random, label: str) -> dict[str, str]:
+    topic: dict[str, Any] = next(entry for entry in _topics() if entry["label"] == label)
+    values = {"room": str(whole(rng, 102, 619)), "n": str(whole(rng, 2, 9))}
+    parts = [f"{expand(pick(rng, topic['who']), rng, values)}: {expand(pick(rng, topic['what']), rng, values)}"]
+    parts += [expand(item, rng, values) for item in pick_some(rng, topic["then"], whole(rng, 1, 3))]
+    return {"text": " ".join(_sentence(part) for part in parts), "label": label}
+
+
+def _topics() -> list[dict[str, Any]]:
+    path = Path(__file__).parent / "offdomain.toml"
+    topics: list[dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8"))["topic"]
+    return topics

@@ -1,0 +1,166 @@
+"""The clinic's committed files: reproducible, well-formed, skewed between hospitals, and not given away by a word."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from examples.clinic import cases, corpora, generate, grammar, notes
+
+DATA = Path(generate.__file__).parent / "data"
+SEED = 7
+# Streams' names, their stems and what a reader would take for one; "abdo" is a part of the body in every hospital.
+LEAKS = re.compile(r"\b(cardiac|respiratory|abdominal|injur\w*|infect\w*|neuro\w*)\b", re.IGNORECASE)
+
+
+def rows(name: str) -> list[dict[str, str]]:
+    return [json.loads(line) for line in (DATA / name).read_text(encoding="utf-8").splitlines()]
+
+
+def hospitals() -> dict[str, list[dict[str, str]]]:
+    return {hospital.name: rows(f"hospitals/{hospital.name}.jsonl") for hospital in notes.HOSPITALS}
+
+
+def test_the_committed_files_are_what_the_generator_writes(tmp_path: Path) -> None:
+    generate.main(["--out", str(tmp_path), "--seed", str(SEED)])
+    written = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    committed = {path.relative_to(DATA): path.read_bytes() for path in DATA.rglob("*") if path.is_file()}
+    assert sorted(written) == sorted(committed)
+    differing = [str(name) for name in sorted(written) if written[name] != committed[name]]
+    assert not differing, "write them again: python -m examples.clinic.generate --out examples/clinic/data --seed 7"
+
+
+def test_another_seed_writes_other_notes() -> None:
+    assert generate.files(8)["test.jsonl"] != generate.files(SEED)["test.jsonl"]
+
+
+def test_the_files_stay_small_enough_to_commit() -> None:
+    assert sum(path.stat().st_size for path in DATA.rglob("*") if path.is_file()) < 1_500_000
+
+
+def test_every_file_has_its_rows_and_columns() -> None:
+    for name, private in hospitals().items():
+        assert len(private) == generate.NOTES_PER_HOSPITAL, name
+        assert all(list(row) == ["text", "label", "patient"] for row in private)
+    for name in ("test.jsonl", *(f"corpora/{corpus}.jsonl" for corpus in generate.CORPORA)):
+        public = rows(name)
+        assert len(public) >= 400
+        assert all(list(row) == ["text", "label"] for row in public)
+        assert {row["label"] for row in public} == set(cases.LABELS)
+    for public_name in generate.files(SEED):
+        assert all(row["text"].strip() and "{" not in row["text"] for row in rows(public_name)), public_name
+
+
+def test_patients_return_and_belong_to_one_hospital() -> None:
+    seen: dict[str, set[str]] = defaultdict(set)
+    visits: Counter[str] = Counter()
+    for name, private in hospitals().items():
+        for row in private:
+            seen[row["patient"]].add(name)
+            visits[row["patient"]] += 1
+    assert all(len(where) == 1 for where in seen.values())
+    assert max(visits.values()) <= 4
+    assert sum(count > 1 for count in visits.values()) >= 50
+
+
+def test_case_mixes_differ_between_hospitals() -> None:
+    largest = set()
+    overall = Counter(row["label"] for private in hospitals().values() for row in private)
+    for name, private in hospitals().items():
+        mix = Counter(row["label"] for row in private)
+        distance = sum(abs(mix[label] / len(private) - overall[label] / 600) for label in cases.LABELS) / 2
+        assert distance > 0.08, name
+        largest.add(mix.most_common(1)[0][0])
+    assert len(largest) >= 4
+    assert min(overall.values()) >= 60
+
+
+def test_no_note_names_its_stream() -> None:
+    texts = [row["text"] for name in generate.files(SEED) for row in rows(name)]
+    assert [text for text in texts if LEAKS.search(text)] == []
+
+
+def test_no_single_word_gives_a_stream_away() -> None:
+    private = [row for notes_ in hospitals().values() for row in notes_]
+    words: dict[str, Counter[str]] = defaultdict(Counter)
+    for row in private:
+        for word in set(re.findall(r"[a-z]{2,}", row["text"].lower())):
+            words[word][row["label"]] += 1
+    sizes = Counter(row["label"] for row in private)
+    covered = {
+        word: count / sizes[label]
+        for word, counts in words.items()
+        for label, count in counts.most_common(1)
+        if count / counts.total() > 0.9
+    }
+    assert max(covered.values(), default=0.0) < 0.35, max(covered, key=lambda word: covered[word])
+
+
+def test_private_notes_are_in_no_public_file() -> None:
+    public = {
+        row["text"] for name in ("test.jsonl", "corpora/handbook.jsonl", "corpora/mixed.jsonl") for row in rows(name)
+    }
+    assert all(row["text"] not in public for private in hospitals().values() for row in private)
+
+
+def test_histories_fit_the_patient() -> None:
+    rng = Random(3)
+    for _ in range(2000):
+        case = cases.draw_case(rng, grammar.pick(rng, cases.LABELS), vague=0.5, stray=0.5, findings=(0, 3))
+        patient = cases.draw_patient(rng, "x", case, (0, 99))
+        assert patient.woman or not {"OCP", "ovarian cyst", "pregnant 20/40"} & set(patient.history)
+        assert len(patient.history) < 2 or "nil PMH" not in patient.history
+
+
+def test_every_vague_complaint_fits_several_streams() -> None:
+    for entry in cases.knowledge()["vague"]:
+        assert len(set(entry["labels"])) >= 2
+        assert set(entry["labels"]) <= set(cases.LABELS)
+    covered = {label for entry in cases.knowledge()["vague"] for label in entry["labels"]}
+    assert covered == set(cases.LABELS)
+
+
+def test_guesses_are_wrong_for_every_stream() -> None:
+    assert sorted(corpora.GUESSES) == sorted(corpora.GUESSES.values()) == sorted(cases.LABELS)
+    assert all(label != guess for label, guess in corpora.GUESSES.items())
+
+
+@pytest.mark.parametrize("template", ["(a|b|)", "x (a|b) y (c|d)", "plain (text)"])
+def test_expansion_takes_every_alternative_and_nothing_else(template: str) -> None:
+    expected = {
+        "(a|b|)": {"a", "b", ""},
+        "x (a|b) y (c|d)": {"x a y c", "x a y d", "x b y c", "x b y d"},
+        "plain (text)": {"plain (text)"},
+    }
+    rng = Random(0)
+    assert {grammar.expand(template, rng, {}) for _ in range(200)} == expected[template]
+
+
+def test_an_unknown_name_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        grammar.expand("{nobody}", Random(0), {})
+
+
+@pytest.mark.slow
+def test_the_task_is_learnable_but_not_trivial() -> None:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    private = [row for notes_ in hospitals().values() for row in notes_]
+    test = rows("test.jsonl")
+    vectors = TfidfVectorizer(sublinear_tf=True).fit([row["text"] for row in private])
+
+    def accuracy(train: list[dict[str, str]]) -> float:
+        model = LogisticRegression(max_iter=1000, C=10.0)
+        model.fit(vectors.transform([row["text"] for row in train]), [row["label"] for row in train])
+        return float(model.score(vectors.transform([row["text"] for row in test]), [row["label"] for row in test]))
+
+    handbook, mixed, offdomain = (accuracy(rows(f"corpora/{name}.jsonl")) for name in generate.CORPORA)
+    assert 0.80 < accuracy(private) < 0.97
+    assert offdomain + 0.05 < mixed < handbook - 0.1
+    assert handbook < accuracy(private)
