@@ -130,9 +130,13 @@ def _statement(sid: bytes, stage: int, party: int, body: bytes) -> bytes:
     return encode("reply", (VERSION, sid, party, stage, body_hash(body)))
 
 
-@lru_cache(maxsize=8192)
-def _identity(key: bytes) -> Ed25519PublicKey:
-    return Ed25519PublicKey.from_public_bytes(key)
+@lru_cache(maxsize=1 << 14)
+def verified(key: bytes, statement: bytes, signature: bytes) -> None:
+    """Raise InvalidSignature (or ValueError for a malformed key) unless the Ed25519 signature is valid.
+
+    Successes are remembered, failures are not: many simulated parties in one process read the same adverts.
+    """
+    Ed25519PublicKey.from_public_bytes(key).verify(signature, statement)
 
 
 def sign(identity: Ed25519PrivateKey, sid: bytes, stage: int, party: int, body: bytes) -> bytes:
@@ -145,7 +149,7 @@ def check_signature(
 ) -> None:
     """Raise PeerFault naming ``name`` unless ``signature`` is its own on exactly this statement."""
     try:
-        _identity(key).verify(signature, _statement(sid, stage, party, body))
+        verified(key, _statement(sid, stage, party, body), signature)
     except (InvalidSignature, ValueError):
         raise PeerFault(
             name, f"{what} does not carry its enrolled identity's signature", "check its enrolment and its keys"

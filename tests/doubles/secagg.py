@@ -4,18 +4,34 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Generator, Iterable, Mapping
+from fractions import Fraction
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from common.errors import UndersongError
 from common.privacy.stream import KeyStream
+from protocol.messages import secagg_pb2 as wire
+from protocol.secagg import keys
 from protocol.secagg.coordinator import Opened, private_sum
+from protocol.secagg.noise_share import NoiseSeeds, add_noise, remove_opened
 from protocol.secagg.parameters import Entropy, Member, SumParameters, defaults
 from protocol.secagg.party import PartyMachine, Reply, WantsInput
+from protocol.secagg.transitions import SECRETS, Stage
 from protocol.vectors import GridVector, Int64
 
-Drop = Callable[[str, int], bool]
+Drop = Callable[[str, Stage], bool]
+BendRequest = Callable[[str, wire.Request], object]
+BendReply = Callable[[str, wire.Reply], object]
+
+_STAGES = {
+    "advertise": Stage.ADVERTISE,
+    "reveal": Stage.REVEAL,
+    "share": Stage.SHARE,
+    "mask": Stage.MASK,
+    "consistency": Stage.CONSISTENCY,
+    "unmask": Stage.UNMASK,
+}
 
 
 def seed_of(*parts: object) -> bytes:
@@ -33,11 +49,16 @@ def identity_of(name: str) -> Ed25519PrivateKey:
     return Ed25519PrivateKey.from_private_bytes(seed_of("identity", name))
 
 
+def names_of(n: int) -> list[str]:
+    """p00, p01, ..."""
+    return [f"p{index:02d}" for index in range(n)]
+
+
 def parameters_of(n: int, **changes: object) -> SumParameters:
     """Parameters of n parties p00, p01, ... with the defaults of SECAGG.md."""
     threshold, dropouts, colluders = defaults(n)
-    if "colluders" in changes or "tolerated_dropouts" in changes:
-        colluders = int(changes.get("colluders", colluders))  # type: ignore[call-overload]
+    if "colluders" in changes:
+        colluders = int(changes["colluders"])  # type: ignore[call-overload]
         threshold = (n + colluders) // 2 + 1
     roster = tuple(Member(name, identity_of(name).public_key().public_bytes_raw()) for name in names_of(n))
     values: dict[str, object] = {
@@ -56,25 +77,52 @@ def parameters_of(n: int, **changes: object) -> SumParameters:
     return SumParameters(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def names_of(n: int) -> list[str]:
-    """p00, p01, ..."""
-    return [f"p{index:02d}" for index in range(n)]
-
-
 def vector_of(name: str, dimension: int, bound: int = 1000) -> GridVector:
     """A party's reproducible integer vector."""
     generator = np.random.default_rng(int.from_bytes(seed_of("vector", name)[:8], "little"))
     return GridVector(generator.integers(-bound, bound + 1, dimension))
 
 
+def open_party(parameters: SumParameters, name: str) -> PartyMachine:
+    """A machine with reproducible secrets."""
+    return PartyMachine.open(parameters, name, identity_of(name), entropy_of(name, parameters.attempt))
+
+
 def open_parties(parameters: SumParameters) -> dict[str, PartyMachine]:
-    """One machine a member, with reproducible secrets."""
-    return {
-        member.name: PartyMachine.open(
-            parameters, member.name, identity_of(member.name), entropy_of(member.name, parameters.attempt)
-        )
-        for member in parameters.roster
-    }
+    """One machine a member."""
+    return {member.name: open_party(parameters, member.name) for member in parameters.roster}
+
+
+def secrets_of(parameters: SumParameters, name: str) -> dict[str, bytes]:
+    """The secrets that :func:`open_party` draws."""
+    entropy = entropy_of(name, parameters.attempt)
+    return {secret: entropy(32) for secret in SECRETS}
+
+
+def expected_sum(parameters: SumParameters, survivors: Iterable[str], unopened: Iterable[str] = ()) -> Int64:
+    """What :func:`open_parties` must open, to the bit: vectors, noise, and the excess taken back."""
+    survivors = list(survivors)
+    dropped = parameters.size - len(survivors)
+    total = np.zeros(parameters.dimension, dtype=np.int64)
+    for name in survivors:
+        drawn = secrets_of(parameters, name)
+        seeds = NoiseSeeds(drawn["noise_own"], drawn["noise_root"])
+        total += add_noise(vector_of(name, parameters.dimension), parameters.noise_plan, seeds).values
+        opening = seeds.opening(parameters.noise_plan, dropped)
+        if opening is not None and name not in unopened:
+            remove_opened(total, parameters.noise_plan, dropped, opening)
+    return total
+
+
+def exact_sum(names: Iterable[str], dimension: int) -> Int64:
+    """The plain sum of the parties' vectors."""
+    return sum((vector_of(name, dimension).values for name in names), np.zeros(dimension, dtype=np.int64))
+
+
+def expected_variance(parameters: SumParameters, dropped: int) -> float:
+    """sigma^2 (n - r) / (n - r - c): SECAGG.md, for plans that can take noise back."""
+    left = parameters.size - dropped
+    return float(Fraction(parameters.sigma) ** 2 * left / (left - parameters.colluders))
 
 
 def answer(machine: PartyMachine, request: bytes, vector: GridVector) -> Reply:
@@ -83,43 +131,65 @@ def answer(machine: PartyMachine, request: bytes, vector: GridVector) -> Reply:
     return machine.provide(vector) if isinstance(result, WantsInput) else result
 
 
+def stage_of(message: wire.Request) -> Stage:
+    """The stage of a request."""
+    name = message.WhichOneof("stage")
+    assert name is not None
+    return _STAGES[name]
+
+
+def resign(parameters: SumParameters, reply: wire.Reply) -> None:
+    """What a lying party does to its reply's signature after it changed the body."""
+    name = parameters.name(reply.party)
+    reply.signature = keys.sign(identity_of(name), parameters.sid, int(reply.stage), reply.party, reply.body)
+
+
 def drive(
     parameters: SumParameters,
     parties: Mapping[str, PartyMachine],
     drop: Drop = lambda name, stage: False,
     refusals: dict[str, UndersongError] | None = None,
     transcript: list[bytes] | None = None,
+    bend_request: BendRequest | None = None,
+    bend_reply: BendReply | None = None,
 ) -> Opened:
-    """Run the coordinator against the parties in lock-step; ``drop(name, round)`` loses a party's reply for good."""
+    """Run the coordinator against the parties in lock-step.
+
+    ``drop(name, stage)`` loses a party's reply for good. ``bend_request`` makes a lying coordinator: it may change the
+    parsed request to one party in place. ``bend_reply`` makes a lying party: it may change a parsed reply in place
+    (and sign it anew). A party's refusal goes to ``refusals``, or is raised where that is None.
+    """
     coordinator: Generator[Mapping[str, bytes], Mapping[str, bytes], Opened] = private_sum(parameters)
     requests = next(coordinator)
     gone: set[str] = set()
-    for stage in range(100):
+    while True:
         replies: dict[str, bytes] = {}
         for name, request in requests.items():
-            if transcript is not None:
-                transcript.append(request)
-            if name in gone or drop(name, stage):
+            message = wire.Request.FromString(request)
+            if name in gone or drop(name, stage_of(message)):
                 gone.add(name)
                 continue
+            if bend_request is not None:
+                bend_request(name, message)
+                request = message.SerializeToString(deterministic=True)
+            if transcript is not None:
+                transcript.append(request)
             try:
-                reply = answer(parties[name], request, vector_of(name, parameters.dimension))
+                payload = answer(parties[name], request, vector_of(name, parameters.dimension)).payload
             except UndersongError as error:
                 if refusals is None:
                     raise
                 refusals[name] = error
                 continue
-            replies[name] = reply.payload
+            if bend_reply is not None:
+                reply = wire.Reply.FromString(payload)
+                bend_reply(name, reply)
+                payload = reply.SerializeToString(deterministic=True)
+            replies[name] = payload
             if transcript is not None:
-                transcript.append(reply.payload)
+                transcript.append(payload)
         try:
             requests = coordinator.send(replies)
         except StopIteration as stop:
             opened: Opened = stop.value
             return opened
-    raise AssertionError("the coordinator does not end")
-
-
-def exact_sum(names: Iterable[str], dimension: int) -> Int64:
-    """The plain sum of the parties' vectors."""
-    return sum((vector_of(name, dimension).values for name in names), np.zeros(dimension, dtype=np.int64))
