@@ -44,7 +44,7 @@ class Hospital:
 HOSPITALS = (
     Hospital(
         "harbour-general",
-        (3, 2, 3, 2, 2, 3),
+        (2, 2, 4.5, 2, 2, 3),
         who=("{age}{S}", "{age} y/o {S}", "Pt {age}{S}"),
         opener=("c/o", "p/w", "PC:"),
         closing=("", "", "cat 2", "cat 3", "ECG done", "bloods sent", "IVC in"),
