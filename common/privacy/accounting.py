@@ -244,13 +244,16 @@ def charged_sigma(variance: float) -> float:
     return math.sqrt(variance - SMOOTHING_VARIANCE)
 
 
-def sampled_sigma(charged: float) -> float:
-    """Standard deviation to sample, integer units, so that ``charged`` may be charged: inverse of charged_sigma.
+def sampled_variance(charged: float) -> float:
+    """Variance to draw, integer units squared, so that the standard deviation ``charged`` may be charged.
 
-    ``sampled_sigma(0)`` is 0: no noise is asked for and none is charged as noise.
+    The inverse of :func:`charged_sigma`. 0 gives 0: no noise is asked for, and none is charged as noise.
+
+    >>> sampled_variance(3.0)
+    13.0
     """
     _check("charged sigma", charged)
-    return math.sqrt(charged * charged + SMOOTHING_VARIANCE) if charged > 0.0 else 0.0
+    return charged * charged + SMOOTHING_VARIANCE if charged > 0.0 else 0.0
 
 
 def usable_delta(delta: float, *, samples: int, epsilon: float) -> float:

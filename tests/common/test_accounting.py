@@ -22,7 +22,7 @@ from common.privacy.accounting import (
     delta,
     epsilon,
     gaussian_mu,
-    sampled_sigma,
+    sampled_variance,
     usable_delta,
 )
 
@@ -187,9 +187,9 @@ def test_a_plan_that_cannot_be_afforded_is_refused() -> None:
 def test_charge_for_discrete_noise() -> None:
     assert charged_sigma(9.0 + 4.0) == pytest.approx(3.0)
     assert charged_sigma(math.inf) == math.inf
-    assert sampled_sigma(451.97) == pytest.approx(451.97, rel=1e-4)
-    assert charged_sigma(sampled_sigma(7.5) ** 2) == pytest.approx(7.5)
-    assert sampled_sigma(0.0) == 0.0
+    assert sampled_variance(3.0) == pytest.approx(13.0)
+    assert charged_sigma(sampled_variance(7.5)) == pytest.approx(7.5)
+    assert sampled_variance(0.0) == 0.0
     for variance in (4.0, 0.0, math.nan):
         with pytest.raises(PrivacyRefusal, match="too small"):
             charged_sigma(variance)

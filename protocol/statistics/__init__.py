@@ -1,0 +1,33 @@
+"""Statistics: the integer vectors that private sums open, each with its own tight sensitivity.
+
+A new statistic is one file with one registered, frozen dataclass, imported here.
+"""
+
+from protocol.statistics.histogram import LabelHistogram, LengthHistogram
+from protocol.statistics.interface import (
+    LabelledEmbeddings,
+    PublicInputs,
+    RecordView,
+    Rows,
+    Sensitivity,
+    Statistic,
+)
+from protocol.statistics.registry import build, names, parameters, register
+from protocol.statistics.votes import TopQVotes, top_q_votes
+
+__all__ = [
+    "LabelHistogram",
+    "LabelledEmbeddings",
+    "LengthHistogram",
+    "PublicInputs",
+    "RecordView",
+    "Rows",
+    "Sensitivity",
+    "Statistic",
+    "TopQVotes",
+    "build",
+    "names",
+    "parameters",
+    "register",
+    "top_q_votes",
+]

@@ -1,0 +1,221 @@
+"""Top-Q votes against a plain integer reference with many ties, and their bounds."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.errors import ConfigurationError
+from protocol import statistics
+from protocol.statistics import LabelledEmbeddings, PublicInputs, TopQVotes, top_q_votes
+from protocol.statistics.contribution import contribute
+from protocol.statistics.nearest import NearestFurthest
+
+
+class Records:
+    """A RecordView over arrays."""
+
+    def __init__(self, embeddings: Any, labels: Any = None, units: Any = None, texts: Any = ()) -> None:
+        count = len(embeddings) if len(embeddings) else len(texts)
+        self.embeddings = np.asarray(embeddings, dtype=np.float32)
+        self.labels = np.zeros(count, dtype=np.int64) if labels is None else np.asarray(labels, dtype=np.int64)
+        self.units = np.arange(count) if units is None else np.asarray(units, dtype=np.int64)
+        self.texts = list(texts)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def reference(private: Any, private_labels: Any, candidates: Any, candidate_labels: Any, q: int) -> tuple[Any, Any]:
+    """The definition, in Python integers: inputs are multiples of 2^-24."""
+    x = [[int(v * 2**24) for v in row] for row in np.asarray(private, dtype=np.float64)]
+    c = [[int(v * 2**24) for v in row] for row in np.asarray(candidates, dtype=np.float64)]
+    near, far = np.zeros(len(c), dtype=np.int64), np.zeros(len(c), dtype=np.int64)
+    for i, row in enumerate(x):
+        allowed = [j for j in range(len(c)) if private_labels is None or private_labels[i] == candidate_labels[j] != -1]
+        distance = {j: sum((a - b) ** 2 for a, b in zip(row, c[j], strict=True)) for j in allowed}
+        for rank, j in enumerate(sorted(allowed, key=lambda j: (distance[j], j))[:q]):
+            near[j] += 2 ** (q - 1 - rank)
+        for rank, j in enumerate(sorted(allowed, key=lambda j: (-distance[j], j))[:q]):
+            far[j] += 2 ** (q - 1 - rank)
+    return near, far
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[Any, Any, Any, Any, int]:
+    """Small integer vectors: hardly any distance is unique."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    m, n, d = draw(st.integers(1, 12)), draw(st.sampled_from([1, 2, 7, 30, 97, 400])), draw(st.integers(1, 3))
+    span = draw(st.integers(1, 3))
+    x, c = (rng.integers(-span, span + 1, (rows, d)).astype(np.float32) for rows in (m, n))
+    q = draw(st.integers(1, 9))
+    if draw(st.booleans()):
+        return x, rng.integers(-1, 3, m), c, rng.integers(-1, 3, n), q
+    return x, None, c, None, q
+
+
+@settings(max_examples=150, deadline=None)
+@given(problems())
+def test_equal_to_the_definition_under_ties(problem: tuple[Any, Any, Any, Any, int]) -> None:
+    near, far = top_q_votes(*problem)
+    true_near, true_far = reference(*problem)
+    assert near.dtype == far.dtype == np.int64
+    np.testing.assert_array_equal(near, true_near)
+    np.testing.assert_array_equal(far, true_far)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(), st.lists(st.integers(0, 400), max_size=4))
+def test_adding_candidates_equals_starting_over(problem: tuple[Any, Any, Any, Any, int], cuts: list[int]) -> None:
+    x, labels, c, candidate_labels, q = problem
+    whole, grown = NearestFurthest(x, labels, q), NearestFurthest(x, labels, q)
+    whole.extend(c, candidate_labels)
+    edges = [0, *sorted(min(cut, len(c)) for cut in cuts), len(c)]
+    for low, high in pairwise(edges):
+        grown.extend(c[low:high], None if candidate_labels is None else candidate_labels[low:high])
+    np.testing.assert_array_equal(grown.near, whole.near)
+    np.testing.assert_array_equal(grown.far, whole.far)
+
+
+def test_many_blocks_and_a_ragged_last_group() -> None:
+    rng = np.random.default_rng(3)
+    x, c = (rng.integers(-40, 41, (rows, 5)).astype(np.float32) for rows in (300, 1001))
+    for found, true in zip(top_q_votes(x, None, c, None, 8), reference(x, None, c, None, 8), strict=True):
+        np.testing.assert_array_equal(found, true)
+
+
+def test_half_precision_values_need_more_than_float32_sums() -> None:
+    """Products of half-precision values are exact in float32, their sums are not; duplicates must still tie."""
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal((40, 64)).astype(np.float16).astype(np.float32)
+    c = np.repeat(rng.standard_normal((60, 64)).astype(np.float16), 2, axis=0).astype(np.float32)
+    c = c[rng.permutation(len(c))]
+    for found, true in zip(top_q_votes(x, None, c, None, 6), reference(x, None, c, None, 6), strict=True):
+        np.testing.assert_array_equal(found, true)
+
+
+def test_distances_that_differ_in_the_last_of_forty_bits() -> None:
+    """Large nearly equal norms: float32 scores would tie or swap."""
+    base = np.full((1, 8), 1025.0, dtype=np.float32)
+    c = np.repeat(base, 5, axis=0)
+    c[:, 0] += np.array([2, -1, 1, -2, 0], dtype=np.float32) / 2
+    x = base * np.float32(3) + np.float32(0.5)
+    for found, true in zip(top_q_votes(x, None, c, None, 5), reference(x, None, c, None, 5), strict=True):
+        np.testing.assert_array_equal(found, true)
+
+
+def test_no_records_or_no_candidates() -> None:
+    nothing, some = np.zeros((0, 3), np.float32), np.ones((2, 3), np.float32)
+    assert [v.tolist() for v in top_q_votes(nothing, None, some, None, 4)] == [[0, 0], [0, 0]]
+    assert [v.tolist() for v in top_q_votes(some, None, nothing, None, 4)] == [[], []]
+    assert [v.tolist() for v in top_q_votes(some, np.array([0, -1]), some, np.array([-1, 1]), 4)] == [[0, 0], [0, 0]]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: top_q_votes(np.zeros((2, 3), "f"), None, np.zeros((2, 4), "f"), None, 1),
+        lambda: top_q_votes(np.zeros((2, 3), "f"), np.zeros(2, int), np.zeros((2, 3), "f"), None, 1),
+        lambda: top_q_votes(np.zeros((2, 3), "f"), np.zeros(3, int), np.zeros((2, 3), "f"), np.zeros(2, int), 1),
+        lambda: top_q_votes(np.zeros((2, 3), "f"), None, np.zeros((2, 3), "f"), None, 0),
+        lambda: TopQVotes(q=31, candidates=5),
+        lambda: TopQVotes(q=8, candidates=0),
+        lambda: TopQVotes(q=8, candidates=5, labels=-1),
+        lambda: TopQVotes(q=True, candidates=5),
+        lambda: statistics.build("top_q_votes", {"q": 8.0, "candidates": 5}),
+        lambda: statistics.build("top_q_votes", {"q": 8}),
+        lambda: statistics.build("top_q_votes", {"q": 8, "candidates": 5, "sigma": 1}),
+        lambda: statistics.build("bottom_q_votes", {}),
+    ],
+)
+def test_wrong_values_are_named(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        wrong()
+
+
+def test_tight_sensitivities() -> None:
+    both = TopQVotes(q=8, candidates=6000).sensitivity
+    assert both.l1 * 128 == 510
+    assert both.l2 * 128 == pytest.approx(math.sqrt(43690), rel=1e-15)
+    assert both.l2 == pytest.approx(1.63298, abs=1e-5)
+    assert both.linf * 128 == 128
+    near = TopQVotes(q=8, candidates=6000, furthest=False).sensitivity
+    assert (near.l1 * 128, near.linf) == (255, 1)
+    assert near.l2 == pytest.approx(math.sqrt((4**8 - 1) / 3) / 128, rel=1e-15)
+    one = TopQVotes(q=1, candidates=10, furthest=False).sensitivity
+    assert (one.l1, one.l2, one.linf) == (1, 1, 1)
+
+
+def test_parameters_rebuild_the_statistic() -> None:
+    votes = TopQVotes(q=5, candidates=300, labels=4, furthest=False)
+    assert statistics.build(votes.name, statistics.parameters(votes)) == votes
+    assert "top_q_votes" in statistics.names()
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(), st.integers(0, 5), st.booleans())
+def test_a_contribution_is_the_votes_and_no_record_exceeds_the_bound(
+    problem: tuple[Any, Any, Any, Any, int], spare: int, furthest: bool
+) -> None:
+    x, labels, c, candidate_labels, q = problem
+    given_labels = np.zeros(len(c), dtype=np.int64) if candidate_labels is None else candidate_labels
+    votes = TopQVotes(q=q, candidates=len(c) + spare, labels=0 if labels is None else 3, furthest=furthest)
+    public = PublicInputs(embeddings={"candidates": LabelledEmbeddings(c, given_labels)})
+    rows = votes.rows(Records(x, labels), public, {})
+    values = contribute(votes, rows, scale=votes.base_scale).values
+    near, far = top_q_votes(x, labels, c, candidate_labels, q)
+    expected = np.zeros(votes.dimension, dtype=np.int64)
+    expected[: len(c)] = near
+    if furthest:
+        expected[votes.candidates : votes.candidates + len(c)] = far
+    np.testing.assert_array_equal(values, expected)
+    matrix, bound = np.abs(rows.matrix.toarray()), votes.sensitivity  # type: ignore[union-attr]
+    assert matrix.sum(axis=1).max() <= bound.l1
+    assert np.square(matrix).sum(axis=1).max() <= bound.l2**2 * (1 + 1e-15)
+    assert matrix.max() <= bound.linf
+
+
+def test_memory_saves_work_and_never_changes_the_result() -> None:
+    rng = np.random.default_rng(5)
+    x, c = (rng.integers(-9, 10, (rows, 6)).astype(np.float32) for rows in (50, 400))
+    private_labels, labels = rng.integers(0, 2, 50), rng.integers(0, 2, 400)
+    records, memory = Records(x, private_labels), {}  # type: ignore[var-annotated]
+    shuffled = rng.permutation(400)
+    requests = [np.arange(100), np.arange(250), np.arange(400), np.arange(400), np.arange(90), shuffled, shuffled[:200]]
+    for chosen in requests:
+        votes = TopQVotes(q=4, candidates=400, labels=2)
+        public = PublicInputs(embeddings={"candidates": LabelledEmbeddings(c[chosen], labels[chosen])})
+        with_memory = contribute(votes, votes.rows(records, public, memory), scale=8).values
+        without = contribute(votes, votes.rows(records, public, {}), scale=8).values
+        np.testing.assert_array_equal(with_memory, without)
+    other = Records(x[::-1].copy(), private_labels)
+    with_memory = contribute(votes, votes.rows(other, public, memory), scale=8).values
+    np.testing.assert_array_equal(with_memory, contribute(votes, votes.rows(other, public, {}), scale=8).values)
+
+
+def test_later_requests_compare_new_candidates_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+    original = NearestFurthest.extend
+    monkeypatch.setattr(
+        NearestFurthest, "extend", lambda self, c, labels: (compared.append(len(c)), original(self, c, labels))[1]
+    )
+    rng = np.random.default_rng(6)
+    records, c, memory = Records(rng.integers(-3, 4, (5, 4))), rng.integers(-3, 4, (60, 4)).astype(np.float32), {}  # type: ignore[var-annotated]
+    for count in (20, 20, 60):
+        public = PublicInputs(embeddings={"candidates": LabelledEmbeddings(c[:count], np.full(count, -1))})
+        TopQVotes(q=3, candidates=count).rows(records, public, memory)
+    assert compared == [20, 40]
+
+
+def test_more_candidates_than_planned_are_refused() -> None:
+    public = PublicInputs(embeddings={"candidates": LabelledEmbeddings(np.ones((3, 2), "f"), np.zeros(3, int))})
+    with pytest.raises(ConfigurationError, match="plan"):
+        TopQVotes(q=1, candidates=2).rows(Records(np.ones((1, 2))), public, {})
+    with pytest.raises(ConfigurationError, match="candidates"):
+        TopQVotes(q=1, candidates=2).rows(Records(np.ones((1, 2))), PublicInputs(), {})
