@@ -31,15 +31,15 @@ _TURN_END = re.compile(
     r"|\n[ \t]*(?:(?:User|Human|Assistant|AI)[ \t]*:|###[ \t]*(?:Instruction|Input|Human|User|Response)\b)"
 )
 _ROLE = re.compile(r"\A(?:###[ \t]*)?(?:assistant|ai|response)[ \t]*:[ \t]*\n?", re.IGNORECASE)
-_MARKUP = re.compile(
-    r"</?(?:br|p|div|span|b|i|em|strong|u|a|ul|ol|li|h[1-6]|body|html)\b[^<>]{0,200}/?>", re.IGNORECASE
-)
+# Lower case only: <A>, <B>, <I> are a model's stand-ins for names
+_MARKUP = re.compile(r"</?(?:br|p|div|span|b|i|em|strong|u|a|ul|ol|li|h[1-6]|body|html)\b[^<>]{0,200}/?>")
 _BREAK = re.compile(r"<br[ \t]*/?>|</(?:p|div|li|h[1-6])>", re.IGNORECASE)
 _FENCE = re.compile(r"\A```[\w-]*[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
 _EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|__)(?=[^\s*_])([^\n*]{1,400}?)(?<=[^\s*_])\1(?![\w*])")
 _HEADING = re.compile(r"^#{1,6}[ \t]+", re.MULTILINE)
 _RULE = re.compile(r"\A(?:-{3,}|\*{3,}|={3,}|_{3,})[ \t]*\n|\n[ \t]*(?:-{3,}|\*{3,}|={3,}|_{3,})\Z")
 _ITEM = re.compile(r"^[ \t]*(?:\(?\d{1,3}[.)]|[-*•–])[ \t]+", re.MULTILINE)
+_SECOND = re.compile(r"(?<!\S)\(?2[.)]\s")
 
 _THING = (
     r"(?:text|note|example|sample|version|rewrite|rewritten|rewording|paraphrased?|variation|review|message|question|"
@@ -48,7 +48,7 @@ _THING = (
 _WILLING = r"(?:sure(?: thing)?|certainly|of course|okay|ok|absolutely|no problem|gladly|understood)"
 # "Sure, here is a note:", "Certainly! Below is ... text: ", "Sure.\n"; a customer's "Here is my question:" stays
 _PREAMBLE = re.compile(
-    rf"\A(?:{_WILLING}[,!.:]*[ \t]*\n+"
+    rf"\A(?:{_WILLING}[,!.:]?[ \t]*\n+"
     rf"|(?:{_WILLING}[,!.:]*\s+)?(?:here(?:'s|’s| is| are)|below is|the following is|this is)\b"
     rf"(?!\s+my\b)(?=[^\n:]{{0,{_REACH}}}\b{_THING}\b)[^\n:]{{0,{_REACH}}}:[ \t]*(?:\n+|(?=\S)))",
     re.IGNORECASE,
@@ -76,6 +76,7 @@ _REFUSAL = re.compile(
     r"(?:assist|comply|fulfil|generate|create|write|produce)\b))",
     re.IGNORECASE,
 )
+_ASCII_WORD = re.compile(r"[a-z0-9]+")
 _QUOTES = {'"': '"', "“": "”", "«": "»", "‘": "’", "'": "'", "`": "`", "„": "“"}
 
 
@@ -114,6 +115,8 @@ def duplicate_key(text: str) -> str:
     True
     """
     folded = unicodedata.normalize("NFKC", text).casefold()
+    if folded.isascii():
+        return " ".join(_ASCII_WORD.findall(folded))
     return " ".join("".join(c if c.isalnum() or unicodedata.category(c)[0] == "M" else " " for c in folded).split())
 
 
@@ -129,7 +132,7 @@ def _pass(text: str) -> str:
         text = rest if not is_empty(rest) else text
     text = _HEADING.sub("", _EMPHASIS.sub(r"\2", text))
     items = _ITEM.findall(text)
-    if len(items) == 1 and (first := _ITEM.match(text)):
+    if len(items) == 1 and (first := _ITEM.match(text)) and not _SECOND.search(text):
         text = text[first.end() :]  # a list of several items may well be the text itself, e.g. a plan of treatment
     return _spaced(_unquoted(text.strip()))
 

@@ -93,7 +93,7 @@ class Generator(Protocol):
         ...
 
 
-class BudgetExhausted(GenerationError):  # noqa: N818 - says what happened, as RoundAborted does
+class BudgetExhausted(GenerationError):
     """The next call could exceed the token or price budget, so it was not made. Raised, never yielded."""
 
 

@@ -49,7 +49,7 @@ class NgramSettings(_Common):
     penalty: float = Field(default=0.8, ge=0.0, lt=1.0)
     shared: float = Field(default=0.05, ge=0.0, le=1.0)
 
-    def estimate(self, calls: int, prompt_words: int = 250) -> Estimate:  # noqa: ARG002 - one signature for all kinds
+    def estimate(self, calls: int, prompt_words: int = 250) -> Estimate:
         """Nothing is paid; 0.2 to 5 ms a text, 1 to 20 s of training."""
         return Estimate(calls, (0, 0), (0.0, 0.0), (1.0 + 0.0002 * calls, 20.0 + 0.005 * calls))
 
@@ -67,7 +67,7 @@ class ReplaySettings(_Common):
     path: str = Field(min_length=1)
     temperature: float = Field(default=0.05, gt=0.0, le=100.0)
 
-    def estimate(self, calls: int, prompt_words: int = 250) -> Estimate:  # noqa: ARG002 - one signature for all kinds
+    def estimate(self, calls: int, prompt_words: int = 250) -> Estimate:
         """Nothing is paid; under 1 ms a text, up to a minute of embedding the file once."""
         return Estimate(calls, (0, 0), (0.0, 0.0), (0.0001 * calls, 60.0 + 0.001 * calls))
 

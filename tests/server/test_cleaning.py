@@ -78,6 +78,9 @@ def test_what_surrounds_a_text_is_removed(raw: str) -> None:
         "Okay, so the transfer failed again.",
         "Patient: I feel sick.\nDoctor: Since when?",
         "3.5 mg twice daily",
+        "1. Cancer. 2. Coronary artery disease.",
+        "<B> is a better film than <I>.",
+        "Absolutely...\nexcellent.",
         "as an AI banking assistant Can I have a card in addition?",
     ],
 )
