@@ -179,7 +179,7 @@ def drive(
             except UndersongError as error:
                 if refusals is None:
                     raise
-                refusals[name] = error
+                refusals.setdefault(name, error)
                 continue
             if bend_reply is not None:
                 reply = wire.Reply.FromString(payload)

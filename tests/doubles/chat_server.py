@@ -1,0 +1,173 @@
+"""A real HTTP server on this machine that speaks OpenAI's chat completions, and one that comes between and misbehaves."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Reply = tuple[int, dict[str, str], bytes]
+
+
+def completion(text: str | None, *, reason: str = "stop", usage: tuple[int, int] | None = (11, 7)) -> dict[str, Any]:
+    """The body of a chat completion."""
+    body: dict[str, Any] = {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "tiny",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": reason}],
+    }
+    if usage is not None:
+        body["usage"] = {"prompt_tokens": usage[0], "completion_tokens": usage[1], "total_tokens": sum(usage)}
+    return body
+
+
+def refusal(message: str, code: str | None = None) -> dict[str, Any]:
+    """The body of an error."""
+    return {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": code}}
+
+
+class ChatServer:
+    """Answers every prompt with ``write(prompt)``; keeps what it was sent.
+
+    Attributes:
+        url: the ``base_url``.
+        bodies: parsed request bodies, in order of arrival.
+        most_at_once: the largest number of requests that were in work together.
+    """
+
+    def __init__(self, write: Callable[[str], dict[str, Any]], key: str = "secret-key", delay_s: float = 0.0) -> None:
+        self.bodies: list[dict[str, Any]] = []
+        self.most_at_once = 0
+        self._write, self._key, self._delay_s = write, key, delay_s
+        self._at_once = 0
+        self._lock = threading.Lock()
+        self.url = ""
+
+    def reply(self, path: str, headers: dict[str, str], body: bytes) -> Reply:
+        with self._lock:
+            self._at_once += 1
+            self.most_at_once = max(self.most_at_once, self._at_once)
+        try:
+            time.sleep(self._delay_s)
+            return self._reply(path, headers, body)
+        finally:
+            with self._lock:
+                self._at_once -= 1
+
+    def _reply(self, path: str, headers: dict[str, str], body: bytes) -> Reply:
+        if path != "/v1/chat/completions":
+            return _json(404, refusal("Not Found"))
+        if self._key and headers.get("authorization") != f"Bearer {self._key}":
+            return _json(401, refusal(f"Incorrect API key provided: {headers.get('authorization')}"))
+        asked = json.loads(body)
+        with self._lock:
+            self.bodies.append(asked)
+        if asked["model"] != "tiny":
+            return _json(404, refusal(f"The model {asked['model']!r} does not exist", "model_not_found"))
+        written = self._write(asked["messages"][-1]["content"])
+        return _json(400 if "error" in written else 200, written)
+
+
+class FaultProxy:
+    """Passes requests on, but for those that a fault of ``faults`` meets first: one fault a request, in order.
+
+    Faults: "pass"; ("status", number, headers); "cut" (headers and half of the body, then the connection ends);
+    "cut at once" (no byte); "garbage" (200 and no JSON); "not a completion" (200 and other JSON); ("slow", seconds).
+    """
+
+    def __init__(self, server: ChatServer, faults: list[Any]) -> None:
+        self.url = ""
+        self.arrivals: list[float] = []
+        self._host, self._path = server.url.removeprefix("http://").split("/", 1)
+        self._faults = list(faults)
+        self._lock = threading.Lock()
+
+    def reply(self, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
+        with self._lock:
+            self.arrivals.append(time.monotonic())
+            fault = self._faults.pop(0) if self._faults else "pass"
+        match fault:
+            case "pass":
+                return self._passed(path, headers, body)
+            case ("status", int(status), dict(extra)):
+                code, plain, content = _json(status, refusal("try later", extra.pop("code", None)))
+                return code, plain | extra, content
+            case "cut":
+                status, plain, content = self._passed(path, headers, body)
+                return status, plain, content + b"CUT"
+            case "cut at once":
+                return None
+            case "garbage":
+                return 200, {"Content-Type": "application/json"}, b'{"choices": [{"mess'
+            case "page":
+                return 200, {"Content-Type": "text/html"}, b"<html>Welcome to the hotel's network</html>"
+            case "not a completion":
+                return _json(200, {"object": "list", "data": []})
+            case ("slow", float(seconds)):
+                time.sleep(seconds)
+                return self._passed(path, headers, body)
+        raise AssertionError(f"no such fault: {fault}")
+
+    def _passed(self, path: str, headers: dict[str, str], body: bytes) -> Reply:
+        connection = http.client.HTTPConnection(self._host, timeout=30)
+        try:
+            kept = {name: value for name, value in headers.items() if name in ("authorization", "content-type")}
+            connection.request("POST", path, body, kept)
+            response = connection.getresponse()
+            return response.status, {"Content-Type": response.headers["Content-Type"]}, response.read()
+        finally:
+            connection.close()
+
+
+@contextmanager
+def serving(app: Any) -> Iterator[Any]:
+    """Runs the ChatServer or FaultProxy on a free port of 127.0.0.1 and sets its ``url``."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            reply = app.reply(self.path, {name.lower(): value for name, value in self.headers.items()}, body)
+            if reply is None:
+                self.close_connection = True
+                return
+            status, headers, content = reply
+            cut = content.endswith(b"CUT")
+            content = content.removesuffix(b"CUT")
+            try:
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content[: len(content) // 2] if cut else content)
+            except OSError:
+                cut = True  # the client gave up waiting
+            self.close_connection |= cut
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    app.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield app
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _json(status: int, body: dict[str, Any]) -> Reply:
+    return status, {"Content-Type": "application/json"}, json.dumps(body).encode()
