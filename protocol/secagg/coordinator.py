@@ -133,9 +133,9 @@ class _Attempt:
                 own,
                 unmask=wire.UnmaskRequest(signers=to_bitmap(shown, own.size), signatures=b"".join(shown.values())),
             )
-            replies = yield self._to(survivors, request)
+            replies = yield self._to(signatures, request)
             openings = self._collect(
-                Stage.UNMASK, replies, survivors, self._parse_opening(topology, transcript, sharers, survivors, dealt)
+                Stage.UNMASK, replies, signatures, self._parse_opening(topology, transcript, sharers, survivors, dealt)
             )
             self._unmask(total, topology, transcript, adverts, sharers, survivors, openings)
             unopened = self._remove_noise(total, adverts, survivors, openings, dropped)

@@ -1,0 +1,376 @@
+"""Every misbehaviour of a party, against the real coordinator: named, and either survived or a clean abort."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from common.errors import PeerFault, UndersongError
+from protocol.messages import secagg_pb2 as wire
+from protocol.secagg import keys, shamir
+from protocol.secagg.coordinator import Opened, SumAborted
+from protocol.secagg.evidence import check_evidence
+from protocol.secagg.parameters import SumParameters
+from protocol.secagg.transitions import Stage
+from tests.doubles.secagg import (
+    drive,
+    entropy_of,
+    expected_sum,
+    expected_variance,
+    identity_of,
+    names_of,
+    open_parties,
+    open_party,
+    parameters_of,
+    resign,
+)
+
+LIAR = "p04"
+Bend = Callable[[wire.Reply], object]
+
+
+def play(
+    parameters: SumParameters,
+    stage: Stage,
+    bend: Bend,
+    sign: bool = True,
+    lost: tuple[str, ...] = (),
+    refusals: dict[str, UndersongError] | None = None,
+) -> Opened:
+    """Bend the liar's reply of one stage and, being the liar, sign it; ``lost`` parties' vectors do not arrive."""
+
+    def lie(name: str, reply: wire.Reply) -> None:
+        if name == LIAR and reply.stage == stage:
+            bend(reply)
+            if sign:
+                resign(parameters, reply)
+
+    return drive(
+        parameters,
+        open_parties(parameters),
+        lambda name, at: name in lost and at is Stage.MASK,
+        refusals={} if refusals is None else refusals,
+        bend_reply=lie,
+    )
+
+
+def check_left_out(parameters: SumParameters, stage: Stage, bend: Bend, words: str, sign: bool = True) -> None:
+    """The liar is named and left out; the others' sum is exact."""
+    opened = play(parameters, stage, bend, sign)
+    with pytest.raises(PeerFault, match=words):
+        raise opened.faults[0]
+    assert [fault.party for fault in opened.faults] == [LIAR]
+    in_sum = stage in (Stage.CONSISTENCY, Stage.UNMASK)
+    survivors = [name for name in names_of(parameters.size) if in_sum or name != LIAR]
+    assert list(opened.survivors) == survivors
+    unopened = [LIAR] if in_sum else []
+    np.testing.assert_array_equal(opened.values, expected_sum(parameters, survivors, unopened))
+
+
+def _sum(**changes: object) -> SumParameters:
+    return parameters_of(10, tolerated_dropouts=2, sigma=400.0, **changes)
+
+
+# --- any reply ------------------------------------------------------------------------------------------------------
+
+
+def _set_body(body: bytes) -> Bend:
+    return lambda reply: setattr(reply, "body", body)
+
+
+ALL = (Stage.ADVERTISE, Stage.SHARE, Stage.MASK, Stage.CONSISTENCY, Stage.UNMASK)
+
+
+@pytest.mark.parametrize("stage", ALL)
+def test_unsigned_replies(stage: Stage) -> None:
+    check_left_out(
+        _sum(), stage, lambda r: r.ClearField("signature"), "does not carry its enrolled identity's", sign=False
+    )
+
+
+@pytest.mark.parametrize("stage", ALL)
+def test_replies_signed_by_somebody_else(stage: Stage) -> None:
+    parameters = _sum()
+
+    def bend(reply: wire.Reply) -> None:
+        reply.signature = keys.sign(identity_of("stranger"), parameters.sid, reply.stage, reply.party, reply.body)
+
+    check_left_out(parameters, stage, bend, "does not carry its enrolled identity's", sign=False)
+
+
+@pytest.mark.parametrize("stage", ALL)
+def test_replies_in_anothers_place(stage: Stage) -> None:
+    check_left_out(_sum(), stage, lambda r: setattr(r, "party", 7), "in another party's place")
+
+
+@pytest.mark.parametrize("stage", ALL)
+def test_replies_of_another_sum(stage: Stage) -> None:
+    check_left_out(_sum(), stage, lambda r: setattr(r, "sid", bytes(32)), "of another private sum")
+
+
+@pytest.mark.parametrize("stage", ALL)
+def test_replies_of_another_version(stage: Stage) -> None:
+    check_left_out(_sum(), stage, lambda r: setattr(r, "version", 3), "speaks version 3")
+
+
+@pytest.mark.parametrize("stage", ALL)
+def test_late_or_repeated_replies(stage: Stage) -> None:
+    parameters = _sum()
+    other = Stage.SHARE if stage is not Stage.SHARE else Stage.ADVERTISE
+    check_left_out(parameters, stage, lambda r: setattr(r, "stage", int(other)), "late or repeated reply")
+
+
+@pytest.mark.parametrize("stage", [Stage.ADVERTISE, Stage.SHARE, Stage.UNMASK])
+def test_bodies_that_are_no_message(stage: Stage) -> None:
+    check_left_out(_sum(), stage, _set_body(b"\xff\xff\xff"), "malformed")
+
+
+def test_garbage_instead_of_a_reply() -> None:
+    """Bytes that are no reply at all, straight into the coroutine."""
+    from protocol.secagg.coordinator import private_sum
+
+    parameters = _sum()
+    parties = open_parties(parameters)
+    coordinator = private_sum(parameters)
+    requests = next(coordinator)
+    replies = {name: parties[name].receive(request).payload for name, request in requests.items()}  # type: ignore[union-attr]
+    requests = coordinator.send({**replies, LIAR: b"\xff\xff\xff"})
+    assert set(requests) == set(names_of(10)) - {LIAR}
+
+
+# --- adverts --------------------------------------------------------------------------------------------------------
+
+
+def _bend_advert(change: Callable[[wire.Advert], object]) -> Bend:
+    def bend(reply: wire.Reply) -> None:
+        advert = wire.Advert.FromString(reply.body)
+        change(advert)
+        reply.body = advert.SerializeToString()
+
+    return bend
+
+
+@pytest.mark.parametrize("point", sorted(keys._LOW_ORDER))
+def test_low_order_keys(point: bytes) -> None:
+    check_left_out(
+        _sum(), Stage.ADVERTISE, _bend_advert(lambda a: setattr(a, "mask_key", point)), "low-order X25519 key"
+    )
+
+
+@pytest.mark.parametrize("field", ["channel_key", "mask_key", "commitment", "noise_anchor"])
+def test_copied_keys(field: str) -> None:
+    parameters = _sum()
+    first = wire.Advert.FromString(wire.Reply.FromString(open_party(parameters, "p01").advertise().payload).body)
+    check_left_out(
+        parameters,
+        Stage.ADVERTISE,
+        _bend_advert(lambda a: setattr(a, field, getattr(first, field))),
+        "duplicate key or commitment",
+    )
+
+
+@pytest.mark.parametrize("field", ["commitment", "noise_anchor"])
+def test_missing_commitments(field: str) -> None:
+    check_left_out(_sum(), Stage.ADVERTISE, _bend_advert(lambda a: a.ClearField(field)), "lacks a commitment")
+
+
+def test_advert_for_other_terms() -> None:
+    check_left_out(
+        _sum(), Stage.ADVERTISE, _bend_advert(lambda a: setattr(a, "terms", bytes(32))), "is for other terms"
+    )
+
+
+# --- shares ---------------------------------------------------------------------------------------------------------
+
+
+def _bend_shares(change: Callable[[wire.Shares], object]) -> Bend:
+    def bend(reply: wire.Reply) -> None:
+        shares = wire.Shares.FromString(reply.body)
+        change(shares)
+        reply.body = shares.SerializeToString()
+
+    return bend
+
+
+@pytest.mark.parametrize(("field", "words"), [("ciphertexts", "9 blocks of 82"), ("hashes", "10 blocks of 64")])
+def test_wrong_number_of_shares(field: str, words: str) -> None:
+    check_left_out(
+        _sum(), Stage.SHARE, _bend_shares(lambda s: setattr(s, field, getattr(s, field)[:-1])), f"expected {words}"
+    )
+
+
+def test_corrupted_share_is_refused_by_its_holder_who_names_the_dealer() -> None:
+    def corrupt(shares: wire.Shares) -> None:
+        shares.ciphertexts = shares.ciphertexts[:10] + bytes([shares.ciphertexts[10] ^ 1]) + shares.ciphertexts[11:]
+
+    parameters = _sum()
+    refusals: dict[str, UndersongError] = {}
+    opened = play(parameters, Stage.SHARE, _bend_shares(corrupt), refusals=refusals)
+    assert f"{LIAR}: its shares for this party do not open" in str(refusals["p00"])
+    # One holder is lost, which is within the tolerated dropouts: the sum is that of the others, the liar included.
+    np.testing.assert_array_equal(opened.values, expected_sum(parameters, names_of(10)[1:]))
+
+
+def _false_dealing(parameters: SumParameters, kind: str) -> Bend:
+    """Shares of another secret than the advertised one, well sealed and well hashed."""
+    machine = open_party(parameters, LIAR)
+    me = parameters.index(LIAR)
+
+    def bend(reply: wire.Reply) -> None:
+        state = bending["state"]
+        secrets = {"self_mask": state.secret("self_mask"), "mask": state.secret("mask")}
+        secrets[kind] = bytes(range(32))
+        points = range(1, parameters.size + 1)
+        one = shamir.share(secrets["self_mask"], parameters.threshold, points, entropy_of("false 1"))
+        two = shamir.share(secrets["mask"], parameters.threshold, points, entropy_of("false 2"))
+        channel = keys.Agreement(state.secret("channel"))
+        shares = wire.Shares()
+        for holder in range(parameters.size):
+            public = keys.share_hashes(state.transcript, me, holder, one[holder + 1], two[holder + 1])
+            shares.hashes += public
+            if holder != me:
+                shared = channel.shared("", state.peers[holder].channel_key)
+                key, _ = keys.share_keys(state.transcript, shared, me, holder)
+                plain = one[holder + 1] + two[holder + 1]
+                shares.ciphertexts += keys.seal(key, state.transcript, me, holder, plain, public)
+        reply.body = shares.SerializeToString()
+
+    bending = {"state": machine._state}
+    bend.bending = bending  # type: ignore[attr-defined]
+    return bend
+
+
+@pytest.mark.parametrize(("kind", "words"), [("self_mask", "self-mask seed"), ("mask", "mask key")])
+def test_false_dealing_is_laid_at_the_dealers_door(kind: str, words: str) -> None:
+    parameters = _sum()
+    parties = open_parties(parameters)
+    bend = _false_dealing(parameters, kind)
+
+    def lie(name: str, reply: wire.Reply) -> None:
+        if name == LIAR and reply.stage == Stage.SHARE:
+            bend.bending["state"] = parties[LIAR]._state  # type: ignore[attr-defined]
+            bend(reply)
+            resign(parameters, reply)
+
+    # A false mask key shows only where the liar's vector is missing.
+    def drop(name: str, at: Stage) -> bool:
+        return kind == "mask" and name == LIAR and at is Stage.MASK
+
+    with pytest.raises(SumAborted, match=f"the {words} of {LIAR} does not match its advert") as caught:
+        drive(parameters, parties, drop, refusals={}, bend_reply=lie)
+    assert caught.value.culprits == (LIAR,)
+
+
+# --- vectors --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("change", [lambda b: b[:-1], lambda b: b + b"\0", lambda b: b"", lambda b: b * 2])
+def test_vectors_of_the_wrong_length_or_dtype(change: Callable[[bytes], bytes]) -> None:
+    check_left_out(
+        _sum(), Stage.MASK, lambda r: setattr(r, "body", change(r.body)), "a packed vector of 17 words of 26 bits is 56"
+    )
+
+
+def test_padding_that_is_not_zero() -> None:
+    check_left_out(_sum(), Stage.MASK, lambda r: setattr(r, "body", r.body[:-1] + b"\xff"), "padding bits are not zero")
+
+
+# --- consistency and opening ----------------------------------------------------------------------------------------
+
+
+def test_statement_on_another_set() -> None:
+    check_left_out(_sum(), Stage.CONSISTENCY, _set_body(bytes(32)), "signed another set of survivors")
+
+
+def _bend_opening(change: Callable[[wire.Opening], object]) -> Bend:
+    def bend(reply: wire.Reply) -> None:
+        opening = wire.Opening.FromString(reply.body)
+        change(opening)
+        reply.body = opening.SerializeToString()
+
+    return bend
+
+
+@pytest.mark.parametrize("dealer", [0, 4, 9])
+def test_wrong_share_is_laid_at_its_senders_door(dealer: int) -> None:
+    def bend(opening: wire.Opening) -> None:
+        start = 33 * dealer
+        opening.shares = opening.shares[:start] + bytes(33) + opening.shares[start + 33 :]
+
+    check_left_out(
+        _sum(), Stage.UNMASK, _bend_opening(bend), f"opened a wrong self share of p0{dealer}: not the one whose hash"
+    )
+
+
+def test_wrong_share_of_a_dropped_partys_mask_key() -> None:
+    def bend(opening: wire.Opening) -> None:
+        opening.shares = opening.shares[:-33] + bytes(33)
+
+    opened = play(_sum(), Stage.UNMASK, _bend_opening(bend), lost=("p09",))
+    assert str(opened.faults[0]).startswith(f"{LIAR}: opened a wrong mask share of p09")
+    np.testing.assert_array_equal(opened.values, expected_sum(_sum(), names_of(10)[:-1], [LIAR]))
+
+
+def test_missing_shares() -> None:
+    check_left_out(
+        _sum(),
+        Stage.UNMASK,
+        _bend_opening(lambda o: setattr(o, "shares", o.shares[33:])),
+        "expected 10 blocks of 33 bytes",
+    )
+
+
+@pytest.mark.parametrize("value", [b"", bytes(32), bytes(5)])
+def test_wrong_noise_value_keeps_the_excess_and_names_the_party(value: bytes) -> None:
+    parameters = _sum()
+    opened = play(parameters, Stage.UNMASK, _bend_opening(lambda o: setattr(o, "noise_chain", value)))
+    assert [fault.party for fault in opened.faults] == [LIAR]
+    assert "does not lead to the advertised anchor" in str(opened.faults[0])
+    np.testing.assert_array_equal(opened.values, expected_sum(parameters, names_of(10), [LIAR]))
+    assert opened.variance > expected_variance(parameters, 0)
+
+
+def test_too_many_wrong_shares_are_a_clean_abort_that_names_every_one() -> None:
+    parameters = _sum()
+    liars = names_of(10)[:5]
+
+    def lie(name: str, reply: wire.Reply) -> None:
+        if name in liars and reply.stage == Stage.UNMASK:
+            _bend_opening(lambda o: setattr(o, "shares", bytes(len(o.shares))))(reply)
+            resign(parameters, reply)
+
+    with pytest.raises(SumAborted, match="5 parties are left and T = 6 are needed") as caught:
+        drive(parameters, open_parties(parameters), bend_reply=lie)
+    assert caught.value.culprits == tuple(liars)
+
+
+def test_nonce_that_was_not_committed_to() -> None:
+    parameters = parameters_of(20, graph_above=7, tolerated_dropouts=2, sigma=0.0)
+    check_left_out(parameters, Stage.REVEAL, _set_body(bytes(32)), "its nonce is not the one it committed to")
+
+
+# --- evidence -------------------------------------------------------------------------------------------------------
+
+
+def test_evidence_is_bound_to_its_sum_and_its_signers() -> None:
+    parameters = _sum()
+    opened = drive(parameters, open_parties(parameters))
+    assert check_evidence(parameters, opened.evidence).signers == tuple(names_of(10))
+    with pytest.raises(PeerFault, match="of another private sum"):
+        check_evidence(dataclasses.replace(parameters, attempt=1), opened.evidence)
+    evidence = wire.Evidence.FromString(opened.evidence)
+    evidence.survivors = b"\xff\x01"
+    with pytest.raises(PeerFault, match="signers outside the survivors"):
+        check_evidence(parameters, evidence.SerializeToString())
+    evidence.signers = b"\xff\x01"
+    evidence.signatures = evidence.signatures[:-64]
+    with pytest.raises(PeerFault, match="p00: its statement on the survivors"):
+        check_evidence(parameters, evidence.SerializeToString())
+    evidence.signers, evidence.signatures = b"\x01\x00", evidence.signatures[:64]
+    with pytest.raises(PeerFault, match="too few survivors or signers"):
+        check_evidence(parameters, evidence.SerializeToString())
+    with pytest.raises(PeerFault, match="damaged"):
+        check_evidence(parameters, b"\xff")
