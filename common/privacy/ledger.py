@@ -1,7 +1,13 @@
-"""A party's ledger of one data set: append-only, hash-chained, written before anything leaves (PRIVACY.md, Accounting).
+"""A party's own record of what every release of one data set cost: append-only, hash-chained, on disk before a send.
 
-One JSON object a line. Every entry holds the hash of the one before, so that a changed, lost or reordered line shows.
-An entry is on disk when the call that makes it returns. Nothing in it describes the data: only public names and figures.
+One line of canonical JSON an entry, each with the hash of the line before it. The kinds are ``genesis`` (fingerprint of
+the data set and declared budget), ``charge`` (one attempt at one private sum of one run), ``void`` (a certificate that
+nothing of an attempt was opened: its charge no longer counts), ``budget`` and ``data`` (a later budget, a later version
+of the same data set). No entry says anything about private values: names, hashes, noise multipliers and rates only.
+
+A line is one write, and :meth:`Ledger.charge` returns after fsync; what a crash leaves without its newline was never
+acted upon and is dropped at the next opening. Everything else that does not fit the chain is refused, never repaired.
+What a chain cannot show is that whole lines are missing at its end; :attr:`Ledger.head` is there to be kept elsewhere.
 """
 
 from __future__ import annotations
@@ -10,282 +16,440 @@ import fcntl
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from common.canonical import canonical_json, tagged_hash
-from common.errors import ConfigurationError, InternalError, PrivacyRefusal
+from common.errors import ConfigurationError, PrivacyRefusal
 from common.privacy import accounting
+from common.privacy.accounting import DiscreteLaplace, Event, Gaussian, Laplace, Pure
 
 VERSION = 1
-_FIRST = bytes(32).hex()
-_EVENTS: dict[str, type[accounting.Event]] = {
-    "gaussian": accounting.Gaussian,
-    "laplace": accounting.Laplace,
-    "discrete_laplace": accounting.DiscreteLaplace,
-    "pure": accounting.Pure,
+TOLERANCE = 1e-6  # relative; a plan is calibrated to its epsilon no closer than that
+_START = "0" * 64
+_EVENTS: dict[str, type[Any]] = {
+    "gaussian": Gaussian,
+    "laplace": Laplace,
+    "discrete_laplace": DiscreteLaplace,
+    "pure": Pure,
 }
+_NAMES = {kind: name for name, kind in _EVENTS.items()}
 
 
 @dataclass(frozen=True)
 class Budget:
-    """A party's own limit over all runs on a data set; either may be infinite."""
+    """What the owner of a data set allows over all runs. ``epsilon`` may be inf."""
 
-    epsilon: float = math.inf
-    delta: float = math.inf
+    epsilon: float
+    delta: float
 
-
-@dataclass(frozen=True)
-class Slot:
-    """What is charged at most once: one attempt at one private sum of one manifest (hash in hex)."""
-
-    run: str
-    manifest: str
-    sum: str
-    attempt: int
+    def __post_init__(self) -> None:
+        if not self.epsilon > 0 or not 0 < self.delta < 1:
+            raise ConfigurationError(
+                f"budget of epsilon {self.epsilon}, delta {self.delta}", "epsilon above 0, delta between 0 and 1"
+            )
 
 
 @dataclass(frozen=True)
 class Charge:
-    """One release. ``event`` None is a release without noise; ``delta`` is the run's."""
+    """One attempt at one private sum, as a party prices it itself.
 
-    slot: Slot
-    event: accounting.Event | None
-    delta: float
+    Attributes:
+        run: name of the run.
+        manifest: hash (hex) of the manifest that the run was agreed under.
+        query: name of the private sum in its plan.
+        attempt: number of the attempt.
+        events: what is released, under the assumed number of honest survivors.
+    """
+
+    run: str
+    manifest: str
+    query: str
+    attempt: int
+    events: tuple[Event, ...]
+
+    @property
+    def slot(self) -> tuple[str, str, int]:
+        return self.run, self.query, self.attempt
 
 
 class Ledger:
-    """The ledger in ``path``, begun for the data set ``fingerprint`` where the file does not exist yet.
+    """The ledger of one data set. Use :meth:`open`; two processes may hold the same file open."""
 
-    Args:
-        fingerprint: keyed hash that names the data set.
-        clock: seconds since the epoch, for the entries' times.
-
-    Raises:
-        ConfigurationError: another data set's ledger, a broken chain (the line is named), or an unwritable file.
-    """
-
-    def __init__(self, path: Path, fingerprint: str, *, clock: Callable[[], float]) -> None:
-        self._path = path
-        self._clock = clock
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self._entries: list[dict[str, Any]] = []
-        self._size = 0
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with self._locked() as file:
-                self._load(file)
-                if not self._entries:
-                    self._append(file, {"kind": "genesis", "version": VERSION, "data_set": fingerprint})
-        except OSError as error:
-            raise ConfigurationError(f"{path}: {error.strerror}", "check the folder and its permissions") from None
-        genesis = self._entries[0]
-        if genesis.get("kind") != "genesis" or genesis.get("version") != VERSION:
-            raise ConfigurationError(f"{path}: is no ledger of version {VERSION}", "restore the ledger")
-        if genesis["data_set"] != fingerprint:
-            raise ConfigurationError(
-                f"{path}: belongs to another data set", "the records changed: give the new data set its own ledger"
+        self._charges: dict[tuple[str, str, int], Charge] = {}
+        self._voids: set[tuple[str, str, int]] = set()
+        self._read_bytes = 0
+        self._head = _START
+        self._budget: Budget | None = None
+        self._fingerprint = ""
+
+    def __repr__(self) -> str:
+        return f"Ledger({str(self.path)!r}, {len(self._entries)} entries)"
+
+    @classmethod
+    def open(cls, path: Path, fingerprint: str, budget: Budget | None = None, *, at: float = 0.0) -> Ledger:
+        """Opens the ledger of a data set, or begins it.
+
+        Args:
+            path: the file; its folder is created if need be.
+            fingerprint: keyed hash (hex) of the data set; stands in the first entry.
+            budget: declared in the first entry where the ledger is new; None declares no limit. Later changes are
+                made with :meth:`declare`.
+            at: time of this act, seconds since the epoch.
+
+        Raises:
+            PrivacyRefusal: the file is another data set's ledger, or its chain is broken (the line is named).
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        ledger = cls(path)
+        with ledger._locked() as file:
+            if not ledger._entries:
+                ledger._append(
+                    file,
+                    {
+                        "kind": "genesis",
+                        "version": VERSION,
+                        "data": fingerprint,
+                        "budget": _budget_json(budget),
+                        "at": at,
+                    },
+                )
+                _sync_folder(path.parent)
+        if ledger._fingerprint != fingerprint:
+            raise PrivacyRefusal(
+                f"{path} is the ledger of another data set, or of another version of this one",
+                "name the right ledger, or carry it over to the new version of the same data (Ledger.adopt)",
             )
+        return ledger
+
+    @classmethod
+    def read(cls, path: Path) -> Ledger:
+        """Opens an existing ledger whatever its data set, to show or verify it.
+
+        Raises ConfigurationError where there is none, PrivacyRefusal where its chain is broken.
+        """
+        if not path.exists():
+            raise ConfigurationError(f"{path}: no such ledger", "check the path")
+        ledger = cls(path)
+        with ledger._locked():
+            return ledger
+
+    # What stands in it
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the data set's latest version."""
+        return self._fingerprint
+
+    @property
+    def budget(self) -> Budget | None:
+        return self._budget
 
     @property
     def head(self) -> str:
-        """Hash (hex) of the last entry: the whole ledger in 32 bytes."""
-        head: str = self._entries[-1]["hash"]
-        return head
+        """Hash (hex) of the last entry; whoever keeps it elsewhere can tell that no line is missing at the end."""
+        return self._head
 
-    @property
-    def entries(self) -> Sequence[Mapping[str, Any]]:
-        """All entries in order."""
-        return tuple(self._entries)
+    def entries(self) -> list[dict[str, Any]]:
+        """Every entry as it stands in the file, oldest first."""
+        self.refresh()
+        return [dict(entry) for entry in self._entries]
 
-    @property
-    def budget(self) -> Budget:
-        """The limit set last; unlimited where none was set."""
-        for entry in reversed(self._entries):
-            if entry["kind"] == "budget":
-                return Budget(_finite(entry["epsilon"]), _finite(entry["delta"]))
-        return Budget()
+    def charges(self) -> list[Charge]:
+        """The charges that count: all that are not void, oldest first."""
+        self.refresh()
+        return self._counted()
 
-    def set_budget(self, budget: Budget) -> None:
-        """Sets the limit over all runs. Raises PrivacyRefusal where more is spent already."""
-        if budget != self.budget:
-            self._check(self._charges(), budget)
-            self._write({"kind": "budget", "epsilon": _number(budget.epsilon), "delta": _number(budget.delta)})
+    def is_void(self, charge: Charge) -> bool:
+        """Whether a void certificate was recorded for that attempt."""
+        self.refresh()
+        return charge.slot in self._voids
 
-    def check_room(self, planned: Sequence[Charge]) -> None:
-        """Raises PrivacyRefusal where a run's whole plan, added to what is spent, exceeds the budget."""
-        done = {charge.slot for charge in self._charges()}
-        self._check([*self._charges(), *(charge for charge in planned if charge.slot not in done)], self.budget)
+    def spent(self, delta: float) -> float:
+        """Epsilon, at ``delta``, of everything charged and not void, over all runs.
 
-    def charge(self, charge: Charge) -> None:
-        """Writes a charge, on disk on return; the same charge again is no change.
+        All Gaussian: mu^2 adds. Otherwise the Gaussian runs form one part and every other run its own, ``delta`` is
+        divided equally among the parts and their epsilons add (PRIVACY.md, Accounting).
+        """
+        return _compose(_by_run(self.charges()), delta)
+
+    def refresh(self) -> None:
+        """Reads what other processes have appended."""
+        with self._locked():
+            pass
+
+    @classmethod
+    def verify(cls, path: Path) -> int:
+        """Checks every line of a ledger against its chain, changing nothing; the number of entries.
 
         Raises:
-            PrivacyRefusal: it exceeds the budget, or the slot was charged for something else or voided.
+            PrivacyRefusal: names the first line that does not fit, an incomplete last line included.
         """
-        for entry in self._entries:
-            if entry["kind"] == "charge" and _slot(entry) == charge.slot:
-                if _charge(entry) == charge and not self.is_void(charge.slot):
-                    return
-                raise PrivacyRefusal(
-                    f"{charge.slot.sum}: attempt {charge.slot.attempt} was charged for another release, or voided",
-                    "begin a new attempt",
-                )
-        self._check([*self._charges(), charge], self.budget)
-        self._write({"kind": "charge", **asdict(charge.slot), "event": _event(charge.event), "delta": charge.delta})
-
-    def void(self, slot: Slot, certificate: str) -> None:
-        """Takes a charge back on the strength of a void certificate (its SHA-256, hex); once."""
-        if not self.is_void(slot):
-            self._write({"kind": "void", **asdict(slot), "certificate": certificate})
-
-    def is_void(self, slot: Slot) -> bool:
-        return any(entry["kind"] == "void" and _slot(entry) == slot for entry in self._entries)
-
-    def spent(self, delta: float) -> tuple[float, float]:
-        """(epsilon, delta) of everything charged and not voided, across all runs.
-
-        Where every release is Gaussian, mu^2 adds and epsilon is stated at ``delta``. Else the runs' own epsilons (each
-        at its own delta) and deltas add.
-        """
-        return _spent(self._charges(), delta)
-
-    def of_run(self, manifest: str) -> list[Mapping[str, Any]]:
-        """The entries (charges and voids) of one manifest (hash in hex)."""
-        return [entry for entry in self._entries if entry.get("manifest") == manifest]
-
-    def _charges(self) -> list[Charge]:
-        return charges_of(self._entries)
-
-    def _check(self, charges: Sequence[Charge], budget: Budget) -> None:
-        if math.isinf(budget.epsilon):
-            return
-        reference = budget.delta if math.isfinite(budget.delta) else max((c.delta for c in charges), default=0.0)
-        epsilon, delta = _spent(charges, reference)
-        if epsilon > budget.epsilon * (1 + 1e-6) or delta > budget.delta * (1 + 1e-6):
+        if not path.exists():
+            raise ConfigurationError(f"{path}: no such ledger", "check the path")
+        ledger = cls(path)
+        data = path.read_bytes()
+        ledger._take(data)
+        if ledger._read_bytes != len(data):
             raise PrivacyRefusal(
-                f"this party's budget is epsilon {budget.epsilon:g} (delta {budget.delta:g});"
-                f" with this run epsilon {epsilon:.4g} (delta {delta:.3g}) would be spent",
-                "plan a smaller run, or raise the budget of this data set",
+                f"{path}, line {len(ledger._entries) + 1}: incomplete",
+                "its program was killed while writing it, before anything was sent; the next run drops it",
             )
+        return len(ledger._entries)
+
+    # What is written
+
+    def check_room(self, charge: Charge) -> None:
+        """Refuses a run that the budget cannot hold.
+
+        Args:
+            charge: the run with ALL events of its plan; they stand in for what it has charged so far.
+
+        Raises:
+            PrivacyRefusal: the budget would be exceeded, or the run was charged under another manifest.
+        """
+        self.refresh()
+        self._same_manifest(charge)
+        runs = _by_run(self._counted())
+        self._check_budget({**runs, charge.run: charge.events}, charge)
+
+    def charge(self, charge: Charge, *, at: float = 0.0) -> None:
+        """Writes a charge and returns once it is on the disk; call it before anything is sent.
+
+        Charging the same attempt again with the same content changes nothing.
+
+        Raises:
+            PrivacyRefusal: the attempt was charged with other content, is void, its run was charged under another
+                manifest, or the budget does not allow it.
+        """
+        with self._locked() as file:
+            if charge.slot in self._voids:
+                raise PrivacyRefusal(f"{_place(charge)} is void", "start a new attempt")
+            known = self._charges.get(charge.slot)
+            if known is not None:
+                if known != charge:
+                    raise PrivacyRefusal(
+                        f"{_place(charge)} was charged already with other content",
+                        "an attempt is sent once; a new one needs a new number",
+                    )
+                os.fsync(file)  # another process may have written it and not have come to its own fsync
+                return
+            self._same_manifest(charge)
+            runs = _by_run(self._counted())
+            self._check_budget({**runs, charge.run: (*runs.get(charge.run, ()), *charge.events)}, charge)
+            self._append(file, {"kind": "charge", **_charge_json(charge), "at": at})
+
+    def void(self, charge: Charge, certificate: str, *, at: float = 0.0) -> None:
+        """Records that nothing of an attempt was opened, so that its charge no longer counts.
+
+        Args:
+            charge: the attempt; it may never have been charged here.
+            certificate: hash (hex) of the parties' signed statements, which the caller has checked. A second
+                certificate for the same attempt changes nothing.
+        """
+        with self._locked() as file:
+            if charge.slot not in self._voids:
+                run, query, attempt = charge.slot
+                self._append(
+                    file,
+                    {
+                        "kind": "void",
+                        "run": run,
+                        "query": query,
+                        "attempt": attempt,
+                        "certificate": certificate,
+                        "at": at,
+                    },
+                )
+
+    def declare(self, budget: Budget | None, *, at: float = 0.0) -> None:
+        """Replaces the budget (None: no limit) by an entry of its own."""
+        with self._locked() as file:
+            self._append(file, {"kind": "budget", "budget": _budget_json(budget), "at": at})
+
+    def adopt(self, fingerprint: str, *, at: float = 0.0) -> None:
+        """Carries the ledger over to a new version of the same data set: what was spent stays spent."""
+        with self._locked() as file:
+            if fingerprint != self._fingerprint:
+                self._append(file, {"kind": "data", "data": fingerprint, "at": at})
+
+    # The chain
 
     @contextmanager
-    def _locked(self) -> Iterator[BinaryIO]:
-        descriptor = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600)
-        with os.fdopen(descriptor, "r+b") as file:
+    def _locked(self) -> Iterator[int]:
+        """The file, locked against every other holder, its torn end dropped and its new entries read."""
+        file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
             fcntl.flock(file, fcntl.LOCK_EX)
+            size = os.fstat(file).st_size
+            if size < self._read_bytes:
+                raise PrivacyRefusal(f"{self.path} became shorter", "restore the ledger; entries are never removed")
+            data = os.pread(file, size - self._read_bytes, self._read_bytes)
+            self._take(data)
+            if self._read_bytes < size:  # no newline: a write that a crash cut off, of which nobody was told
+                os.ftruncate(file, self._read_bytes)
+                os.fsync(file)
             yield file
+        finally:
+            os.close(file)
 
-    def _load(self, file: BinaryIO) -> None:
-        data = file.read()
-        complete = data.rfind(b"\n") + 1
-        if complete < len(data):
-            # Torn by a crash while it was written: what it would have allowed was never sent.
-            file.truncate(complete)
-        self._entries = list(parse(data[:complete], str(self._path)))
-        self._size = complete
-
-    def _write(self, body: dict[str, Any]) -> None:
+    def _append(self, file: int, content: Mapping[str, Any]) -> None:
+        content = {"entry": len(self._entries) + 1, **content, "previous": self._head}
+        line = canonical_json({**content, "hash": _hash(content)}) + b"\n"
+        written = 0
         try:
-            with self._locked() as file:
-                if file.seek(0, os.SEEK_END) != self._size:
-                    raise InternalError(f"{self._path}: another process writes this ledger", "stop the other one")
-                self._append(file, body)
+            written = os.write(file, line)
+            os.fsync(file)
         except OSError as error:
-            raise ConfigurationError(
-                f"{self._path}: cannot be written: {error.strerror}", "free space; nothing was sent"
-            ) from None
+            raise self._unwritten(file, os.strerror(error.errno or 0)) from None
+        if written != len(line):
+            raise self._unwritten(file, "the disk is full")
+        self._take(line)
 
-    def _append(self, file: BinaryIO, body: dict[str, Any]) -> None:
-        previous = self._entries[-1]["hash"] if self._entries else _FIRST
-        entry = {"number": len(self._entries), "time": self._clock(), "previous": previous, **body}
-        entry["hash"] = _hash(entry)
-        line = canonical_json(entry) + b"\n"
-        file.seek(self._size)
-        try:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
-        except OSError:
-            file.truncate(self._size)
-            raise
-        self._entries.append(entry)
-        self._size += len(line)
+    def _unwritten(self, file: int, reason: str) -> PrivacyRefusal:
+        os.ftruncate(file, self._read_bytes)
+        return PrivacyRefusal(f"{self.path} could not be written: {reason}", "nothing was sent; make room and resume")
 
+    def _take(self, data: bytes) -> None:
+        """Adds the complete lines of ``data`` to what is known; checks each against the chain."""
+        end = data.rfind(b"\n") + 1
+        for line in data[:end].splitlines(keepends=True):
+            number = len(self._entries) + 1
+            try:
+                entry = json.loads(line)
+                content = {key: value for key, value in entry.items() if key != "hash"}
+                whole = canonical_json(entry) + b"\n" == line and entry["hash"] == _hash(content)
+                fits = whole and entry["previous"] == self._head and entry["entry"] == number
+                fits = fits and (entry["kind"] == "genesis") == (number == 1)
+                if fits:
+                    self._apply(entry)
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                fits = False
+            if not fits:
+                raise PrivacyRefusal(
+                    f"{self.path}, line {number}: does not fit the chain",
+                    "the ledger was changed; restore it from a backup, and release nothing until then",
+                )
+            self._entries.append(entry)
+            self._head = entry["hash"]
+            self._read_bytes += len(line)
 
-def parse(data: bytes, source: str) -> Iterator[dict[str, Any]]:
-    """The entries of a ledger's bytes, its chain checked. Raises ConfigurationError naming the first broken line."""
-    previous = _FIRST
-    for number, line in enumerate(data.splitlines()):
-        try:
-            entry = json.loads(line)
-            intact = entry["number"] == number and entry["previous"] == previous and entry["hash"] == _hash(entry)
-        except (ValueError, KeyError, TypeError):
-            intact = False
-        if not intact:
-            raise ConfigurationError(
-                f"{source}: line {number + 1} breaks the ledger's hash chain",
-                "restore the ledger from a copy; without it this data set must not be used again",
+    def _apply(self, entry: Mapping[str, Any]) -> None:
+        match entry["kind"]:
+            case "genesis":
+                if entry["version"] != VERSION:
+                    raise ConfigurationError(f"{self.path}: ledger version {entry['version']}", "update Undersong")
+                self._fingerprint, self._budget = entry["data"], _budget(entry["budget"])
+            case "charge":
+                charge = _charge(entry)
+                if charge.slot in self._charges:
+                    raise ValueError
+                self._charges[charge.slot] = charge
+            case "void":
+                self._voids.add((entry["run"], entry["query"], entry["attempt"]))
+            case "budget":
+                self._budget = _budget(entry["budget"])
+            case "data":
+                self._fingerprint = entry["data"]
+            case _:
+                raise ValueError
+
+    # Rules
+
+    def _counted(self) -> list[Charge]:
+        return [charge for slot, charge in self._charges.items() if slot not in self._voids]
+
+    def _same_manifest(self, charge: Charge) -> None:
+        if any(known.run == charge.run and known.manifest != charge.manifest for known in self._charges.values()):
+            raise PrivacyRefusal(
+                f"run {charge.run!r} was charged under another manifest", "start a new run under a new name"
             )
-        previous = entry["hash"]
-        yield entry
+
+    def _check_budget(self, runs: Mapping[str, tuple[Event, ...]], charge: Charge) -> None:
+        if self._budget is None or math.isinf(self._budget.epsilon):
+            return
+        total = _compose(runs, self._budget.delta)
+        if total > self._budget.epsilon * (1 + TOLERANCE):
+            raise PrivacyRefusal(
+                f"{_place(charge)} would bring this data set to epsilon {total:.6g} at delta {self._budget.delta:g}; "
+                f"its budget is {self._budget.epsilon:g}",
+                "ask for less, or have the data set's owner declare a larger budget",
+            )
 
 
-def charges_of(entries: Sequence[Mapping[str, Any]]) -> list[Charge]:
-    """The charges among ledger entries, voided ones left out: what an auditor composes."""
-    voided = {_slot(entry) for entry in entries if entry["kind"] == "void"}
-    return [_charge(entry) for entry in entries if entry["kind"] == "charge" and _slot(entry) not in voided]
-
-
-def _spent(charges: Sequence[Charge], delta: float) -> tuple[float, float]:
-    if not charges:
-        return 0.0, 0.0
-    if any(charge.event is None for charge in charges):
-        return math.inf, delta
-    events = [charge.event for charge in charges if charge.event is not None]
-    if accounting.composed_mu(events) is not None:
-        return accounting.epsilon(events, delta), delta
-    runs: dict[str, list[Charge]] = {}
+def _by_run(charges: Sequence[Charge]) -> dict[str, tuple[Event, ...]]:
+    runs: dict[str, tuple[Event, ...]] = {}
     for charge in charges:
-        runs.setdefault(charge.slot.manifest, []).append(charge)
-    epsilon = sum(
-        accounting.epsilon([charge.event for charge in run if charge.event is not None], run[0].delta)
-        for run in runs.values()
-    )
-    return epsilon, sum(run[0].delta for run in runs.values())
+        runs[charge.run] = (*runs.get(charge.run, ()), *charge.events)
+    return runs
 
 
-def _hash(entry: Mapping[str, Any]) -> str:
-    body = {key: value for key, value in entry.items() if key != "hash"}
-    return tagged_hash("undersong ledger", canonical_json(body)).hex()
+def _compose(runs: Mapping[str, tuple[Event, ...]], delta: float) -> float:
+    gaussian: list[Event] = []
+    parts: list[Sequence[Event]] = []
+    for events in runs.values():
+        if accounting.composed_mu(events) is None:
+            parts.append(events)
+        else:
+            gaussian.extend(events)
+    if gaussian:
+        parts.append(gaussian)
+    return math.fsum(accounting.epsilon(part, delta / len(parts)) for part in parts)
 
 
-def _slot(entry: Mapping[str, Any]) -> Slot:
-    return Slot(entry["run"], entry["manifest"], entry["sum"], entry["attempt"])
+def _place(charge: Charge) -> str:
+    return f"run {charge.run!r}, {charge.query or 'its plan'}, attempt {charge.attempt}"
+
+
+def _hash(content: Mapping[str, Any]) -> str:
+    return tagged_hash("undersong ledger entry", canonical_json(dict(content))).hex()
+
+
+def _number(value: float) -> float | str:
+    return "inf" if value == math.inf else value  # JSON has no infinity
+
+
+def _budget_json(budget: Budget | None) -> dict[str, Any] | None:
+    return None if budget is None else {"epsilon": _number(budget.epsilon), "delta": budget.delta}
+
+
+def _budget(value: Mapping[str, Any] | None) -> Budget | None:
+    return None if value is None else Budget(float(value["epsilon"]), float(value["delta"]))
+
+
+def _charge_json(charge: Charge) -> dict[str, Any]:
+    events: list[dict[str, Any]] = [
+        {"mechanism": _NAMES[type(event)]} | {key: _number(value) for key, value in asdict(event).items()}
+        for event in charge.events
+    ]
+    return {
+        "run": charge.run,
+        "manifest": charge.manifest,
+        "query": charge.query,
+        "attempt": charge.attempt,
+        "events": events,
+    }
 
 
 def _charge(entry: Mapping[str, Any]) -> Charge:
-    return Charge(_slot(entry), _parsed_event(entry["event"]), entry["delta"])
+    events = tuple(
+        _EVENTS[event["mechanism"]](
+            **{key: float(value) if value == "inf" else value for key, value in event.items() if key != "mechanism"}
+        )
+        for event in entry["events"]
+    )
+    return Charge(entry["run"], entry["manifest"], entry["query"], entry["attempt"], events)
 
 
-def _event(event: accounting.Event | None) -> dict[str, Any] | None:
-    if event is None:
-        return None
-    kind = next(name for name, known in _EVENTS.items() if type(event) is known)
-    return {"kind": kind, **asdict(event)}
-
-
-def _parsed_event(value: Mapping[str, Any] | None) -> accounting.Event | None:
-    if value is None:
-        return None
-    return _EVENTS[value["kind"]](**{key: item for key, item in value.items() if key != "kind"})
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _finite(value: float | None) -> float:
-    return math.inf if value is None else value
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
