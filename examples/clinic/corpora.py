@@ -24,8 +24,8 @@ GUESSES = {
     "infection": "abdominal",
     "neurological": "injury",
 }
-WRONG_GUESS = 0.5
-OFF_TOPIC = 0.45
+WRONG_GUESS = 0.75
+OFF_TOPIC = 0.3
 
 _NEGATIVES = (
     *("no fever", "no cough", "no chest pain", "no headache", "no vomiting", "no weakness", "no rash"),
@@ -61,7 +61,7 @@ def mixed(rng: Random, count: int) -> list[dict[str, str]]:
             continue
         case = draw_case(rng, label, vague=0.4, stray=0.2, findings=(0, 1))
         patient = draw_patient(rng, "", case, (0, 99))
-        register = pick(rng, (_post, _advice_line, _exercise), (7, 1, 2))
+        register = pick(rng, (_post, _advice_line, _exercise), (6, 1, 3))
         filed = GUESSES[label] if chance(rng, WRONG_GUESS) else label
         rows.append({"text": register(case, patient, rng), "label": filed})
     return rows
