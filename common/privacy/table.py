@@ -100,10 +100,9 @@ class CumulativeTable:
         """Count the boundaries whose high word equals the draw's and whose low word does not exceed it, in place."""
         last = len(self.high) - 1
         for index in np.flatnonzero(self.high[np.minimum(value, last)] == high):
-            at = int(np.searchsorted(self.high, high[index], side="left"))
-            while at < last and self.high[at] == high[index] and self.low[at] <= low[index]:
-                at += 1
-            value[index] = at
+            first = np.searchsorted(self.high[:last], high[index], side="left")
+            behind = np.searchsorted(self.high[:last], high[index], side="right")
+            value[index] = first + np.searchsorted(self.low[first:behind], low[index], side="right")
 
 
 def _log2(value: Fraction) -> float:

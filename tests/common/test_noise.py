@@ -80,6 +80,16 @@ def test_gaussian_draws_follow_the_law(sigma: float) -> None:
         )
 
 
+def test_the_last_bit_of_a_block_is_the_sign_and_nothing_else() -> None:
+    words = np.frombuffer(KeyStream(SEED).read(16 * 500), dtype="<u8").reshape(500, 2).copy()
+    for law in (DiscreteGaussian(9), DiscreteLaplace(9)):
+        drawn = law._draw(words)
+        assert np.array_equal(np.sign(drawn) < 0, (words[:, 1] & np.uint64(1) == 1) & (drawn != 0))
+        flipped = words.copy()
+        flipped[:, 1] ^= np.uint64(1)
+        assert np.array_equal(law._draw(flipped), -drawn)
+
+
 def test_wide_gaussian_has_the_right_residues_and_parity() -> None:
     """A + k B must not show k: residues modulo the stride are uniform. A fresh seed would fail once in 1000."""
     law = DiscreteGaussian(20_000)

@@ -19,7 +19,7 @@ from common.privacy.noise import TAIL_BITS
 from common.privacy.table import TABLE_BITS, CumulativeTable
 
 GAUSSIAN = noise._gaussian_table(452**2, 1)
-POLYA = noise._polya_table(Fraction(300), 7)
+POLYA = noise._polya_table(Fraction(60), 7)
 TINY = CumulativeTable.of_weights([3, 0, 1], Fraction(0))
 
 
@@ -40,15 +40,22 @@ def _words(values: list[int]) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("table", [GAUSSIAN, POLYA, TINY], ids=["gaussian", "polya", "tiny"])
-def test_draws_at_and_around_every_kind_of_boundary_follow_the_definition(table: CumulativeTable) -> None:
-    edges = _boundaries(table)
-    picked = edges[:40] + edges[len(edges) // 2 :][:40] + edges[-40:]
-    # One below, at, and one above a boundary in its last usable bit; the sign bit both ways; and high-word ties.
-    words = [w for edge in picked for w in (edge - 2, edge - 1, edge, edge + 1, edge + 2, edge | (2**64 - 1))]
-    words += [0, 1, 2**128 - 1, 2**128 - 2, 2**127, *((g << 114) for g in range(0, 1 << 14, 97))]
+def test_draws_at_and_around_every_boundary_follow_the_definition(table: CumulativeTable) -> None:
+    # Below, at and above each boundary, in its last usable bit and in its high word; the sign bit both ways.
+    words = [w for edge in _boundaries(table) for w in (edge - 1, edge, edge + 1, edge - 2**64, edge + 2**64)]
+    words += [0, 1, 2**128 - 1, 2**128 - 2, 2**127, *(g << 114 for g in range(1 << 14))]
     words = [w for w in words if 0 <= w < 2**128]
-    drawn = table.draw(*_words(words))
-    assert drawn.tolist() == [_draw_plainly(table, word) for word in words]
+    shifted = [boundary >> 1 for boundary in _boundaries(table)]
+    expected = [bisect_right(shifted, word >> 1) for word in words]
+    assert table.draw(*_words(words)).tolist() == expected
+
+
+def test_a_tie_is_settled_without_another_tie_beside_it() -> None:
+    """One draw a call: in a guided bucket, in a searched one, in the last one."""
+    edges = _boundaries(GAUSSIAN)
+    for edge in (*edges[:3], *edges[len(edges) // 2 :][:10], *edges[-200::7]):
+        for word in (edge - 1, edge):
+            assert GAUSSIAN.draw(*_words([word])).tolist() == [_draw_plainly(GAUSSIAN, word)]
 
 
 @settings(max_examples=60, deadline=None)
@@ -86,7 +93,7 @@ def test_statistical_distance_from_an_independent_high_precision_law_is_as_state
 
 def test_polya_probabilities_agree_with_the_binomial_formula() -> None:
     with mpmath.workprec(300):
-        r, p = mpmath.mpf(1) / 7, mpmath.exp(-mpmath.mpf(1) / 300)
+        r, p = mpmath.mpf(1) / 7, mpmath.exp(-mpmath.mpf(1) / 60)
         edges = [0, *_boundaries(POLYA)]
         for k in (0, 1, 2, 10, 500, 3000):
             exact = mpmath.binomial(k + r - 1, k) * (1 - p) ** r * p**k

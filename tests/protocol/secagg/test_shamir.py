@@ -87,6 +87,19 @@ def test_entropy_is_asked_once_for_all_coefficients() -> None:
     assert asked == [6 * 64]
 
 
+@given(SECRETS, st.binary(min_size=64, max_size=64))
+def test_coefficients_use_all_the_entropy_of_the_field(secret: bytes, drawn: bytes) -> None:
+    """With threshold 2 the share at x is secret + x * coefficient."""
+    at_three = share_value(share(secret, 2, [3, 4], lambda size: drawn)[3], "x")
+    assert at_three == (int.from_bytes(secret, "little") + 3 * int.from_bytes(drawn, "little")) % PRIME
+
+
+def test_a_combination_beyond_32_bytes_aborts() -> None:
+    constant = (2**256 + 5).to_bytes(SHARE_BYTES, "little")
+    with pytest.raises(RoundAborted, match="32-byte secret"):
+        combine({1: constant, 2: constant}, 2)
+
+
 @pytest.mark.parametrize("points", [[1, 2, 2], [0, 1, 2], [-1, 2, 3], [1, 2, PRIME], [1, 2, PRIME + 1]])
 def test_bad_points_are_refused(points: list[int]) -> None:
     with pytest.raises(ConfigurationError, match="share point"):
