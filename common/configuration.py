@@ -20,7 +20,9 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigurationError(f"{path}: no such file", "check the path, or write one with `undersong init`") from None
+        raise ConfigurationError(
+            f"{path}: no such file", "check the path, or write one with `undersong init`"
+        ) from None
     except IsADirectoryError:
         raise ConfigurationError(f"{path}: is a folder, not a task file", "name the TOML file inside it") from None
     except UnicodeDecodeError as error:
@@ -40,7 +42,9 @@ def override(data: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, A
         key, separator, text = assignment.partition("=")
         path = key.strip().split(".")
         if not separator or not all(path):
-            raise ConfigurationError(f"--set {assignment}: is not KEY=VALUE", "write for example --set privacy.epsilon=4")
+            raise ConfigurationError(
+                f"--set {assignment}: is not KEY=VALUE", "write for example --set privacy.epsilon=4"
+            )
         node: Any = result
         for depth, part in enumerate(path[:-1]):
             node = _child(node, part, ".".join(path[: depth + 1]))
@@ -98,12 +102,11 @@ def _toml_value(text: str) -> Any:
 
 
 def _problem(model: type[BaseModel], item: dict[str, Any]) -> str:
-    location = [part for part in item["loc"] if not _is_union_tag(part, item)]
+    location, section = _walk(model, item["loc"])
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
     kind = item["type"]
     if kind == "extra_forbidden":
-        known = _fields_at(model, location[:-1])
-        return f"{where}: unknown key; {nearest(str(location[-1]), known)}" if known else f"{where}: unknown key"
+        return f"{where}: unknown key; {nearest(str(location[-1]), section.model_fields)}"
     if kind == "missing":
         return f"{where}: is required and missing"
     if kind == "union_tag_invalid":
@@ -115,26 +118,24 @@ def _problem(model: type[BaseModel], item: dict[str, Any]) -> str:
     return f"{where or 'the file'}: {message}{shown}"
 
 
-def _is_union_tag(part: object, item: Mapping[str, Any]) -> bool:
-    # pydantic inserts the tag of a discriminated union into the location: generators, 0, "ngram", "corpus"
-    location = item["loc"]
-    position = location.index(part)
-    return isinstance(part, str) and position > 0 and isinstance(location[position - 1], int)
-
-
-def _fields_at(model: type[BaseModel], location: list[Any]) -> list[str]:
-    current: Any = model
+def _walk(model: type[BaseModel], location: tuple[str | int, ...]) -> tuple[list[str | int], type[BaseModel]]:
+    """The location as a person writes it, and the model of the section that holds its last key."""
+    shown: list[str | int] = []
+    section, choices = model, [model]
     for part in location:
-        if isinstance(part, int):
+        if len(choices) > 1 and isinstance(part, str):
+            # pydantic inserts the tag of a discriminated union: generators, 0, "ngram", "corpus"
+            choices = [choice for choice in choices if part in get_args(choice.model_fields["kind"].annotation)]
             continue
-        field = current.model_fields.get(part) if isinstance(current, type) and issubclass(current, BaseModel) else None
-        if field is None:
-            return []
-        current = _model_in(field.annotation)
-    return list(current.model_fields) if isinstance(current, type) and issubclass(current, BaseModel) else []
+        if isinstance(part, str):
+            section = choices[0] if choices else section
+            field = section.model_fields.get(part)
+            choices = _models_in(field.annotation) if field is not None else []
+        shown.append(part)
+    return shown, section
 
 
-def _model_in(annotation: Any) -> Any:
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for argument in get_args(annotation) if (found := _model_in(argument))), None)
+        return [annotation]
+    return [found for argument in get_args(annotation) for found in _models_in(argument)]

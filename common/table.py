@@ -69,7 +69,9 @@ def read_table(
         where = f"{path}: row {number}"
         value = _cell(row, text, where, "text")
         if not isinstance(value, str) or not value.strip():
-            raise ConfigurationError(f"{where}: the text column {text!r} is empty or not text", "remove or fill the row")
+            raise ConfigurationError(
+                f"{where}: the text column {text!r} is empty or not text", "remove or fill the row"
+            )
         texts.append(value)
         if label is not None:
             name = _cell(row, label, where, "label")
@@ -96,6 +98,13 @@ def read_table(
     return Table(tuple(texts), tuple(found) if label is not None else None, tuple(users) if user is not None else None)
 
 
+def column_names(path: Path) -> list[str]:
+    """Names of the columns, from the first row. Raises ConfigurationError as :func:`read_table`."""
+    for row in _rows(path):
+        return list(row)
+    raise ConfigurationError(f"{path}: has no rows", "name a file with at least one record")
+
+
 def _cell(row: dict[str, Any], column: str, where: str, role: str) -> Any:
     if column not in row:
         raise ConfigurationError(f"{where}: has no column {column!r} (the {role} column)", nearest(column, row))
@@ -111,7 +120,9 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
     except FileNotFoundError:
         raise ConfigurationError(f"{path}: no such file", "check the path (relative to the task file)") from None
     except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}", "check the file and its permissions") from None
+        raise ConfigurationError(
+            f"{path}: cannot be read: {error.strerror}", "check the file and its permissions"
+        ) from None
     if suffix == ".parquet":
         yield from _parquet_rows(path, content)
         return
@@ -143,7 +154,9 @@ def _csv_rows(path: Path, content: str) -> Iterator[dict[str, Any]]:
     try:
         for number, row in enumerate(reader, start=1):
             if None in row or None in row.values():
-                raise ConfigurationError(f"{path}: row {number} has not as many fields as the header", "correct the row")
+                raise ConfigurationError(
+                    f"{path}: row {number} has not as many fields as the header", "correct the row"
+                )
             yield row
     except csv.Error:
         raise ConfigurationError(f"{path}: row {number + 1} is not valid CSV", "check its quotes") from None

@@ -1,0 +1,124 @@
+"""One party's private records: capped, embedded on demand, and never shown."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from common.errors import ConfigurationError
+from common.table import Table
+from protocol.plan import Privacy
+
+Embed = Callable[[Sequence[str]], npt.NDArray[np.float32]]
+
+
+class PrivateRecords:
+    """The records that take part in a run; the view a statistic reads (protocol.statistics.RecordView).
+
+    A unit keeps at most ``max_per_unit`` records and the party at most ``max_records``, chosen by a keyed hash of
+    their content, so that the choice is stable, secret, and moved by one unit only when that unit changes.
+
+    Args:
+        table: the party's file.
+        label_names: the task's labels; a record without label, or of a task without labels, has label -1.
+        privacy: unit and caps.
+        key: secret of this data set, 32 bytes.
+        embed: texts to quantised unit embeddings, float32 [n, d]; called once, when first needed.
+    """
+
+    def __init__(self, table: Table, label_names: Sequence[str], privacy: Privacy, *, key: bytes, embed: Embed) -> None:
+        kept = _capped(table, privacy, key)
+        table = table.take(kept)
+        self._texts = table.texts
+        self._labels = _label_indices(table, label_names)
+        self._units = _units(table, privacy)
+        self._embed = embed
+        self._embeddings: npt.NDArray[np.float32] | None = None
+
+    def __repr__(self) -> str:
+        return "PrivateRecords(hidden)"
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    @property
+    def texts(self) -> Sequence[str]:
+        return self._texts
+
+    @property
+    def labels(self) -> npt.NDArray[np.int64]:
+        """Index into the task's labels, int64 [M]; -1 = none."""
+        return self._labels
+
+    @property
+    def units(self) -> npt.NDArray[np.int64]:
+        """Which privacy unit each record belongs to, int64 [M] in [0, unit_count)."""
+        return self._units
+
+    @property
+    def unit_count(self) -> int:
+        return int(self._units.max()) + 1 if len(self._units) else 0
+
+    @property
+    def embeddings(self) -> npt.NDArray[np.float32]:
+        """Quantised unit embeddings, float32 [M, d]."""
+        if self._embeddings is None:
+            self._embeddings = self._embed(self._texts)
+        return self._embeddings
+
+
+def fingerprint(table: Table, key: bytes) -> str:
+    """Keyed hash (hex) of a data set's rows in order: names the data set in its ledger without describing it."""
+    digest = hmac.new(key, digestmod=hashlib.sha256)
+    for column in (table.texts, table.labels or (), table.users or ()):
+        digest.update(len(column).to_bytes(8, "little"))
+        for value in column:
+            encoded = value.encode("utf-8", "surrogatepass")
+            digest.update(len(encoded).to_bytes(8, "little"))
+            digest.update(encoded)
+    return digest.hexdigest()
+
+
+def _capped(table: Table, privacy: Privacy, key: bytes) -> list[int]:
+    rank = [_rank(table, row, key) for row in range(len(table))]
+    order = sorted(range(len(table)), key=rank.__getitem__)
+    if privacy.unit != "sample":
+        units = _units(table, privacy)
+        seen: dict[int, int] = {}
+        within = []
+        for row in order:
+            unit = int(units[row])
+            seen[unit] = seen.get(unit, 0) + 1
+            if seen[unit] <= privacy.max_per_unit:
+                within.append(row)
+        order = within
+    return sorted(order[: privacy.max_records])
+
+
+def _rank(table: Table, row: int, key: bytes) -> bytes:
+    # The row number only tells equal records apart.
+    parts = (table.texts[row], table.labels[row] if table.labels else "", table.users[row] if table.users else "")
+    message = "\0".join(parts).encode("utf-8", "surrogatepass")
+    return hmac.digest(key, message, "sha256") + row.to_bytes(8, "big")
+
+
+def _units(table: Table, privacy: Privacy) -> npt.NDArray[np.int64]:
+    if privacy.unit == "party":
+        return np.zeros(len(table), dtype=np.int64)
+    if privacy.unit == "sample":
+        return np.arange(len(table), dtype=np.int64)
+    if table.users is None:
+        raise ConfigurationError('privacy.unit is "user" but no user column is named', "name it in data.user")
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(user, len(numbers)) for user in table.users], dtype=np.int64)
+
+
+def _label_indices(table: Table, names: Sequence[str]) -> npt.NDArray[np.int64]:
+    if table.labels is None or not names:
+        return np.full(len(table), -1, dtype=np.int64)
+    index = {name: number for number, name in enumerate(names)}
+    return np.array([index[label] for label in table.labels], dtype=np.int64)

@@ -1,0 +1,140 @@
+"""One run from plan to corpus, over any transport: agree, let the method work, collect the receipts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from common.errors import ConfigurationError, PrivacyRefusal
+from protocol.manifest import Manifest
+from protocol.messages import federation_pb2 as wire
+from protocol.secagg.parameters import Member
+from server import methods
+from server.federation import Federation, introduce
+from server.generation import Author, Usage
+from server.generators import Generator
+from server.journal import Journal
+from server.planning import RunPlan
+from server.pool import Sample
+from server.progress import Progress
+from server.prompting import Prompts
+from server.run import Embed, Run
+from server.transport import Transport
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a finished run leaves behind, all of it public.
+
+    Attributes:
+        manifest, signatures: what everyone signed.
+        samples: the corpus.
+        receipts: each party's signed statement of its spending.
+        usage: of the generators, by name.
+        records: what the method recorded (``Run.records``).
+        seconds: wall-clock time by phase.
+    """
+
+    manifest: Manifest
+    signatures: Mapping[str, bytes]
+    samples: tuple[Sample, ...]
+    receipts: Mapping[str, wire.Receipt]
+    usage: Mapping[str, Usage]
+    records: Mapping[str, Sequence[tuple[int, Any]]]
+    seconds: Mapping[str, float]
+
+
+class Stopwatch:
+    """Adds up the time of named phases. ``clock`` in seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.seconds: dict[str, float] = {}
+
+    def measure(self, phase: str, work: Callable[[], Any]) -> Any:
+        start = self._clock()
+        try:
+            return work()
+        finally:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + self._clock() - start
+
+
+def conduct(
+    run_plan: RunPlan,
+    *,
+    name: str,
+    transport: Transport,
+    parties: Sequence[str],
+    generators: Sequence[Generator],
+    prompts: Prompts,
+    journal: Journal,
+    progress: Progress,
+    embed: Embed,
+    embedder: str,
+    seed: int,
+    clock: Callable[[], float] = time.monotonic,
+) -> Outcome:
+    """Runs the plan to its end. A journal that knows part of it already is continued, not repeated.
+
+    Args:
+        name: of the run, as it stands in the manifest.
+        embed: public texts to quantised embeddings; ``embedder`` is that model's SHA-256 (hex).
+        seed: of everything public: prompts, draws, embedded generators.
+    """
+    watch = Stopwatch(clock)
+    manifest = _manifest(run_plan, name, transport, parties, journal, embedder)
+    author = Author({generator.name: generator for generator in generators}, prompts, journal, progress, seed=seed)
+    run: Run
+    federation = Federation(transport, manifest, journal, progress, block=lambda identity: run.block(identity))
+    run = Run(
+        run_plan.setting,
+        author,
+        federation,
+        journal,
+        progress,
+        embed=embed,
+        seed=seed,
+        watch=watch.measure,
+    )
+    signatures = watch.measure("agreement", federation.agree)
+    method = methods.load(run_plan.task.method.name)
+    samples = method.run(run_plan.task.options, run)
+    if not samples:
+        raise ConfigurationError("the run ended without a single sample", "look at the generators' counts above")
+    receipts = watch.measure("agreement", federation.receipts)
+    return Outcome(manifest, signatures, tuple(samples), receipts, author.usage, run.records, watch.seconds)
+
+
+def _manifest(
+    run_plan: RunPlan, name: str, transport: Transport, parties: Sequence[str], journal: Journal, embedder: str
+) -> Manifest:
+    known = journal.get("manifest")
+    if known is not None:
+        return Manifest.from_bytes(known)
+    found = introduce(transport, parties)
+    for party, introduction in found.items():
+        if introduction.name != party:
+            raise PrivacyRefusal(f"{party}: introduces itself as {introduction.name!r}")
+        if introduction.embedder.hex() != embedder:
+            raise ConfigurationError(
+                f"{party}: holds embedder {introduction.embedder.hex()[:16]}..., the coordinator {embedder[:16]}...",
+                "install the same embedding model everywhere",
+            )
+        lacking = {planned.statistic for planned in run_plan.plan.sums} - set(introduction.statistics)
+        if lacking:
+            raise ConfigurationError(
+                f"{party}: does not know the statistic {', '.join(sorted(lacking))}", "update the party's program"
+            )
+    task = run_plan.task.task
+    manifest = Manifest(
+        run=name,
+        task={"name": task.name, "description": task.description, "labels": list(task.labels)},
+        method=run_plan.task.method.name,
+        embedder=embedder,
+        roster=tuple(Member(party, found[party].identity) for party in sorted(found)),
+        plan=run_plan.plan,
+    )
+    journal.put("manifest", manifest.to_bytes())
+    return manifest

@@ -1,0 +1,46 @@
+"""The reference point below every method: zero-shot texts of all generators in equal parts, no private data at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from protocol.plan import SumRequest
+from server.generation import Order
+from server.pool import Sample
+from server.run import Run, Setting
+from server.selection import balanced_labels, largest_remainder
+
+
+class Options(BaseModel):
+    """[method] keys: ``samples`` in all."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    samples: Annotated[int, Field(ge=1)] = 6000
+
+
+def plan(options: Options, setting: Setting) -> list[SumRequest]:
+    """No private sum."""
+    return []
+
+
+def generator_calls(options: Options, setting: Setting) -> int:
+    return options.samples
+
+
+def run(options: Options, run: Run) -> Sequence[Sample]:
+    """The method. Returns the synthetic corpus."""
+    labels = run.setting.labels or ("",)
+    counts = largest_remainder(np.ones(len(run.setting.generators)), options.samples)
+    written = np.zeros(len(labels), dtype=np.int64)
+    orders = []
+    for generator, count in zip(run.setting.generators, counts, strict=True):
+        wanted = balanced_labels(int(count), len(labels), written)
+        written += np.bincount(wanted, minlength=len(labels))
+        orders += [Order(generator, "zero_shot", labels[label]) for label in wanted]
+    run.generate("mixture", 0, orders)
+    return run.pool.samples

@@ -1,0 +1,67 @@
+"""The pool: every synthetic sample written so far, in the order of writing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Int = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One synthetic text.
+
+    Attributes:
+        text: cleaned.
+        label: one of the task's labels, or "" where the task has none.
+        generator: name of who wrote it.
+        round: counted from 0.
+        kind: prompt kind, such as "zero_shot" or "contrast".
+    """
+
+    text: str
+    label: str
+    generator: str
+    round: int
+    kind: str
+
+
+class Pool:
+    """Samples by position. Label and generator numbers follow the task file's order.
+
+    Args:
+        labels: the task's labels; empty means one class.
+        generators: the generators' names.
+    """
+
+    def __init__(self, labels: Sequence[str], generators: Sequence[str]) -> None:
+        self._label_number = {name: number for number, name in enumerate(labels)}
+        self._generator_number = {name: number for number, name in enumerate(generators)}
+        self.samples: list[Sample] = []
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def extend(self, samples: Iterable[Sample]) -> None:
+        self.samples.extend(samples)
+
+    @property
+    def label_of(self) -> Int:
+        """int64 [N]: number of each sample's label; 0 for all where the task has no labels."""
+        return np.array([self._label_number.get(sample.label, 0) for sample in self.samples], dtype=np.int64)
+
+    @property
+    def generator_of(self) -> Int:
+        """int64 [N]: number of each sample's generator."""
+        return np.array([self._generator_number[sample.generator] for sample in self.samples], dtype=np.int64)
+
+    def of_label(self, label: int) -> Int:
+        """Positions of the samples of one label, int64, ascending."""
+        return np.flatnonzero(self.label_of == label)
+
+    def texts_of(self, positions: Iterable[int]) -> list[str]:
+        return [self.samples[int(position)].text for position in positions]

@@ -1,0 +1,139 @@
+"""A run as its method sees it: order texts, ask for private sums, draw public randomness; everything is journaled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from common.canonical import tagged_hash
+from common.errors import InternalError
+from protocol.public import Input, Segment, block_id, encode_embeddings, encode_numbers, encode_texts
+from protocol.vectors import NoisySum
+from server.federation import Federation
+from server.generation import Author, Order
+from server.journal import Journal
+from server.pool import Pool, Sample
+from server.progress import Progress
+
+Embed = Callable[[Sequence[str]], npt.NDArray[np.float32]]
+Watch = Callable[[str, Callable[[], Any]], Any]
+Float = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The public facts a plan may depend on: label names and generator names."""
+
+    labels: tuple[str, ...]
+    generators: tuple[str, ...]
+
+
+class Run:
+    """What a method gets: no transport, no cryptography, no SQL, no prompt text.
+
+    Attributes:
+        setting: public facts.
+        pool: the samples written so far, in order; ``generate`` adds to it.
+        records: what the method recorded for the report, by name, in order.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        author: Author,
+        federation: Federation,
+        journal: Journal,
+        progress: Progress,
+        *,
+        embed: Embed,
+        seed: int,
+        watch: Watch = lambda _phase, work: work(),
+    ) -> None:
+        self.setting = setting
+        self.pool = Pool(setting.labels, setting.generators)
+        self.records: dict[str, list[tuple[int, Any]]] = {}
+        self._author = author
+        self._federation = federation
+        self._journal = journal
+        self._progress = progress
+        self._embed = embed
+        self._seed = seed
+        self._watch = watch
+        self._segments: list[Segment] = []  # the pool as the parties hold it, one block a vote
+        self._published = 0
+
+    def rng(self, step: str) -> np.random.Generator:
+        """Public randomness of one step: the same for the same seed and step, on every machine and every resume."""
+        digest = tagged_hash("method randomness", str(self._seed).encode(), step.encode())
+        return np.random.default_rng(np.frombuffer(digest, dtype="<u4"))
+
+    def record(self, name: str, round_: int, value: Any) -> None:
+        """Keeps a public value for the report."""
+        self.records.setdefault(name, []).append((round_, value))
+
+    def generate(self, step: str, round_: int, orders: Sequence[Order]) -> list[Sample]:
+        """Has the orders written and adds what came to the pool; dropped orders (empty, duplicate) are missing."""
+        written = self._watch("generation", lambda: self._author.write(step, round_, orders))
+        samples = [sample for sample in written if sample is not None]
+        self.pool.extend(samples)
+        return samples
+
+    def embeddings(self, samples: Sequence[Sample]) -> npt.NDArray[np.float32]:
+        """Quantised unit embeddings of samples, float32 [n, d]; computed once a text."""
+        texts = [sample.text for sample in samples]
+        embeddings: npt.NDArray[np.float32] = self._watch("embedding", lambda: self._embed(texts))
+        return embeddings
+
+    def votes(self, name: str) -> tuple[Float, Float]:
+        """Opens a planned Top-Q vote over the whole pool: noisy nearest and furthest votes, float64 [N] each.
+
+        Natural units: one full vote is 1. Only samples written since the last vote are sent to the parties.
+        """
+        planned = self._federation.manifest.plan[name]
+        if len(self.pool) > self._published:
+            self._segments.append(self._publish(self.pool.samples[self._published :]))
+            self._published = len(self.pool)
+        natural = self.private_sum(name, [Input("candidates", tuple(self._segments))]).natural
+        # The plan fixes the dimension; where duplicates were dropped the last coordinates hold nothing but noise.
+        half = planned.dimension // 2
+        return natural[: len(self.pool)], natural[half : half + len(self.pool)]
+
+    def private_sum(self, name: str, inputs: Sequence[Input]) -> NoisySum:
+        """Opens the planned private sum ``name`` over public ``inputs``. Raises PrivacyRefusal outside the plan."""
+        opened: NoisySum = self._watch("private sums", lambda: self._federation.private_sum(name, inputs))
+        return opened
+
+    def publish_texts(self, name: str, texts: Sequence[str]) -> Input:
+        """A public input made of strings."""
+        return Input(name, (Segment(self._keep(encode_texts(texts))),))
+
+    def publish_numbers(self, name: str, values: Float) -> Input:
+        """A public input made of numbers."""
+        return Input(name, (Segment(self._keep(encode_numbers(values))),))
+
+    def block(self, identity: bytes) -> bytes:
+        """A published block's bytes, from the journal."""
+        data = self._journal.get(f"block/{identity.hex()}")
+        if data is None:
+            raise InternalError(f"the public block {identity.hex()[:12]} is not in the journal")
+        return data
+
+    def _publish(self, samples: Sequence[Sample]) -> Segment:
+        # Journaled whole: an embedding computed anew on another machine could differ in its last bit.
+        key = f"pool/{len(self._segments)}"
+        identity = self._journal.get(key)
+        if identity is None:
+            numbers = {name: number for number, name in enumerate(self.setting.labels)}
+            labels = np.array([numbers.get(sample.label, -1) for sample in samples], dtype=np.int64)
+            identity = self._keep(encode_embeddings(self.embeddings(samples), labels))
+            self._journal.put(key, identity)
+        return Segment(identity)
+
+    def _keep(self, data: bytes) -> bytes:
+        identity = block_id(data)
+        self._journal.put(f"block/{identity.hex()}", data)
+        return identity

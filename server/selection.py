@@ -1,0 +1,64 @@
+"""What several methods do with votes: counts by largest remainder, shortlists per label, weights of generators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Float = npt.NDArray[np.float64]
+Int = npt.NDArray[np.int64]
+
+
+def largest_remainder(weights: Sequence[float] | Float, total: int) -> Int:
+    """``total`` divided in proportion to non-negative ``weights``: int64 [len(weights)] that sums to ``total``.
+
+    Ties go to the lower index; weights that sum to zero count as equal.
+
+    >>> largest_remainder([0.5, 0.25, 0.25], 5).tolist()
+    [3, 1, 1]
+    """
+    share = np.asarray(weights, dtype=np.float64)
+    share = share / share.sum() if share.sum() > 0 else np.full(len(share), 1.0 / len(share))
+    exact = share * total
+    counts = np.floor(exact).astype(np.int64)
+    order = np.argsort(-(exact - counts), kind="stable")
+    counts[order[: total - int(counts.sum())]] += 1
+    return counts
+
+
+def highest(scores: Float, among: Int, size: int) -> Int:
+    """The ``size`` members of ``among`` with the highest scores, best first, ties to the lower index."""
+    order = np.argsort(-scores[among], kind="stable")[:size]
+    return among[order]
+
+
+def generator_weights(votes: Float, generator_of: Int, generators: int) -> Float:
+    """w_k proportional to (votes for k's samples / all votes) / (k's samples / all samples); sums to 1.
+
+    WASP (Zou et al. 2025), section 3.3. Each generator's noisy votes are summed and the sum clipped at zero:
+    normalising by a noisy, possibly negative total would reverse the ranking, and clipping single candidates would add
+    0.4 sigma to each, which drowns the differences. A generator without samples keeps the mean weight of the others.
+
+    Args:
+        votes: noisy nearest votes, float64 [N].
+        generator_of: who wrote each sample, int64 [N] in [0, generators).
+    """
+    written = np.bincount(generator_of, minlength=generators)
+    received = np.maximum(np.bincount(generator_of, weights=votes, minlength=generators), 0.0)
+    present = written > 0
+    ratio = np.zeros(generators)
+    ratio[present] = received[present] / written[present]
+    if not present.all() and present.any():
+        ratio[~present] = ratio[present].mean()
+    total = ratio.sum()
+    return ratio / total if total > 0 else np.full(generators, 1.0 / generators)
+
+
+def balanced_labels(count: int, labels: int, already: Int) -> Int:
+    """``count`` labels (int64), as even as can be; the odd ones go to the labels with the fewest samples so far."""
+    counts = np.full(labels, count // labels, dtype=np.int64)
+    order = np.argsort(already + counts, kind="stable")
+    counts[order[: count % labels]] += 1
+    return np.repeat(np.arange(labels), counts)

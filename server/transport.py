@@ -1,0 +1,16 @@
+"""The seam between the federation's driver and whatever carries its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+
+class Transport(Protocol):
+    """Delivers one request to each named party and brings back the replies that came in time.
+
+    A transport only delivers: it neither reads nor changes the bytes (protocol/codec.py). A party that does not answer
+    is left out of the result. Sending the same bytes again is always safe.
+    """
+
+    def exchange(self, requests: Mapping[str, bytes], *, timeout_s: float) -> Mapping[str, bytes]: ...

@@ -1,0 +1,82 @@
+"""Entry point ``undersong``: the server's commands, and the simulation that brings many parties onto one machine."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from common import entry
+from server import cli as server_cli
+from server import task as tasks
+from server.cli import AsJson, Assignments, TaskFile, app
+
+
+@app.command()
+def simulate(
+    task_file: TaskFile,
+    parties: Annotated[int | None, typer.Option(help="Deal one file to this many parties.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Dirichlet concentration over labels; inf deals evenly.")] = None,
+    method: Annotated[str | None, typer.Option(help="Run another method than the task file's.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Budget of the whole run; inf is not private.")] = None,
+    seed: Annotated[int, typer.Option(help="Fixes everything but noise, keys and masks.", min=0)] = 0,
+    out: Annotated[Path | None, typer.Option(help="Output folder (else the task's output.dir).")] = None,
+    assignments: Assignments = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start over: removes what the folder's last run wrote.")
+    ] = False,
+    insecure_noise_seed: Annotated[
+        int | None, typer.Option(help="TESTS ONLY: reproducible noise; the output is marked as not private.", min=0)
+    ] = None,
+    as_json: AsJson = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Log what happens (never private data).")] = False,
+) -> None:
+    """Runs a task with every party on this machine. The same command continues a run that was stopped."""
+    from server.display import Display
+    from server.progress import Silent
+    from simulation.deliver import deliver
+
+    entry.log_to_stderr(debug=debug)
+    given = {
+        "federation.parties": parties,
+        "federation.alpha": alpha,
+        "method.name": None if method is None else f'"{method}"',
+        "privacy.epsilon": epsilon,
+    }
+    shorthand = [f"{key}={_toml(value)}" for key, value in given.items() if value is not None]
+    task = tasks.load(task_file, [*shorthand, *(assignments or ())])
+    folder = out if out is not None else Path(task.output.dir)
+    options = {
+        "task": task,
+        "folder": folder,
+        "seed": seed,
+        "fresh": fresh,
+        "insecure_noise_seed": insecure_noise_seed,
+        "public_cache": server_cli.public_cache_path(),
+        "environment": os.environ,
+    }
+    if as_json:
+        server_cli.print_json(deliver(**options, progress=Silent()).to_json())
+        return
+    with Display(Console(stderr=True)) as display:
+        delivered = deliver(**options, progress=display)
+    Console().print(delivered.screen())
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, float) and math.isinf(value):
+        return "inf"
+    return str(value)
+
+
+def main() -> None:
+    """Entry point."""
+    entry.run(lambda: app(standalone_mode=False))
+
+
+if __name__ == "__main__":
+    main()

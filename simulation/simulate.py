@@ -1,0 +1,187 @@
+"""Many parties on one machine: real keys, real masks, real ledgers; only the network is missing."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from client.guard import Policy
+from client.party import DataSet, Party
+from client.store import Store
+from common.canonical import tagged_hash
+from common.embedding import CachedEmbedder, Embedder, EmbeddingCache, MemoryCache
+from common.errors import ConfigurationError
+from common.privacy.ledger import Ledger
+from common.table import Table, read_table
+from protocol.public import MemoryBlocks
+from server import generators
+from server.conduct import Outcome, conduct
+from server.planning import RunPlan
+from server.progress import Progress
+from server.prompting import Prompts
+from server.task import Task
+from simulation import entropy
+from simulation.inprocess import InProcess
+from simulation.partition import dirichlet
+from simulation.workspace import Workspace
+
+
+@dataclass(frozen=True, repr=False)
+class Simulated:
+    """A finished simulation. ``tables`` are the parties' private records: they are the researcher's own here."""
+
+    outcome: Outcome
+    tables: Mapping[str, Table]
+    embed: CachedEmbedder
+
+
+def private_tables(task: Task, seed: int) -> dict[str, Table]:
+    """Each party's records by its name. Raises ConfigurationError that names file and row."""
+    if task.data.path is None:
+        raise ConfigurationError("data.path is missing", "name the private records, or pass --set data.path=FILE")
+    if task.task.labels and task.data.label is None:
+        raise ConfigurationError("data.label is missing but task.labels is given", "name the label column")
+    files = task.files
+    missing = [path for path in files if not path.exists()]
+    if missing or not files:
+        raise ConfigurationError(f"data.path: {missing[0] if missing else 'no file'}: no such file", "check the path")
+    tables = [
+        read_table(path, task.data.text, task.data.label, task.data.user, labels=task.task.labels) for path in files
+    ]
+    if task.one_file_a_party:
+        names = [path.stem for path in files]
+        if len(set(names)) != len(names):
+            raise ConfigurationError("two files of data.path have the same name", "a party is named after its file")
+        return dict(zip(names, tables, strict=True))
+    table = _sampled(tables[0], task.data.records, seed)
+    shares = dirichlet(table.labels, len(table), task.parties, task.federation.alpha, seed)
+    digits = len(str(task.parties))
+    return {f"party-{number + 1:0{digits}}": table.take(rows) for number, rows in enumerate(shares)}
+
+
+def _sampled(table: Table, records: int | None, seed: int) -> Table:
+    if records is None:
+        return table
+    if records > len(table):
+        raise ConfigurationError(f"data.records is {records}, the file has {len(table)}", "lower it or leave it out")
+    return table.take(sorted(np.random.default_rng([seed, 0xDA7A]).permutation(len(table))[:records].tolist()))
+
+
+def simulate(
+    run_plan: RunPlan,
+    workspace: Workspace,
+    *,
+    seed: int,
+    insecure_noise_seed: int | None,
+    public_cache: EmbeddingCache,
+    environment: Mapping[str, str],
+    progress: Progress,
+    reachable: Callable[[str, int], bool] = lambda _name, _message: True,
+) -> Simulated:
+    """Runs the plan with every party in this process; continues what ``workspace`` holds already.
+
+    Args:
+        seed: of everything but noise, keys and masks.
+        insecure_noise_seed: tests only; makes those reproducible too, and the result worthless as a private release.
+        public_cache: embeddings of public texts.
+        environment: where generators find their keys.
+        reachable: which message arrives (simulated dropouts).
+    """
+    task = run_plan.task
+    tables = private_tables(task, seed)
+    embedder = Embedder.load(task.embedder.model)
+    clock, monotonic = _clocks(insecure_noise_seed)
+    parties = _parties(task, workspace, tables, embedder, seed, insecure_noise_seed, clock)
+    embed_public = CachedEmbedder(embedder, public_cache)
+    built = generators.build(
+        task.generators,
+        labels=task.task.labels,
+        folder=task.locate(""),
+        embed=embed_public.encode,
+        environment=environment,
+    )
+    folder = task.locate(task.prompts.folder) if task.prompts.folder else None
+    outcome = conduct(
+        run_plan,
+        name=_run_name(task, workspace, insecure_noise_seed),
+        transport=InProcess(parties, reachable=reachable),
+        parties=list(parties),
+        generators=built,
+        prompts=Prompts.load(description=task.task.description, labels=task.task.labels, folder=folder),
+        journal=workspace.journal,
+        progress=progress,
+        embed=embed_public.encode,
+        embedder=embedder.fingerprint,
+        seed=seed,
+        clock=monotonic,
+    )
+    return Simulated(outcome, tables, embed_public)
+
+
+def ledger_path(workspace: Workspace, party: str) -> Path:
+    return workspace.state / "ledgers" / f"{party}.jsonl"
+
+
+def _parties(
+    task: Task,
+    workspace: Workspace,
+    tables: Mapping[str, Table],
+    embedder: Embedder,
+    seed: int,
+    insecure_noise_seed: int | None,
+    clock: Callable[[], float],
+) -> dict[str, Party]:
+    sources = {
+        name: entropy.from_system if insecure_noise_seed is None else entropy.insecure(insecure_noise_seed, name)
+        for name in tables
+    }
+    secrets = workspace.secrets(
+        lambda: (
+            {"store": os.urandom(32).hex()}
+            | {f"identity/{name}": source("identity")(32).hex() for name, source in sources.items()}
+        )
+    )
+    blocks = MemoryBlocks()  # public and named by content, so the parties may share what each would hold
+    policy = Policy(largest_epsilon=math.inf, largest_delta=1.0)
+    parties = {}
+    for name, table in tables.items():
+        # which records a cap keeps is part of what --seed fixes
+        data = DataSet(table, tagged_hash("simulated data set", str(seed).encode(), name.encode()))
+        parties[name] = Party(
+            name,
+            identity=Ed25519PrivateKey.from_private_bytes(bytes.fromhex(secrets[f"identity/{name}"])),
+            data=data,
+            policy=policy,
+            ledger=Ledger.open(ledger_path(workspace, name), data.fingerprint, at=clock()),
+            store=Store(workspace.parties_path, name, bytes.fromhex(secrets["store"])),
+            blocks=blocks,
+            embed=CachedEmbedder(embedder, MemoryCache()).encode,
+            embedder=embedder.fingerprint,
+            entropy=sources[name],
+            clock=clock,
+        )
+    return parties
+
+
+def _run_name(task: Task, workspace: Workspace, insecure_noise_seed: int | None) -> str:
+    known = workspace.journal.get_json("run/name")
+    if known is None:
+        suffix = os.urandom(4).hex() if insecure_noise_seed is None else f"insecure-{insecure_noise_seed}"
+        known = f"{task.task.name} {suffix}"
+        workspace.journal.put_json("run/name", known)
+    name: str = known
+    return name
+
+
+def _clocks(insecure_noise_seed: int | None) -> tuple[Callable[[], float], Callable[[], float]]:
+    # Under an insecure seed the outputs are compared byte by byte: no time may stand in them.
+    if insecure_noise_seed is not None:
+        return (lambda: 0.0), (lambda: 0.0)
+    return time.time, time.monotonic

@@ -1,0 +1,89 @@
+"""Real parties over made-up records: only the embedding model is replaced, by hashed directions that need no weights."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from client.guard import Policy
+from client.party import DataSet, Party
+from client.store import Store
+from common.embedding import quantise
+from common.privacy.ledger import Budget, Ledger
+from common.table import Table
+from protocol.manifest import Manifest
+from protocol.plan import Plan
+from protocol.public import BlockStore, MemoryBlocks
+from protocol.secagg.parameters import Member
+from simulation.entropy import from_system, insecure
+
+EMBEDDER = hashlib.sha256(b"hashed directions").hexdigest()
+DIMENSION = 48
+
+
+def embed(texts: Sequence[str]) -> np.ndarray:
+    """Quantised unit vectors, float32 [n, 48]: equal texts have equal ones, different texts unrelated ones."""
+    rows = []
+    for text in texts:
+        seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+        vector = np.random.default_rng(seed).normal(size=DIMENSION)
+        rows.append(vector / np.linalg.norm(vector))
+    return quantise(np.array(rows, dtype=np.float32).reshape(-1, DIMENSION))
+
+
+def make_party(
+    folder: Path,
+    name: str,
+    table: Table,
+    *,
+    noise_seed: int | None = None,
+    blocks: BlockStore | None = None,
+    policy: Policy | None = None,
+    budget: Budget | None = None,
+) -> Party:
+    """One party with its state below ``folder``; made again over the same folder, it goes on where it was."""
+    key = hashlib.sha256(f"data set of {name}".encode()).digest()
+    data = DataSet(table, key)
+    ledger = Ledger.open(folder / f"{name}.ledger.jsonl", data.fingerprint, budget)
+    return Party(
+        name,
+        identity=Ed25519PrivateKey.from_private_bytes(hashlib.sha256(f"identity of {name}".encode()).digest()),
+        data=data,
+        policy=policy or Policy(largest_epsilon=math.inf),
+        ledger=ledger,
+        store=Store(folder / f"{name}.sqlite", name, hashlib.sha256(f"store of {name}".encode()).digest()),
+        blocks=blocks if blocks is not None else MemoryBlocks(),
+        embed=embed,
+        embedder=EMBEDDER,
+        entropy=from_system if noise_seed is None else insecure(noise_seed, name),
+        clock=lambda: 0.0,
+    )
+
+
+def make_manifest(plan: Plan, parties: Mapping[str, Party], labels: Sequence[str], run: str = "a run") -> Manifest:
+    """The manifest those parties would be asked to sign."""
+    return Manifest(
+        run=run,
+        task={"name": "test", "description": "a note", "labels": list(labels)},
+        method="test",
+        embedder=EMBEDDER,
+        roster=tuple(Member(name, parties[name].public_identity) for name in sorted(parties)),
+        plan=plan,
+    )
+
+
+def make_tables(parties: int, records: int, labels: Sequence[str]) -> dict[str, Table]:
+    """``records`` made-up records a party, labels in turn, two records a user."""
+    return {
+        f"p{party}": Table(
+            tuple(f"private note {party}-{row} about nothing" for row in range(records)),
+            tuple(labels[row % len(labels)] for row in range(records)) if labels else None,
+            tuple(f"user {party}-{row // 2}" for row in range(records)),
+        )
+        for party in range(parties)
+    }

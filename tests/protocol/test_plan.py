@@ -1,0 +1,128 @@
+import dataclasses
+import json
+import math
+
+import pytest
+
+from common.errors import PrivacyRefusal
+from protocol.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
+from protocol.statistics import TopQVotes
+
+QUORUM = Quorum(parties=5, threshold=4, tolerated_dropouts=1, colluders=1)
+
+
+def wasp_plan(privacy, quorum=QUORUM, q=8, releases=4):
+    requests = [
+        SumRequest(f"votes/{t}", TopQVotes(q=q, candidates=1200 * t, labels=10)) for t in range(1, releases + 1)
+    ]
+    return plan_sums(requests, privacy, quorum)
+
+
+@pytest.mark.parametrize(
+    ("privacy", "sigma"),
+    [
+        (Privacy(4, 1e-5), 3.5310),
+        (Privacy(4, 4e-5), 3.295),
+        (Privacy(1, 1e-5), 12.184),
+        (Privacy(8, 1e-5), 1.960),
+        (Privacy(4, 1e-5, "user", 8, "mean"), 3.5310),
+        (Privacy(4, 1e-5, "party", 8, "mean"), 3.5310),
+        (Privacy(1, 1e-5, "user", 8, "sum"), 97.47),
+        (Privacy(4, 1e-5, "user", 8, "sum"), 28.25),
+        (Privacy(8, 1e-5, "user", 8, "sum"), 15.68),
+    ],
+)
+def test_sigma_of_wasp_is_the_contract_s(privacy, sigma):
+    plan = wasp_plan(privacy)
+    assert {round(planned.sigma, 6) for planned in plan.sums} == {round(plan.sums[0].sigma, 6)}
+    assert plan.sums[0].sigma == pytest.approx(sigma, rel=5e-4)
+    assert plan.epsilon() == pytest.approx(privacy.epsilon, rel=1e-5)
+    plan.verify()
+
+
+def test_integer_sigma_and_scale_of_the_contract():
+    planned = wasp_plan(Privacy(4, 1e-5)).sums[0]
+    assert planned.scale == 128
+    assert planned.sigma_integer == pytest.approx(451.97, abs=0.05)
+    assert planned.drawn_sigma_integer == pytest.approx(math.sqrt(planned.sigma_integer**2 + 4))
+
+
+def test_the_mean_of_a_user_keeps_the_resolution_of_one_record():
+    assert wasp_plan(Privacy(4, 1e-5, "user", 8, "mean")).sums[0].scale == 8 * 128
+    assert wasp_plan(Privacy(4, 1e-5, "user", 8, "sum")).sums[0].scale == 128
+
+
+def test_a_small_sigma_gets_a_finer_scale_so_that_every_share_can_be_drawn():
+    plan = wasp_plan(Privacy(8, 1e-5), Quorum(1000, 600, 100, 100), q=1)
+    planned = plan.sums[0]
+    smallest = planned.drawn_sigma_integer / math.sqrt((1000 - 100 - 100 + 1) * (1000 - 100 - 100))
+    assert smallest >= 3
+    assert planned.scale & (planned.scale - 1) == 0
+
+
+def test_the_running_epsilon_grows_to_the_whole():
+    plan = wasp_plan(Privacy(4, 1e-5))
+    spent = [plan.epsilon_after(releases) for releases in range(5)]
+    assert spent[0] == 0
+    assert spent == sorted(spent)
+    assert spent[4] == pytest.approx(plan.epsilon())
+
+
+def test_spare_attempts_are_priced_in_advance():
+    with_spare = wasp_plan(Privacy(4, 1e-5), dataclasses.replace(QUORUM, spare_attempts=2))
+    assert with_spare.sums[0].sigma == pytest.approx(3.5310 * math.sqrt(6 / 4), rel=1e-3)
+    assert with_spare.epsilon() == pytest.approx(4, rel=1e-5)
+
+
+def test_when_all_others_collude_epsilon_is_larger_and_finite():
+    plan = wasp_plan(Privacy(4, 1e-5))
+    # one party's own share has a quarter of the variance here (n - c = 4): mu doubles
+    doubled = wasp_plan(Privacy(4, 1e-5)).sums[0].sigma / 2
+    assert plan.epsilon_if_all_others_collude() > plan.epsilon()
+    from common.privacy import accounting
+
+    expected = accounting.epsilon([accounting.Gaussian(doubled / plan.sums[0].l2, count=4)], 1e-5)
+    assert plan.epsilon_if_all_others_collude() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("field", "change", "words"),
+    [
+        ("sigma_integer", lambda value: value * 0.9, "spends epsilon"),
+        ("sigma_integer", lambda value: 10.0, "too coarse"),
+        ("l2", lambda value: value / 2, "L2 sensitivity"),
+        ("l1", lambda value: value / 2, "L1 sensitivity"),
+        ("linf", lambda value: value / 2, "Linf sensitivity"),
+        ("dimension", lambda value: value + 1, "dimension"),
+        ("modulus_bits", lambda value: value - 1, "modulus"),
+        ("scale", lambda value: value * 2, "modulus|spends"),
+        ("sampling_rate", lambda value: 0.0, "sampling rate"),
+    ],
+)
+def test_a_party_refuses_a_plan_with_one_figure_changed(field, change, words):
+    plan = wasp_plan(Privacy(4, 1e-5))
+    changed = dataclasses.replace(plan.sums[0], **{field: change(getattr(plan.sums[0], field))})
+    with pytest.raises(PrivacyRefusal, match=words):
+        dataclasses.replace(plan, sums=(changed, *plan.sums[1:])).verify()
+
+
+def test_a_plan_with_more_sums_or_a_repeated_name_is_refused():
+    plan = wasp_plan(Privacy(4, 1e-5))
+    with pytest.raises(PrivacyRefusal, match="spends epsilon"):
+        dataclasses.replace(plan, sums=(*plan.sums, dataclasses.replace(plan.sums[0], name="more"))).verify()
+    with pytest.raises(PrivacyRefusal, match="twice"):
+        dataclasses.replace(plan, sums=(*plan.sums, plan.sums[0])).verify()
+
+
+def test_json_round_trip_and_unknown_sums():
+    for privacy in (Privacy(4, 1e-5), Privacy(math.inf, 1e-5)):
+        plan = wasp_plan(privacy)
+        assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    with pytest.raises(PrivacyRefusal, match="not in the approved plan"):
+        plan["votes/9"]
+
+
+def test_infinite_epsilon_draws_no_noise_and_says_so():
+    plan = wasp_plan(Privacy(math.inf, 1e-5))
+    assert plan.sums[0].drawn_sigma_integer == 0
+    assert plan.epsilon() == math.inf

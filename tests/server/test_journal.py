@@ -1,0 +1,57 @@
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+
+from common.errors import ConfigurationError, InternalError
+from server.journal import Journal
+
+
+def test_a_value_is_kept_once_and_never_replaced(tmp_path):
+    journal = Journal(tmp_path / "journal.sqlite")
+    journal.put("a", b"1")
+    journal.put("a", b"1")
+    with pytest.raises(InternalError, match="'a'"):
+        journal.put_all([("b", b"2"), ("a", b"3")])
+    assert journal.get("a") == b"1"
+    assert journal.get("b") is None  # all or none
+
+
+def test_forget_and_items_take_exactly_the_prefix(tmp_path):
+    journal = Journal(tmp_path / "journal.sqlite")
+    journal.put_all([("sum/1/x", b"a"), ("sum/10/x", b"b"), ("sum/1", b"c"), ("sum/1/%", b"d")])
+    assert list(journal.items("sum/1/")) == ["sum/1/%", "sum/1/x"]
+    journal.forget("sum/1/")
+    assert list(journal.items("sum/")) == ["sum/1", "sum/10/x"]
+    assert journal.get("sum/1") == b"c"
+
+
+def test_values_survive_a_process_that_is_killed(tmp_path):
+    path = tmp_path / "journal.sqlite"
+    program = (
+        "import os, signal, sys; from pathlib import Path; from server.journal import Journal\n"
+        "Journal(Path(sys.argv[1])).put('key', b'value'); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    finished = subprocess.run([sys.executable, "-c", program, str(path)], check=False)
+    assert finished.returncode == -9
+    assert Journal(path).get("key") == b"value"
+
+
+def test_a_second_process_is_told_to_wait(tmp_path):
+    path = tmp_path / "journal.sqlite"
+    first = Journal(path)
+    with pytest.raises(ConfigurationError, match="another process"):
+        Journal(path)
+    first.close()
+    Journal(path)
+
+
+def test_another_version_is_refused(tmp_path):
+    path = tmp_path / "journal.sqlite"
+    Journal(path).close()
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE entry SET value = x'3939' WHERE key = 'journal/version'")
+    database.close()
+    with pytest.raises(ConfigurationError, match="version 99"):
+        Journal(path)
