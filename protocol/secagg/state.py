@@ -115,7 +115,7 @@ class PartyState:
             me,
         ):
             raise ConfigurationError(
-                f"the stored state of sum {parameters.query!r} attempt {parameters.attempt} is damaged or of others",
+                f"the stored state of {parameters.query!r} attempt {parameters.attempt} is damaged or of another sum",
                 "restore the party's journal; without it the attempt must be voided",
             )
         return cls(

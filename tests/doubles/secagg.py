@@ -99,13 +99,21 @@ def secrets_of(parameters: SumParameters, name: str) -> dict[str, bytes]:
     return {secret: entropy(32) for secret in SECRETS}
 
 
-def expected_sum(parameters: SumParameters, survivors: Iterable[str], unopened: Iterable[str] = ()) -> Int64:
-    """What :func:`open_parties` must open, to the bit: vectors, noise, and the excess taken back."""
+def expected_sum(
+    parameters: SumParameters,
+    survivors: Iterable[str],
+    unopened: Iterable[str] = (),
+    secrets: Mapping[str, Mapping[str, bytes]] | None = None,
+) -> Int64:
+    """What the parties must open, to the bit: vectors, noise, and the excess taken back.
+
+    ``secrets`` by party, where they are not those of :func:`open_party`.
+    """
     survivors = list(survivors)
     dropped = parameters.size - len(survivors)
     total = np.zeros(parameters.dimension, dtype=np.int64)
     for name in survivors:
-        drawn = secrets_of(parameters, name)
+        drawn = secrets_of(parameters, name) if secrets is None else secrets[name]
         seeds = NoiseSeeds(drawn["noise_own"], drawn["noise_root"])
         total += add_noise(vector_of(name, parameters.dimension), parameters.noise_plan, seeds).values
         opening = seeds.opening(parameters.noise_plan, dropped)

@@ -1,0 +1,83 @@
+"""A party's durable host, as the protocol asks for it: ledger, journal, send, and a power cut at any point between."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from protocol.messages import secagg_pb2 as wire
+from protocol.secagg.parameters import SumParameters
+from protocol.secagg.party import PartyMachine
+from protocol.secagg.transitions import SECRETS, Stage
+from tests.doubles.secagg import answer, entropy_of, identity_of, stage_of, vector_of
+
+
+class Cut(Enum):
+    """Where the power goes, while one request is handled."""
+
+    BEFORE = "before the request is read"
+    COMPUTED = "after the reply is computed"
+    CHARGED = "after the ledger is written"
+    JOURNALED = "after the journal is written"
+    SENT = "after the reply is sent"
+
+
+class Host:
+    """One party: ``snapshot``, ``ledger`` and ``sent`` survive a cut, the machine does not."""
+
+    def __init__(self, parameters: SumParameters, name: str) -> None:
+        self.parameters = parameters
+        self.name = name
+        self.snapshot: bytes | None = None
+        self.ledger: list[bytes] = []
+        self.charges = 0
+        self.sent: dict[tuple[Stage, int], set[bytes]] = {}
+        self.secrets: dict[str, bytes] = {}
+        self._machine: PartyMachine | None = None
+        self._boots = 0
+
+    def _boot(self) -> PartyMachine:
+        identity = identity_of(self.name)
+        if self.snapshot is not None:
+            return PartyMachine.restore(self.parameters, self.name, identity, self.snapshot)
+        self._boots += 1
+        entropy = entropy_of(self.name, self.parameters.attempt, self._boots)
+        self.secrets = {}
+
+        def drawn(size: int) -> bytes:
+            value = entropy(size)
+            self.secrets[SECRETS[len(self.secrets)]] = value
+            return value
+
+        return PartyMachine.open(self.parameters, self.name, identity, drawn)
+
+    def deliver(self, request: bytes, cut: Cut | None = None) -> bytes | None:
+        """The reply that leaves, or None where the power went before it could. Refusals are journaled, then raised."""
+        if cut is Cut.BEFORE:
+            self._machine = None
+            return None
+        machine = self._machine = self._machine or self._boot()
+        try:
+            reply = answer(machine, request, vector_of(self.name, self.parameters.dimension))
+        except Exception:
+            self.snapshot = machine.snapshot()
+            raise
+        if cut is Cut.COMPUTED:
+            self._machine = None
+            return None
+        if reply.charge and self.parameters.sid not in self.ledger:
+            self.ledger.append(self.parameters.sid)
+        self.charges += reply.charge
+        if cut is Cut.CHARGED:
+            self._machine = None
+            # The journal does not know of this charge, so the same reply will ask for it again.
+            self.charges -= reply.charge
+            return None
+        self.snapshot = machine.snapshot()
+        if cut is Cut.JOURNALED:
+            self._machine = None
+            return None
+        message = wire.Request.FromString(request)
+        self.sent.setdefault((stage_of(message), message.reveal.roll), set()).add(reply.payload)
+        if cut is Cut.SENT:
+            self._machine = None
+        return reply.payload

@@ -1,0 +1,233 @@
+"""Random schedules of drops, delays, duplicates, reorderings and crashes: the exact sum or a clean abort.
+
+Parties are durable hosts that lose power at any point of handling a request; the coordinator is restarted from the
+replies it journaled. Under every schedule: what is opened is the survivors' sum to the bit (noise included), a party
+never sends two different replies for one stage, never charges twice, and where few enough were lost it must open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from common.errors import UndersongError
+from protocol.messages import secagg_pb2 as wire
+from protocol.secagg.coordinator import Opened, SumAborted, private_sum
+from protocol.secagg.parameters import SumParameters
+from protocol.secagg.party import PartyMachine
+from protocol.secagg.transitions import Stage
+from tests.doubles.host import Cut, Host
+from tests.doubles.secagg import expected_sum, identity_of, parameters_of, stage_of
+
+Coordinator = Generator[Mapping[str, bytes], Mapping[str, bytes], Opened]
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happens to one party in one stage instead of a plain delivery."""
+
+    stage: Stage
+    party: int
+    what: str
+    cut: Cut = Cut.BEFORE
+
+
+@dataclass(frozen=True)
+class Schedule:
+    parameters: SumParameters
+    events: tuple[Event, ...]
+    restarts: frozenset[Stage]
+    reverse: bool
+
+
+def _events(n: int) -> st.SearchStrategy[Event]:
+    return st.builds(
+        Event,
+        st.sampled_from([stage for stage in Stage if stage is not Stage.VOID]),
+        st.integers(0, n - 1),
+        st.sampled_from(
+            ["lose request", "lose reply", "twice", "stale first", "cut", "cut and again", "cut and again"]
+        ),
+        st.sampled_from(Cut),
+    )
+
+
+@st.composite
+def schedules(draw: st.DrawFn, graph: bool = False, largest: int = 30) -> Schedule:
+    n = draw(st.integers(12 if graph else 3, largest))
+    colluders = draw(st.integers(0, min(2, (n - 1) // 3)))
+    dropouts = draw(st.integers(0 if not graph else 1, max(0, (n - colluders - 1) // 2 - (n % 2 == 0))))
+    dropouts = min(dropouts, n - ((n + colluders) // 2 + 1), 4 if graph else n)
+    parameters = parameters_of(
+        n,
+        tolerated_dropouts=dropouts,
+        colluders=colluders,
+        sigma=draw(st.sampled_from([0.0, 30.0, 3000.0])),
+        modulus_bits=draw(st.sampled_from([32, 37])),
+        graph_above=3 if graph else 200,
+        dimension=9,
+    )
+    return Schedule(
+        parameters,
+        tuple(draw(st.lists(_events(n), max_size=12))),
+        draw(st.frozensets(st.sampled_from(Stage))),
+        draw(st.booleans()),
+    )
+
+
+def _handle(host: Host, request: bytes, events: list[Event], older: list[bytes]) -> bytes | None:
+    """One request with what happens to it; the reply that arrives in time, or None."""
+    reply: bytes | None = None
+    arrived = True
+    for event in events:
+        if event.what == "lose request":
+            return None
+        if event.what == "lose reply":
+            arrived = False
+        elif event.what == "twice":
+            first = host.deliver(request)
+            assert host.deliver(request) == first
+        elif event.what == "stale first":
+            for stale in older:
+                host.deliver(stale)
+        else:
+            host.deliver(request, event.cut)
+            if event.what == "cut":
+                arrived = False
+    reply = host.deliver(request) if arrived else reply
+    return reply
+
+
+def play(schedule: Schedule) -> tuple[Opened | None, dict[str, Host], dict[Stage, set[str]]]:
+    """(the opened sum or None for a clean abort, the hosts, who answered in time in each stage)."""
+    parameters = schedule.parameters
+    hosts = {member.name: Host(parameters, member.name) for member in parameters.roster}
+    coordinator: Coordinator = private_sum(parameters)
+    requests = next(coordinator)
+    journal: list[dict[str, bytes]] = []
+    answered: dict[Stage, set[str]] = {}
+    older: dict[str, list[bytes]] = {name: [] for name in hosts}
+    for _ in range(20):
+        replies: dict[str, bytes] = {}
+        names = sorted(requests, reverse=schedule.reverse)
+        stage = stage_of(wire.Request.FromString(requests[names[0]])) if names else Stage.VOID
+        for name in names:
+            at = [e for e in schedule.events if e.stage is stage and parameters.roster[e.party].name == name]
+            reply = _handle(hosts[name], requests[name], at, older[name])
+            if reply is not None:
+                replies[name] = reply
+            older[name].append(requests[name])
+        answered[stage] = answered.get(stage, set(names)) & set(replies)
+        journal.append(replies)
+        if stage in schedule.restarts:
+            again: Coordinator = private_sum(parameters)
+            repeated = next(again)
+            for recorded in journal[:-1]:
+                repeated = again.send(recorded)
+            assert repeated == requests
+            coordinator = again
+        try:
+            requests = coordinator.send(replies)
+        except StopIteration as stop:
+            return stop.value, hosts, answered
+        except SumAborted:
+            return None, hosts, answered
+    raise AssertionError("the coordinator does not end")
+
+
+def check(schedule: Schedule) -> None:
+    parameters = schedule.parameters
+    opened, hosts, answered = play(schedule)
+    everyone = {member.name for member in parameters.roster}
+    alive = set(everyone)
+    for stage in (Stage.ADVERTISE, Stage.REVEAL, Stage.SHARE, Stage.MASK):
+        alive &= answered.get(stage, everyone)
+    openers = answered.get(Stage.UNMASK, set())
+    if opened is not None:
+        assert set(opened.survivors) == alive
+        secrets = {name: host.secrets for name, host in hosts.items()}
+        unopened = alive - openers
+        np.testing.assert_array_equal(
+            opened.values, expected_sum(parameters, opened.survivors, unopened, secrets=secrets)
+        )
+        assert not opened.faults
+    else:
+        enough = parameters.threshold if not parameters.direct else 0
+        lost = len(alive) < parameters.quorum or len(answered.get(Stage.CONSISTENCY, set())) < enough
+        assert lost or len(openers) < enough or parameters.graph is not None, "nothing stood in the way of the sum"
+    for host in hosts.values():
+        assert all(len(payloads) == 1 for payloads in host.sent.values()), "two different replies for one stage"
+        assert len(host.ledger) <= 1
+        assert host.charges <= 1, "charged twice"
+        assert not host.sent.get((Stage.MASK, 0)) or host.ledger, "a vector left before the ledger was written"
+
+
+SETTINGS = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+
+
+@settings(SETTINGS, max_examples=60)
+@given(schedules())
+def test_complete_graph_and_direct_mode(schedule: Schedule) -> None:
+    check(schedule)
+
+
+@settings(SETTINGS, max_examples=20)
+@given(schedules(graph=True))
+def test_regular_graph(schedule: Schedule) -> None:
+    check(schedule)
+
+
+@pytest.mark.slow
+@settings(SETTINGS, max_examples=1500)
+@given(schedules())
+def test_complete_graph_and_direct_mode_at_length(schedule: Schedule) -> None:
+    check(schedule)
+
+
+@pytest.mark.slow
+@settings(SETTINGS, max_examples=500)
+@given(schedules(graph=True, largest=60))
+def test_regular_graph_at_length(schedule: Schedule) -> None:
+    check(schedule)
+
+
+# --- every crash point, one by one ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cut", list(Cut))
+@pytest.mark.parametrize("stage", [stage for stage in Stage if stage is not Stage.VOID])
+@pytest.mark.parametrize("mode", ["shares", "direct", "graph"])
+def test_a_power_cut_at_every_point_resumes_to_the_bit(mode: str, stage: Stage, cut: Cut) -> None:
+    changes: dict[str, object] = {
+        "shares": {"tolerated_dropouts": 2},
+        "direct": {"tolerated_dropouts": 0, "colluders": 2},
+        "graph": {"graph_above": 7},
+    }[mode]
+    parameters = parameters_of(12, sigma=100.0, **changes)
+    events = tuple(Event(stage, party, "cut and again", cut) for party in (2, 5))
+    check(Schedule(parameters, events, frozenset(Stage), False))
+    opened, _, _ = play(Schedule(parameters, events, frozenset(), False))
+    assert opened is not None
+    assert len(opened.survivors) == 12
+
+
+def test_a_damaged_or_foreign_snapshot_is_not_resumed() -> None:
+    parameters = parameters_of(5)
+    host = Host(parameters, "p01")
+    coordinator: Coordinator = private_sum(parameters)
+    host.deliver(next(coordinator)["p01"])
+    assert host.snapshot is not None
+    for damaged in (b"", b"\xff\xff", host.snapshot[:20]):
+        with pytest.raises(UndersongError, match="is damaged or of another"):
+            PartyMachine.restore(parameters, "p01", identity_of("p01"), damaged)
+    with pytest.raises(UndersongError, match="is damaged or of another"):
+        PartyMachine.restore(parameters_of(5, sigma=90.0), "p01", identity_of("p01"), host.snapshot)
+    with pytest.raises(UndersongError, match="is damaged or of another"):
+        PartyMachine.restore(parameters, "p02", identity_of("p02"), host.snapshot)
+    with pytest.raises(UndersongError, match="not the one enrolled"):
+        PartyMachine.restore(parameters, "p01", identity_of("p02"), host.snapshot)
