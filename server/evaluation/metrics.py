@@ -1,0 +1,162 @@
+"""Distances between two sets of texts: their embeddings, their lengths, their labels.
+
+All are computed in the clear. Nothing here is differentially private: a figure that reads private records says
+something about them, so these functions are called only where the caller holds the records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.floating[Any]]
+Float64 = npt.NDArray[np.float64]
+
+BLOCK_ROWS = 1024  # rows of a distance block: 1 024 x 50 000 float32 are 200 MB
+# Fixed and public, so that figures of different runs compare; finer where texts are short, as tweets and questions are.
+LENGTH_EDGES = (0, 3, 5, 7, 9, 12, 15, 19, 24, 30, 38, 48, 60, 76, 96, 120, 152, 192, 240, 304, 384, 512, 768, 1024)
+
+
+def equal_rows(first: Floats, second: Floats, *, rows: int | None = None, seed: int = 0) -> tuple[Floats, Floats]:
+    """Equally many rows of both, drawn without replacement: ``rows``, or as many as the smaller has.
+
+    Raises ValueError where one has fewer than ``rows``.
+    """
+    count = min(len(first), len(second)) if rows is None else rows
+    if count > min(len(first), len(second)):
+        raise ValueError(f"cannot draw {count} rows of {len(first)} and {len(second)}")
+    rng = np.random.default_rng([seed, 0xE9])
+
+    def draw(x: Floats) -> Floats:
+        return x if len(x) == count else x[np.sort(rng.choice(len(x), size=count, replace=False))]
+
+    return draw(first), draw(second)
+
+
+def frechet_distance(first: Floats, second: Floats) -> float:
+    """Frechet distance of the Gaussians fitted to two embedding sets [n, d] (Heusel et al. 2017, equation 6).
+
+    Its bias depends on n: compare figures at equal n only, and draw equal sizes with ``equal_rows``. The trace of the
+    covariances' geometric mean is computed as the nuclear norm of a product of triangular factors,
+    tr((A'A B'B)^1/2) = |A B'|_*, so that no square root of a rounding error is taken: with fewer rows than dimensions
+    the covariances are singular and the usual matrix square root loses half of the digits.
+
+    Raises ValueError with fewer than two rows or different n.
+    """
+    if len(first) != len(second):
+        raise ValueError(f"{len(first)} and {len(second)} rows: the bias differs, draw equal sizes first")
+    if len(first) < 2:
+        raise ValueError("a covariance needs two rows")
+    mean_a, factor_a = _mean_and_factor(first)
+    mean_b, factor_b = _mean_and_factor(second)
+    nuclear = np.linalg.svd(factor_a @ factor_b.T, compute_uv=False).sum()
+    distance = ((mean_a - mean_b) ** 2).sum() + (factor_a**2).sum() + (factor_b**2).sum() - 2 * nuclear
+    return max(0.0, float(distance))
+
+
+def _mean_and_factor(x: Floats) -> tuple[Float64, Float64]:
+    """Mean [d], and R [min(n, d), d] with R'R the unbiased covariance."""
+    mean = x.mean(axis=0, dtype=np.float64)
+    centred = (x - mean) / np.sqrt(len(x) - 1)
+    factor: Float64 = np.asarray(np.linalg.qr(centred, mode="r")) if len(x) > x.shape[1] else centred
+    return mean, factor
+
+
+@dataclass(frozen=True)
+class PrecisionRecall:
+    """``precision``: share of synthetic texts among the real; ``recall``: share of real texts among the synthetic."""
+
+    precision: float
+    recall: float
+
+
+def precision_recall(synthetic: Floats, real: Floats, *, neighbours: int = 3) -> PrecisionRecall:
+    """Improved precision and recall of two embedding sets (Kynkaanniemi et al. 2019, equations 1 and 2).
+
+    A point belongs to a set if it lies within the distance from one of its points to that point's k-th nearest other.
+    Compare at equal n only. Needs O(n) memory beside one block of distances. Raises ValueError with n <= k.
+    """
+    if min(len(synthetic), len(real)) <= neighbours:
+        raise ValueError(f"{min(len(synthetic), len(real))} points have no {neighbours} neighbours")
+    return PrecisionRecall(
+        precision=_covered(synthetic, real, neighbours), recall=_covered(real, synthetic, neighbours)
+    )
+
+
+def _covered(points: Floats, balls: Floats, neighbours: int) -> float:
+    """Share of ``points`` within at least one ball around ``balls``."""
+    balls32, points32 = np.asarray(balls, dtype=np.float32), np.asarray(points, dtype=np.float32)
+    radius = np.empty(len(balls32), dtype=np.float32)
+    for start in range(0, len(balls32), BLOCK_ROWS):
+        block = _squared_distances(balls32[start : start + BLOCK_ROWS], balls32)
+        block[np.arange(len(block)), start + np.arange(len(block))] = -1.0  # itself comes first, also among duplicates
+        radius[start : start + len(block)] = np.partition(block, neighbours, axis=1)[:, neighbours]
+    inside = 0
+    for start in range(0, len(points32), BLOCK_ROWS):
+        block = _squared_distances(points32[start : start + BLOCK_ROWS], balls32)
+        inside += int((block <= radius).any(axis=1).sum())
+    return inside / len(points32)
+
+
+def _squared_distances(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    block: npt.NDArray[np.float32] = (a * a).sum(axis=1)[:, None] - 2 * (a @ b.T) + (b * b).sum(axis=1)
+    return np.maximum(block, 0.0, out=block)
+
+
+def self_similarity(embeddings: Floats) -> float:
+    """Mean cosine of all pairs of different rows of [n, d]; lower is more diverse. NaN with fewer than two rows.
+
+    The sum over pairs is (|sum|^2 - n) / 2 for unit vectors, so no pair is ever formed.
+    """
+    if len(embeddings) < 2:
+        return float("nan")
+    norms = np.sqrt(np.einsum("ij,ij->i", embeddings, embeddings, dtype=np.float64))
+    total = np.zeros(embeddings.shape[1])
+    for start in range(0, len(embeddings), BLOCK_ROWS):
+        rows = slice(start, start + BLOCK_ROWS)
+        total += (embeddings[rows].astype(np.float64) / np.maximum(norms[rows], 1e-12)[:, None]).sum(axis=0)
+    present = float((norms > 1e-12).sum())  # a zero row has no direction: its cosine with everything is 0
+    return float((total @ total - present) / (len(embeddings) * (len(embeddings) - 1)))
+
+
+def jensen_shannon(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
+    """Jensen-Shannon divergence in bits (0: equal shares, 1: nothing in common) of two count vectors of equal length.
+
+    >>> jensen_shannon([1, 0], [0, 3])
+    1.0
+    """
+    p, q = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    if p.shape != q.shape or p.sum() <= 0 or q.sum() <= 0 or (p < 0).any() or (q < 0).any():
+        raise ValueError("counts must be non-negative, not all zero, and of equal length")
+    p, q = p / p.sum(), q / q.sum()
+    middle = (p + q) / 2
+
+    def excess(x: Float64) -> float:
+        some = x > 0
+        return float((x[some] * np.log2(x[some] / middle[some])).sum())
+
+    return max(0.0, (excess(p) + excess(q)) / 2)
+
+
+def word_lengths(texts: Sequence[str]) -> npt.NDArray[np.int64]:
+    """Words (separated by white space) of each text, int64 [n]."""
+    return np.array([len(text.split()) for text in texts], dtype=np.int64)
+
+
+def length_divergence(first: Sequence[str], second: Sequence[str]) -> float:
+    """Jensen-Shannon divergence, bits, of two sets' word-length histograms over the fixed ``LENGTH_EDGES``."""
+    edges = np.array([*LENGTH_EDGES, np.inf])
+    return jensen_shannon(
+        np.histogram(word_lengths(first), bins=edges)[0], np.histogram(word_lengths(second), bins=edges)[0]
+    )
+
+
+def label_divergence(first: Sequence[str], second: Sequence[str]) -> float:
+    """Jensen-Shannon divergence, bits, of two sets' label shares."""
+    names = {name: index for index, name in enumerate(sorted(set(first) | set(second)))}
+    counts = [np.bincount([names[name] for name in labels], minlength=len(names)) for labels in (first, second)]
+    return jensen_shannon(counts[0], counts[1])

@@ -1,0 +1,285 @@
+"""Verbatim and near-verbatim overlap of synthetic texts with a file, found by whoever holds that file, locally.
+
+The result names rows of the *synthetic* file only. Texts are compared as word sequences after folding case, width,
+punctuation and spaces. Everything is set arithmetic on 64-bit hashes of word sequences: linear in the words of both
+files, except for the Jaccard step, which is a sparse product over pairs of neighbouring words.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Int = npt.NDArray[np.int64]
+Hashes = npt.NDArray[np.uint64]
+
+RUN_WORDS = 8
+CONTAINED = 0.5
+JACCARD = 0.6
+# Japanese and Chinese are written without spaces: there a character counts as a word.
+_UNSPACED = r"\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+_WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+(?:['’][^\W{_UNSPACED}]+)*")
+_BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so it has an inverse modulo 2^64
+_BASE_INVERSE = np.uint64(pow(0x9E3779B97F4A7C15, -1, 1 << 64))
+_BLOCK_ROWS = 256
+_PAIRS = 20_000
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """What a synthetic file shares with another one; rows are counted from 1 in the synthetic file.
+
+    Every row is in at most one of the three lists: the gravest that holds.
+
+    Attributes:
+        rows: synthetic texts examined.
+        verbatim: rows equal to a record word for word.
+        near_verbatim: rows with ``JACCARD`` or more of their word pairs in common with one record, or with
+            ``CONTAINED`` or more of their 8-word sequences found in the file.
+        shared_run: other rows with ``RUN_WORDS`` or more consecutive words of a record.
+        longest_run: words of the longest sequence shared by any row and any record, 0 where below ``RUN_WORDS``.
+        runs: of each row with a shared run, its length in words: row -> words.
+    """
+
+    rows: int
+    verbatim: tuple[int, ...]
+    near_verbatim: tuple[int, ...]
+    shared_run: tuple[int, ...]
+    longest_run: int
+    runs: dict[int, int]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "rows": self.rows,
+            "verbatim": {"count": len(self.verbatim), "rows": list(self.verbatim)},
+            "near_verbatim": {"count": len(self.near_verbatim), "rows": list(self.near_verbatim)},
+            "shared_run": {"count": len(self.shared_run), "rows": list(self.shared_run)},
+            "longest_run_words": self.longest_run,
+            "run_words": {str(row): words for row, words in sorted(self.runs.items())},
+        }
+
+
+def words(text: str) -> list[str]:
+    """The text's words after Unicode NFKC and case folding; punctuation and spaces are gone.
+
+    >>> words("Pt.  C/O\\u00a0Fever;")
+    ['pt', 'c', 'o', 'fever']
+    """
+    return _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
+
+
+def find_overlap(synthetic: Sequence[str], private: Sequence[str]) -> Overlap:
+    """Compares every synthetic text with every private one."""
+    vocabulary: dict[str, int] = {}
+    ours = _Corpus.read(synthetic, vocabulary)
+    theirs = _Corpus.read(private, vocabulary)
+    # Random 64-bit values for words: equal sums of different sequences are as rare as equal random numbers.
+    values = np.random.default_rng(0x0EA1).integers(0, 1 << 64, size=max(1, len(vocabulary)), dtype=np.uint64)
+    verbatim = _verbatim(ours, theirs)
+    contained, run = _runs(ours, theirs, values)
+    near = (contained >= CONTAINED) | _resembling(ours, theirs)
+    near &= ~verbatim
+    shared = (run >= RUN_WORDS) & ~near & ~verbatim
+    return Overlap(
+        rows=len(synthetic),
+        verbatim=_rows(verbatim),
+        near_verbatim=_rows(near),
+        shared_run=_rows(shared),
+        longest_run=int(run.max(initial=0)),
+        runs={int(row) + 1: int(run[row]) for row in np.flatnonzero(run)},
+    )
+
+
+def _rows(chosen: npt.NDArray[np.bool_]) -> tuple[int, ...]:
+    return tuple(int(row) + 1 for row in np.flatnonzero(chosen))
+
+
+@dataclass(frozen=True, eq=False)
+class _Corpus:
+    """Word numbers of all texts in one array; text i is tokens[starts[i]:starts[i + 1]]."""
+
+    tokens: Int
+    starts: Int
+
+    @staticmethod
+    def read(texts: Sequence[str], vocabulary: dict[str, int]) -> _Corpus:
+        tokens, starts = array("q"), array("q", [0])
+        for text in texts:
+            tokens.extend([vocabulary.setdefault(word, len(vocabulary)) for word in words(text)])
+            starts.append(len(tokens))
+        return _Corpus(np.array(tokens, dtype=np.int64), np.array(starts, dtype=np.int64))
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def lengths(self) -> Int:
+        return np.diff(self.starts)
+
+    def take(self, rows: Int) -> _Corpus:
+        """The texts of the given numbers."""
+        lengths = self.lengths[rows]
+        starts = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+        at = np.repeat(self.starts[rows] - starts[:-1], lengths) + np.arange(starts[-1])
+        return _Corpus(self.tokens[at], starts)
+
+    def sequences(self, length: int, values: Hashes) -> tuple[Hashes, Int]:
+        """The hash of every run of ``length`` words within one text, and the number of its text."""
+        count = len(self.tokens)
+        powers = np.ones(count + 1, dtype=np.uint64)
+        inverses = np.ones(count + 1, dtype=np.uint64)
+        powers[1:], inverses[1:] = _BASE, _BASE_INVERSE
+        powers, inverses = np.cumprod(powers, dtype=np.uint64), np.cumprod(inverses, dtype=np.uint64)
+        sums = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(values[self.tokens] * powers[:-1])))
+        text = np.repeat(np.arange(len(self)), self.lengths)
+        position = np.arange(count)
+        fits = position + length <= self.starts[1:][text] if count else np.zeros(0, dtype=bool)
+        start = position[fits]
+        return (sums[start + length] - sums[start]) * inverses[start], text[fits]
+
+
+def _verbatim(ours: _Corpus, theirs: _Corpus) -> npt.NDArray[np.bool_]:
+    known = {theirs.tokens[a:b].tobytes() for a, b in zip(theirs.starts[:-1], theirs.starts[1:], strict=True) if b > a}
+    return np.array(
+        [ours.tokens[a:b].tobytes() in known for a, b in zip(ours.starts[:-1], ours.starts[1:], strict=True)],
+        dtype=bool,
+    )
+
+
+def _runs(ours: _Corpus, theirs: _Corpus, values: Hashes) -> tuple[npt.NDArray[np.float64], Int]:
+    """Of each of our texts: the share of its 8-word runs found in theirs, and its longest shared run (0 if below 8)."""
+    shared = _Shared.find(ours, theirs, RUN_WORDS, values)
+    all_runs = np.bincount(ours.sequences(RUN_WORDS, values)[1], minlength=len(ours))
+    hits = np.bincount(shared.ours, minlength=len(ours))
+    contained = np.where(all_runs > 0, hits / np.maximum(all_runs, 1), 0.0)
+    longest = np.zeros(len(ours), dtype=np.int64)
+    rows = np.unique(shared.ours)
+    longest[rows] = RUN_WORDS
+    high = int(ours.lengths.max(initial=0)) + 1
+    _lengthen(ours, theirs, rows, np.unique(shared.theirs), RUN_WORDS, high, longest, values)
+    return contained, longest
+
+
+def _lengthen(
+    ours: _Corpus, theirs: _Corpus, rows: Int, records: Int, low: int, high: int, longest: Int, values: Hashes
+) -> None:
+    """Bisects the longest shared run of ``rows``, known to be >= low and < high; writes it into ``longest``.
+
+    A text that shares n words in a row shares every smaller number, so rows that fail at the middle stay below it;
+    and only records that share something at the middle can share something longer.
+    """
+    if not len(rows) or high - low <= 1:
+        return
+    middle = min(2 * low, (low + high) // 2)
+    shared = _Shared.find(ours.take(rows), theirs.take(records), middle, values)
+    alive = np.zeros(len(rows), dtype=bool)
+    alive[shared.ours] = True
+    longest[rows[alive]] = middle
+    _lengthen(ours, theirs, rows[alive], records[np.unique(shared.theirs)], middle, high, longest, values)
+    _lengthen(ours, theirs, rows[~alive], records, low, middle, longest, values)
+
+
+@dataclass(frozen=True, eq=False)
+class _Shared:
+    """Runs of words that occur in both: the text number of each such run, on either side."""
+
+    ours: Int
+    theirs: Int
+
+    @staticmethod
+    def find(ours: _Corpus, theirs: _Corpus, length: int, values: Hashes) -> _Shared:
+        mine, my_text = ours.sequences(length, values)
+        other, other_text = theirs.sequences(length, values)
+        known = np.sort(mine)  # the synthetic side: usually the smaller by far
+        in_known = _members(other, known)
+        return _Shared(my_text[_members(mine, np.sort(other[in_known]))], other_text[in_known])
+
+
+def _members(hashes: Hashes, ordered: Hashes) -> npt.NDArray[np.bool_]:
+    if not len(ordered):
+        return np.zeros(len(hashes), dtype=bool)
+    at = np.minimum(np.searchsorted(ordered, hashes), len(ordered) - 1)
+    found: npt.NDArray[np.bool_] = ordered[at] == hashes
+    return found
+
+
+def _resembling(ours: _Corpus, theirs: _Corpus) -> npt.NDArray[np.bool_]:
+    """Which of our texts have a Jaccard index >= JACCARD with a record, over pairs of neighbouring words (ends too).
+
+    Pairs and not single words: they tell a rewritten sentence from one that merely has the same subject. Two sets
+    with that index must meet within their rarest n - ceil(JACCARD n) + 1 members (prefix filtering, Chaudhuri et al.
+    2006), so only those are joined, and the common pairs, which would cost nearly everything, never are.
+    """
+    found = np.zeros(len(ours), dtype=bool)
+    if not len(ours.tokens) or not len(theirs.tokens):
+        return found
+    first, second = _pair_matrices(ours, theirs)
+    size_ours, size_theirs = np.diff(first.indptr), np.diff(second.indptr)
+    other = _rarest(second).T.tocsr()
+    prefix = _rarest(first)
+    for start in range(0, len(ours), _BLOCK_ROWS):
+        met = (prefix[start : start + _BLOCK_ROWS] @ other).tocoo()
+        row, column = start + met.row.astype(np.int64), met.col.astype(np.int64)
+        small, large = np.minimum(size_ours[row], size_theirs[column]), np.maximum(size_ours[row], size_theirs[column])
+        possible = small >= JACCARD * large
+        row, column = row[possible], column[possible]
+        for part in range(0, len(row), _PAIRS):
+            i, j = row[part : part + _PAIRS], column[part : part + _PAIRS]
+            common = first[i].multiply(second[j]).sum(axis=1)
+            found[i[common >= JACCARD * (size_ours[i] + size_theirs[j] - common)]] = True
+    return found
+
+
+def _rarest(matrix: Any) -> Any:
+    """Each row's rarest n - ceil(JACCARD n) + 1 members; columns are numbered by rarity and sorted."""
+    from scipy.sparse import csr_array
+
+    sizes = np.diff(matrix.indptr)
+    keep = np.where(sizes > 0, sizes - np.ceil(JACCARD * sizes - 1e-9).astype(np.int64) + 1, 0)
+    position = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], sizes)
+    kept = position < np.repeat(keep, sizes)
+    pointers = np.concatenate(([0], np.cumsum(keep)))
+    return csr_array((matrix.data[kept], matrix.indices[kept], pointers), shape=matrix.shape)
+
+
+def _pair_matrices(ours: _Corpus, theirs: _Corpus) -> tuple[Any, Any]:
+    """Two binary matrices, texts by pairs; the rarest pair is column 0."""
+    from scipy.sparse import csr_array
+
+    pairs, texts = zip(_neighbours(ours), _neighbours(theirs), strict=True)
+    _, columns, counts = np.unique(np.concatenate(pairs), return_inverse=True, return_counts=True)
+    rank = np.empty(len(counts), dtype=np.int64)
+    rank[np.argsort(counts, kind="stable")] = np.arange(len(counts))
+    columns = rank[columns]
+    matrices = []
+    for corpus, text, part in zip((ours, theirs), texts, np.split(columns, [len(pairs[0])]), strict=True):
+        matrix = csr_array((np.ones(len(part), dtype=np.float32), (text, part)), shape=(len(corpus), len(counts)))
+        matrix.sum_duplicates()
+        matrix.sort_indices()
+        matrix.data[:] = 1.0
+        matrices.append(matrix)
+    return matrices[0], matrices[1]
+
+
+def _neighbours(corpus: _Corpus) -> tuple[Int, Int]:
+    """Codes of all pairs of neighbouring words, with a mark before the first and after the last, and their texts."""
+    lengths = corpus.lengths
+    some = np.flatnonzero(lengths)
+    end = np.int64(1) << 31
+    padded = np.full(int((lengths[some] + 2).sum()), end - 1, dtype=np.int64)
+    text = np.repeat(some, lengths[some] + 2)
+    offsets = np.concatenate(([0], np.cumsum(lengths[some] + 2)))[:-1]
+    inner = np.ones(len(padded), dtype=bool)
+    inner[offsets] = False
+    inner[offsets + lengths[some] + 1] = False
+    padded[inner] = corpus.tokens
+    within = text[1:] == text[:-1]
+    return (padded[:-1] * end + padded[1:])[within], text[:-1][within]

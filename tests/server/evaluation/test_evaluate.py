@@ -1,0 +1,117 @@
+import io
+import json
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from common.errors import ConfigurationError
+from server import outputs
+from server.evaluation.evaluate import evaluate
+from server.pool import Sample
+
+TOPICS = {"chest": ["heart", "pressure", "chest", "arm"], "ankle": ["foot", "twisted", "swollen", "ankle"]}
+FILLER = ["today", "patient", "says", "since", "morning", "worse", "walking", "quiet"]
+
+
+def bag_of_words(texts):
+    known = sorted({word for row in TOPICS.values() for word in row} | set(FILLER))
+    x = np.array([[text.split().count(word) for word in known] for text in texts], dtype=np.float32) + 1e-3
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def notes(count, seed):
+    rng = np.random.default_rng(seed)
+    rows = []
+    for index in range(count):
+        label = list(TOPICS)[index % 2]
+        chosen = [*rng.choice(TOPICS[label], 3), *rng.choice(FILLER, int(rng.integers(4, 9)))]
+        rows.append((" ".join(map(str, chosen)), label))
+    return rows
+
+
+def write(path, rows, label="label"):
+    path.write_text("".join(json.dumps({"text": t, label: y}) + "\n" for t, y in rows))
+    return path
+
+
+@pytest.fixture
+def run(tmp_path):
+    outputs.write_corpus(tmp_path / "run", [Sample(t, y, "ngram", 0, "zero_shot") for t, y in notes(120, 0)])
+    write(tmp_path / "test.jsonl", notes(80, 1))
+    write(tmp_path / "train.jsonl", notes(60, 2))
+    return tmp_path
+
+
+def test_a_whole_evaluation(run):
+    private = [*notes(40, 3), (notes(120, 0)[4][0], "chest")]
+    write(run / "private.jsonl", private)
+    report = evaluate(
+        run / "run",
+        test=run / "test.jsonl",
+        train_private=run / "train.jsonl",
+        overlap=run / "private.jsonl",
+        embed=bag_of_words,
+        head="linear",
+    )
+    assert [each.data for each in report.trained] == ["synthetic", "private data only, no privacy"]
+    assert all(each.scores.accuracy > 0.95 for each in report.trained)
+    assert [each.rows for each in report.distances] == [80, 60]
+    assert report.distances[0].frechet < 0.2
+    assert report.distances[0].label == 0
+    assert 5 in report.overlap.verbatim
+    loaded = json.loads(report.to_json())
+    assert loaded["private"] is False
+    assert "not private" in loaded["notice"]
+    assert loaded["task_models"][0]["macro_f1"] > 0.95
+    assert loaded["overlap"]["verbatim"]["count"] == len(report.overlap.verbatim)
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(report.render())
+    shown = console.export_text()
+    assert "not private" in shown
+    assert "macro-F1" in shown
+    assert not any(text in shown + report.to_json() for text, _ in private + notes(80, 1))
+
+
+def test_without_labels_there_is_no_task_model_but_the_distances_stand(run):
+    outputs.write_corpus(run / "plain", [Sample(t, "", "ngram", 0, "zero_shot") for t, _ in notes(50, 0)])
+    report = evaluate(run / "plain", test=run / "test.jsonl", embed=bag_of_words, label_field=None)
+    assert report.trained == ()
+    assert report.distances[0].label is None
+    assert "no task model" in report.notes[0]
+    report = evaluate(run / "plain", test=run / "test.jsonl", embed=bag_of_words)
+    assert "fewer than two labels" in report.notes[0]
+
+
+def test_a_label_nobody_wrote_is_named(run):
+    write(run / "test.jsonl", [*notes(20, 1), ("quiet heart", "fever")])
+    report = evaluate(run / "run", test=run / "test.jsonl", embed=bag_of_words, head="linear")
+    assert any("fever" in note for note in report.notes)
+
+
+def test_markup_in_a_label_is_shown_not_interpreted(run):
+    rows = [(t, f"[red]{y}[/red]") for t, y in notes(40, 0)]
+    outputs.write_corpus(run / "run", [Sample(t, y, "ngram", 0, "zero_shot") for t, y in rows])
+    write(run / "test.jsonl", rows)
+    report = evaluate(run / "run", test=run / "test.jsonl", embed=bag_of_words, head="linear")
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(report.render())
+    assert "[red]chest[/red]" in console.export_text()
+
+
+def test_tiny_sets_give_gaps_instead_of_crashes(run):
+    write(run / "test.jsonl", notes(2, 1))
+    report = evaluate(run / "run", test=run / "test.jsonl", embed=bag_of_words, head="linear")
+    assert json.loads(report.to_json())["distances"][0]["precision"] is None
+
+
+def test_missing_pieces_are_named(run):
+    with pytest.raises(ConfigurationError, match="no such folder"):
+        evaluate(run / "nowhere", test=run / "test.jsonl", embed=bag_of_words)
+    (run / "begun").mkdir()
+    with pytest.raises(ConfigurationError, match="has not finished"):
+        evaluate(run / "begun", test=run / "test.jsonl", embed=bag_of_words)
+    with pytest.raises(ConfigurationError, match=r"gone\.jsonl"):
+        evaluate(run / "run", test=run / "gone.jsonl", embed=bag_of_words)
+    with pytest.raises(ConfigurationError, match="label column"):
+        evaluate(run / "run", test=run / "test.jsonl", embed=bag_of_words, label_field="labels")

@@ -1,0 +1,51 @@
+import numpy as np
+import pytest
+
+from common.errors import ConfigurationError
+from server.evaluation.fine_tuning import FineTuning, fine_tune
+
+GOOD = ["warm calm kind", "kind calm", "warm kind calm calm", "calm warm"]
+BAD = ["cold loud rude", "rude loud", "cold rude loud loud", "loud cold"]
+
+
+@pytest.fixture(scope="module")
+def tiny_bert(tmp_path_factory):
+    from transformers import BertConfig, BertModel, BertTokenizer
+
+    folder = tmp_path_factory.mktemp("bert")
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "warm", "calm", "kind", "cold", "loud", "rude"]
+    (folder / "vocab.txt").write_text("\n".join(vocabulary))
+    BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    BertModel(BertConfig(vocab_size=len(vocabulary), **shape)).save_pretrained(folder)
+    return folder
+
+
+def test_learns_and_repeats_itself(tiny_bert):
+    settings = FineTuning(tiny_bert, epochs=6, batch=8, learning_rate=2e-2)
+    texts, labels = (GOOD + BAD) * 6, (["good"] * 4 + ["bad"] * 4) * 6
+    model = fine_tune(texts, labels, settings, seed=1)
+    assert model.predict(["kind warm", "rude cold"]) == ["good", "bad"]
+    assert model.probabilities(texts[:3]).shape == (3, 2)
+    again = fine_tune(texts, labels, settings, seed=1)
+    assert np.array_equal(model.probabilities(texts), again.probabilities(texts))
+    assert model.predict([]) == []
+
+
+def test_weights_reach_the_loss(tiny_bert):
+    settings = FineTuning(tiny_bert, epochs=6, batch=8, learning_rate=2e-2)
+    texts = (GOOD + BAD) * 6
+    labels = (["good"] * 4 + ["bad"] * 4) * 6
+    swapped = ["bad" if label == "good" else "good" for label in labels]
+    weights = np.concatenate([np.full(len(texts), 0.01), np.ones(len(texts))])
+    model = fine_tune(texts * 2, labels + swapped, settings, weights=weights, seed=1)
+    assert model.predict(["kind warm", "rude cold"]) == ["bad", "good"]
+
+
+def test_says_what_is_wrong_with_the_folder(tmp_path):
+    with pytest.raises(ConfigurationError, match="no such folder"):
+        fine_tune(["a", "b"], ["x", "y"], FineTuning(tmp_path / "none"))
+    with pytest.raises(ConfigurationError, match="not a usable transformers model"):
+        fine_tune(["a", "b"], ["x", "y"], FineTuning(tmp_path))
+    with pytest.raises(ConfigurationError, match="1 different"):
+        fine_tune(["a", "b"], ["x", "x"], FineTuning(tmp_path))

@@ -1,0 +1,90 @@
+import itertools
+
+import numpy as np
+import pytest
+import scipy.linalg
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from server.evaluation import metrics
+
+
+def cloud(rows, width=12, shift=0.0, scale=1.0, seed=0):
+    rng = np.random.default_rng(seed)
+    return (shift + scale * rng.normal(size=(rows, width))).astype(np.float32)
+
+
+def test_frechet_distance_equals_the_textbook_formula():
+    a, b = cloud(500), cloud(500, shift=0.3, scale=1.4, seed=1) @ np.diag(np.linspace(0.5, 2, 12)).astype(np.float32)
+    cov_a, cov_b = np.cov(a.astype(np.float64), rowvar=False), np.cov(b.astype(np.float64), rowvar=False)
+    root = scipy.linalg.sqrtm(cov_a @ cov_b).real
+    means = ((a.mean(0, dtype=np.float64) - b.mean(0, dtype=np.float64)) ** 2).sum()
+    assert metrics.frechet_distance(a, b) == pytest.approx(means + np.trace(cov_a + cov_b - 2 * root), rel=1e-6)
+
+
+@pytest.mark.parametrize("rows", [2, 10, 63, 64, 65, 200])
+def test_frechet_distance_of_a_set_to_itself_is_zero_also_with_fewer_rows_than_dimensions(rows):
+    a = cloud(rows, width=64)
+    assert metrics.frechet_distance(a, a[::-1]) < 1e-9
+    assert metrics.frechet_distance(a, a + np.float32(1)) == pytest.approx(64, rel=1e-5)
+
+
+def test_frechet_distance_refuses_unequal_sizes():
+    with pytest.raises(ValueError, match="bias"):
+        metrics.frechet_distance(cloud(10), cloud(11))
+    a, b = metrics.equal_rows(cloud(10), cloud(25), seed=4)
+    assert len(a) == len(b) == 10
+    assert metrics.equal_rows(cloud(10), cloud(25), rows=7)[0].shape == (7, 12)
+    with pytest.raises(ValueError, match="cannot draw"):
+        metrics.equal_rows(cloud(10), cloud(25), rows=11)
+
+
+def test_precision_recall_against_a_plain_loop(monkeypatch):
+    monkeypatch.setattr(metrics, "BLOCK_ROWS", 7)  # the blocks' seams are what can go wrong
+    a, b = cloud(40, width=3), cloud(40, width=3, shift=0.8, scale=0.7, seed=1)
+
+    def covered(points, balls):
+        radius = [sorted(np.linalg.norm(x - y) for j, y in enumerate(balls) if j != i)[2] for i, x in enumerate(balls)]
+        return np.mean([any(np.linalg.norm(p - c) <= r for c, r in zip(balls, radius, strict=True)) for p in points])
+
+    found = metrics.precision_recall(a, b)
+    assert found.precision == pytest.approx(covered(a, b))
+    assert found.recall == pytest.approx(covered(b, a))
+
+
+def test_precision_and_recall_tell_collapse_from_noise():
+    real = cloud(300, width=4)
+    collapsed = real[:5].repeat(60, axis=0) + cloud(300, width=4, scale=1e-3, seed=3)
+    found = metrics.precision_recall(collapsed, real)
+    assert found.precision > 0.95
+    assert found.recall < 0.1
+    far = metrics.precision_recall(real + 50, real)
+    assert (far.precision, far.recall) == (0, 0)
+
+
+def test_duplicates_do_not_hide_a_point_from_itself():
+    points = np.zeros((6, 3), dtype=np.float32)
+    assert metrics.precision_recall(points, points).precision == 1
+
+
+@given(st.integers(2, 9), st.integers(0, 1000))
+@settings(max_examples=25, deadline=None)
+def test_self_similarity_is_the_mean_over_pairs(rows, seed):
+    x = np.random.default_rng(seed).normal(size=(rows, 4))
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    pairs = [float(a @ b) for a, b in itertools.combinations(unit, 2)]
+    assert metrics.self_similarity(x) == pytest.approx(np.mean(pairs), abs=1e-12)
+
+
+def test_divergences():
+    from scipy.spatial.distance import jensenshannon
+
+    assert metrics.jensen_shannon([3, 1, 0], [1, 1, 5]) == pytest.approx(
+        jensenshannon([3, 1, 0], [1, 1, 5], base=2) ** 2
+    )
+    assert metrics.jensen_shannon([2, 4], [1, 2]) == 0
+    assert metrics.length_divergence(["one two"], ["three four"]) == 0
+    assert metrics.length_divergence(["one two"], ["word " * 5000]) == 1
+    assert metrics.label_divergence(["a", "a"], ["a", "b"]) == pytest.approx(metrics.jensen_shannon([2, 0], [1, 1]))
+    with pytest.raises(ValueError, match="not all zero"):
+        metrics.jensen_shannon([0, 0], [1, 2])

@@ -1,0 +1,112 @@
+import random
+
+import numpy as np
+import pytest
+
+from server.evaluation import overlap
+from server.evaluation.overlap import find_overlap, words
+
+NOTE = (
+    "Patient arrived by ambulance at four with crushing chest pain that had started an hour before while she was "
+    "gardening and it did not ease with rest or with the spray"
+)
+
+
+def test_verbatim_after_folding_case_width_punctuation_and_space():
+    found = find_overlap(
+        ["nothing alike", NOTE.upper().replace(" ", " \n") + "!!", "ＣＨＥＳＴ pain"], [NOTE, "chest, pain"]
+    )
+    assert found.verbatim == (2, 3)
+    assert found.near_verbatim == found.shared_run == ()
+    assert found.longest_run == len(words(NOTE))
+
+
+def test_one_changed_word_is_near_verbatim():
+    assert find_overlap([NOTE.replace("ambulance", "taxi")], [NOTE]).near_verbatim == (1,)
+    short = "how do I activate my new card today"
+    assert find_overlap([short.replace("new", "old")], [short]).near_verbatim == (1,)
+
+
+def test_a_copied_passage_in_a_new_text_is_a_shared_run():
+    passage = " ".join(words(NOTE)[5:15])
+    text = (
+        "totally new words were written here by nobody in particular and then " + passage + " prior to more new words "
+    )
+    found = find_overlap([text + "which follow on and on without end until the text is long enough"], [NOTE])
+    assert found.shared_run == (1,)
+    assert found.runs == {1: 10}
+    assert find_overlap([" ".join(words(NOTE)[5:12])], [NOTE]).runs == {}  # seven words: below what counts
+
+
+def test_a_text_stitched_from_several_records_is_near_verbatim():
+    first, second = [f"a{k}" for k in range(40)], [f"b{k}" for k in range(40)]
+    found = find_overlap([" ".join(first[:20] + second[:20])], [" ".join(first), " ".join(second)])
+    assert found.near_verbatim == (1,)  # 26 of its 33 eight-word runs, though at most half of its pairs with one record
+    assert found.longest_run == 20
+
+
+def test_runs_do_not_cross_the_border_of_two_records():
+    assert find_overlap(["a b c d e f g h"], ["a b c d", "e f g h"]).runs == {}
+
+
+def test_longest_runs_and_resemblance_equal_a_plain_search():
+    rng = random.Random(3)
+    alphabet = [f"w{k}" for k in range(4)]  # few words: long accidental runs, hashes under pressure
+    theirs = [[rng.choice(alphabet) for _ in range(rng.randrange(0, 60))] for _ in range(40)]
+    ours = [[rng.choice(alphabet) for _ in range(rng.randrange(0, 60))] for _ in range(30)]
+    for index in range(12):  # and some copies of every length
+        source = rng.choice(theirs)
+        start = rng.randrange(0, max(1, len(source)))
+        ours[index] += source[start : start + rng.randrange(1, 60)]
+
+    def longest(a, b):
+        best, previous = 0, [0] * (len(b) + 1)
+        for x in a:
+            row = [0] * (len(b) + 1)
+            for j, y in enumerate(b):
+                row[j + 1] = previous[j] + 1 if x == y else 0
+            best, previous = max(best, *row), row
+        return best
+
+    def pairs(tokens):
+        marked = ["^", *tokens, "$"]
+        return set(zip(marked, marked[1:], strict=False)) if tokens else set()
+
+    def alike(a, b):
+        return bool(a and b) and len(a & b) / len(a | b) >= overlap.JACCARD
+
+    vocabulary = {}
+    left = overlap._Corpus.read([" ".join(row) for row in ours], vocabulary)
+    right = overlap._Corpus.read([" ".join(row) for row in theirs], vocabulary)
+    found = find_overlap([" ".join(row) for row in ours], [" ".join(row) for row in theirs])
+    expected = {i + 1: n for i, a in enumerate(ours) if (n := max(longest(a, b) for b in theirs)) >= overlap.RUN_WORDS}
+    assert found.runs == expected
+    assert max(expected.values()) > 20
+    resembling = [any(alike(pairs(a), pairs(b)) for b in theirs) for a in ours]
+    assert overlap._resembling(left, right).tolist() == resembling
+    assert 0 < sum(resembling) < len(ours)
+
+
+@pytest.mark.parametrize(("synthetic", "private"), [([], [NOTE]), ([NOTE], []), ([""], ["..."]), (["?!"], [NOTE])])
+def test_empty_sides_overlap_in_nothing(synthetic, private):
+    found = find_overlap(synthetic, private)
+    assert found.verbatim == found.near_verbatim == found.shared_run == ()
+    assert found.rows == len(synthetic)
+
+
+def test_scripts_without_spaces_are_compared_by_character():
+    assert len(words("患者は胸痛を訴えた")) == 9
+    assert find_overlap(["患者は胸痛を訴えて来院した"], ["昨日、患者は胸痛を訴えて来院"]).runs == {1: 11}
+
+
+def test_the_report_holds_no_word_of_either_file():
+    shown = str(find_overlap([NOTE], [NOTE]).as_dict()) + repr(find_overlap([NOTE], [NOTE]))
+    assert not any(word in shown for word in ("ambulance", "gardening", "spray"))
+
+
+def test_thousands_of_texts_take_seconds():
+    rng = np.random.default_rng(0)
+    draw = rng.zipf(1.3, size=(6000, 40)) % 5000
+    texts = [" ".join(f"w{k}" for k in row) for row in draw]
+    found = find_overlap(texts[:3000], texts[2990:])
+    assert found.verbatim == tuple(range(2991, 3001))

@@ -1,0 +1,142 @@
+import numpy as np
+import pytest
+
+from common.errors import ConfigurationError
+from server.evaluation import task_model
+from server.evaluation.scores import score
+
+
+def clusters(rows, classes=3, width=16, spread=0.15, seed=0, flips=0.0):
+    rng = np.random.default_rng(seed)
+    centres = np.random.default_rng(99).normal(size=(classes, width))
+    centres /= np.linalg.norm(centres, axis=1, keepdims=True)
+    y = rng.integers(classes, size=rows)
+    x = centres[y] + spread * rng.normal(size=(rows, width))
+    x = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+    wrong = rng.random(rows) < flips
+    told = np.where(wrong, rng.integers(classes, size=rows), y)
+    return x, [f"c{k}" for k in told], [f"c{k}" for k in y]
+
+
+@pytest.mark.parametrize("head", task_model.HEADS)
+def test_learns_separable_classes_and_is_deterministic(head):
+    x, labels, _ = clusters(300)
+    test_x, test_labels, _ = clusters(200, seed=1)
+    model = task_model.train(x, labels, head=head, seed=3)
+    assert task_model.evaluate(model, test_x, test_labels).accuracy > 0.97
+    probabilities = model.probabilities(test_x)
+    assert probabilities.shape == (200, 3)
+    assert np.allclose(probabilities.sum(axis=1), 1)
+    again = task_model.train(x, labels, head=head, seed=3)
+    assert np.array_equal(again.probabilities(test_x), probabilities)
+
+
+def test_global_random_state_is_left_alone():
+    import torch
+
+    torch.manual_seed(5)
+    np.random.seed(5)
+    before = torch.random.get_rng_state().clone(), np.random.get_state()[1].copy()
+    threads = torch.get_num_threads()
+    x, labels, _ = clusters(80)
+    task_model.train(x, labels, head="mlp")
+    assert torch.equal(before[0], torch.random.get_rng_state())
+    assert np.array_equal(before[1], np.random.get_state()[1])
+    assert torch.get_num_threads() == threads
+
+
+def test_linear_head_is_the_regularised_optimum():
+    from sklearn.linear_model import LogisticRegression
+
+    x, labels, _ = clusters(400, spread=0.5)
+    model = task_model.train(x, labels, head="linear")
+    reference = LogisticRegression(C=model.strength, max_iter=5000, tol=1e-8).fit(x, labels)
+    assert np.abs(model.probabilities(x) - reference.predict_proba(x)).max() < 0.01
+
+
+def test_strength_follows_the_noise():
+    x, labels, _ = clusters(600, spread=0.3, flips=0.6)
+    noisy = task_model.train(x, labels, head="linear")
+    x, labels, _ = clusters(600, spread=0.05)
+    clean = task_model.train(x, labels, head="linear")
+    assert noisy.strength < clean.strength
+
+
+def test_auto_takes_the_head_that_validates_better():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(800, 8)).astype(np.float32)
+    labels = ["odd" if a * b > 0 else "even" for a, b in x[:, :2]]  # no linear head can do this
+    assert isinstance(task_model.train(x, labels, head="auto"), task_model.MLPHead)
+    x, labels, _ = clusters(60, spread=0.5, flips=0.5, width=64)
+    assert isinstance(task_model.train(x, labels, head="auto"), task_model.LinearHead)
+
+
+@pytest.mark.parametrize("head", ["linear", "mlp"])
+def test_weights_decide_whom_to_believe(head):
+    x, right, _ = clusters(200)
+    wrong = ["c1" if label == "c0" else "c0" if label == "c1" else label for label in right]
+    weights = np.concatenate([np.full(200, 1.0), np.full(200, 0.02)])
+    trust_right = task_model.train(np.vstack([x, x]), right + wrong, weights=weights, head=head)
+    trust_wrong = task_model.train(np.vstack([x, x]), right + wrong, weights=weights[::-1] * 7, head=head)
+    test_x, test_labels, _ = clusters(200, seed=1)
+    assert task_model.evaluate(trust_right, test_x, test_labels).accuracy > 0.9
+    assert task_model.evaluate(trust_wrong, test_x, test_labels).accuracy < 0.5
+
+
+def test_zero_weight_rows_do_not_count():
+    x, labels, _ = clusters(100)
+    noise = np.random.default_rng(1).permutation(labels).tolist()
+    weights = np.concatenate([np.ones(100), np.zeros(100)])
+    model = task_model.train(np.vstack([x, x]), labels + noise, weights=weights, head="linear")
+    test_x, test_labels, _ = clusters(200, seed=1)
+    assert task_model.evaluate(model, test_x, test_labels).accuracy > 0.95
+
+
+def test_a_class_of_one_text_and_tiny_sets_work():
+    x = np.eye(4, dtype=np.float32)
+    for head in task_model.HEADS:
+        model = task_model.train(x[:2], ["a", "b"], head=head)
+        assert task_model.predict(model, x[:2]) == ["a", "b"]
+        model = task_model.train(x, ["a", "a", "a", "b"], head=head)
+        assert set(model.labels) == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"labels": ["a"] * 10}, "needs two"),
+        ({"labels": ["a", "b"]}, "2 labels"),
+        ({"weights": np.ones(3)}, "weights of shape"),
+        ({"weights": np.full(10, np.nan)}, "weights of shape"),
+        ({"weights": np.zeros(10)}, "weights of shape"),
+        ({"weights": -np.ones(10)}, "weights of shape"),
+        ({"head": "svm"}, "unknown"),
+    ],
+)
+def test_refuses_what_it_cannot_train_on(arguments, problem):
+    given = {"labels": ["a", "b"] * 5, **arguments}
+    with pytest.raises(ConfigurationError, match=problem):
+        task_model.train(np.zeros((10, 4), dtype=np.float32), **given)
+
+
+def test_scores_agree_with_scikit_learn():
+    from sklearn import metrics
+
+    rng = np.random.default_rng(2)
+    true = rng.choice(["a", "b", "c"], size=200, p=[0.7, 0.2, 0.1]).tolist()
+    predicted = rng.choice(["a", "b", "c", "d"], size=200).tolist()
+    scores = score(true, predicted)
+    assert scores.accuracy == pytest.approx(metrics.accuracy_score(true, predicted))
+    assert scores.macro_f1 == pytest.approx(metrics.f1_score(true, predicted, average="macro", zero_division=0))
+    with pytest.warns(UserWarning, match="not in y_true"):
+        balanced = metrics.balanced_accuracy_score(true, predicted)
+    assert scores.balanced_accuracy == pytest.approx(balanced)
+    assert np.array_equal(scores.confusion, metrics.confusion_matrix(true, predicted))
+
+
+def test_an_unseen_test_label_is_an_error_not_a_crash():
+    x, labels, _ = clusters(100)
+    model = task_model.train(x, labels, head="linear")
+    scores = task_model.evaluate(model, x[:4], ["new", "new", *labels[2:4]])
+    assert scores.accuracy == 0.5
+    assert "new" in scores.labels
