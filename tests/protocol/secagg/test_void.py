@@ -1,0 +1,113 @@
+"""Void certificates: when an attempt can never be opened any more, and who may say so."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from common.errors import PrivacyRefusal
+from protocol.messages import secagg_pb2 as wire
+from protocol.secagg.coordinator import SumAborted, check_void_certificate, is_void
+from protocol.secagg.messages import advertise_request
+from protocol.secagg.parameters import SumParameters
+from protocol.secagg.party import PartyMachine
+from protocol.secagg.transitions import Phase, Stage
+from protocol.secagg.void import statements_needed
+from tests.doubles.secagg import drive, identity_of, names_of, open_parties, open_party, parameters_of, secrets_of
+
+
+def aborted_at(parameters: SumParameters, stage: Stage) -> dict[str, PartyMachine]:
+    """Machines of an attempt whose every reply from ``stage`` on was lost."""
+    parties = open_parties(parameters)
+    with pytest.raises(SumAborted):
+        drive(parameters, parties, lambda name, at: at >= stage)
+    return parties
+
+
+@pytest.mark.parametrize("stage", [Stage.ADVERTISE, Stage.SHARE, Stage.MASK, Stage.CONSISTENCY, Stage.UNMASK])
+def test_enough_statements_make_an_attempt_void(stage: Stage) -> None:
+    parameters = parameters_of(10)
+    parties = aborted_at(parameters, stage)
+    # n - T + c = 10 - 6 + 1: more than five.
+    assert statements_needed(parameters) == 6
+    statements = {name: parties[name].void_statement().payload for name in names_of(10)[:6]}
+    assert is_void(parameters, statements)
+    check_void_certificate(parameters, statements)
+    statements.pop("p00")
+    assert not is_void(parameters, statements)
+    with pytest.raises(PrivacyRefusal, match="5 parties sign that they released no share, 6 are needed"):
+        check_void_certificate(parameters, statements)
+
+
+def test_a_statement_tombstones_and_erases() -> None:
+    parameters = parameters_of(10, sigma=90.0)
+    machine = aborted_at(parameters, Stage.CONSISTENCY)["p01"]
+    statement = machine.void_statement()
+    assert not statement.charge
+    assert machine.phase is Phase.TOMBSTONED
+    snapshot = machine.snapshot()
+    assert not any(secret in snapshot for secret in secrets_of(parameters, "p01").values())
+    with pytest.raises(PrivacyRefusal, match="the coordinator asked to void"):
+        machine.receive(advertise_request(parameters))
+    restored = PartyMachine.restore(parameters, "p01", identity_of("p01"), snapshot)
+    assert restored.void_statement() == statement
+
+
+def test_a_party_that_never_took_part_can_say_so() -> None:
+    parameters = parameters_of(10)
+    assert open_party(parameters, "p01").void_statement().payload
+
+
+def test_no_statement_after_shares_were_released() -> None:
+    parameters = parameters_of(10)
+    parties = open_parties(parameters)
+    drive(parameters, parties)
+    with pytest.raises(PrivacyRefusal, match="has released shares of this attempt"):
+        parties["p01"].void_statement()
+    restored = PartyMachine.restore(parameters, "p01", identity_of("p01"), parties["p01"].snapshot())
+    with pytest.raises(PrivacyRefusal, match="has released shares of this attempt"):
+        restored.void_statement()
+
+
+def test_in_direct_mode_the_vector_is_what_is_released() -> None:
+    parameters = parameters_of(4, tolerated_dropouts=0, colluders=2)
+    parties = open_parties(parameters)
+    with pytest.raises(SumAborted):
+        drive(parameters, parties, lambda name, at: at is Stage.MASK and name == "p03")
+    for name in names_of(3):
+        with pytest.raises(PrivacyRefusal, match="has released shares"):
+            parties[name].void_statement()
+        # Not even a failed check afterwards makes it eligible.
+        request = wire.Request(version=1, sid=parameters.sid, consistency=wire.ConsistencyRequest(survivors=b"\x01"))
+        with pytest.raises(PrivacyRefusal):
+            parties[name].receive(request.SerializeToString())
+        with pytest.raises(PrivacyRefusal, match="has released shares"):
+            parties[name].void_statement()
+    # p03's reply was lost on the way, which p03 cannot know; a party that was never asked can say so.
+    assert statements_needed(parameters) == 3
+
+
+def test_statements_of_other_sums_stages_or_hands_do_not_count() -> None:
+    parameters = parameters_of(10)
+    parties = aborted_at(parameters, Stage.MASK)
+    statements = {name: parties[name].void_statement().payload for name in names_of(10)[:6]}
+    other = dataclasses.replace(parameters, attempt=1)
+    assert not is_void(other, statements)
+    foreign = open_party(other, "p00").void_statement().payload
+    assert not is_void(parameters, {**statements, "p00": foreign})
+    assert not is_void(parameters, {**statements, "p00": statements["p01"]})
+    assert not is_void(parameters, {**statements, "p00": b"\xff"})
+    advert = open_party(parameters, "p00").advertise().payload
+    assert not is_void(parameters, {**statements, "p00": advert})
+    assert not is_void(parameters, {**{k: v for k, v in statements.items() if k != "p00"}, "stranger": b""})
+
+
+def test_on_the_regular_graph_released_shares_are_counted_by_neighbourhoods() -> None:
+    parameters = parameters_of(300, tolerated_dropouts=30, colluders=20)
+    plan = parameters.graph
+    assert plan is not None
+    needed = statements_needed(parameters)
+    assert needed >= 300 - parameters.threshold + 20 + 1
+    released = (300 - needed + 20) * plan.degree
+    assert released < 270 * plan.threshold
