@@ -1,0 +1,59 @@
+"""The tables are the protocol's order, and the diagrams in the documentation are the tables."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.messages import secagg_pb2 as wire
+from protocol.secagg.diagram import DOCUMENT, with_diagrams
+from protocol.secagg.transitions import (
+    COORDINATOR_RULES,
+    PARTY_RULES,
+    SECRETS,
+    Phase,
+    Stage,
+    coordinator_rule,
+    party_rule,
+)
+
+MODES = [frozenset({graph, way}) for graph in ("complete", "graph") for way in ("shares", "direct")]
+
+
+def test_documented_diagrams_are_drawn_from_the_tables() -> None:
+    document = DOCUMENT.read_text(encoding="utf-8")
+    assert with_diagrams(document) == document, "run python -m protocol.secagg.diagram"
+
+
+def test_stages_have_the_numbers_of_the_wire_format() -> None:
+    assert {stage.name: int(stage) for stage in Stage} == {
+        name: value for name, value in wire.Stage.items() if name != "UNKNOWN"
+    }
+
+
+@pytest.mark.parametrize("traits", MODES)
+def test_both_sides_go_through_the_same_rounds(traits: frozenset[str]) -> None:
+    rounds, stage = [], Stage.ADVERTISE
+    while stage is not None:
+        rounds.append(stage)
+        stage = coordinator_rule(stage, traits).then
+    phase = Phase.OPENED
+    for asked in rounds:
+        rule = party_rule(phase, asked, traits)
+        assert rule is not None
+        phase = rule.then
+    assert phase is Phase.DONE
+
+
+@pytest.mark.parametrize("traits", MODES)
+def test_no_rule_is_ambiguous_and_every_finished_party_has_erased_everything(traits: frozenset[str]) -> None:
+    seen = set()
+    for rule in PARTY_RULES:
+        if rule.traits <= traits:
+            assert (rule.phase, rule.stage) not in seen
+            seen.add((rule.phase, rule.stage))
+            assert rule.then is not Phase.DONE or set(rule.erases) == set(SECRETS)
+    assert sum(rule.charged for rule in PARTY_RULES if rule.traits <= traits) == 1
+    assert sum(rule.releases for rule in PARTY_RULES if rule.traits <= traits) == 1
+    assert len({rule.stage for rule in COORDINATOR_RULES if rule.traits <= traits}) == sum(
+        rule.traits <= traits for rule in COORDINATOR_RULES
+    )
