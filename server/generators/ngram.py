@@ -31,7 +31,7 @@ from server.generators.tokens import detokenise, ends_sentence, is_word, tokenis
 _MASKED = 0.5  # DPGA-TextSyn's rate
 _CROSS_CACHE = 0.8
 _TRIES = 6  # draws before a refused word is taken after all
-_COMMON = 0.1  # a word in more of the texts than this says nothing about them
+_COMMON = 0.2  # a word in more of the texts than this says nothing about them
 _LONGEST_WORDS = 2000
 
 
@@ -193,20 +193,20 @@ class NgramGenerator:
     def _walk(self, model: _Model, words: int, terms: list[list[int]], pull: _Pull, rng: Random) -> list[int]:
         """A text of about ``words`` words with every term in it.
 
-        It ends at the first sentence end from ``words`` on, or at an end that the model draws from 80 % of it on, and
+        It ends at the first sentence end from ``words`` on, or at an end that the model draws from 90 % of it on, and
         is cut at 125 %. An end drawn too early begins another sentence.
         """
         stop = self._ids.get(".", self._ids.get("!"))
         context = [START] * (self._order - 1)
         text: list[int] = []
-        written, since, sentence_end = 0, 0, 0
+        written, since, sentence_end, kept = 0, 0, 0, 0
         longest = words + max(2, words // 4)
-        pace = max(2, words // (len(terms) + 1))
+        pace = max(2.0, 0.8 * words / max(1, len(terms)))
         for _ in range(4 * longest + 40):
             term = self._next_term(model, context[-1], terms, since >= pace)
             if term is not None:
                 terms.remove(term)
-                drawn, since = term, 0
+                drawn, since = [*self._bridge(model, context, term[0], pull, rng), *term], 0
             else:
                 token = self._draw(model, context, pull, rng)
                 for _ in range(3 if written >= words and not terms else 0):
@@ -214,7 +214,7 @@ class NgramGenerator:
                         break
                     token = self._draw(model, context, pull, rng)
                 if token == END:
-                    if not terms and written >= 0.8 * words and text:
+                    if not terms and written >= 0.9 * words and text:
                         break
                     if text and stop is not None and not ends_sentence(self._surfaces[text[-1]]):
                         text.append(stop)
@@ -223,6 +223,7 @@ class NgramGenerator:
                 drawn = [token]
                 since += 1
             text += drawn
+            kept = kept if term is None else len(text)
             context = [*context, *drawn][-(self._order - 1) :]
             written += self._words(drawn)
             if ends_sentence(self._surfaces[text[-1]]):
@@ -232,18 +233,19 @@ class NgramGenerator:
             if written >= longest:
                 if terms:
                     text += [token for term in terms for token in term]
-                elif self._words(text[:sentence_end]) >= 0.6 * words:
+                    kept = len(text)
+                elif sentence_end >= kept and self._words(text[:sentence_end]) >= 0.6 * words:
                     text = text[:sentence_end]
                 break
-        return self._closed(model, text)
+        return self._closed(model, text, kept)
 
-    def _closed(self, model: _Model, text: list[int]) -> list[int]:
-        """Without what dangles at the end, and with a full stop where the corpus has one."""
+    def _closed(self, model: _Model, text: list[int], kept: int) -> list[int]:
+        """Without what dangles behind the first ``kept`` tokens, and with a full stop where the corpus has one."""
         stop = self._ids.get(".")
         if text and ends_sentence(self._surfaces[text[-1]]):
             return text
         ends = [END] if stop is None else [END, stop]
-        for length in range(len(text), max(0, len(text) - _TRIES), -1):
+        for length in range(len(text), max(kept, len(text) - _TRIES, 0), -1):
             if any(counts.follows(text[length - 1], end) for counts in model.counts for end in ends):
                 text = text[:length]
                 break
@@ -255,6 +257,14 @@ class NgramGenerator:
             if any(counts.follows(last, term[0]) for counts in model.counts):
                 return term
         return terms[0] if terms and due else None
+
+    def _bridge(self, model: _Model, context: list[int], target: int, pull: _Pull, rng: Random) -> list[int]:
+        """At most one word between the text and a term, where the corpus knows no direct way."""
+        ways = [context[-1], *(self._draw(model, context, pull, rng) for _ in range(_TRIES))]
+        for index, way in enumerate(ways):
+            if any(counts.follows(way, target) for counts in model.counts):
+                return [way] if index else []
+        return []
 
     def _refill(self, model: _Model, parent: Sequence[int], pull: _Pull, rng: Random) -> list[int]:
         """The parent with each token hidden with probability one half and drawn again, its right neighbour in view."""

@@ -197,7 +197,9 @@ class ReplayGenerator:
 
     @cached_property
     def _pool(self) -> Float:
-        return self._embedded(self._texts)
+        different = list(dict.fromkeys(self._texts))
+        place = {text: row for row, text in enumerate(different)}
+        return self._embedded(different)[[place[text] for text in self._texts]]
 
     @cached_property
     def _lengths(self) -> Float:

@@ -1,4 +1,4 @@
-"""A real HTTP server on this machine that speaks OpenAI's chat completions, and one that comes between and misbehaves."""
+"""A real HTTP server that speaks OpenAI's chat completions, and one that comes between and misbehaves."""
 
 from __future__ import annotations
 
@@ -79,7 +79,8 @@ class FaultProxy:
     """Passes requests on, but for those that a fault of ``faults`` meets first: one fault a request, in order.
 
     Faults: "pass"; ("status", number, headers); "cut" (headers and half of the body, then the connection ends);
-    "cut at once" (no byte); "garbage" (200 and no JSON); "not a completion" (200 and other JSON); ("slow", seconds).
+    "cut at once" (no byte); "garbage" (200 and half of a JSON); "page" (200 and HTML); "not a completion" (200 and
+    other JSON); ("slow", seconds).
     """
 
     def __init__(self, server: ChatServer, faults: list[Any]) -> None:

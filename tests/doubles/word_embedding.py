@@ -1,0 +1,21 @@
+"""An embedding that can be reasoned about: one fixed random direction a word, summed and normalised."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+DIMENSION = 64
+
+
+def embed(texts: Sequence[str]) -> npt.NDArray[np.float32]:
+    """float32 [n, 64] unit vectors; texts that share words are near each other."""
+    out = np.zeros((len(texts), DIMENSION))
+    for row, text in enumerate(texts):
+        for word in text.lower().replace(",", " ").replace(".", " ").split():
+            seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:8], "little")
+            out[row] += np.random.default_rng(seed).normal(size=DIMENSION)
+    return (out / np.maximum(np.linalg.norm(out, axis=1, keepdims=True), 1e-9)).astype(np.float32)

@@ -1,0 +1,148 @@
+"""Local models: a real, tiny Llama, loaded from a folder as a large one would be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import ConfigurationError, GenerationError
+from server.generators import Answer, GenerationRequest, TransformersSettings
+from server.generators.local_transformers import TransformersGenerator
+from tests.doubles.tiny_llama import save_tiny_llama
+
+PROMPTS = (
+    "Write a note.",
+    "The patient reports chest pain since this morning and",
+    "My",
+    "Reply with the text only: no",
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("models")
+    save_tiny_llama(root / "chat")
+    save_tiny_llama(root / "plain", chat=False, positions=64)
+    return root
+
+
+def local(folder: Path, path: str = "chat", **fields: Any) -> TransformersGenerator:
+    settings = TransformersSettings(
+        **{"name": "tiny", "kind": "transformers", "path": path, "device": "cpu", "max_new_tokens": 12, **fields}
+    )
+    return TransformersGenerator(settings, folder=folder)
+
+
+def asked(count: int = 8) -> list[GenerationRequest]:
+    return [GenerationRequest("zero_shot", "", PROMPTS[index % len(PROMPTS)], 1000 + index) for index in range(count)]
+
+
+def answers(generator: TransformersGenerator, requests: Sequence[GenerationRequest]) -> list[Answer]:
+    found = dict(generator.answer(requests))
+    assert sorted(found) == list(range(len(requests)))
+    assert all(isinstance(answer, Answer) for answer in found.values())
+    return [answer for _, answer in sorted(found.items()) if isinstance(answer, Answer)]
+
+
+def test_only_what_was_written_comes_back(folder: Path) -> None:
+    for path in ("chat", "plain"):
+        for request, answer in zip(asked(), answers(local(folder, path), asked()), strict=True):
+            assert request.prompt not in answer.text
+            assert "<|" not in answer.text
+            assert 0 < answer.completion_tokens <= 12
+            assert answer.note == ("" if answer.completion_tokens < 12 else answer.note)
+
+
+def test_prompts_go_through_the_chat_template_of_the_folder(folder: Path) -> None:
+    chat, plain = local(folder), local(folder, "plain")
+    tokenizer = chat._model()[1]
+    ids = chat._ids(tokenizer, "My card")
+    assert tokenizer.decode(ids) == "<|user|>My card<|end|><|assistant|>"
+    assert plain._model()[1].decode(plain._ids(plain._model()[1], "My card")) == "My card"
+    assert [answer.prompt_tokens for answer in answers(chat, asked(1))] == [len(chat._ids(tokenizer, PROMPTS[0]))]
+
+
+@pytest.mark.parametrize("path", ["chat", "plain"])
+def test_an_answer_depends_on_its_seed_and_not_on_its_batch(folder: Path, path: str) -> None:
+    together = answers(local(folder, path, batch_size=8), asked())
+    alone = answers(local(folder, path, batch_size=1), asked())
+    assert together == alone
+    reversed_ = answers(local(folder, path, batch_size=3), asked()[::-1])[::-1]
+    assert reversed_ == alone
+    again = [GenerationRequest("zero_shot", "", PROMPTS[0], seed) for seed in range(6)]
+    assert len({answer.text for answer in answers(local(folder, path), again)}) >= 5
+
+
+def test_temperature_zero_is_greedy(folder: Path) -> None:
+    import torch
+
+    generator = local(folder, temperature=0.0)
+    first, second = answers(generator, [GenerationRequest("zero_shot", "", PROMPTS[1], seed) for seed in (1, 2)])
+    assert first == second
+    model, tokenizer, _ = generator._model()
+    ids = generator._ids(tokenizer, PROMPTS[1])
+    for _ in range(first.completion_tokens):
+        logits = model(torch.tensor([ids])).logits[0, -1]
+        ids.append(int(logits.argmax()))
+    assert tokenizer.decode(ids[-first.completion_tokens :], skip_special_tokens=True) == first.text
+
+
+@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.5, 1.0), (1.0, 0.6)])
+def test_samples_follow_the_models_distribution(folder: Path, temperature: float, top_p: float) -> None:
+    import torch
+
+    generator = local(folder, temperature=temperature, top_p=top_p, max_new_tokens=1, batch_size=256)
+    model, tokenizer, _ = generator._model()
+    logits = model(torch.tensor([generator._ids(tokenizer, "My")])).logits[0, -1].detach() / temperature
+    probabilities, order = torch.softmax(logits, -1).sort(descending=True)
+    nucleus = int((probabilities.cumsum(0) < top_p).sum()) + 1 if top_p < 1 else len(order)
+    expected: Counter[str] = Counter()
+    for probability, token in zip(
+        probabilities[:nucleus] / probabilities[:nucleus].sum(), order[:nucleus], strict=True
+    ):
+        expected[tokenizer.decode([int(token)], skip_special_tokens=True)] += float(probability)
+    requests = [GenerationRequest("zero_shot", "", "My", seed) for seed in range(2048)]
+    drawn = Counter(answer.text for answer in answers(generator, requests))
+    assert set(drawn) <= set(expected)
+    for text, probability in expected.most_common(12):
+        # 5.5 standard deviations over 36 comparisons: a false alarm in less than one of 500 000 changes
+        assert abs(drawn[text] - 2048 * probability) < 5.5 * (2048 * probability * (1 - probability)) ** 0.5 + 1
+
+
+def test_a_prompt_that_does_not_fit_fails_alone(folder: Path) -> None:
+    generator = local(folder, "plain")
+    requests = [*asked(2), GenerationRequest("zero_shot", "", "word " * 200, 1)]
+    found = dict(generator.answer(requests))
+    assert isinstance(found[2], GenerationError)
+    assert "64" in str(found[2])
+    assert isinstance(found[0], Answer)
+    assert generator.counts == {"prompts_too_long": 1}
+
+
+def test_a_folder_without_a_model_is_refused_at_the_start(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"tiny: .*nowhere"):
+        local(folder, "nowhere")
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
+    with pytest.raises(ConfigurationError, match="cannot be loaded"):
+        list(local(tmp_path, ".").answer(asked(1)))
+
+
+def test_a_gpu_that_is_not_there_is_named(folder: Path) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        assert answers(local(folder, device="auto"), asked(3))
+    else:
+        with pytest.raises(ConfigurationError, match="no GPU"):
+            list(local(folder, device="cuda").answer(asked(1)))
+
+
+def test_nothing_asked_loads_nothing(folder: Path) -> None:
+    generator = local(folder)
+    generator.observe(asked(1), [Answer("x")])
+    assert list(generator.answer([])) == []
+    assert generator._loaded is None

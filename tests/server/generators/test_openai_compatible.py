@@ -1,0 +1,352 @@
+"""The endpoint generator against a real HTTP server and one that misbehaves."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from common.errors import ConfigurationError, GenerationError
+from server.generators import Answer, BudgetExhausted, GenerationRequest, OpenAISettings, build
+from server.generators.openai_compatible import OpenAIGenerator, _retry_after_s
+from tests.doubles.chat_server import ChatServer, FaultProxy, completion, refusal, serving
+
+
+def no_embedding(texts: Sequence[str]) -> npt.NDArray[np.float32]:
+    raise AssertionError("an endpoint embeds nothing")
+
+
+KEY = {"TEST_KEY": "secret-key"}
+
+
+def requests(count: int) -> list[GenerationRequest]:
+    return [GenerationRequest("zero_shot", "card", f"Write text {index}.", index) for index in range(count)]
+
+
+def generator(url: str, environment: dict[str, str] | None = None, **fields: Any) -> OpenAIGenerator:
+    settings = OpenAISettings(
+        **{
+            "name": "far",
+            "kind": "openai",
+            "model": "tiny",
+            "base_url": url,
+            "api_key_env": "TEST_KEY",
+            "max_wait_s": 0.05,
+            "timeout_s": 5.0,
+            "max_tokens": 20,
+            **fields,
+        }
+    )
+    return OpenAIGenerator(settings, environment=KEY if environment is None else environment)
+
+
+@pytest.fixture
+def server() -> Iterator[ChatServer]:
+    with serving(ChatServer(lambda prompt: completion(f"About {prompt}"))) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def faulty(server: ChatServer, *faults: Any) -> Iterator[FaultProxy]:
+    with serving(FaultProxy(server, list(faults))) as proxy:
+        yield proxy
+
+
+def one(far: OpenAIGenerator) -> Answer | GenerationError:
+    ((_, answer),) = far.answer(requests(1))
+    return answer
+
+
+def read(far: OpenAIGenerator, count: int, kept: list[Any]) -> None:
+    """Keeps what was yielded although the iteration may end in an error."""
+    for item in far.answer(requests(count)):
+        kept.append(item)  # noqa: PERF402 - list.extend is not promised to keep them
+
+
+def test_answers_carry_text_usage_and_price(server: ChatServer) -> None:
+    far = generator(server.url, price_per_1k_prompt=1.0, price_per_1k_completion=10.0)
+    answers = dict(far.answer(requests(20)))
+    assert sorted(answers) == list(range(20))
+    assert answers[7] == Answer("About Write text 7.", 11, 7, pytest.approx(0.011 + 0.07))
+    assert far.counts == {"calls": 20, "retries": 0, "lost_attempts": 0, "failed": 0}
+
+
+def test_what_is_sent(server: ChatServer) -> None:
+    one(generator(server.url, temperature=0.5))
+    one(generator(server.url, temperature=None, send_seed=True, max_tokens_field="max_completion_tokens"))
+    first, second = server.bodies
+    message = [{"role": "user", "content": "Write text 0."}]
+    assert first == {"model": "tiny", "messages": message, "temperature": 0.5, "max_tokens": 20}
+    assert second == {"model": "tiny", "messages": message, "seed": 0, "max_completion_tokens": 20}
+
+
+def test_calls_run_at_once_up_to_the_concurrency_and_not_ahead_of_the_reader() -> None:
+    with serving(ChatServer(lambda prompt: completion(prompt), delay_s=0.05)) as server:
+        far = generator(server.url, concurrency=4)
+        answers = far.answer(requests(40))
+        next(answers)
+        time.sleep(0.4)
+        assert len(server.bodies) <= 5  # the other 35 wait until their answers could be journaled
+        assert len(list(answers)) == 39
+        assert server.most_at_once == 4
+
+
+def test_closing_early_stops_asking(server: ChatServer) -> None:
+    answers = generator(server.url, concurrency=2).answer(requests(50))
+    next(answers)
+    answers.close()
+    time.sleep(0.2)
+    assert len(server.bodies) <= 4
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("far-")]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        ("status", 429, {"Retry-After": "0"}),
+        ("status", 500, {}),
+        ("status", 503, {}),
+        ("status", 502, {}),
+        ("status", 408, {}),
+        "cut",
+        "cut at once",
+        "garbage",
+        "page",
+        "not a completion",
+    ],
+)
+def test_a_passing_fault_is_retried(server: ChatServer, fault: Any) -> None:
+    with faulty(server, fault, fault) as proxy:
+        far = generator(proxy.url, max_retries=2)
+        answer = one(far)
+        assert isinstance(answer, Answer)
+        assert answer.text == "About Write text 0."
+        assert len(proxy.arrivals) == 3
+        assert far.counts["retries"] == 2
+        # What may have been billed although the answer was lost counts at its worst case.
+        lost = 0 if fault[0] == "status" and fault[1] != 502 else 2
+        assert far.counts["lost_attempts"] == lost
+        assert answer.completion_tokens == 7 + lost * 20
+
+
+def test_slow_answers_time_out_and_are_asked_again(server: ChatServer) -> None:
+    with faulty(server, ("slow", 1.5)) as proxy:
+        answer = one(generator(proxy.url, timeout_s=0.3))
+        assert isinstance(answer, Answer)
+        assert "worst case" in answer.note
+
+
+def test_after_the_last_retry_only_this_request_fails(server: ChatServer) -> None:
+    with faulty(server, *[("status", 500, {})] * 3) as proxy:
+        far = generator(proxy.url, max_retries=2, concurrency=1)
+        answers = dict(far.answer(requests(3)))
+        assert isinstance(answers[0], GenerationError)
+        assert "3 attempts (status 500)" in str(answers[0])
+        assert isinstance(answers[1], Answer)
+        assert isinstance(answers[2], Answer)
+
+
+def test_an_endpoint_that_only_fails_ends_the_run(server: ChatServer) -> None:
+    with faulty(server, *[("status", 500, {})] * 100) as proxy:
+        far = generator(proxy.url, max_retries=0, concurrency=2)
+        answered = []
+        with pytest.raises(GenerationError, match="10 requests in a row"):
+            answered.extend(far.answer(requests(100)))
+        assert len(proxy.arrivals) <= 12
+
+
+def test_retry_after_is_obeyed_and_capped(server: ChatServer) -> None:
+    with faulty(server, ("status", 429, {"Retry-After": "0.4"})) as proxy:
+        one(generator(proxy.url, max_wait_s=5.0))
+        assert 0.4 <= proxy.arrivals[1] - proxy.arrivals[0] < 2.0
+    with faulty(server, ("status", 429, {"Retry-After": "3600"})) as proxy:
+        one(generator(proxy.url, max_wait_s=0.1))
+        assert proxy.arrivals[1] - proxy.arrivals[0] < 2.0
+    soon = format_datetime(datetime.now(UTC) + timedelta(seconds=2), usegmt=True)
+    with faulty(server, ("status", 503, {"Retry-After": soon})) as proxy:
+        one(generator(proxy.url, max_wait_s=5.0))
+        assert 0.9 <= proxy.arrivals[1] - proxy.arrivals[0] < 4.0
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after": "Thu, 01 Jan 1970 00:01:40 GMT"}, 90.0),
+        ({"retry-after": "Thu, 01 Jan 1970 00:00:01 GMT"}, 0.0),
+        ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
+        ({"retry-after": "-3"}, 0.0),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "soon"}, None),
+        ({}, None),
+    ],
+)
+def test_forms_of_retry_after(headers: dict[str, str], seconds: float | None) -> None:
+    assert _retry_after_s(headers, now=10.0) == seconds
+
+
+# Faults that no retry cures
+
+
+def test_a_missing_key_variable_is_found_at_the_start() -> None:
+    settings = OpenAISettings(name="far", kind="openai", model="m", api_key_env="TEST_KEY")
+    with pytest.raises(ConfigurationError, match=r"far.*TEST_KEY"):
+        build([settings], labels=(), folder=Path(), embed=no_embedding, environment={"TEST_KEY": " "})
+
+
+def test_an_endpoint_without_keys_needs_no_variable() -> None:
+    with serving(ChatServer(lambda prompt: completion(prompt), key="")) as server:
+        assert isinstance(one(generator(server.url, environment={}, api_key_env="")), Answer)
+
+
+def test_a_wrong_key_is_named_by_its_variable_and_never_shown(server: ChatServer) -> None:
+    with pytest.raises(ConfigurationError, match="TEST_KEY") as failure:
+        one(generator(server.url, environment={"TEST_KEY": "sk-wrong"}))
+    assert "sk-wrong" not in str(failure.value)
+    assert failure.value.__cause__ is None
+    assert failure.value.__suppress_context__
+
+
+def test_an_unknown_model_or_path_is_named(server: ChatServer) -> None:
+    with pytest.raises(ConfigurationError, match="'huge'"):
+        one(generator(server.url, model="huge"))
+    with pytest.raises(ConfigurationError, match="base_url"):
+        one(generator(server.url + "/v1"))
+
+
+def test_an_unreachable_endpoint_is_named_soon() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}/v1"
+    far = generator(url, max_retries=10, max_wait_s=0.05)
+    with pytest.raises(ConfigurationError, match=f"far: {url} cannot be reached"):
+        list(far.answer(requests(30)))
+    assert far.counts["retries"] <= 2 * 8
+
+
+def test_an_empty_account_ends_the_run(server: ChatServer) -> None:
+    with (
+        faulty(server, ("status", 429, {"code": "insufficient_quota"})) as proxy,
+        pytest.raises(ConfigurationError, match="quota"),
+    ):
+        one(generator(proxy.url))
+
+
+def test_what_was_asked_before_a_fatal_fault_is_still_yielded(server: ChatServer) -> None:
+    with faulty(server, "pass", "pass", ("slow", 0.3), ("status", 401, {})) as proxy:
+        kept: list[Any] = []
+        with pytest.raises(ConfigurationError):
+            read(generator(proxy.url, concurrency=2), 10, kept)
+    assert len(kept) == len(server.bodies) == 3
+    assert all(isinstance(answer, Answer) for _, answer in kept)
+
+
+def test_a_refused_request_fails_alone() -> None:
+    def write(prompt: str) -> dict[str, Any]:
+        return refusal("context too long") if prompt.endswith("text 3.") else completion(prompt)
+
+    with serving(ChatServer(write)) as server:
+        answers = dict(generator(server.url, concurrency=1).answer(requests(5)))
+    assert [index for index, answer in answers.items() if isinstance(answer, GenerationError)] == [3]
+    assert "400: context too long" in str(answers[3])
+
+
+def test_an_endpoint_that_refuses_every_request_ends_the_run() -> None:
+    with serving(ChatServer(lambda _: refusal("temperature is not supported"))) as server:
+        far = generator(server.url, concurrency=1)
+        with pytest.raises(GenerationError, match="temperature is not supported"):
+            list(far.answer(requests(100)))
+        assert len(server.bodies) == 10
+
+
+@pytest.mark.parametrize(
+    ("body", "note"),
+    [
+        (completion("Half of", reason="length"), "cut at max_tokens"),
+        (completion("Text", usage=None), "usage not reported"),
+        (completion(None), ""),
+    ],
+)
+def test_peculiar_answers_are_noted(body: dict[str, Any], note: str) -> None:
+    with serving(ChatServer(lambda _: body)) as server:
+        answer = one(generator(server.url))
+    assert isinstance(answer, Answer)
+    assert answer.note == note
+    assert answer.prompt_tokens > 0
+
+
+def test_a_filtered_answer_is_paid_and_failed() -> None:
+    with serving(ChatServer(lambda _: completion("", reason="content_filter"))) as server:
+        far = generator(server.url)
+        assert isinstance(one(far), GenerationError)
+        assert far._budget.spent[0] == 18
+
+
+# Budgets
+
+
+@pytest.mark.parametrize("concurrency", [1, 8])
+def test_the_token_budget_is_never_exceeded_and_nearly_used(server: ChatServer, concurrency: int) -> None:
+    worst = len(b"Write text 10.") + 64 + 20
+    far = generator(server.url, token_budget=1000, concurrency=concurrency)
+    kept: list[Any] = []
+    with pytest.raises(BudgetExhausted, match=r"far: the next call .*token_budget 1000; spent so far: \d+ tokens"):
+        read(far, 200, kept)
+    spent = 18 * len(server.bodies)
+    assert spent <= 1000
+    assert spent > 1000 - worst - 18
+    assert len(kept) == len(server.bodies)  # every call that was paid for was yielded
+
+
+def test_the_price_budget_is_never_exceeded(server: ChatServer) -> None:
+    far = generator(server.url, price_budget_usd=1.0, price_per_1k_prompt=1.0, price_per_1k_completion=2.0)
+    kept: list[Any] = []
+    with pytest.raises(BudgetExhausted, match=r"price_budget_usd 1;"):
+        read(far, 200, kept)
+    price = sum(answer.price_usd for _, answer in kept)
+    assert price == pytest.approx(0.025 * len(server.bodies))
+    assert 0.8 < price <= 1.0
+
+
+def test_lost_attempts_use_the_budget_up(server: ChatServer) -> None:
+    with faulty(server, *["cut"] * 100) as proxy:
+        far = generator(proxy.url, token_budget=500, concurrency=1, max_retries=20, max_wait_s=0.0)
+        with pytest.raises(BudgetExhausted):
+            list(far.answer(requests(10)))
+        assert len(proxy.arrivals) == 500 // (len(b"Write text 0.") + 64 + 20)
+
+
+def test_what_an_earlier_process_spent_counts(server: ChatServer) -> None:
+    far = generator(server.url, token_budget=1000)
+    far.observe(requests(2), [Answer("x", 500, 450), GenerationError("none")])
+    with pytest.raises(BudgetExhausted, match="950 tokens"):
+        list(far.answer(requests(1)))
+    assert server.bodies == []
+
+
+def test_settings_refuse_a_price_budget_without_prices() -> None:
+    with pytest.raises(ValueError, match="price_budget_usd needs"):
+        generator("http://127.0.0.1:1/v1", price_budget_usd=1.0)
+    with pytest.raises(ValueError, match="go together"):
+        generator("http://127.0.0.1:1/v1", price_per_1k_prompt=1.0)
+
+
+def test_the_estimate_encloses_what_a_run_takes(server: ChatServer) -> None:
+    far = generator(server.url, price_per_1k_prompt=1.0, price_per_1k_completion=1.0)
+    answers = [answer for _, answer in far.answer(requests(50)) if isinstance(answer, Answer)]
+    took = sum(answer.prompt_tokens + answer.completion_tokens for answer in answers)
+    estimate = far._settings.estimate(50, prompt_words=8)
+    assert estimate.tokens[0] <= took <= estimate.tokens[1]
+    assert estimate.price_usd is not None
+    assert estimate.price_usd[0] <= sum(answer.price_usd for answer in answers) <= estimate.price_usd[1]
+    assert OpenAISettings(name="a", kind="openai", model="m").estimate(50).price_usd is None

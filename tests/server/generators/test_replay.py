@@ -1,0 +1,221 @@
+"""Texts from a file, drawn towards the good and away from the bad."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.errors import ConfigurationError, GenerationError
+from server.generators import Answer, GenerationRequest, ReplaySettings
+from server.generators.replay import ReplayGenerator
+from tests.doubles.word_embedding import embed
+
+TOPICS = ("card", "loan", "pin")
+POOL = [
+    {"text": f"my {topic} is {state} number {number}", "label": label}
+    for label in ("a", "b")
+    for topic in TOPICS
+    for state in ("lost", "blocked")
+    for number in range(20)
+]
+
+
+def replay(
+    folder: Path, rows: Sequence[dict[str, Any]] = POOL, labels: Sequence[str] = ("a", "b"), **fields: Any
+) -> ReplayGenerator:
+    path = folder / "pool.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    options = ReplaySettings(name="old", kind="replay", path="pool.jsonl", **fields)
+    return ReplayGenerator(options, labels=labels, folder=folder, embed=embed)
+
+
+def request(seed: int, label: str = "a", kind: str = "zero_shot", **fields: Any) -> GenerationRequest:
+    return GenerationRequest(kind, label, "", seed, **fields)
+
+
+def texts(generator: ReplayGenerator, requests: Sequence[GenerationRequest]) -> list[str]:
+    answers = list(generator.answer(requests))
+    assert [index for index, _ in answers] == list(range(len(requests)))
+    assert all(isinstance(answer, Answer) for _, answer in answers)
+    return [answer.text for _, answer in answers if isinstance(answer, Answer)]
+
+
+def test_no_text_comes_twice_before_all_have_come_once(tmp_path: Path) -> None:
+    generator = replay(tmp_path, [row | {"text": row["text"] + row["label"]} for row in POOL])
+    first = texts(generator, [request(seed) for seed in range(120)])
+    assert len(set(first)) == 120
+    assert generator.counts["repeats"] == 0
+    ((_, again),) = generator.answer([request(200)])
+    assert isinstance(again, Answer)
+    assert again.note == "repeat"
+    texts(generator, [request(seed) for seed in range(201, 320)])
+    assert generator.counts["repeats"] == 120
+    assert len(set(texts(generator, [request(seed, "b") for seed in range(120)]))) == 120
+    assert generator.counts["repeats"] == 120
+
+
+def test_a_text_under_two_labels_is_not_given_twice_either(tmp_path: Path) -> None:
+    rows = [{"text": f"text {number}", "label": label} for label in "ab" for number in range(20)]
+    generator = replay(tmp_path, rows)
+    given_ = texts(generator, [request(seed, "ab"[seed % 2]) for seed in range(20)])
+    assert len(set(given_)) == 20
+
+
+def test_rows_of_other_labels_and_duplicates_are_counted(tmp_path: Path) -> None:
+    rows = [*POOL, {"text": "x", "label": "c"}, {"text": "MY card is lost, number 3!", "label": "a"}]
+    counts = replay(tmp_path, rows).counts
+    assert (counts["texts"], counts["rows_of_other_labels"], counts["duplicate_rows"]) == (240, 1, 1)
+
+
+def test_zero_shot_is_uniform(tmp_path: Path) -> None:
+    rows = [{"text": f"t{number}", "label": "a"} for number in range(10)]
+    # Every tenth draw starts a new round through the ten texts.
+    drawn = Counter(texts(replay(tmp_path, rows), [request(seed) for seed in range(20_000)])[::10])
+    # Each 200 +- 13.4; 5 standard deviations: a false alarm in some 170 000 runs.
+    assert len(drawn) == 10
+    assert all(133 <= count <= 267 for count in drawn.values())
+
+
+def test_draws_go_towards_the_good_and_away_from_the_bad(tmp_path: Path) -> None:
+    good, bad = ("the card was swallowed",), ("a loan please",)
+    contrast = [request(seed, kind="contrast", good=good, bad=bad) for seed in range(20)]
+    topics = Counter(text.split()[1] for text in texts(replay(tmp_path), contrast))
+    assert topics["card"] >= 16
+    assert topics["loan"] == 0
+    only_bad = Counter(text.split()[1] for text in texts(replay(tmp_path), [request(s, bad=bad) for s in range(60)]))
+    assert only_bad["loan"] <= 6
+
+
+def test_the_softmax_is_the_stated_one(tmp_path: Path) -> None:
+    rows = [{"text": text, "label": "a"} for text in ("card", "card loan", "loan", "pin")]
+    good, bad = ("card", "pin card"), ("loan",)
+    pool = embed([row["text"] for row in rows]).astype(float)
+    scores = pool @ embed(good).astype(float).mean(0) - pool @ embed(bad).astype(float).mean(0)
+    weights = np.exp(scores / 0.5)
+    expected = weights / weights.sum()
+    asked = [request(seed, good=good, bad=bad) for seed in range(6000)]
+    drawn = Counter(texts(replay(tmp_path, rows, temperature=0.5), asked)[::4])  # the first of each round through all
+    for row, probability in zip(rows, expected, strict=True):
+        tolerance = 5 * np.sqrt(1500 * probability * (1 - probability))
+        assert abs(drawn[row["text"]] - 1500 * probability) < tolerance
+
+
+def test_parents_draw_near_them(tmp_path: Path) -> None:
+    for kind in ("paraphrase", "fill_in", "cross"):
+        near = texts(replay(tmp_path), [request(s, kind=kind, parents=("pin pin blocked",)) for s in range(15)])
+        assert sum("pin" in text for text in near) >= 13
+
+
+def test_terms_are_contained_where_the_pool_has_them(tmp_path: Path) -> None:
+    rows = [
+        *POOL,
+        {"text": "He is, in the Left KNEE group.", "label": "a"},
+        {"text": "knee of the left leg", "label": "a"},
+    ]
+    first = texts(replay(tmp_path, rows), [request(1, kind="keyphrases", terms=("left-knee",))])
+    assert first == ["He is, in the Left KNEE group."]
+    assert texts(replay(tmp_path, rows), [request(1, kind="keyphrases", terms=("!",))])  # a term without a word
+
+
+def test_a_wanted_length_is_kept_near(tmp_path: Path) -> None:
+    rows = [
+        {"text": " ".join(["w"] * length) + f" {number}", "label": "a"}
+        for length in (5, 20, 80)
+        for number in range(30)
+    ]
+    drawn = texts(replay(tmp_path, rows), [request(seed, kind="metadata", words=21) for seed in range(25)])
+    assert sum(len(text.split()) == 21 for text in drawn) >= 23
+
+
+def test_an_unnamed_class_draws_from_all(tmp_path: Path) -> None:
+    rows = [{"text": f"{label} {number}", "label": label} for label in "ab" for number in range(20)]
+    drawn = texts(replay(tmp_path, rows), [request(seed, "") for seed in range(40)])
+    assert len(set(drawn)) == 40
+    assert texts(replay(tmp_path, [{"text": "x"}], labels=()), [request(1, "")]) == ["x"]
+
+
+def test_a_label_without_texts_fails_request_by_request(tmp_path: Path) -> None:
+    answers = dict(replay(tmp_path, POOL[:120], ("a", "b")).answer([request(1, "b"), request(2, "a", good=("x",))]))
+    assert isinstance(answers[0], GenerationError)
+    assert "'b'" in str(answers[0])
+    assert isinstance(answers[1], Answer)
+
+
+def test_a_file_without_any_label_of_the_task_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"old: .*pool.jsonl has no text of any"):
+        replay(tmp_path, labels=("c",))
+    with pytest.raises(ConfigurationError, match="generator old"):
+        replay(tmp_path, [{"body": "x", "label": "a"}])
+
+
+@settings(max_examples=25, deadline=None)
+@given(cut=st.integers(0, 60), seeds=st.lists(st.integers(0, 2**56), min_size=60, max_size=60), clean=st.booleans())
+def test_a_resumed_run_goes_on_as_the_undisturbed_one(
+    tmp_path_factory: pytest.TempPathFactory, cut: int, seeds: list[int], clean: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("pool")
+    asked = [
+        request(seed, "ab"[index % 2], "contrast", good=("card lost",), bad=("loan",) if index % 3 else ())
+        for index, seed in enumerate(seeds)
+    ]
+    whole = texts(replay(folder), asked)
+    resumed = replay(folder)
+    seen = [Answer(f' "{text}" ' if clean else text) for text in whole[:cut]]
+    resumed.observe(asked[:cut], seen)
+    assert texts(resumed, asked[cut:]) == whole[cut:]
+    assert resumed.counts["unknown_journaled"] == 0
+
+
+def test_a_journaled_text_that_the_file_lost_is_counted(tmp_path: Path) -> None:
+    generator = replay(tmp_path)
+    generator.observe([request(1), request(2)], [Answer("never heard of"), GenerationError("none")])
+    assert generator.counts["unknown_journaled"] == 1
+
+
+def test_the_file_is_embedded_once_and_examples_once(tmp_path: Path) -> None:
+    embedded: Counter[str] = Counter()
+
+    def counting(batch: Sequence[str]) -> npt.NDArray[np.float32]:
+        embedded.update(batch)
+        return embed(batch)
+
+    replay(tmp_path)
+    options = ReplaySettings(name="old", kind="replay", path="pool.jsonl")
+    generator = ReplayGenerator(options, labels=("a", "b"), folder=tmp_path, embed=counting)
+    texts(generator, [request(seed) for seed in range(10)])
+    assert not embedded  # a uniform draw needs no embedding
+    for start in range(0, 60, 20):
+        texts(generator, [request(seed, good=("card lost", "new")) for seed in range(start, start + 20)])
+    assert max(embedded.values()) == 1
+    assert len(embedded) == 120 + 2  # both labels hold the same texts
+
+
+def test_six_thousand_draws_take_seconds(tmp_path: Path) -> None:
+    rows = [{"text": f"word{n % 97} word{n % 89} word{n}", "label": "ab"[n % 2]} for n in range(6000)]
+    generator = replay(tmp_path, rows)
+    known = [row["text"] for row in rows[:400]]
+    texts(generator, [request(1, good=tuple(known))])
+    started = time.perf_counter()
+    for round_ in range(4):
+        asked = [
+            request(
+                n,
+                "ab"[n % 2],
+                "contrast",
+                good=tuple(known[n % 390 : n % 390 + 4]),
+                bad=tuple(known[n % 7 : n % 7 + 4]),
+            )
+            for n in range(round_ * 1200, round_ * 1200 + 1200)
+        ]
+        texts(generator, asked)
+    assert time.perf_counter() - started < 15.0
