@@ -37,7 +37,7 @@ def override(data: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, A
     >>> override({"privacy": {"epsilon": 4}}, ["privacy.epsilon=1.5", "task.name=triage"])
     {'privacy': {'epsilon': 1.5}, 'task': {'name': 'triage'}}
     """
-    result = _copy(data)
+    result: dict[str, Any] = _copy(data)
     for assignment in assignments:
         key, separator, text = assignment.partition("=")
         path = key.strip().split(".")

@@ -67,3 +67,47 @@ def init(
         raise ConfigurationError(f"{out}: exists already", "choose another --out, or remove it")
     out.write_text(commented_task(source, out.absolute().parent), encoding="utf-8")
     print(f"wrote {out}: edit it, then `undersong plan {out}` and `undersong simulate {out}`")
+
+
+@app.command()
+def evaluate(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The output folder of a finished run.")],
+    test: Annotated[Path | None, typer.Option(help="Labelled real texts to test on.")] = None,
+    train_private: Annotated[
+        Path | None, typer.Option(help="Private training texts: the non-private reference.")
+    ] = None,
+    overlap: Annotated[Path | None, typer.Option(help="A private file to search the synthetic texts for.")] = None,
+    head: Annotated[str, typer.Option(help="Head of the task model: auto, linear or mlp.")] = "auto",
+    bert: Annotated[Path | None, typer.Option(help="A local encoder folder to fine-tune as well.")] = None,
+    text_field: Annotated[str, typer.Option(help="Text column of the files.")] = "text",
+    label_field: Annotated[str, typer.Option(help='Label column of the files; "" if they have none.')] = "label",
+    embedder: Annotated[str, typer.Option(help='"packaged" or a local sentence-transformers folder.')] = "packaged",
+    seed: Annotated[int, typer.Option(help="Fixes the task model's split and start.", min=0)] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Trains the small task model on a run's corpus, tests it, and compares with files that the caller holds."""
+    from common.embedding import CachedEmbedder, Embedder, MemoryCache
+    from server.evaluation.evaluate import evaluate as evaluate_run
+    from server.evaluation.fine_tuning import FineTuning
+    from server.evaluation.task_model import HEADS
+
+    if head not in HEADS:
+        raise ConfigurationError(f"--head {head}: unknown", f"choose one of {', '.join(HEADS)}")
+    model = embedder if embedder == "packaged" else Path(embedder)
+    report = evaluate_run(
+        folder,
+        test=test,
+        train_private=train_private,
+        overlap=overlap,
+        # in memory only: these files may be private
+        embed=CachedEmbedder(Embedder.load(model), MemoryCache()).encode,
+        head=head,
+        fine_tuning=None if bert is None else FineTuning(bert),
+        text_field=text_field,
+        label_field=label_field or None,
+        seed=seed,
+    )
+    if as_json:
+        print(report.to_json())
+    else:
+        Console().print(report.render())

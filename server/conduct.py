@@ -31,6 +31,7 @@ class Outcome:
     Attributes:
         manifest, signatures: what everyone signed.
         samples: the corpus.
+        sums: of every opened sum by name: survivors, scale, variance of its noise, evidence, attempt.
         receipts: each party's signed statement of its spending.
         usage: of the generators, by name.
         records: what the method recorded (``Run.records``).
@@ -40,6 +41,7 @@ class Outcome:
     manifest: Manifest
     signatures: Mapping[str, bytes]
     samples: tuple[Sample, ...]
+    sums: Mapping[str, Mapping[str, Any]]
     receipts: Mapping[str, wire.Receipt]
     usage: Mapping[str, Usage]
     records: Mapping[str, Sequence[tuple[int, Any]]]
@@ -104,7 +106,17 @@ def conduct(
     if not samples:
         raise ConfigurationError("the run ended without a single sample", "look at the generators' counts above")
     receipts = watch.measure("agreement", federation.receipts)
-    return Outcome(manifest, signatures, tuple(samples), receipts, author.usage, run.records, watch.seconds)
+    sums = {planned.name: federation.opened_facts(planned.name) for planned in manifest.plan.sums}
+    return Outcome(
+        manifest=manifest,
+        signatures=signatures,
+        samples=tuple(samples),
+        sums={name: facts for name, facts in sums.items() if facts is not None},
+        receipts=receipts,
+        usage=author.usage,
+        records=run.records,
+        seconds=watch.seconds,
+    )
 
 
 def _manifest(

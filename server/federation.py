@@ -11,6 +11,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -166,6 +167,11 @@ class Federation:
         names = [member.name for member in self.manifest.roster]
         replies = _exchange(self._transport, dict.fromkeys(names, close), self._timeout_s)
         return {name: _expect(name, reply, "receipt").receipt for name, reply in replies.items()}
+
+    def opened_facts(self, name: str) -> dict[str, Any] | None:
+        """Public facts of an opened sum: survivors, scale, variance, evidence (hex), attempt; None where not opened."""
+        facts: dict[str, Any] | None = self._journal.get_json(f"sum/{name}/meta")
+        return facts
 
     def _opened(self, name: str) -> NoisySum | None:
         meta = self._journal.get_json(f"sum/{name}/meta")

@@ -16,6 +16,13 @@ from server.pool import Sample
 
 JSONL_NAME = "synthetic.jsonl"
 PARQUET_NAME = "synthetic.parquet"
+MANIFEST_NAME = "manifest.json"
+LEDGER_NAME = "ledger.jsonl"
+CARD_NAME = "README.md"
+REPORT_NAME = "report.html"
+OUTPUT_NAMES = (JSONL_NAME, PARQUET_NAME, MANIFEST_NAME, LEDGER_NAME, CARD_NAME, REPORT_NAME)
+# Everything a finished run leaves in its folder for its user.
+OUTPUT_NAMES = (JSONL_NAME, PARQUET_NAME, "README.md", "manifest.json", "ledger.jsonl", "report.html")
 COLUMNS = ("text", "label", "generator", "round", "prompt_kind")
 
 
@@ -25,9 +32,14 @@ def write_corpus(folder: Path, samples: Sequence[Sample]) -> tuple[Path, Path]:
     Same samples, same bytes. Raises ConfigurationError naming the folder where they cannot be written; then neither
     file is new or changed.
     """
-    rows = [_row(sample) for sample in samples]
-    write_files(folder, {JSONL_NAME: _jsonl(rows), PARQUET_NAME: _parquet(rows)})
+    write_files(folder, corpus_files(samples))
     return folder / JSONL_NAME, folder / PARQUET_NAME
+
+
+def corpus_files(samples: Sequence[Sample]) -> dict[str, bytes | str]:
+    """The corpus in both formats, by file name, for :func:`write_files`."""
+    rows = [_row(sample) for sample in samples]
+    return {JSONL_NAME: _jsonl(rows), PARQUET_NAME: _parquet(rows)}
 
 
 def write_files(folder: Path, contents: Mapping[str, bytes | str]) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from client.guard import Policy
 from client.party import DataSet, Party
+from client.records import Embed
 from client.store import Store
 from common.canonical import tagged_hash
 from common.embedding import CachedEmbedder, Embedder, EmbeddingCache, MemoryCache
@@ -39,7 +41,7 @@ class Simulated:
 
     outcome: Outcome
     tables: Mapping[str, Table]
-    embed: CachedEmbedder
+    embed: Embed
 
 
 def private_tables(task: Task, seed: int) -> dict[str, Table]:
@@ -84,6 +86,8 @@ def simulate(
     environment: Mapping[str, str],
     progress: Progress,
     reachable: Callable[[str, int], bool] = lambda _name, _message: True,
+    embedder: Embedder | None = None,
+    private_cache: EmbeddingCache | None = None,
 ) -> Simulated:
     """Runs the plan with every party in this process; continues what ``workspace`` holds already.
 
@@ -93,18 +97,21 @@ def simulate(
         public_cache: embeddings of public texts.
         environment: where generators find their keys.
         reachable: which message arrives (simulated dropouts).
+        embedder: loaded already (a comparison of many runs), else the task's is loaded.
+        private_cache: shared by all parties and by several runs over the same records, in memory or encrypted.
     """
     task = run_plan.task
     tables = private_tables(task, seed)
-    embedder = Embedder.load(task.embedder.model)
+    embedder = embedder or Embedder.load(task.embedder.model)
     clock, monotonic = _clocks(insecure_noise_seed)
-    parties = _parties(task, workspace, tables, embedder, seed, insecure_noise_seed, clock)
-    embed_public = CachedEmbedder(embedder, public_cache)
+    parties = _parties(task, workspace, tables, embedder, seed, insecure_noise_seed, clock, progress, private_cache)
+    public = CachedEmbedder(embedder, public_cache)
+    embed_public = _shown(public, "public texts", progress)
     built = generators.build(
         task.generators,
         labels=task.task.labels,
         folder=task.locate(""),
-        embed=embed_public.encode,
+        embed=embed_public,
         environment=environment,
     )
     folder = task.locate(task.prompts.folder) if task.prompts.folder else None
@@ -117,7 +124,7 @@ def simulate(
         prompts=Prompts.load(description=task.task.description, labels=task.task.labels, folder=folder),
         journal=workspace.journal,
         progress=progress,
-        embed=embed_public.encode,
+        embed=embed_public,
         embedder=embedder.fingerprint,
         seed=seed,
         clock=monotonic,
@@ -137,6 +144,8 @@ def _parties(
     seed: int,
     insecure_noise_seed: int | None,
     clock: Callable[[], float],
+    progress: Progress,
+    private_cache: EmbeddingCache | None,
 ) -> dict[str, Party]:
     sources = {
         name: entropy.from_system if insecure_noise_seed is None else entropy.insecure(insecure_noise_seed, name)
@@ -162,12 +171,19 @@ def _parties(
             ledger=Ledger.open(ledger_path(workspace, name), data.fingerprint, at=clock()),
             store=Store(workspace.parties_path, name, bytes.fromhex(secrets["store"])),
             blocks=blocks,
-            embed=CachedEmbedder(embedder, MemoryCache()).encode,
+            embed=_shown(CachedEmbedder(embedder, private_cache or MemoryCache()), name, progress),
             embedder=embedder.fingerprint,
             entropy=sources[name],
             clock=clock,
         )
     return parties
+
+
+def _shown(embedder: CachedEmbedder, name: str, progress: Progress) -> Embed:
+    def embed(texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        return embedder.encode(texts, lambda done, total: progress.update(f"embedding {name}", done, total))
+
+    return embed
 
 
 def _run_name(task: Task, workspace: Workspace, insecure_noise_seed: int | None) -> str:

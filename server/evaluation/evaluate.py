@@ -114,7 +114,7 @@ class EvaluationReport:
 def evaluate(
     run_dir: Path,
     *,
-    test: Path,
+    test: Path | None,
     embed: Embed,
     train_private: Path | None = None,
     overlap: Path | None = None,
@@ -127,7 +127,8 @@ def evaluate(
     """Evaluates the synthetic texts in ``run_dir``.
 
     Args:
-        test: real texts the task model is judged on and compared with; with labels unless ``label_field`` is None.
+        test: real texts the task model is judged on and compared with; with labels unless ``label_field`` is None;
+            None where only the overlap or the distances to ``train_private`` are wanted.
         embed: texts to float32 unit vectors [n, d].
         train_private: the real training texts, for the reference "private data only, no privacy".
         overlap: a private file to search the synthetic texts' words in.
@@ -143,7 +144,9 @@ def evaluate(
             f"{run_dir}: holds no {SYNTHETIC_FILE}", "the run has not finished; start it again and it continues"
         )
     synthetic = _read_synthetic(run_dir / SYNTHETIC_FILE)
-    tested = read_table(test, text_field, label_field)
+    if test is None and train_private is None and overlap is None:
+        raise ConfigurationError(f"{run_dir}: nothing to compare with", "name a file with --test or --overlap")
+    tested = None if test is None else read_table(test, text_field, label_field)
     trained_on = None if train_private is None else read_table(train_private, text_field, label_field)
     searched = None if overlap is None else read_table(overlap, text_field)
     return evaluate_tables(
@@ -163,7 +166,7 @@ def evaluate_tables(
     run: str,
     synthetic: Table,
     *,
-    test: Table,
+    test: Table | None,
     embed: Embed,
     train_private: Table | None = None,
     overlap: Table | None = None,
@@ -173,10 +176,14 @@ def evaluate_tables(
 ) -> EvaluationReport:
     """As ``evaluate``, on tables in memory (the demo and the benchmarks hold them already)."""
     notes: list[str] = []
-    synthetic_x, test_x = embed(synthetic.texts), embed(test.texts)
+    needed = test is not None or train_private is not None  # an overlap alone needs no model
+    synthetic_x = embed(synthetic.texts) if needed else np.zeros((0, 0), dtype=np.float32)
+    test_x = None if test is None else embed(test.texts)
     private_x = None if train_private is None else embed(train_private.texts)
     trained: list[Trained] = []
-    if test.labels is None:
+    if test is None or test_x is None:
+        notes.append("No test file was named: no task model was trained.")
+    elif test.labels is None:
         notes.append("The test file was read without labels: no task model was trained.")
     else:
         sources = [("synthetic", synthetic, synthetic_x)]
@@ -190,7 +197,7 @@ def evaluate_tables(
             if fine_tuning is not None:
                 trained.append(_fine_tuned(data, table, test, fine_tuning, seed))
         notes.extend(_unknown_labels(synthetic, test))
-    references = [("test file", test, test_x)]
+    references = [] if test is None or test_x is None else [("test file", test, test_x)]
     if train_private is not None and private_x is not None:
         references.append(("private training file", train_private, private_x))
     return EvaluationReport(
@@ -199,7 +206,7 @@ def evaluate_tables(
         trained=tuple(trained),
         distances=tuple(_distances(synthetic, synthetic_x, *reference, seed) for reference in references),
         overlap=None if overlap is None else find_overlap(synthetic.texts, overlap.texts),
-        overlap_base_rate=None if overlap is None else find_overlap(test.texts, overlap.texts),
+        overlap_base_rate=None if overlap is None or test is None else find_overlap(test.texts, overlap.texts),
         notes=tuple(notes),
     )
 

@@ -34,13 +34,18 @@ def generator_calls(options: Options, setting: Setting) -> int:
 
 def run(options: Options, run: Run) -> Sequence[Sample]:
     """The method. Returns the synthetic corpus."""
-    labels = run.setting.labels or ("",)
-    counts = largest_remainder(np.ones(len(run.setting.generators)), options.samples)
+    run.generate("mixture", 0, orders(options, run.setting))
+    return run.pool.samples
+
+
+def orders(options: Options, setting: Setting) -> list[Order]:
+    """One zero-shot order a sample, balanced over generators and labels."""
+    labels = setting.labels or ("",)
+    counts = largest_remainder(np.ones(len(setting.generators)), options.samples)
     written = np.zeros(len(labels), dtype=np.int64)
-    orders = []
-    for generator, count in zip(run.setting.generators, counts, strict=True):
+    ordered = []
+    for generator, count in zip(setting.generators, counts, strict=True):
         wanted = balanced_labels(int(count), len(labels), written)
         written += np.bincount(wanted, minlength=len(labels))
-        orders += [Order(generator, "zero_shot", labels[label]) for label in wanted]
-    run.generate("mixture", 0, orders)
-    return run.pool.samples
+        ordered += [Order(generator, "zero_shot", labels[label]) for label in wanted]
+    return ordered

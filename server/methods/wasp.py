@@ -40,7 +40,7 @@ class Options(BaseModel):
     prune_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
 
     def per_round(self) -> list[int]:
-        return largest_remainder(np.ones(self.rounds), self.samples).tolist()
+        return [int(count) for count in largest_remainder(np.ones(self.rounds), self.samples)]
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
