@@ -1,0 +1,249 @@
+"""Embeddings: the grid that makes votes exact, the packaged model, caches that share, and privacy on the disk."""
+
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.embedding import (
+    GRID,
+    CachedEmbedder,
+    Embedder,
+    EmbeddingCache,
+    EncryptedFileCache,
+    MemoryCache,
+    PublicFileCache,
+    quantise,
+)
+from common.errors import ConfigurationError, InternalError
+
+TEXTS = [
+    "I lost my card yesterday.",
+    "Where is my top-up?",
+    "",
+    "pain in the chest since this morning " * 30,
+    "Ünïcode",
+]
+KEY = bytes(range(32))
+
+
+class CountingEmbedder:
+    """Unit vectors from a hash of the text; counts what it is asked."""
+
+    fingerprint = "ab" * 32
+    dimension = 24
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def encode(self, texts: Sequence[str], progress: Any = None) -> npt.NDArray[np.float32]:
+        self.asked.extend(texts)
+        rows = np.stack(
+            [
+                np.random.default_rng(list(text.encode("utf-8", "surrogatepass")) or [0]).standard_normal(24)
+                for text in texts
+            ]
+        )
+        if progress is not None:
+            progress(len(texts), len(texts))
+        return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def cached(cache: EmbeddingCache) -> tuple[CountingEmbedder, CachedEmbedder]:
+    counting = CountingEmbedder()
+    return counting, CachedEmbedder(counting, cache)  # type: ignore[arg-type]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 400), st.sampled_from([0.01, 0.5, 1.0, 7.0]))
+def test_quantised_rows_lie_on_the_grid_within_the_unit_ball(seed: int, d: int, norm: float) -> None:
+    x = np.random.default_rng(seed).standard_normal((8, d))
+    x *= norm / np.linalg.norm(x, axis=1, keepdims=True)
+    rows = quantise(x.astype(np.float32))
+    grid = rows.astype(np.float64) * GRID
+    assert rows.dtype == np.float32
+    np.testing.assert_array_equal(grid, np.rint(grid))
+    assert np.square(grid).sum(axis=1).max() <= GRID**2
+    np.testing.assert_array_equal(rows.astype(np.float16).astype(np.float32), rows)
+    np.testing.assert_array_equal(quantise(rows), rows)
+    assert np.abs(rows - x / max(norm, 1.0)).max() < 1.5 / GRID
+
+
+def test_products_of_quantised_rows_are_exact_in_float32_in_any_order() -> None:
+    rng = np.random.default_rng(1)
+    x, c = (quantise(rng.standard_normal((50, 384)) * 9) for _ in range(2))
+    x[0], c[0] = c[1], c[1]
+    exact = (x * GRID).astype(np.int64) @ (c * GRID).astype(np.int64).T
+    order = rng.permutation(384)
+    for left, right in ((x, c), (x[:, order], c[:, order])):
+        np.testing.assert_array_equal((left @ right.T).astype(np.float64) * GRID**2, exact)
+
+
+def test_values_that_are_no_embedding_are_refused() -> None:
+    with pytest.raises(InternalError, match="finite"):
+        quantise(np.array([[np.nan, 0.0]]))
+    assert quantise(np.zeros((1, 3))).tolist() == [[0, 0, 0]]
+
+
+@pytest.fixture(scope="module")
+def packaged() -> Embedder:
+    return Embedder.load()
+
+
+def test_packaged_model_embeds_in_order_whatever_the_batch(packaged: Embedder) -> None:
+    seen: list[tuple[int, int]] = []
+    rows = packaged.encode(TEXTS * 30, lambda done, total: seen.append((done, total)))
+    assert rows.shape == (150, packaged.dimension) == (150, 384)
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-6)
+    for i, text in enumerate(TEXTS):
+        np.testing.assert_allclose(packaged.encode([text])[0], rows[i], atol=2e-6)
+    assert seen[-1] == (150, 150)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    # "card" is nearer to "card" than to "chest pain"
+    near, far = packaged.encode(["My card was stolen"]) @ rows[[0, 3]].T @ np.eye(2)[:, :, None]
+    assert near.item() > far.item()
+
+
+def test_equal_to_sentence_transformers_own_encode(packaged: Embedder) -> None:
+    reference = packaged._loaded().encode(TEXTS, convert_to_numpy=True, normalize_embeddings=True)
+    np.testing.assert_allclose(packaged.encode(TEXTS), reference, atol=2e-6)
+
+
+def test_fingerprint_follows_the_files(packaged: Embedder, tmp_path: Path) -> None:
+    source = packaged._folder
+    copy = tmp_path / "model"
+    shutil.copytree(source, copy)
+    (copy / "README.md").write_text("not part of the model")
+    assert Embedder.load(copy).fingerprint == packaged.fingerprint
+    (copy / "config.json").write_text((copy / "config.json").read_text().replace("1536", "1537"))
+    assert Embedder.load(copy).fingerprint != packaged.fingerprint
+    with pytest.raises(ConfigurationError, match=r"modules\.json"):
+        Embedder.load(tmp_path)
+
+
+def test_changed_packaged_weights_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packaged: Embedder
+) -> None:
+    copy = tmp_path / "model"
+    shutil.copytree(packaged._folder, copy)
+    with (copy / "model.safetensors").open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\x01")
+    monkeypatch.setattr("common.embedding._packaged_folder", lambda: copy)
+    with pytest.raises(ConfigurationError, match="SHA-256"):
+        Embedder.load()
+
+
+@pytest.fixture(params=["memory", "public", "encrypted"])
+def cache(request: pytest.FixtureRequest, tmp_path: Path) -> EmbeddingCache:
+    if request.param == "memory":
+        return MemoryCache()
+    if request.param == "public":
+        return PublicFileCache(tmp_path / "deep" / "cache.sqlite")
+    return EncryptedFileCache(tmp_path / "cache.sqlite", KEY)
+
+
+def test_each_text_is_computed_once(cache: EmbeddingCache) -> None:
+    counting, embedder = cached(cache)
+    first = embedder.encode([*TEXTS, TEXTS[0], "Ünïcode"])  # the last in another normal form
+    assert len(counting.asked) == len(TEXTS)
+    np.testing.assert_array_equal(first[0], first[5])
+    np.testing.assert_array_equal(first[4], first[6])
+    seen: list[tuple[int, int]] = []
+    again = embedder.encode([TEXTS[2], "new", TEXTS[0]], lambda done, total: seen.append((done, total)))
+    assert counting.asked[len(TEXTS) :] == ["new"]
+    np.testing.assert_array_equal(again[[0, 2]], first[[2, 0]])
+    assert seen == [(2, 3), (3, 3)]
+    np.testing.assert_array_equal(quantise(counting.encode(["new"])), again[1:2])
+    assert embedder.encode([]).shape == (0, 24)
+
+
+def test_another_embedder_shares_nothing(cache: EmbeddingCache) -> None:
+    _, embedder = cached(cache)
+    embedder.encode(["a"])
+    counting, other = cached(cache)
+    counting.fingerprint = "cd" * 32
+    other.encode(["a"])
+    assert counting.asked == ["a"]
+
+
+def test_many_texts_in_a_file(tmp_path: Path) -> None:
+    texts = [f"text {number}" for number in range(1300)]
+    _, embedder = cached(PublicFileCache(tmp_path / "c.sqlite"))
+    rows = embedder.encode(texts)
+    fresh, again = cached(PublicFileCache(tmp_path / "c.sqlite"))
+    np.testing.assert_array_equal(again.encode(texts[::-1]), rows[::-1])
+    assert not fresh.asked
+
+
+def test_private_cache_shows_neither_text_nor_embedding_nor_membership(tmp_path: Path) -> None:
+    path = tmp_path / "private.sqlite"
+    _, embedder = cached(EncryptedFileCache(path, KEY))
+    rows = embedder.encode(["the secret note"])
+    _, public = cached(PublicFileCache(tmp_path / "public.sqlite"))
+    public.encode(["the secret note"])
+    grid = (rows * GRID).astype("<i2").tobytes()
+    content = b"".join(each.read_bytes() for each in tmp_path.glob("private.sqlite*"))
+    clear = b"".join(each.read_bytes() for each in tmp_path.glob("public.sqlite*"))
+    key = embedder._key("the secret note")
+    assert grid in clear
+    assert key in clear, "the test would find what it looks for"
+    assert grid[:16] not in content
+    assert key not in content
+    assert b"secret" not in content
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_private_cache_under_another_key_or_damaged_is_empty(tmp_path: Path) -> None:
+    path = tmp_path / "private.sqlite"
+    _, embedder = cached(EncryptedFileCache(path, KEY))
+    rows = embedder.encode(["a", "b"])
+    other, stranger = cached(EncryptedFileCache(path, bytes(32)))
+    np.testing.assert_array_equal(stranger.encode(["a"]), rows[:1])
+    assert other.asked == ["a"]
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE embeddings SET row = CAST(substr(row, 1, length(row) - 1) || x'00' AS BLOB)")
+    database.close()
+    fresh, again = cached(EncryptedFileCache(path, KEY))
+    np.testing.assert_array_equal(again.encode(["a", "b"]), rows)
+    assert fresh.asked == ["a", "b"]
+    np.testing.assert_array_equal(again.encode(["a", "b"]), rows)
+    assert fresh.asked == ["a", "b"], "repaired"
+    with pytest.raises(ConfigurationError, match="32 bytes"):
+        EncryptedFileCache(path, b"short")
+
+
+def test_a_file_that_is_no_cache_is_named(tmp_path: Path) -> None:
+    (tmp_path / "c.sqlite").write_bytes(b"no database " * 1000)
+    with pytest.raises(ConfigurationError, match=r"c\.sqlite"):
+        PublicFileCache(tmp_path / "c.sqlite")
+
+
+def _fill(path: str, start: int) -> None:
+    _, embedder = cached(EncryptedFileCache(Path(path), KEY))
+    for low in range(start, start + 60, 6):
+        embedder.encode([f"t{number}" for number in range(low, low + 12)])
+
+
+def test_two_processes_share_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "c.sqlite"
+    context = multiprocessing.get_context("fork")
+    workers: list[Any] = [context.Process(target=_fill, args=(str(path), start)) for start in (0, 30, 30)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0
+    counting, embedder = cached(EncryptedFileCache(path, KEY))
+    embedder.encode([f"t{number}" for number in range(96)])
+    assert not counting.asked
