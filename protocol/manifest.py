@@ -99,6 +99,7 @@ class Manifest:
             dimension=planned.dimension,
             modulus_bits=planned.modulus_bits,
             sigma=planned.drawn_sigma_integer,
+            law=planned.law,
         )
 
     def verify(self) -> None:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from common.errors import ConfigurationError, PrivacyRefusal
 from common.privacy import accounting
+from common.privacy.noise import DiscreteLaplaceShare
 from protocol import statistics
 from protocol.secagg import noise_share, ring
+from protocol.secagg.noise_share import Law
 from protocol.statistics import Statistic
 
 Unit = Literal["sample", "user", "party"]
@@ -23,6 +25,9 @@ Contribution = Literal["mean", "sum"]
 
 SMALLEST_SIGMA = 64.0  # integer units: the loss of sigma_eff = sqrt(sigma^2 - 4) stays below 0.1 % (PRIVACY.md)
 LARGEST_SCALE_BITS = 40
+LAPLACE_SCALES = (64.0, 4096.0)  # integer units: fine beside the noise, and a share's table builds in half a second
+LAPLACE_TAIL = 5.0  # times the Gaussian's 12 deviations: 85 scales, e^-85 a coordinate
+INTEGER_NORM_TOLERANCE = 2.0**-36  # relative; above what protocol.statistics.contribution lets a norm pass its bound
 EPSILON_TOLERANCE = 1e-6  # relative; the calibration's bisection stops within it
 
 
@@ -76,12 +81,17 @@ class SumRequest:
         statistic: its public parameters and bounds.
         budget_share: its part of the Gaussian budget (mu squared) relative to the other sums'.
         sampling_rate: Poisson rate q of the units each party lets take part (1 = all), by its own secret coins.
+        law: "gaussian", or "laplace" for discrete Laplace noise by the L1 sensitivity, which is epsilon-private alone.
+        epsilon: a Laplace sum's own, fixed epsilon; the Gaussian sums are calibrated to what it leaves. None divides
+            the run's epsilon among the Laplace sums by ``budget_share``, where no sum is Gaussian.
     """
 
     name: str
     statistic: Statistic
     budget_share: float = 1.0
     sampling_rate: float = 1.0
+    law: Law = "gaussian"
+    epsilon: float | None = None
 
 
 @dataclass(frozen=True)
@@ -89,7 +99,8 @@ class PlannedSum:
     """One private sum with its noise. Sensitivities and ``sigma`` are natural units (one vote, one count = 1).
 
     ``sigma`` is the standard deviation that is charged; the noise really drawn has integer variance
-    ``sigma_integer**2 + 4`` (PRIVACY.md, discrete noise accounted as continuous).
+    ``sigma_integer**2 + 4`` (PRIVACY.md, discrete noise accounted as continuous). Where ``law`` is "laplace", sigma is
+    sqrt(2) times the scale of the discrete Laplace noise, which is charged as what it is.
     """
 
     name: str
@@ -103,6 +114,7 @@ class PlannedSum:
     sigma_integer: float
     modulus_bits: int
     sampling_rate: float = 1.0
+    law: Law = "gaussian"
 
     @property
     def sigma(self) -> float:
@@ -111,14 +123,20 @@ class PlannedSum:
     @property
     def drawn_sigma_integer(self) -> float:
         """Standard deviation, integer units, that the honest survivors' noise must reach together."""
-        return math.sqrt(accounting.sampled_variance(self.sigma_integer)) if self.sigma_integer else 0.0
+        if self.law == "laplace" or not self.sigma_integer:
+            return self.sigma_integer
+        return math.sqrt(accounting.sampled_variance(self.sigma_integer))
 
     def build(self) -> Statistic:
         """The statistic, rebuilt from its wire name and public parameters."""
         return statistics.build(self.statistic, self.parameters)
 
-    def event(self) -> accounting.Gaussian:
+    def event(self) -> accounting.Gaussian | accounting.DiscreteLaplace:
         """What this sum is charged as (multiplier 0, epsilon infinity, in the explicit no-privacy mode)."""
+        if self.law == "laplace":
+            largest = math.floor(self.l1 * self.scale * (1.0 + INTEGER_NORM_TOLERANCE))
+            scale = noise_share.laplace_scale(self.sigma_integer)
+            return accounting.DiscreteLaplace(1.0 / scale if scale else math.inf, largest)
         return accounting.Gaussian(self.sigma / self.l2, sampling_rate=self.sampling_rate)
 
 
@@ -148,16 +166,23 @@ class Plan:
         """Epsilon against a coalition of every other party and the coordinator, who can subtract all other noise.
 
         Only one party's own share then protects its records: variance sigma^2 / (n - c) when nobody drops out
-        (XNoise component 0), the least it ever keeps.
+        (XNoise component 0), the least it ever keeps. A single share of Laplace noise is mostly zero and gives no
+        guarantee that could be stated: infinity where such a sum is planned.
         """
         honest = self.quorum.parties - self.quorum.colluders
-        events = [
-            accounting.Gaussian(event.noise_multiplier / math.sqrt(honest), sampling_rate=event.sampling_rate)
-            for event in self.charged_events()
-        ]
+        whole = honest - self.quorum.tolerated_dropouts == 1  # then a party's Laplace share is the whole noise
+        events: list[accounting.Event] = []
+        for event in self.charged_events():
+            if not isinstance(event, accounting.Gaussian):
+                if not whole:
+                    return math.inf
+                events.append(event)
+                continue
+            multiplier = event.noise_multiplier / math.sqrt(honest)
+            events.append(accounting.Gaussian(multiplier, sampling_rate=event.sampling_rate))
         return accounting.epsilon(events, self.privacy.delta)
 
-    def charged_events(self) -> list[accounting.Gaussian]:
+    def charged_events(self) -> list[accounting.Event]:
         """Every release of the plan in order, priced spare attempts at the end."""
         events = _events(self.sums)
         return [*events, *_spare_events(events, self.quorum.spare_attempts)]
@@ -184,7 +209,12 @@ class Plan:
                 raise PrivacyRefusal(f"{planned.name}: modulus of {planned.modulus_bits} bits does not fit its sum")
             if not 0.0 < planned.sampling_rate <= 1.0:
                 raise PrivacyRefusal(f"{planned.name}: sampling rate {planned.sampling_rate} is not in (0, 1]")
-            if math.isfinite(self.privacy.epsilon) and planned.sigma_integer < SMALLEST_SIGMA:
+            if planned.law not in get_args(Law):
+                raise PrivacyRefusal(f"{planned.name}: noise law {planned.law!r} is unknown")
+            if planned.law == "laplace":
+                if planned.sampling_rate != 1.0:
+                    raise PrivacyRefusal(f"{planned.name}: Laplace noise is not accounted with subsampling")
+            elif math.isfinite(self.privacy.epsilon) and planned.sigma_integer < SMALLEST_SIGMA:
                 raise PrivacyRefusal(
                     f"{planned.name}: sigma {planned.sigma_integer:.4g} in integer units is too coarse"
                 )
@@ -215,46 +245,113 @@ def plan_sums(requests: Sequence[SumRequest], privacy: Privacy, quorum: Quorum) 
     """Calibrates the noise of all ``requests`` together to (epsilon, delta). Raises ConfigurationError."""
     if not requests:
         return Plan(privacy, quorum)
-    total = sum(request.budget_share for request in requests)
-    shares = [request.budget_share / total for request in requests]
+    private = math.isfinite(privacy.epsilon)
+    pure = _pure_epsilons(requests, privacy.epsilon, quorum.spare_attempts)
+    planned = {
+        request.name: _laplace(request, pure[request.name], privacy, quorum)
+        for request in requests
+        if request.law == "laplace"
+    }
+    gaussian = [request for request in requests if request.law == "gaussian"]
+    total = sum(request.budget_share for request in gaussian)
+    shares = [request.budget_share / total for request in gaussian]
+    fixed = _events(list(planned.values()))
 
-    def events(factor: float) -> list[accounting.Gaussian]:
-        main = [
+    def events(factor: float) -> list[accounting.Event]:
+        main = fixed + [
             accounting.Gaussian(factor / math.sqrt(share), sampling_rate=request.sampling_rate)
-            for request, share in zip(requests, shares, strict=True)
+            for request, share in zip(gaussian, shares, strict=True)
         ]
         return main + _spare_events(main, quorum.spare_attempts)
 
-    private = math.isfinite(privacy.epsilon)
-    factor = accounting.calibrate(events, privacy.epsilon, privacy.delta) if private else 0.0
-    planned = [
-        _planned(request, factor / math.sqrt(share), privacy, quorum)
-        for request, share in zip(requests, shares, strict=True)
-    ]
-    return Plan(privacy, quorum, tuple(planned))
+    factor = accounting.calibrate(events, privacy.epsilon, privacy.delta) if private and gaussian else 0.0
+    for request, share in zip(gaussian, shares, strict=True):
+        planned[request.name] = _gaussian(request, factor / math.sqrt(share), privacy, quorum)
+    return Plan(privacy, quorum, tuple(planned[request.name] for request in requests))
 
 
-def _events(sums: Sequence[PlannedSum]) -> list[accounting.Gaussian]:
+def _pure_epsilons(requests: Sequence[SumRequest], epsilon: float, spares: int) -> dict[str, float]:
+    """Epsilon of each Laplace sum by name; together with the spare attempts never above ``epsilon``."""
+    laplace = [request for request in requests if request.law == "laplace"]
+    for request in laplace:
+        if request.epsilon is not None and not request.epsilon > 0:
+            raise ConfigurationError(f"{request.name}: its epsilon is {request.epsilon}", "give a number above 0")
+        if request.sampling_rate != 1.0:
+            raise ConfigurationError(f"{request.name}: Laplace noise with subsampling", "use Gaussian noise")
+    if not math.isfinite(epsilon):
+        return {request.name: math.inf for request in laplace}
+    own = {request.name: request.epsilon for request in laplace if request.epsilon is not None}
+    sharing = [request for request in laplace if request.epsilon is None]
+    if not sharing:
+        return own
+    if any(request.law == "gaussian" for request in requests):
+        raise ConfigurationError(
+            f"{sharing[0].name}: a Laplace sum beside Gaussian ones needs an epsilon of its own", "name it in the plan"
+        )
+    total = sum(request.budget_share for request in sharing)
+    largest = max(request.budget_share for request in sharing) / total
+    spent, dearest = sum(own.values()), max(own.values(), default=0.0)
+    # A spare attempt is priced as the dearest sum, whichever of the two kinds that is.
+    left = min(epsilon - spent - spares * dearest, (epsilon - spent) / (1 + spares * largest))
+    if not left > 0:
+        raise ConfigurationError(
+            f"the Laplace sums with an epsilon of their own leave {left:.4g} of epsilon {epsilon:g}", "raise epsilon"
+        )
+    return own | {request.name: left * request.budget_share / total for request in sharing}
+
+
+def _events(sums: Sequence[PlannedSum]) -> list[accounting.Event]:
     return [planned.event() for planned in sums]
 
 
-def _spare_events(events: Sequence[accounting.Gaussian], spares: int) -> list[accounting.Gaussian]:
-    # A spare attempt may repeat any sum, so each is priced as the dearest.
-    return [min(events, key=lambda event: event.noise_multiplier)] * spares if events else []
+def _spare_events(events: Sequence[accounting.Event], spares: int) -> list[accounting.Event]:
+    # A spare attempt may repeat any sum, so each is priced as the dearest of every kind.
+    gaussians = [event for event in events if isinstance(event, accounting.Gaussian)]
+    laplaces = [event for event in events if isinstance(event, accounting.DiscreteLaplace)]
+    dearest: list[accounting.Event] = []
+    if gaussians:
+        least = min(event.noise_multiplier for event in gaussians)
+        dearest.append(accounting.Gaussian(least, max(event.sampling_rate for event in gaussians)))
+    if laplaces:
+        dearest.append(max(laplaces, key=lambda event: event.epsilon * event.sensitivity))
+    return dearest * spares
 
 
-def _planned(request: SumRequest, multiplier: float, privacy: Privacy, quorum: Quorum) -> PlannedSum:
-    statistic = request.statistic
-    bound = statistic.sensitivity
-    factor = privacy.norm_factor
-    scale = statistic.base_scale * privacy.scale_factor
-    if multiplier:
-        while not _fine_enough(multiplier * bound.l2 * factor * scale, quorum):
+def _gaussian(request: SumRequest, multiplier: float, privacy: Privacy, quorum: Quorum) -> PlannedSum:
+    deviation = multiplier * request.statistic.sensitivity.l2 * privacy.norm_factor
+    scale = request.statistic.base_scale * privacy.scale_factor
+    if deviation:
+        while not _fine_enough(deviation * scale, quorum):
             scale *= 2
             if scale.bit_length() > LARGEST_SCALE_BITS:
                 raise ConfigurationError(
                     f"{request.name}: its noise is too small to be drawn exactly", "lower privacy.epsilon"
                 )
+    return _planned(request, scale, deviation * scale, privacy, quorum)
+
+
+def _laplace(request: SumRequest, epsilon: float, privacy: Privacy, quorum: Quorum) -> PlannedSum:
+    """Discrete Laplace noise of scale L1 / epsilon, on a grid that is fine beside it."""
+    natural = request.statistic.sensitivity.l1 * privacy.norm_factor / epsilon
+    scale = request.statistic.base_scale * privacy.scale_factor
+    if natural:
+        least, largest = LAPLACE_SCALES
+        while natural * scale < least and scale.bit_length() <= LARGEST_SCALE_BITS:
+            scale *= 2
+        while natural * scale > largest and scale > 1:
+            scale = (scale + 1) // 2
+        if natural * scale > DiscreteLaplaceShare.LARGEST_SCALE:
+            raise ConfigurationError(
+                f"{request.name}: Laplace noise of scale {natural:.4g} is too wide for its exact table",
+                "raise epsilon, or use Gaussian noise",
+            )
+    return _planned(request, scale, math.sqrt(2.0) * natural * scale, privacy, quorum)
+
+
+def _planned(request: SumRequest, scale: int, sigma_integer: float, privacy: Privacy, quorum: Quorum) -> PlannedSum:
+    statistic = request.statistic
+    bound = statistic.sensitivity
+    factor = privacy.norm_factor
     planned = PlannedSum(
         name=request.name,
         statistic=statistic.name,
@@ -264,9 +361,10 @@ def _planned(request: SumRequest, multiplier: float, privacy: Privacy, quorum: Q
         l2=bound.l2 * factor,
         linf=bound.linf * factor,
         scale=scale,
-        sigma_integer=multiplier * bound.l2 * factor * scale,
+        sigma_integer=sigma_integer,
         modulus_bits=0,
         sampling_rate=request.sampling_rate,
+        law=request.law,
     )
     bits = _modulus_bits(statistic, planned, privacy, quorum)
     return PlannedSum(**{**asdict(planned), "modulus_bits": bits})
@@ -282,6 +380,8 @@ def _fine_enough(sigma_integer: float, quorum: Quorum) -> bool:
 def _modulus_bits(statistic: Statistic, planned: PlannedSum, privacy: Privacy, quorum: Quorum) -> int:
     honest = quorum.parties - quorum.tolerated_dropouts - quorum.colluders
     sigma_total = planned.drawn_sigma_integer * math.sqrt(quorum.parties / honest)
+    if planned.law == "laplace":
+        sigma_total *= LAPLACE_TAIL
     return ring.modulus_bits(
         parties=quorum.parties,
         max_records=privacy.max_records,

@@ -57,6 +57,7 @@ def to_json(run: RunPlan) -> dict[str, Any]:
             {
                 "statistic": group[0].statistic,
                 "releases": len(group),
+                "noise": group[0].law,
                 "dimension": [planned.dimension for planned in group],
                 "l1_sensitivity": group[0].l1,
                 "l2_sensitivity": group[0].l2,
@@ -69,9 +70,7 @@ def to_json(run: RunPlan) -> dict[str, Any]:
             }
             for group, last in _groups(run.plan)
         ],
-        "epsilon_if_all_others_collude": (
-            run.plan.epsilon_if_all_others_collude() if math.isfinite(privacy.epsilon) and run.plan.sums else None
-        ),
+        "epsilon_if_all_others_collude": _if_all_others_collude(run.plan),
         "generator_calls": run.generator_calls,
         "notice": PUBLIC_NOTICE,
     }
@@ -85,6 +84,14 @@ def to_json(run: RunPlan) -> dict[str, Any]:
     if paper is not None:
         result["paper"] = paper
     return result
+
+
+def _if_all_others_collude(plan: Plan) -> float | None:
+    """None where there is no such figure: nothing is asked, nothing is private, or Laplace shares give no bound."""
+    if not plan.sums or not math.isfinite(plan.privacy.epsilon):
+        return None
+    epsilon = plan.epsilon_if_all_others_collude()
+    return epsilon if math.isfinite(epsilon) else None
 
 
 def share_sigma(plan: Plan, planned: PlannedSum) -> float:
@@ -105,7 +112,7 @@ def _groups(plan: Plan) -> list[tuple[list[PlannedSum], int]]:
 
 
 def _kind(planned: PlannedSum) -> tuple[object, ...]:
-    return (planned.statistic, planned.l2, planned.scale, planned.sigma_integer, planned.sampling_rate)
+    return (planned.statistic, planned.l2, planned.scale, planned.sigma_integer, planned.sampling_rate, planned.law)
 
 
 def _paper_figures(run: RunPlan) -> dict[str, float] | None:

@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Literal
 
 from common.errors import ConfigurationError, InternalError, PeerFault
 from common.privacy.noise import (
@@ -24,12 +25,15 @@ from common.privacy.noise import (
     SMALLEST_SHARE_SIGMA,
     STATISTICAL_DISTANCE,
     DiscreteGaussian,
+    DiscreteLaplaceShare,
+    IntegerNoise,
     Target,
 )
 from common.privacy.stream import SEED_BYTES, KeyStream
 from protocol.vectors import GridVector, NoisyVector
 
 Entropy = Callable[[int], bytes]
+Law = Literal["gaussian", "laplace"]
 
 _CHAIN = b"undersong/noise-chain/1\x00"
 _SEED = b"undersong/noise-seed/1\x00"
@@ -49,6 +53,8 @@ class NoisePlan:
         dropouts: D, tolerated.
         colluders: c, tolerated.
         rounding_variance: added to sigma^2 exactly (4 where sigma is the charged one).
+        law: "laplace" deals discrete Laplace noise of scale sigma / sqrt(2) instead, in shares that no removal changes:
+            every party adds NB(r, p) - NB(r, p) with r = 1 / (n - D - c), and what more survivors bring stays.
         components: variances of a party's components, exact; one entry where nothing is removable.
         removal: whether components 1..D exist. False for D = 0, and where one of them or component 0 would have a
             deviation below 3 units: then there is a single component sigma^2 / (n - D - c) and the excess stays.
@@ -59,6 +65,7 @@ class NoisePlan:
     dropouts: int = 0
     colluders: int = 0
     rounding_variance: int = 0
+    law: Law = "gaussian"
     components: tuple[Fraction, ...] = field(init=False, repr=False)
     removal: bool = field(init=False)
 
@@ -75,7 +82,9 @@ class NoisePlan:
                 f"noise of standard deviation {self.sigma}", "sigma must be finite and not negative"
             )
         components: list[Fraction] = []
-        if self.sigma > 0:
+        if self.sigma > 0 and self.law == "laplace":
+            components = [Fraction(self._laplace_share().deviation) ** 2]
+        elif self.sigma > 0:
             single = self.variance / floor
             if single < _SMALLEST_VARIANCE:
                 raise ConfigurationError(
@@ -119,7 +128,15 @@ class NoisePlan:
         >>> f"{NoisePlan(452, 10, 3, 0).statistical_distance(12_000):.1e}"
         '3.7e-28'
         """
-        return float(self.parties * len(self.components) * dimension * STATISTICAL_DISTANCE)
+        single = self._laplace_share().distance if self.law == "laplace" and self.sigma > 0 else STATISTICAL_DISTANCE
+        return float(self.parties * len(self.components) * dimension * single)
+
+    def component_law(self, index: int) -> IntegerNoise:
+        """What component ``index`` is drawn from."""
+        return self._laplace_share() if self.law == "laplace" else DiscreteGaussian.of_variance(self.components[index])
+
+    def _laplace_share(self) -> DiscreteLaplaceShare:
+        return DiscreteLaplaceShare(laplace_scale(self.sigma), self.parties - self.dropouts - self.colluders)
 
     def opened_components(self, dropped: int) -> range:
         """Indices of the components taken back after ``dropped`` dropouts; empty where nothing is removable.
@@ -141,6 +158,11 @@ class NoisePlan:
         if not 0 <= unopened <= survivors:
             raise InternalError(f"{unopened} values missing from {survivors} survivors")
         return survivors * (self.share_variance - removed) + unopened * removed
+
+
+def laplace_scale(sigma: float) -> float:
+    """Scale b of the Laplace law that is named by its continuous standard deviation sigma = sqrt(2) b."""
+    return sigma / math.sqrt(2.0)
 
 
 def smallest_sigma(parties: int, dropouts: int, colluders: int, removal: bool = False) -> float:
@@ -197,13 +219,13 @@ def add_noise(grid: GridVector, plan: NoisePlan, seeds: NoiseSeeds) -> NoisyVect
     """The vector plus all of this party's components; a new int64 [d], drawn and added in chunks."""
     values = grid.values.copy()
     value = seeds.root
-    for index, variance in enumerate(plan.components):
+    for index in range(len(plan.components)):
         if index == 0:
             seed = seeds.own
         else:
             seed = _hash(_SEED, value)
             value = _hash(_CHAIN, value)
-        DiscreteGaussian.of_variance(variance).add_to(values, KeyStream(seed))
+        plan.component_law(index).add_to(values, KeyStream(seed))
     return NoisyVector(values)
 
 
@@ -219,7 +241,7 @@ def check_opening(value: bytes, plan: NoisePlan, dropped: int, anchor: bytes, pa
 def remove_opened(total: Target, plan: NoisePlan, dropped: int, value: bytes) -> None:
     """Subtract the components opened by a checked ``value`` from ``total``, int64 or ring words [d], in place."""
     for index in plan.opened_components(dropped):
-        DiscreteGaussian.of_variance(plan.components[index]).add_to(total, KeyStream(_hash(_SEED, value)), sign=-1)
+        plan.component_law(index).add_to(total, KeyStream(_hash(_SEED, value)), sign=-1)
         value = _hash(_CHAIN, value)
 
 

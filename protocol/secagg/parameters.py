@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import get_args
 
 import numpy as np
 
 from common.errors import ConfigurationError
 from protocol.secagg import ring
 from protocol.secagg.graph import COMPLETE_UP_TO, Neighbourhood
-from protocol.secagg.noise_share import NoisePlan
+from protocol.secagg.noise_share import Law, NoisePlan
 from protocol.secagg.sid import DIGEST_BYTES, digest
 from protocol.secagg.sid import sid as sid_of
 from protocol.secagg.topology import Topology, neighbourhood
@@ -59,8 +60,9 @@ class SumParameters:
         dimension: d, coordinates of the sum.
         modulus_bits: bits of a coordinate on the wire, 1 to 64 (``ring.modulus_bits``).
         sigma: standard deviation, in integer units, that the honest survivors' noise reaches without the colluders';
-            0.0 only in the mode that is not private.
+            0.0 only in the mode that is not private. For ``law`` "laplace" sqrt(2) times the Laplace scale.
         graph_above: rosters larger than this use the k-regular graph.
+        law: of the noise, discrete "gaussian" or "laplace" (``NoisePlan``).
 
     Raises ConfigurationError for parameters that SECAGG.md refuses.
     """
@@ -77,6 +79,7 @@ class SumParameters:
     modulus_bits: int
     sigma: float
     graph_above: int = COMPLETE_UP_TO
+    law: Law = "gaussian"
 
     def __post_init__(self) -> None:
         n, t, d, c = len(self.roster), self.threshold, self.tolerated_dropouts, self.colluders
@@ -113,6 +116,8 @@ class SumParameters:
             raise ConfigurationError(f"modulus_bits {self.modulus_bits} lies outside 1..{ring.MAXIMUM_BITS}")
         if not (math.isfinite(self.sigma) and self.sigma >= 0):
             raise ConfigurationError(f"sigma {self.sigma} is no standard deviation")
+        if self.law not in get_args(Law):
+            raise ConfigurationError(f"noise law {self.law!r} is unknown", f"use one of {', '.join(get_args(Law))}")
         # Refuses shares too small to be sampled before anybody makes a key.
         self.noise_plan  # noqa: B018
 
@@ -158,7 +163,7 @@ class SumParameters:
     @cached_property
     def noise_plan(self) -> NoisePlan:
         """How the noise is dealt to the parties and what is taken back; it has no components where sigma is 0."""
-        return NoisePlan(self.sigma, self.size, self.tolerated_dropouts, self.colluders)
+        return NoisePlan(self.sigma, self.size, self.tolerated_dropouts, self.colluders, law=self.law)
 
     @property
     def dtype(self) -> np.dtype[np.uint32] | np.dtype[np.uint64]:
@@ -192,6 +197,7 @@ class SumParameters:
             self.modulus_bits,
             float(self.sigma).hex(),
             self.graph_above,
+            self.law,
         )
 
     @cached_property

@@ -1,0 +1,133 @@
+"""Plans with Laplace sums: pure epsilon by L1 sensitivity, alone and beside Gaussian ones under one calibration."""
+
+import dataclasses
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from common.errors import ConfigurationError, PrivacyRefusal
+from common.privacy import accounting
+from common.privacy.noise import DiscreteLaplace
+from common.privacy.stream import KeyStream
+from protocol.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
+from protocol.secagg.noise_share import NoisePlan, NoiseSeeds, add_noise
+from protocol.statistics import LabelHistogram
+from protocol.vectors import GridVector
+
+QUORUM = Quorum(parties=5, threshold=4, tolerated_dropouts=1, colluders=1)
+COUNTS = LabelHistogram(labels=3)
+
+
+def laplace(name, **fields):
+    return SumRequest(name, COUNTS, law="laplace", **fields)
+
+
+def test_laplace_sums_divide_epsilon_by_their_shares_and_spend_it_whole():
+    plan = plan_sums([laplace("a"), laplace("b", budget_share=3.0)], Privacy(2.0, 1e-9), QUORUM)
+    assert [planned.sigma for planned in plan.sums] == pytest.approx([math.sqrt(2) / 0.5, math.sqrt(2) / 1.5])
+    assert plan.epsilon() == pytest.approx(2.0, rel=1e-6)
+    assert accounting.epsilon(plan.charged_events(), 0.0) == pytest.approx(2.0)  # delta is not needed
+    plan.verify()
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_a_laplace_sum_is_charged_by_its_integer_l1_sensitivity():
+    planned = plan_sums([laplace("a")], Privacy(0.5, 1e-6), QUORUM).sums[0]
+    event = planned.event()
+    assert isinstance(event, accounting.DiscreteLaplace)
+    assert event.sensitivity == planned.scale
+    assert event.sensitivity * event.epsilon == pytest.approx(0.5)
+
+
+def test_gaussian_sums_get_what_fixed_laplace_sums_leave():
+    """The joint plan of PRIVACY.md, number 3, with the two pure releases as Laplace sums of their own epsilon."""
+    delta = 1.31818e-5
+    requests = [laplace(f"pure/{t}", epsilon=0.1) for t in range(2)]
+    requests += [laplace(f"metadata/{t}", epsilon=0.1) for t in range(3)]
+    requests += [SumRequest(f"votes/{t}", COUNTS, sampling_rate=0.8) for t in range(10)]
+    plan = plan_sums(requests, Privacy(1.0, delta), QUORUM)
+    assert plan["votes/0"].sigma == pytest.approx(13.406, rel=0.01)
+    assert plan.epsilon() == pytest.approx(1.0, rel=1e-5)
+    assert [planned.name for planned in plan.sums] == [request.name for request in requests]
+    plan.verify()
+
+
+def test_spare_attempts_are_priced_as_the_dearest_of_each_kind():
+    spare = dataclasses.replace(QUORUM, spare_attempts=2)
+    plan = plan_sums([laplace("a"), laplace("b", budget_share=3.0)], Privacy(2.0, 1e-9), spare)
+    assert accounting.epsilon(plan.charged_events(), 0.0) == pytest.approx(2.0)
+    own = plan_sums([laplace("a", epsilon=1.0), laplace("b")], Privacy(4.0, 1e-9), spare)
+    assert accounting.epsilon(own.charged_events(), 0.0) == pytest.approx(4.0)
+    assert own["b"].event().epsilon * own["b"].scale == pytest.approx(1.0)
+    sampled = plan_sums(
+        [SumRequest("a", COUNTS, budget_share=2.0, sampling_rate=0.1), SumRequest("b", COUNTS)], Privacy(2, 1e-6), spare
+    )
+    last = sampled.charged_events()[-1]
+    assert last.sampling_rate == 1.0
+    assert last.noise_multiplier == sampled["a"].event().noise_multiplier
+
+
+def test_without_privacy_a_laplace_sum_has_no_noise():
+    plan = plan_sums([laplace("a", epsilon=0.1)], Privacy(math.inf, 1e-6), QUORUM)
+    assert plan.sums[0].sigma_integer == 0.0
+    assert math.isinf(plan.epsilon())
+
+
+@pytest.mark.parametrize(
+    ("requests", "message"),
+    [
+        ([laplace("a"), SumRequest("b", COUNTS)], "epsilon of its own"),
+        ([laplace("a", epsilon=3.0), laplace("b")], "leave"),
+        ([laplace("a", sampling_rate=0.5)], "subsampling"),
+        ([laplace("a", epsilon=-1.0)], "above 0"),
+    ],
+)
+def test_plans_that_cannot_be_kept_are_refused(requests, message):
+    with pytest.raises(ConfigurationError, match=message):
+        plan_sums(requests, Privacy(2.0, 1e-6), QUORUM)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"law": "cauchy"}, "law"),
+        ({"sampling_rate": 0.5}, "subsampling"),
+        ({"sigma_integer": 0.0}, "spends epsilon"),
+        ({"law": "gaussian"}, "spends epsilon"),
+    ],
+)
+def test_a_party_refuses_a_laplace_sum_that_is_not_what_it_says(changes, message):
+    plan = plan_sums([laplace("a")], Privacy(0.5, 1e-6), QUORUM)
+    forged = dataclasses.replace(plan, sums=(dataclasses.replace(plan.sums[0], **changes),))
+    with pytest.raises(PrivacyRefusal, match=message):
+        forged.verify()
+
+
+def test_one_laplace_share_alone_promises_nothing_unless_it_is_the_whole_noise():
+    assert math.isinf(plan_sums([laplace("a")], Privacy(2.0, 1e-6), QUORUM).epsilon_if_all_others_collude())
+    whole = plan_sums([laplace("a")], Privacy(2.0, 1e-6), Quorum(1, 1, 0, 0))
+    assert whole.epsilon_if_all_others_collude() == pytest.approx(2.0, rel=1e-4)
+
+
+def test_shares_of_the_fewest_honest_survivors_are_laplace_noise():
+    """Kolmogorov-Smirnov on 60 000 sums of three shares: false alarms below 1e-4 at 2.23 / sqrt(n)."""
+    sigma, count = 40.0 * math.sqrt(2), 60_000
+    plan = NoisePlan(sigma, 5, 1, 1, law="laplace")
+    assert not plan.removal
+    assert list(plan.opened_components(1)) == []
+    total = sum(
+        add_noise(
+            GridVector(np.zeros(count, dtype=np.int64)), plan, NoiseSeeds.fresh(KeyStream(bytes([p]) * 32).read)
+        ).values
+        for p in range(3)
+    )
+    whole = DiscreteLaplace(Fraction(40)).sample(KeyStream(bytes(32)), count)
+    grid = np.arange(-400, 400)
+    gap = np.abs(
+        np.searchsorted(np.sort(total), grid, side="right") - np.searchsorted(np.sort(whole), grid, side="right")
+    ).max()
+    assert gap / count < 2.23 * math.sqrt(2 / count)
+    assert float(plan.opened_variance(0)) == pytest.approx(5 / 3 * total.var(), rel=0.03)
+    assert plan.statistical_distance(1000) < 2.0**-90
