@@ -245,20 +245,22 @@ class Snapshot(_message.Message):
     def __init__(self, version: _Optional[int] = ..., sid: _Optional[bytes] = ..., terms: _Optional[bytes] = ..., party: _Optional[int] = ..., phase: _Optional[int] = ..., channel: _Optional[bytes] = ..., mask: _Optional[bytes] = ..., self_mask: _Optional[bytes] = ..., noise_own: _Optional[bytes] = ..., noise_root: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., sharing: _Optional[bytes] = ..., advert: _Optional[bytes] = ..., adverts_hash: _Optional[bytes] = ..., transcript: _Optional[bytes] = ..., rolls: _Optional[int] = ..., present: _Optional[_Iterable[int]] = ..., neighbours: _Optional[_Iterable[int]] = ..., sharers: _Optional[_Iterable[int]] = ..., survivors: _Optional[_Iterable[int]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., answered: _Optional[_Iterable[_Union[Answered, _Mapping]]] = ..., tombstone: _Optional[str] = ..., released: _Optional[bool] = ..., charge_due: _Optional[bool] = ...) -> None: ...
 
 class Peer(_message.Message):
-    __slots__ = ("party", "channel_key", "mask_key", "nonce_commitment", "self_share", "mask_share")
+    __slots__ = ("party", "channel_key", "inward_key", "mask_key", "nonce_commitment", "self_share", "mask_share")
     PARTY_FIELD_NUMBER: _ClassVar[int]
     CHANNEL_KEY_FIELD_NUMBER: _ClassVar[int]
+    INWARD_KEY_FIELD_NUMBER: _ClassVar[int]
     MASK_KEY_FIELD_NUMBER: _ClassVar[int]
     NONCE_COMMITMENT_FIELD_NUMBER: _ClassVar[int]
     SELF_SHARE_FIELD_NUMBER: _ClassVar[int]
     MASK_SHARE_FIELD_NUMBER: _ClassVar[int]
     party: int
     channel_key: bytes
+    inward_key: bytes
     mask_key: bytes
     nonce_commitment: bytes
     self_share: bytes
     mask_share: bytes
-    def __init__(self, party: _Optional[int] = ..., channel_key: _Optional[bytes] = ..., mask_key: _Optional[bytes] = ..., nonce_commitment: _Optional[bytes] = ..., self_share: _Optional[bytes] = ..., mask_share: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, party: _Optional[int] = ..., channel_key: _Optional[bytes] = ..., inward_key: _Optional[bytes] = ..., mask_key: _Optional[bytes] = ..., nonce_commitment: _Optional[bytes] = ..., self_share: _Optional[bytes] = ..., mask_share: _Optional[bytes] = ...) -> None: ...
 
 class Answered(_message.Message):
     __slots__ = ("stage", "roll", "request", "reply")

@@ -340,6 +340,7 @@ class _Attempt:
     ) -> Callable[[int, bytes, bytes], tuple[dict[int, bytes], bytes]]:
         own = self._parameters
         alive = set(survivors)
+        hasher = keys.ShareHasher(transcript)
 
         def parse(party: int, body: bytes, _: bytes) -> tuple[dict[int, bytes], bytes]:
             name = own.name(party)
@@ -357,7 +358,7 @@ class _Attempt:
                     if dealer in alive
                     else ("mask", public[keys.SHARE_HASH_BYTES :])
                 )
-                if keys.share_hash(transcript, kind, dealer, party, share) != expected:
+                if hasher.one(kind, dealer, party, share) != expected:
                     raise PeerFault(
                         name, f"opened a wrong {kind} share of {own.name(dealer)}: not the one whose hash was dealt"
                     )

@@ -6,7 +6,9 @@ would let a reconstructed mask secret open the shares that its owner dealt.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
+import struct
 from functools import lru_cache
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -16,7 +18,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from common.errors import PeerFault
 from protocol.secagg.shamir import SHARE_BYTES
-from protocol.secagg.sid import VERSION, digest, encode, body_hash
+from protocol.secagg.sid import VERSION, body_hash, digest, encode
 
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64
@@ -92,16 +94,31 @@ def share_keys(transcript: bytes, shared: bytes, me: int, other: int) -> tuple[b
     return outward, inward
 
 
-def share_hash(transcript: bytes, kind: str, dealer: int, holder: int, share: bytes) -> bytes:
-    """Public hash of one share: it says nothing of a uniform share and lays a wrong one at somebody's door."""
-    return digest("share", transcript, kind, dealer, holder, share)
+class ShareHasher:
+    """Public hashes of shares under one transcript: H("share", transcript, kind, dealer, holder, share).
+
+    A hash says nothing of a uniform share, and lays a wrong one at its dealer's or its holder's door. The common
+    beginning is hashed once.
+    """
+
+    __slots__ = ("_begun",)
+
+    def __init__(self, transcript: bytes) -> None:
+        self._begun = {kind: hashlib.sha256(encode("share", (transcript, kind))) for kind in ("self", "mask")}
+
+    def one(self, kind: str, dealer: int, holder: int, share: bytes) -> bytes:
+        """The 32-byte hash of one share; ``kind`` is "self" or "mask"."""
+        hasher = self._begun[kind].copy()
+        hasher.update(_SHARE_FIELDS(8, dealer, 8, holder, len(share)) + share)
+        return hasher.digest()
+
+    def both(self, dealer: int, holder: int, self_share: bytes, mask_share: bytes) -> bytes:
+        """The hashes of one holder's two shares, side by side: 64 bytes."""
+        return self.one("self", dealer, holder, self_share) + self.one("mask", dealer, holder, mask_share)
 
 
-def share_hashes(transcript: bytes, dealer: int, holder: int, self_share: bytes, mask_share: bytes) -> bytes:
-    """The public hashes of one holder's two shares, side by side: 64 bytes."""
-    return share_hash(transcript, "self", dealer, holder, self_share) + share_hash(
-        transcript, "mask", dealer, holder, mask_share
-    )
+# The same fields as ``sid.encode`` writes them: each behind its length.
+_SHARE_FIELDS = struct.Struct("<5Q").pack
 
 
 def _associated(transcript: bytes, dealer: int, holder: int, hashes: bytes) -> bytes:
@@ -126,8 +143,8 @@ def self_mask_commitment(sid: bytes, party: int, seed: bytes) -> bytes:
     return digest("self mask", sid, party, seed)
 
 
-def _statement(sid: bytes, stage: int, party: int, body: bytes) -> bytes:
-    return encode("reply", (VERSION, sid, party, stage, body_hash(body)))
+def _statement(sid: bytes, stage: int, party: int, body_digest: bytes) -> bytes:
+    return encode("reply", (VERSION, sid, party, stage, body_digest))
 
 
 @lru_cache(maxsize=1 << 14)
@@ -139,9 +156,9 @@ def verified(key: bytes, statement: bytes, signature: bytes) -> None:
     Ed25519PublicKey.from_public_bytes(key).verify(signature, statement)
 
 
-def sign(identity: Ed25519PrivateKey, sid: bytes, stage: int, party: int, body: bytes) -> bytes:
-    """Signature of a reply's body in its place; 64 bytes, deterministic (RFC 8032)."""
-    return identity.sign(_statement(sid, stage, party, body))
+def sign(identity: Ed25519PrivateKey, sid: bytes, stage: int, party: int, body_digest: bytes) -> bytes:
+    """Signature of a reply's body, by its SHA-256, in its place; 64 bytes, deterministic (RFC 8032)."""
+    return identity.sign(_statement(sid, stage, party, body_digest))
 
 
 def check_signature(
@@ -149,7 +166,7 @@ def check_signature(
 ) -> None:
     """Raise PeerFault naming ``name`` unless ``signature`` is its own on exactly this statement."""
     try:
-        verified(key, _statement(sid, stage, party, body), signature)
+        verified(key, _statement(sid, stage, party, body_hash(body)), signature)
     except (InvalidSignature, ValueError):
         raise PeerFault(
             name, f"{what} does not carry its enrolled identity's signature", "check its enrolment and its keys"

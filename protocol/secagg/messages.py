@@ -96,17 +96,33 @@ def parse_request(parameters: SumParameters, data: bytes) -> tuple[Stage, int, w
     return _STAGES[name], message.reveal.roll if name == "reveal" else 0, message
 
 
-def reply_bytes(parameters: SumParameters, party: int, stage: Stage, body: bytes, signature: bytes) -> bytes:
-    """A Reply, serialised."""
-    reply = wire.Reply(
-        version=VERSION,
-        sid=parameters.sid,
-        party=party,
-        stage=int(stage),  # type: ignore[arg-type]
-        body=body,
-        signature=signature,
-    )
-    return reply.SerializeToString(deterministic=True)
+def reply_bytes(
+    parameters: SumParameters, party: int, stage: Stage, body: bytes | bytearray, signature: bytes
+) -> bytes:
+    """A Reply, serialised.
+
+    Written in parts, because the body may be tens of megabytes and each pass through a message object copies it:
+    protobuf's wire format is its fields one after the other, here in ascending order as the library writes them.
+    """
+    head = wire.Reply(version=VERSION, sid=parameters.sid, party=party, stage=int(stage))  # type: ignore[arg-type]
+    parts: list[bytes | bytearray] = [head.SerializeToString(deterministic=True)]
+    if body:
+        parts += [_BODY_TAG, _varint(len(body)), body]
+    parts.append(wire.Reply(signature=signature).SerializeToString(deterministic=True))
+    return b"".join(parts)
+
+
+# Field 5, length-delimited.
+_BODY_TAG = b"\x2a"
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
 
 
 def parse_reply(parameters: SumParameters, name: str, data: bytes, stage: Stage) -> tuple[bytes, bytes]:

@@ -19,24 +19,25 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from common.errors import ConfigurationError, InternalError, PeerFault, PrivacyRefusal, UndersongError
 from common.privacy.stream import KeyStream
 from protocol.messages import secagg_pb2 as wire
-from protocol.secagg import keys, ring, shamir, sid
+from protocol.secagg import keys, shamir, sid
 from protocol.secagg.bitmaps import from_bitmap, to_bitmap
 from protocol.secagg.faults import COORDINATOR
 from protocol.secagg.graph import graph_seed
+from protocol.secagg.masking import masked_body
 from protocol.secagg.messages import (
     Advert,
-    adverts_from_wire,
     advertise_request,
+    adverts_from_wire,
     parse_request,
     reply_bytes,
     split_blocks,
 )
 from protocol.secagg.noise_share import NoiseSeeds, add_noise
 from protocol.secagg.parameters import Entropy, SumParameters
-from protocol.secagg.prg import Sign, add_masks
+from protocol.secagg.prg import Sign
 from protocol.secagg.state import Answered, PartyState, Peer
 from protocol.secagg.transitions import SECRETS, PartyRule, Phase, Stage, party_rule
-from protocol.vectors import GridVector, MaskedVector, NoisyVector
+from protocol.vectors import GridVector, NoisyVector
 
 ROLLS = 8
 """Times the nonces can be revealed anew because somebody did not reveal; each costs the dropouts' budget one."""
@@ -94,7 +95,7 @@ class PartyMachine:
 
     @classmethod
     def restore(cls, parameters: SumParameters, me: str, identity: Ed25519PrivateKey, snapshot: bytes) -> PartyMachine:
-        """Go on from :meth:`snapshot`, bit-identically. Raises ConfigurationError for another sum's or damaged bytes."""
+        """Go on from :meth:`snapshot`, bit-identically. Raises ConfigurationError for a damaged or foreign one."""
         state = PartyState.from_bytes(parameters, parameters.index(me), snapshot)
         return cls(parameters, me, identity, state)
 
@@ -178,13 +179,13 @@ class PartyMachine:
             raise InternalError("a vector was provided in the wrong phase")
         state = pending.draft
         seeds = NoiseSeeds(state.secret("noise_own"), state.secret("noise_root"))
-        noisy = add_noise(grid, self._parameters.noise_plan, seeds)
-        masked = self._masked(noisy, state)
+        plan = self._parameters.noise_plan
+        # Without noise (epsilon infinite) there is nothing to add, and nothing is copied.
+        noisy = add_noise(grid, plan, seeds) if plan.components else NoisyVector(grid.values)
+        body, digest = masked_body(noisy, self._masks(state), self._parameters.modulus_bits)
         del noisy
-        body = ring.pack(masked.values, self._parameters.modulus_bits)
-        del masked
         self._pending = None
-        return self._commit(rule, 0, pending.request, state, body)
+        return self._commit(rule, 0, pending.request, state, body, digest)
 
     def void_statement(self, reason: str = "the coordinator asked to void this attempt") -> Reply:
         """A signed statement that this party released no share for this sid and never will: it is tombstoned.
@@ -199,7 +200,7 @@ class PartyMachine:
             )
         if not self._state.tombstone:
             self._end(reason)
-        return Reply(self._signed(Stage.VOID, b""), False)
+        return Reply(self._signed(Stage.VOID, b"", sid.body_hash(b"")), False)
 
     # --- what each stage checks and answers -------------------------------------------------------------------------
 
@@ -254,16 +255,19 @@ class PartyMachine:
             dealt.append(shamir.share(draft.secret(name), own.share_threshold, points, KeyStream(seed).read))
         self_shares, mask_shares = dealt
         channel = keys.Agreement(draft.secret("channel"))
+        hasher = keys.ShareHasher(draft.transcript)
         ciphertexts, hashes = [], []
         for holder in holders:
             one, two = self_shares[holder + 1], mask_shares[holder + 1]
-            public = keys.share_hashes(draft.transcript, me, holder, one, two)
+            public = hasher.both(me, holder, one, two)
             hashes.append(public)
             if holder == me:
                 draft.peers[me] = Peer(self_share=one, mask_share=two)
                 continue
-            shared = channel.shared(own.name(holder), draft.peers[holder].channel_key)
-            outward, _ = keys.share_keys(draft.transcript, shared, me, holder)
+            peer = draft.peers[holder]
+            shared = channel.shared(own.name(holder), peer.channel_key)
+            outward, inward = keys.share_keys(draft.transcript, shared, me, holder)
+            draft.peers[holder] = Peer(inward_key=inward, mask_key=peer.mask_key)
             ciphertexts.append(keys.seal(outward, draft.transcript, me, holder, one + two, public))
         return wire.Shares(ciphertexts=b"".join(ciphertexts), hashes=b"".join(hashes)).SerializeToString()
 
@@ -287,12 +291,10 @@ class PartyMachine:
         hashes = split_blocks(
             request.hashes, 2 * keys.SHARE_HASH_BYTES, len(dealers), COORDINATOR, "hashes of shares for this party"
         )
-        if dealers:
-            channel = keys.Agreement(draft.secret("channel"))
+        hasher = keys.ShareHasher(draft.transcript)
         for dealer, sealed, public in zip(dealers, ciphertexts, hashes, strict=True):
             name, peer = own.name(dealer), draft.peers[dealer]
-            _, inward = keys.share_keys(draft.transcript, channel.shared(name, peer.channel_key), me, dealer)
-            plain = keys.unseal(inward, draft.transcript, dealer, me, sealed, public)
+            plain = keys.unseal(peer.inward_key, draft.transcript, dealer, me, sealed, public)
             if plain is None:
                 raise PeerFault(
                     name,
@@ -301,9 +303,9 @@ class PartyMachine:
                     "start a new attempt, without this party if it happens again",
                 )
             one, two = plain[: shamir.SHARE_BYTES], plain[shamir.SHARE_BYTES :]
-            if public != keys.share_hashes(draft.transcript, dealer, me, one, two):
+            if public != hasher.both(dealer, me, one, two):
                 raise PeerFault(name, "dealt shares that differ from their public hashes", "start a new attempt")
-            draft.peers[dealer] = Peer(peer.channel_key, peer.mask_key, peer.nonce_commitment, one, two)
+            draft.peers[dealer] = Peer(mask_key=peer.mask_key, self_share=one, mask_share=two)
 
     def _consistency(self, draft: PartyState, message: wire.Request) -> bytes:
         own = self._parameters
@@ -403,7 +405,9 @@ class PartyMachine:
         )
         draft.transcript = draft.adverts_hash
         draft.peers = {
-            party: Peer(advert.channel_key, advert.mask_key, advert.nonce_commitment)
+            party: Peer(
+                channel_key=advert.channel_key, mask_key=advert.mask_key, nonce_commitment=advert.nonce_commitment
+            )
             for party, advert in adverts.items()
             if party != self._me
         }
@@ -431,8 +435,8 @@ class PartyMachine:
         kept = set(own.topology(draft.transcript).neighbours(self._me, draft.present))
         draft.peers = {party: peer for party, peer in draft.peers.items() if party in kept}
 
-    def _masked(self, noisy: NoisyVector, state: PartyState) -> MaskedVector:
-        """y = x + noise + PRG(b_i) + sum over neighbours of +-PRG(pairwise key): lower index adds, higher subtracts."""
+    def _masks(self, state: PartyState) -> list[tuple[bytes, Sign]]:
+        """What hides x + noise: PRG(b_i), and +-PRG(pairwise key) for each neighbour (the lower index adds)."""
         own, me = self._parameters, self._me
         masks: list[tuple[bytes, Sign]] = []
         if not own.direct:
@@ -441,9 +445,7 @@ class PartyMachine:
         for other in own.topology(state.transcript).neighbours(me, state.sharers):
             shared = agreement.shared(own.name(other), state.peers[other].mask_key)
             masks.append((keys.mask_key(state.transcript, shared, me, other), 1 if me < other else -1))
-        values = ring.to_ring(noisy.values, own.modulus_bits)
-        add_masks(values, masks)
-        return MaskedVector(values)
+        return masks
 
     def _check_grid(self, grid: GridVector) -> None:
         own = self._parameters
@@ -463,12 +465,20 @@ class PartyMachine:
         size = self._parameters.size
         return sid.opened_set(state.transcript, to_bitmap(state.sharers, size), to_bitmap(state.survivors, size))
 
-    def _signed(self, stage: Stage, body: bytes) -> bytes:
-        signature = keys.sign(self._identity, self._parameters.sid, stage, self._me, body)
+    def _signed(self, stage: Stage, body: bytes | bytearray, digest: bytes) -> bytes:
+        signature = keys.sign(self._identity, self._parameters.sid, stage, self._me, digest)
         return reply_bytes(self._parameters, self._me, stage, body, signature)
 
-    def _commit(self, rule: PartyRule, roll: int, request: bytes, draft: PartyState, body: bytes) -> Reply:
-        payload = self._signed(rule.stage, body)
+    def _commit(
+        self,
+        rule: PartyRule,
+        roll: int,
+        request: bytes,
+        draft: PartyState,
+        body: bytes | bytearray,
+        digest: bytes | None = None,
+    ) -> Reply:
+        payload = self._signed(rule.stage, body, sid.body_hash(body) if digest is None else digest)
         draft.answered = {**draft.answered, (rule.stage, roll): Answered(request, payload)}
         draft.phase = rule.then
         draft.erase(rule.erases)

@@ -68,6 +68,6 @@ def opened_set(transcript: bytes, sharers: bytes, survivors: bytes) -> bytes:
     return digest("opened", transcript, sharers, survivors)
 
 
-def body_hash(data: bytes) -> bytes:
+def body_hash(data: bytes | bytearray) -> bytes:
     """SHA-256 of a reply's body, the part of a signature's message that may be megabytes long."""
     return hashlib.sha256(data).digest()

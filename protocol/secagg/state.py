@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -13,15 +14,18 @@ from protocol.secagg.sid import VERSION
 from protocol.secagg.transitions import SECRETS, Phase, Stage
 
 
-@dataclass(frozen=True, repr=False)
-class Peer:
-    """What this party holds of another (or, its own shares, of itself)."""
+class Peer(NamedTuple):
+    """What this party holds of another (or, its own shares, of itself). ``inward_key`` opens the shares it dealt."""
 
     channel_key: bytes = b""
+    inward_key: bytes = b""
     mask_key: bytes = b""
     nonce_commitment: bytes = b""
     self_share: bytes = b""
     mask_share: bytes = b""
+
+    def __repr__(self) -> str:
+        return "Peer(hidden)"
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,6 +88,7 @@ class PartyState:
                 wire.Peer(
                     party=index,
                     channel_key=peer.channel_key,
+                    inward_key=peer.inward_key,
                     mask_key=peer.mask_key,
                     nonce_commitment=peer.nonce_commitment,
                     self_share=peer.self_share,
@@ -131,7 +136,12 @@ class PartyState:
             survivors=tuple(message.survivors),
             peers={
                 peer.party: Peer(
-                    peer.channel_key, peer.mask_key, peer.nonce_commitment, peer.self_share, peer.mask_share
+                    peer.channel_key,
+                    peer.inward_key,
+                    peer.mask_key,
+                    peer.nonce_commitment,
+                    peer.self_share,
+                    peer.mask_share,
                 )
                 for peer in message.peers
             },

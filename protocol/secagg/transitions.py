@@ -72,7 +72,8 @@ class PartyRule:
 
 # Secrets a party draws once, at the start; docs/secagg.md says what each is for.
 SECRETS = ("channel", "mask", "self_mask", "noise_own", "noise_root", "nonce", "sharing")
-_NEEDED_UNTIL_MASK = ("channel", "mask", "self_mask", "noise_own", "nonce", "sharing")
+_NEEDED_UNTIL_SHARE = ("channel", "nonce", "sharing")
+_NEEDED_UNTIL_MASK = ("mask", "self_mask", "noise_own")
 
 
 def _rule(
@@ -86,8 +87,8 @@ PARTY_RULES: tuple[PartyRule, ...] = (
     _rule(Phase.OPENED, Stage.ADVERTISE, Phase.ADVERTISED),
     _rule(Phase.ADVERTISED, Stage.REVEAL, Phase.REVEALED, "graph"),
     _rule(Phase.REVEALED, Stage.REVEAL, Phase.REVEALED, "graph"),
-    _rule(Phase.ADVERTISED, Stage.SHARE, Phase.SHARED, "complete shares"),
-    _rule(Phase.REVEALED, Stage.SHARE, Phase.SHARED, "graph shares"),
+    _rule(Phase.ADVERTISED, Stage.SHARE, Phase.SHARED, "complete shares", "", _NEEDED_UNTIL_SHARE),
+    _rule(Phase.REVEALED, Stage.SHARE, Phase.SHARED, "graph shares", "", _NEEDED_UNTIL_SHARE),
     _rule(Phase.SHARED, Stage.MASK, Phase.MASKED, "shares", "charged", _NEEDED_UNTIL_MASK),
     _rule(Phase.ADVERTISED, Stage.MASK, Phase.MASKED, "complete direct", "charged releases", SECRETS),
     _rule(Phase.REVEALED, Stage.MASK, Phase.MASKED, "graph direct", "charged releases", SECRETS),

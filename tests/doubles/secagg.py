@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from common.errors import UndersongError
 from common.privacy.stream import KeyStream
 from protocol.messages import secagg_pb2 as wire
-from protocol.secagg import keys
+from protocol.secagg import keys, sid
 from protocol.secagg.coordinator import Opened, private_sum
 from protocol.secagg.noise_share import NoiseSeeds, add_noise, remove_opened
 from protocol.secagg.parameters import Entropy, Member, SumParameters, defaults
@@ -149,7 +149,9 @@ def stage_of(message: wire.Request) -> Stage:
 def resign(parameters: SumParameters, reply: wire.Reply) -> None:
     """What a lying party does to its reply's signature after it changed the body."""
     name = parameters.name(reply.party)
-    reply.signature = keys.sign(identity_of(name), parameters.sid, int(reply.stage), reply.party, reply.body)
+    reply.signature = keys.sign(
+        identity_of(name), parameters.sid, int(reply.stage), reply.party, sid.body_hash(reply.body)
+    )
 
 
 def drive(

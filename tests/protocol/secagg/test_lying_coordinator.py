@@ -14,7 +14,7 @@ import pytest
 
 from common.errors import PeerFault, PrivacyRefusal, UndersongError
 from protocol.messages import secagg_pb2 as wire
-from protocol.secagg import keys
+from protocol.secagg import keys, sid
 from protocol.secagg.bitmaps import from_bitmap, to_bitmap
 from protocol.secagg.coordinator import SumAborted
 from protocol.secagg.messages import advertise_request
@@ -164,7 +164,9 @@ def _forge(parameters: SumParameters, signer: str, party: int, change: Callable[
         advert = wire.Advert.FromString(entry.body)
         change(advert)
         entry.body = advert.SerializeToString()
-        entry.signature = keys.sign(identity_of(signer), parameters.sid, Stage.ADVERTISE, party, entry.body)
+        entry.signature = keys.sign(
+            identity_of(signer), parameters.sid, Stage.ADVERTISE, party, sid.body_hash(entry.body)
+        )
 
     return bend
 
@@ -481,7 +483,9 @@ def test_foreign_signatures() -> None:
 
     def bend(message: wire.Request) -> None:
         signers, signatures = _signers(message)
-        forged = keys.sign(identity_of("stranger"), parameters.sid, Stage.CONSISTENCY, signers[0], bytes(32))
+        forged = keys.sign(
+            identity_of("stranger"), parameters.sid, Stage.CONSISTENCY, signers[0], sid.body_hash(bytes(32))
+        )
         _with_signers(message, signers, [forged, *signatures[1:]])
 
     check_refused(parameters, Stage.UNMASK, bend, PeerFault, "p00: its statement on this U3")

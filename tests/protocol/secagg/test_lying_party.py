@@ -10,7 +10,7 @@ import pytest
 
 from common.errors import PeerFault, UndersongError
 from protocol.messages import secagg_pb2 as wire
-from protocol.secagg import keys, shamir
+from protocol.secagg import keys, shamir, sid
 from protocol.secagg.coordinator import Opened, SumAborted
 from protocol.secagg.evidence import check_evidence
 from protocol.secagg.parameters import SumParameters
@@ -26,6 +26,7 @@ from tests.doubles.secagg import (
     open_party,
     parameters_of,
     resign,
+    secrets_of,
 )
 
 LIAR = "p04"
@@ -96,7 +97,9 @@ def test_replies_signed_by_somebody_else(stage: Stage) -> None:
     parameters = _sum()
 
     def bend(reply: wire.Reply) -> None:
-        reply.signature = keys.sign(identity_of("stranger"), parameters.sid, reply.stage, reply.party, reply.body)
+        reply.signature = keys.sign(
+            identity_of("stranger"), parameters.sid, reply.stage, reply.party, sid.body_hash(reply.body)
+        )
 
     check_left_out(parameters, stage, bend, "does not carry its enrolled identity's", sign=False)
 
@@ -214,45 +217,33 @@ def test_corrupted_share_is_refused_by_its_holder_who_names_the_dealer() -> None
     np.testing.assert_array_equal(opened.values, expected_sum(parameters, names_of(10)[1:]))
 
 
-def _false_dealing(parameters: SumParameters, kind: str) -> Bend:
-    """Shares of another secret than the advertised one, well sealed and well hashed."""
-    machine = open_party(parameters, LIAR)
+def _false_shares(parameters: SumParameters, transcript: bytes, kind: str) -> bytes:
+    """The liar's shares of another secret than the advertised one, well sealed and well hashed."""
     me = parameters.index(LIAR)
-
-    def bend(reply: wire.Reply) -> None:
-        state = bending["state"]
-        secrets = {"self_mask": state.secret("self_mask"), "mask": state.secret("mask")}
-        secrets[kind] = bytes(range(32))
-        points = range(1, parameters.size + 1)
-        one = shamir.share(secrets["self_mask"], parameters.threshold, points, entropy_of("false 1"))
-        two = shamir.share(secrets["mask"], parameters.threshold, points, entropy_of("false 2"))
-        channel = keys.Agreement(state.secret("channel"))
-        shares = wire.Shares()
-        for holder in range(parameters.size):
-            public = keys.share_hashes(state.transcript, me, holder, one[holder + 1], two[holder + 1])
-            shares.hashes += public
-            if holder != me:
-                shared = channel.shared("", state.peers[holder].channel_key)
-                key, _ = keys.share_keys(state.transcript, shared, me, holder)
-                plain = one[holder + 1] + two[holder + 1]
-                shares.ciphertexts += keys.seal(key, state.transcript, me, holder, plain, public)
-        reply.body = shares.SerializeToString()
-
-    bending = {"state": machine._state}
-    bend.bending = bending  # type: ignore[attr-defined]
-    return bend
+    secrets = {**secrets_of(parameters, LIAR), kind: bytes(range(32))}
+    points = range(1, parameters.size + 1)
+    one = shamir.share(secrets["self_mask"], parameters.threshold, points, entropy_of("false 1"))
+    two = shamir.share(secrets["mask"], parameters.threshold, points, entropy_of("false 2"))
+    channel, hasher = keys.Agreement(secrets["channel"]), keys.ShareHasher(transcript)
+    shares = wire.Shares()
+    for holder, name in enumerate(names_of(parameters.size)):
+        public = hasher.both(me, holder, one[holder + 1], two[holder + 1])
+        shares.hashes += public
+        if holder != me:
+            shared = channel.shared(name, keys.public_key(secrets_of(parameters, name)["channel"]))
+            key, _ = keys.share_keys(transcript, shared, me, holder)
+            shares.ciphertexts += keys.seal(key, transcript, me, holder, one[holder + 1] + two[holder + 1], public)
+    return shares.SerializeToString()
 
 
 @pytest.mark.parametrize(("kind", "words"), [("self_mask", "self-mask seed"), ("mask", "mask key")])
 def test_false_dealing_is_laid_at_the_dealers_door(kind: str, words: str) -> None:
     parameters = _sum()
     parties = open_parties(parameters)
-    bend = _false_dealing(parameters, kind)
 
     def lie(name: str, reply: wire.Reply) -> None:
         if name == LIAR and reply.stage == Stage.SHARE:
-            bend.bending["state"] = parties[LIAR]._state  # type: ignore[attr-defined]
-            bend(reply)
+            reply.body = _false_shares(parameters, parties[LIAR]._state.transcript, kind)
             resign(parameters, reply)
 
     # A false mask key shows only where the liar's vector is missing.

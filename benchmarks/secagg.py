@@ -1,0 +1,386 @@
+"""Our private sum beside the client code of Flower 1.41's SecAgg+, stage by stage, in one process on the same inputs.
+
+    python -m benchmarks.secagg [--quick] [--json]
+
+One party is measured at each side; its peers are real (ours) or give real keys and ciphertexts (Flower's: their shares
+are random, which costs the measured party the same). Times are CPU seconds of the process, best of several repeats;
+ratios are Flower's time over ours in the same run. Noise is left out (``benchmarks.noise`` times it); what ours has and
+Flower's has not, signatures, hashes of shares, packing, consistency, is in. Flower's masks come from a 32-bit seed, its
+keys are not authenticated: it does less.
+
+JSON: ``masked_input`` = list of {n, degree, d, ours_s, flower_s, ratio_to_flower}, ``stages`` = list of {n, degree, d,
+stage, ours_s, flower_s, ratio, ours_bytes, flower_bytes}, ``aes_fraction`` (mask expansion over raw AES-256-CTR),
+``party_cpu_ms`` (a whole sum at one party, n = 100, d = 100 000), ``unmask_cpu_s`` (coordinator, n = 100,
+d = 100 000, 10 dropouts), ``unmask_d`` and ``targets`` with whether each is met.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from benchmarks.noise import raw_aes_seconds
+from common.errors import InternalError
+from protocol.messages import secagg_pb2 as wire
+from protocol.secagg import keys
+from protocol.secagg.coordinator import private_sum
+from protocol.secagg.messages import advertise_request
+from protocol.secagg.parameters import Member, SumParameters, default_threshold
+from protocol.secagg.party import PartyMachine, WantsInput
+from protocol.secagg.prg import add_masks
+from protocol.vectors import GridVector
+
+ME = 0
+# Colluders and dropouts for which graph.choose_neighbourhood gives degree 100 among 1000 parties.
+COLLUDERS_1000, DROPOUTS_1000 = 104, 102
+
+
+@dataclass(frozen=True)
+class Case:
+    """One size: n parties, neighbours of each, coordinates."""
+
+    n: int
+    degree: int
+    d: int
+    repeats: int
+
+
+def cpu_seconds(work: Callable[[], object], repeats: int) -> float:
+    """The least CPU time of ``repeats`` calls, in seconds, of all threads of this process."""
+    least = math.inf
+    for _ in range(repeats):
+        start = time.process_time()
+        work()
+        least = min(least, time.process_time() - start)
+    return least
+
+
+# --- ours -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Federation:
+    """n parties of a sum, and the keys that they enrolled."""
+
+    parameters: SumParameters
+    identities: list[Ed25519PrivateKey]
+    machines: list[PartyMachine]
+
+    def name(self, index: int) -> str:
+        return self.parameters.name(index)
+
+
+def federation(n: int, d: int, dropouts: int, colluders: int) -> Federation:
+    """Fresh parties, opened; no noise."""
+    identities = [Ed25519PrivateKey.generate() for _ in range(n)]
+    roster = tuple(Member(f"p{i:04d}", key.public_key().public_bytes_raw()) for i, key in enumerate(identities))
+    parameters = SumParameters(
+        bytes(32), "benchmark", "sum", 0, roster, default_threshold(n, colluders), dropouts, colluders, d, 32, 0.0
+    )
+    machines = [
+        PartyMachine.open(parameters, member.name, identity, os.urandom)
+        for member, identity in zip(roster, identities, strict=True)
+    ]
+    return Federation(parameters, identities, machines)
+
+
+def time_ours(case: Case, vector: GridVector) -> dict[str, dict[str, float]]:
+    """{stage: {seconds, bytes}} of party ``ME``, its peers real."""
+    if case.degree == case.n - 1:
+        fed = federation(case.n, case.d, max(1, case.n // 10), 1)
+    else:
+        fed = federation(case.n, case.d, DROPOUTS_1000, COLLUDERS_1000)
+        assert fed.parameters.graph is not None
+        assert fed.parameters.graph.degree == case.degree
+    me, parameters = fed.name(ME), fed.parameters
+    coordinator = private_sum(parameters)
+    requests = next(coordinator)
+    result: dict[str, dict[str, float]] = {}
+
+    def opened() -> None:
+        PartyMachine.open(parameters, me, fed.identities[ME], os.urandom).advertise()
+
+    result["setup"] = {"seconds": cpu_seconds(opened, case.repeats), "bytes": 0.0}
+    for stage in ("setup", "reveal", "share_keys", "masked_input", "consistency", "unmask"):
+        request = requests[me]
+        if wire.Request.FromString(request).WhichOneof("stage") != _WIRE_NAMES[stage]:
+            continue
+        snapshot = fed.machines[ME].snapshot()
+
+        least, payload = math.inf, b""
+        for _ in range(case.repeats):
+            machine = PartyMachine.restore(parameters, me, fed.identities[ME], snapshot)
+            keys.verified.cache_clear()
+            start = time.process_time()
+            reply = machine.receive(request)
+            if isinstance(reply, WantsInput):
+                reply = machine.provide(vector)
+            least = min(least, time.process_time() - start)
+            payload = reply.payload
+        result.setdefault(stage, {"seconds": least})
+        result[stage]["bytes"] = float(len(payload))
+        replies = {}
+        # From the masked input on, every peer would compute a vector: only ``ME`` goes on, as one of T for the rest.
+        for index, machine in enumerate(fed.machines):
+            reply = machine.receive(requests[fed.name(index)])
+            if isinstance(reply, WantsInput):
+                reply = machine.provide(vector)
+            replies[fed.name(index)] = reply.payload
+            if stage == "masked_input" and case.n * case.d > 2_000_000:
+                return result
+        try:
+            requests = coordinator.send(replies)
+        except StopIteration:
+            break
+    return result
+
+
+_WIRE_NAMES = {
+    "setup": "advertise",
+    "reveal": "reveal",
+    "share_keys": "share",
+    "masked_input": "mask",
+    "consistency": "consistency",
+    "unmask": "unmask",
+}
+
+
+def time_unmasking(n: int, d: int, dropouts: int) -> float:
+    """CPU seconds of the coordinator from the last opened share to the sum; ``dropouts`` vectors were lost."""
+    fed = federation(n, d, dropouts, 1)
+    coordinator = private_sum(fed.parameters)
+    requests = next(coordinator)
+    generator = np.random.default_rng(1)
+    vectors = {member.name: generator.integers(-1000, 1001, d) for member in fed.parameters.roster}
+    lost = {fed.name(index) for index in range(0, n, n // dropouts)} if dropouts else set()
+    machines = {fed.name(index): machine for index, machine in enumerate(fed.machines)}
+    while True:
+        last = wire.Request.FromString(next(iter(requests.values()))).WhichOneof("stage")
+        replies = {}
+        for name, request in requests.items():
+            reply = machines[name].receive(request)
+            if isinstance(reply, WantsInput):
+                if name in lost:
+                    continue
+                reply = machines[name].provide(GridVector(vectors[name]))
+            replies[name] = reply.payload
+        start = time.process_time()
+        try:
+            requests = coordinator.send(replies)
+        except StopIteration as stop:
+            seconds = time.process_time() - start
+            expected = sum(values for name, values in vectors.items() if name not in lost)
+            if last != "unmask" or (stop.value.values != expected).any():
+                raise InternalError("the benchmark's sum is not exact") from None
+            return seconds
+
+
+def time_aes_fraction(n: int, d: int, repeats: int) -> float:
+    """Speed of adding n masks of d words, in units of raw AES-256-CTR over the same bytes."""
+    accumulator = np.zeros(d, dtype=np.uint32)
+    seeds = [os.urandom(32) for _ in range(n)]
+    mine = cpu_seconds(lambda: add_masks(accumulator, ((seed, 1) for seed in seeds)), repeats)
+    return raw_aes_seconds(4 * d, n, repeats) / mine
+
+
+# --- Flower ---------------------------------------------------------------------------------------------------------
+
+
+def time_flower(case: Case, vector: GridVector, threshold: int) -> dict[str, dict[str, float]]:
+    """{stage: {seconds, bytes}} of one client of flwr 1.41's SecAgg+, by its own stage functions."""
+    from flwr.app import ConfigRecord
+    from flwr.common import ndarrays_to_parameters
+    from flwr.common.secure_aggregation.crypto.symmetric_encryption import encrypt, generate_shared_key
+    from flwr.common.secure_aggregation.secaggplus_constants import Key
+    from flwr.common.secure_aggregation.secaggplus_utils import share_keys_plaintext_concat
+    from flwr.common.serde import config_record_to_proto
+    from flwr.supercore.primitives.asymmetric import (
+        bytes_to_private_key,
+        bytes_to_public_key,
+        generate_key_pairs,
+        private_key_to_bytes,
+        public_key_to_bytes,
+    )
+
+    # The package shadows the module's name with a function of it.
+    flower = importlib.import_module("flwr.client.mod.secure_aggregation.secaggplus_mod")
+    me = 1
+    holders = case.degree + 1
+    settings = ConfigRecord(
+        {
+            Key.SAMPLE_NUMBER: case.n,
+            Key.SHARE_NUMBER: holders,
+            Key.THRESHOLD: threshold,
+            Key.CLIPPING_RANGE: 8.0,
+            Key.TARGET_RANGE: 4194304,
+            Key.MOD_RANGE: 4294967296,
+            Key.MAX_WEIGHT: 1000.0,
+        }
+    )
+    state = flower.SecAggPlusState()
+    state.nid = me
+    result: dict[str, dict[str, float]] = {}
+
+    def size(values: dict[str, Any]) -> float:
+        return float(config_record_to_proto(ConfigRecord(values)).ByteSize())
+
+    def timed(stage: str, work: Callable[[], dict[str, Any]], repeats: int = case.repeats) -> None:
+        least, reply = math.inf, {}
+        for _ in range(repeats):
+            start = time.process_time()
+            reply = work()
+            least = min(least, time.process_time() - start)
+        result[stage] = {"seconds": least, "bytes": size(reply)}
+
+    timed("setup", lambda: flower._setup(state, settings))
+    peers = {nid: (generate_key_pairs(), generate_key_pairs()) for nid in range(2, holders + 1)}
+    public = {str(me): [state.pk1, state.pk2]} | {
+        str(nid): [public_key_to_bytes(one[1]), public_key_to_bytes(two[1])] for nid, (one, two) in peers.items()
+    }
+    # Its Shamir sharing takes seconds at n = 100: once is enough.
+    timed("share_keys", lambda: flower._share_keys(state, ConfigRecord(public)), 1)
+    own = bytes_to_public_key(state.pk2)
+    length = len(state.rd_seed_share_dict[me])
+    ciphertexts = []
+    for nid, (_, two) in peers.items():
+        secret = bytes_to_private_key(private_key_to_bytes(two[0]))
+        plain = share_keys_plaintext_concat(nid, me, os.urandom(length), os.urandom(length))
+        ciphertexts.append(encrypt(generate_shared_key(secret, own), plain))
+    received = ConfigRecord({Key.CIPHERTEXT_LIST: ciphertexts, Key.SOURCE_LIST: list(peers)})
+    parameters = ndarrays_to_parameters([vector.values / 1000.0])
+    timed("masked_input", lambda: flower._collect_masked_vectors(state, received, 1, parameters))
+    lists = ConfigRecord({Key.ACTIVE_NODE_ID_LIST: [me, *peers], Key.DEAD_NODE_ID_LIST: []})
+    timed("unmask", lambda: flower._unmask(state, lists))
+    return result
+
+
+# --- report ---------------------------------------------------------------------------------------------------------
+
+
+def measure(quick: bool) -> dict[str, Any]:
+    """All figures as a JSON-able mapping."""
+    cases = [Case(10, 9, 12_000, 5), Case(100, 99, 12_000, 5), Case(100, 99, 100_000, 3), Case(100, 99, 1_000_000, 2)]
+    if not quick:
+        cases[1:1] = [Case(10, 9, 100_000, 5), Case(10, 9, 1_000_000, 3)]
+        cases += [Case(1000, 100, 12_000, 3), Case(1000, 100, 100_000, 3), Case(1000, 100, 1_000_000, 2)]
+    masked: list[dict[str, Any]] = []
+    stages: list[dict[str, Any]] = []
+    party_cpu_ms = math.nan
+    for case in cases:
+        vector = GridVector(np.random.default_rng(case.d).integers(-1000, 1001, case.d))
+        ours = time_ours(case, vector)
+        flower = time_flower(case, vector, 70 if case.n == 1000 else default_threshold(case.n, 1))
+        size = {"n": case.n, "degree": case.degree, "d": case.d}
+        for stage, mine in ours.items():
+            theirs = flower.get(stage)
+            stages.append(
+                {
+                    **size,
+                    "stage": stage,
+                    "ours_s": mine["seconds"],
+                    "flower_s": theirs["seconds"] if theirs else None,
+                    "ratio": theirs["seconds"] / mine["seconds"] if theirs else None,
+                    "ours_bytes": int(mine["bytes"]),
+                    "flower_bytes": int(theirs["bytes"]) if theirs else None,
+                }
+            )
+        mine, theirs = ours["masked_input"]["seconds"], flower["masked_input"]["seconds"]
+        masked.append({**size, "ours_s": mine, "flower_s": theirs, "ratio_to_flower": theirs / mine})
+    whole = time_whole_party(100, 100_000, 2 if quick else 5)
+    party_cpu_ms = 1e3 * whole
+    unmask = min(time_unmasking(100, 100_000, 10) for _ in range(1 if quick else 2))
+    aes = time_aes_fraction(100, 1_000_000, 2 if quick else 4)
+    at = {(row["n"], row["d"]): row["ratio_to_flower"] for row in masked}
+    return {
+        "masked_input": masked,
+        "stages": stages,
+        "aes_fraction": aes,
+        "party_cpu_ms": party_cpu_ms,
+        "unmask_cpu_s": unmask,
+        "unmask_d": 100_000,
+        "targets": {
+            "masked input, n = 100, d = 1 000 000: at least 8x": at[100, 1_000_000] >= 8,
+            "masked input, n = 100, d = 12 000: at least 15x": at[100, 12_000] >= 15,
+            "mask expansion: at least 0.75 of raw AES-256-CTR": aes >= 0.75,
+            "a party's whole sum, n = 100, d = 100 000: under 60 ms": party_cpu_ms < 60,
+            "unmasking, n = 100, 10 dropouts: under 2 s": unmask < 2,
+        },
+    }
+
+
+def time_whole_party(n: int, d: int, repeats: int) -> float:
+    """CPU seconds of one party from opening the attempt to its last reply, noise apart; the least of ``repeats``."""
+    least = math.inf
+    vector = GridVector(np.random.default_rng(d).integers(-1000, 1001, d))
+    for _ in range(repeats):
+        fed = federation(n, d, n // 10, 1)
+        coordinator = private_sum(fed.parameters)
+        requests = next(coordinator)
+        spent = 0.0
+        while True:
+            keys.verified.cache_clear()
+            start = time.process_time()
+            if requests[fed.name(ME)] == advertise_request(fed.parameters):
+                fed.machines[ME] = PartyMachine.open(fed.parameters, fed.name(ME), fed.identities[ME], os.urandom)
+            reply = fed.machines[ME].receive(requests[fed.name(ME)])
+            if isinstance(reply, WantsInput):
+                reply = fed.machines[ME].provide(vector)
+            spent += time.process_time() - start
+            replies = {fed.name(ME): reply.payload}
+            for index in range(n):
+                if index != ME:
+                    answer = fed.machines[index].receive(requests[fed.name(index)])
+                    if isinstance(answer, WantsInput):
+                        answer = fed.machines[index].provide(vector)
+                    replies[fed.name(index)] = answer.payload
+            try:
+                requests = coordinator.send(replies)
+            except StopIteration:
+                break
+        least = min(least, spent)
+    return least
+
+
+def show(figures: dict[str, Any]) -> None:
+    """The figures as a table."""
+    print(f"{'n':>5} {'k':>4} {'d':>9}  {'stage':<13} {'ours ms':>9} {'Flower ms':>10}", end=" ")
+    print(f"{'ratio':>7} {'ours B':>9} {'Flower B':>9}")
+    for row in figures["stages"]:
+        theirs = f"{1e3 * row['flower_s']:10.2f} {row['ratio']:7.1f}" if row["flower_s"] is not None else " " * 18
+        other = row["flower_bytes"] if row["flower_bytes"] is not None else ""
+        print(
+            f"{row['n']:5} {row['degree']:4} {row['d']:9}  {row['stage']:<13} {1e3 * row['ours_s']:9.2f} {theirs} "
+            f"{row['ours_bytes']:9} {other:>9}"
+        )
+    print(f"mask expansion: {figures['aes_fraction']:.2f} of raw AES-256-CTR")
+    print(f"a whole sum at one party (n = 100, d = 100 000): {figures['party_cpu_ms']:.1f} ms of CPU")
+    print(f"unmasking at the coordinator (n = 100, d = 100 000, 10 dropouts): {figures['unmask_cpu_s']:.3f} s of CPU")
+    for target, met in figures["targets"].items():
+        print(f"{'met ' if met else 'MISSED'} {target}")
+
+
+def main() -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer sizes and repeats")
+    parser.add_argument("--json", action="store_true", help="figures as JSON")
+    arguments = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    figures = measure(arguments.quick)
+    print(json.dumps(figures)) if arguments.json else show(figures)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
