@@ -1,3 +1,4 @@
+import itertools
 import random
 
 import numpy as np
@@ -70,7 +71,7 @@ def test_longest_runs_and_resemblance_equal_a_plain_search():
 
     def pairs(tokens):
         marked = ["^", *tokens, "$"]
-        return set(zip(marked, marked[1:], strict=False)) if tokens else set()
+        return set(itertools.pairwise(marked)) if tokens else set()
 
     def alike(a, b):
         return bool(a and b) and len(a & b) / len(a | b) >= overlap.JACCARD

@@ -1,0 +1,248 @@
+import base64
+import hashlib
+import io
+import itertools
+import math
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from server.pool import Sample
+from server.report import charts, html
+from server.report.card import render_card
+from server.report.data import Accuracy, GeneratorUse, PrivacyStatement, ReportData
+from server.report.html import render_html, spread
+from server.report.projection import project
+from server.report.screen import final_screen
+
+EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*7 }}`|[bold]"
+PRIVACY = PrivacyStatement(4.0, 1e-5, "sample", (1.8, 2.6, 3.4, 4.0), parties=5, tolerated_dropouts=1, colluders=1)
+
+
+def run(count=60, *, evil=False, labels=("chest", "ankle"), generators=("good", "mixed", "off"), **changes):
+    suffix = EVIL if evil else ""
+    labels = tuple(label + suffix for label in labels)
+    generators = tuple(name + suffix for name in generators)
+    label_of = [labels[k % len(labels)] if labels else "" for k in range(count)]
+    author_of = [generators[k % len(generators)] for k in range(count)]
+    samples = tuple(
+        Sample(f"text {k} of a note{suffix}", label_of[k], author_of[k], k * 3 // count, f"zero_shot{suffix}")
+        for k in range(count)
+    )
+    share = 1 / len(generators)
+    fields = {
+        "run": "clinic 1a2b" + suffix,
+        "task": "clinic" + suffix,
+        "description": "a nurse's triage note" + suffix,
+        "method": "wasp" + suffix,
+        "labels": labels,
+        "generators": generators,
+        "weights": tuple((share,) * len(generators) for _ in range(3)),
+        "samples": samples,
+        "privacy": PRIVACY,
+        "embeddings": np.random.default_rng(0).normal(size=(count, 8)).astype(np.float32),
+        "settings": (("votes" + suffix, "8" + suffix),),
+        "seconds": (("generation" + suffix, 2.0), ("private sums", 1.0)),
+        "usage": tuple(
+            GeneratorUse(name, "ngram" + suffix, 30, 20, 5, 5, notes=("n" + suffix,)) for name in generators
+        ),
+        "accuracy": (Accuracy("this corpus" + suffix, 0.9, 0.89, 0.88, True), Accuracy("private", 0.8, 0.8, 0.8)),
+        "test_set": "200 notes" + suffix,
+        "created": "today" + suffix,
+        "version": "0.1" + suffix,
+        "plan_hash": "ab12" + suffix,
+        "embedder": "packaged" + suffix,
+        "remarks": ("a remark" + suffix,),
+    }
+    return ReportData(**(fields | changes))
+
+
+class Page(HTMLParser):
+    """Every element with its attributes, and the text outside of script and style."""
+
+    def __init__(self, source):
+        super().__init__()
+        self.elements, self.words, self._inside = [], [], []
+        self.feed(source)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        self._inside.append(tag)
+
+    def handle_data(self, data):
+        if self._inside and self._inside[-1] not in ("script", "style"):
+            self.words.append(data)
+
+    def handle_endtag(self, tag):
+        while self._inside and self._inside.pop() != tag:
+            pass
+
+
+def test_every_text_is_escaped_wherever_it_stands():
+    source = render_html(run(evil=True))
+    page = Page(source)
+    tags = [tag for tag, _ in page.elements]
+    assert tags.count("script") == 1
+    assert "img" not in tags
+    assert not [name for _, attributes in page.elements for name in attributes if name.startswith("on")]
+    assert "49`|" not in source
+    shown = "".join(page.words)
+    for piece in ("clinic 1a2b", "chest", "good", "text 7 of a note", "200 notes", "a remark", "votes", "ab12"):
+        assert piece + EVIL in shown
+
+
+def test_the_policy_allows_our_script_and_nothing_else():
+    source = render_html(run())
+    script = re.search(r"<script>(.*)</script>", source, re.DOTALL).group(1)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = next(a["content"] for tag, a in Page(source).elements if a.get("http-equiv"))
+    assert f"script-src 'sha256-{digest}'" in policy
+    assert "default-src 'none'" in policy
+
+
+def test_nothing_is_fetched():
+    source = render_html(run())
+    assert not re.search(r"https?://|@import|url\(|//cdn", source)
+    for tag, attributes in Page(source).elements:
+        assert tag not in ("link", "iframe", "object", "embed", "base", "image")
+        assert "src" not in attributes
+        assert attributes.get("href", "#").startswith("#")
+
+
+def test_same_data_same_bytes_and_the_figures_are_there():
+    assert render_html(run()) == render_html(run())
+    shown = "".join(Page(render_html(run())).words)
+    assert "(4, 1e-5)-differentially private for a record" in shown
+    assert "90.0 %" in shown
+    assert "At most 1 of the 5 parties" in shown
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        run(labels=()),
+        run(generators=("one",)),
+        run(embeddings=None),
+        run(1),
+        run(2),
+        run(accuracy=(), usage=(), seconds=(), settings=(), remarks=(), created="", version="", plan_hash=""),
+        run(400, labels=tuple(f"label {k}" for k in range(77)), generators=tuple(f"generator {k}" for k in range(14))),
+        run(weights=()),
+        run(privacy=replace(PRIVACY, epsilon_after=())),
+        run(privacy=replace(PRIVACY, unit="user", max_per_unit=8, contribution="sum")),
+        run(privacy=replace(PRIVACY, unit="party", parties=1, epsilon_if_all_others_collude=9.5)),
+        run(seconds=(("generation", 0.0),)),
+    ],
+)
+def test_every_shape_of_run_renders(data):
+    page = Page(render_html(data))
+    assert len([tag for tag, _ in page.elements if tag == "article"]) == min(len(data.samples), html.SHOWN_TEXTS)
+    assert render_card(data).endswith("\n")
+    assert "nan" not in "".join(page.words).lower().replace("finance", "")
+
+
+@pytest.mark.parametrize("change", [{"epsilon": math.inf, "epsilon_after": (math.inf,)}, {"insecure_noise": True}])
+def test_a_run_without_privacy_says_so_everywhere(change):
+    data = run(privacy=replace(PRIVACY, **change))
+    shown = "".join(Page(render_html(data)).words)
+    assert "Not private" in shown
+    assert "-differentially private" not in shown
+    card = render_card(data)
+    assert "Not private" in card
+    assert "Do not release it" in card
+    assert "differential-privacy" not in card.split("---")[1]
+    assert "Not private" in printed(data)
+
+
+def test_the_browsable_sample_covers_every_group():
+    data = run(4000)
+    chosen = spread(data, 300)
+    assert len(chosen) == 300
+    group = lambda s: (s.label, s.generator, s.round)  # noqa: E731
+    assert {group(s) for s in chosen} == {group(s) for s in data.samples}
+    assert len(set(chosen)) == 300
+
+
+def test_the_map_draws_each_text_once_in_both_colourings():
+    data = run(60)
+    circles = [a for tag, a in Page(render_html(data)).elements if tag == "circle" and "data-text" in a]
+    assert len(circles) == 60
+    assert {c["class"] for c in circles} == {f"g{g} l{y}" for g in range(3) for y in range(2)}
+    big = Page(render_html(run(html.MAP_POINTS + 500)))
+    assert sum("data-text" in a for _, a in big.elements) == html.MAP_POINTS
+
+
+def test_projection_agrees_with_scikit_learn():
+    from sklearn.decomposition import PCA
+
+    x = np.random.default_rng(1).normal(size=(50, 6)).astype(np.float32) * [5, 3, 1, 1, 1, 1]
+    found, reference = project(x), PCA(2).fit(x)
+    assert np.allclose(np.abs(found.points), np.abs(reference.transform(x)), atol=1e-4)
+    assert np.allclose(found.explained, reference.explained_variance_ratio_)
+    assert project(np.ones((4, 1), dtype=np.float32)).points.shape == (4, 2)
+
+
+@given(st.lists(st.floats(20, 260), min_size=1, max_size=12))
+def test_line_names_never_cover_each_other(places):
+    moved = charts._apart(places, 17, 14, 266)
+    ordered = sorted(moved)
+    assert all(b - a >= 17 - 1e-9 for a, b in itertools.pairwise(ordered))
+    assert ordered[-1] <= 266 + 1e-9
+    assert [moved[i] for i in sorted(range(len(places)), key=lambda i: places[i])] == ordered
+
+
+def test_the_histogram_counts_every_text():
+    lengths = [3, 3, 4, 9, 400]
+    titles = re.findall(r"<title>(.*?) words: (\d+) texts</title>", charts.histogram(lengths))
+    assert sum(int(count) for _, count in titles) == len(lengths)
+    assert titles[-1][0].endswith("or more")
+
+
+def test_the_card_is_safe_markdown_and_states_the_terms():
+    card = render_card(run(evil=True))
+    assert "<script>" not in card
+    assert "<img" not in card
+    assert card.count("\n---\n") == 1  # the header's end and no other
+    for line in card.splitlines():
+        if line.startswith("| "):
+            assert len(re.findall(r"(?<!\\)\|", line)) in (3, 5, 6)
+    card = render_card(run())
+    for piece in (
+        "one record",
+        "add/remove",
+        "4, 1e-5",
+        "At most 1 of the 5 parties",
+        "| chest |",
+        "| all |",
+        "**good**",
+    ):
+        assert piece in card
+
+
+def test_the_card_counts_the_synthetic_texts():
+    card = render_card(run(60))
+    assert "| chest | 10 | 10 | 10 | 30 |" in card
+    assert "| all | 20 | 20 | 20 | 60 |" in card
+
+
+def printed(data, width=80):
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(final_screen(data, Path("runs/clinic")))
+    return console.export_text()
+
+
+@pytest.mark.parametrize("generators", [("one",), ("good", "mixed", "off"), tuple(f"generator {k}" for k in range(20))])
+def test_the_final_screen_has_ten_lines(generators):
+    shown = printed(run(300, generators=generators))
+    assert len(shown.splitlines()) <= 10
+    assert "epsilon 4 of 4" in shown
+    assert "90.0 %" in shown
+    assert str(Path("runs/clinic/report.html")) in shown
+    assert "[bold]" in printed(run(evil=True), width=200)
