@@ -301,7 +301,7 @@ class Ledger:
 
     def _append(self, file: int, content: Mapping[str, Any]) -> None:
         content = {"entry": len(self._entries) + 1, **content, "previous": self._head}
-        line = canonical_json({**content, "hash": _hash(content)}) + b"\n"
+        line = canonical_json({**content, "hash": entry_hash(content)}) + b"\n"
         written = 0
         try:
             written = os.write(file, line)
@@ -324,7 +324,7 @@ class Ledger:
             try:
                 entry = json.loads(line)
                 content = {key: value for key, value in entry.items() if key != "hash"}
-                whole = canonical_json(entry) + b"\n" == line and entry["hash"] == _hash(content)
+                whole = canonical_json(entry) + b"\n" == line and entry["hash"] == entry_hash(content)
                 fits = whole and entry["previous"] == self._head and entry["entry"] == number
                 fits = fits and (entry["kind"] == "genesis") == (number == 1)
                 if fits:
@@ -347,7 +347,7 @@ class Ledger:
                     raise ConfigurationError(f"{self.path}: ledger version {entry['version']}", "update Undersong")
                 self._fingerprint, self._budget = entry["data"], _budget(entry["budget"])
             case "charge":
-                charge = _charge(entry)
+                charge = charge_of(entry)
                 if charge.slot in self._charges:
                     raise ValueError
                 self._charges[charge.slot] = charge
@@ -407,7 +407,8 @@ def _place(charge: Charge) -> str:
     return f"run {charge.run!r}, {charge.query or 'its plan'}, attempt {charge.attempt}"
 
 
-def _hash(content: Mapping[str, Any]) -> str:
+def entry_hash(content: Mapping[str, Any]) -> str:
+    """The hash (hex) that an entry carries: over everything else in it, the hash of the entry before included."""
     return tagged_hash("undersong ledger entry", canonical_json(dict(content))).hex()
 
 
@@ -437,7 +438,8 @@ def _charge_json(charge: Charge) -> dict[str, Any]:
     }
 
 
-def _charge(entry: Mapping[str, Any]) -> Charge:
+def charge_of(entry: Mapping[str, Any]) -> Charge:
+    """An entry of kind ``charge`` as a value. Raises ValueError, KeyError or TypeError for one that is malformed."""
     events = tuple(
         _EVENTS[event["mechanism"]](
             **{key: float(value) if value == "inf" else value for key, value in event.items() if key != "mechanism"}
