@@ -1,0 +1,211 @@
+"""Writes tests/protocol/vectors/secagg.json: ``python -m tests.doubles.secagg_vectors``.
+
+Golden vectors of keys, hashes, sealed shares, signatures, and whole transcripts with everybody's secrets, so that
+another implementation can be checked against this one. A change of the file is a change of the protocol's version.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from protocol.messages import secagg_pb2 as wire
+from protocol.secagg import keys, sid
+from protocol.secagg.bitmaps import to_bitmap
+from protocol.secagg.coordinator import private_sum
+from protocol.secagg.parameters import SumParameters
+from protocol.secagg.transitions import Stage
+from tests.doubles.secagg import (
+    answer,
+    identity_of,
+    names_of,
+    open_parties,
+    parameters_of,
+    secrets_of,
+    seed_of,
+    stage_of,
+    vector_of,
+)
+
+FILE = Path(__file__).resolve().parent.parent / "protocol" / "vectors" / "secagg.json"
+
+
+def _derivations() -> dict[str, Any]:
+    transcript, one, other = seed_of("transcript"), seed_of("one"), seed_of("other")
+    shared = keys.Agreement(one).shared("other", keys.public_key(other))
+    outward, inward = keys.share_keys(transcript, shared, 3, 7)
+    shares = bytes(range(66))
+    hashes = keys.ShareHasher(transcript).both(3, 7, shares[:33], shares[33:])
+    identity = identity_of("p00")
+    return {
+        "encode": {"label": "a", "fields": ["b", 1, "00ff"], "hex": sid.encode("a", ["b", 1, b"\x00\xff"]).hex()},
+        "sid": {
+            "run": "run",
+            "query": "votes/1",
+            "attempt": 2,
+            "manifest_hash": seed_of("manifest").hex(),
+            "hex": sid.sid("run", "votes/1", 2, seed_of("manifest")).hex(),
+        },
+        "x25519": {
+            "secret": one.hex(),
+            "public": keys.public_key(one).hex(),
+            "peer_secret": other.hex(),
+            "peer_public": keys.public_key(other).hex(),
+            "shared": shared.hex(),
+        },
+        "transcript": transcript.hex(),
+        "mask_key_3_7": keys.mask_key(transcript, shared, 7, 3).hex(),
+        "share_key_3_to_7": outward.hex(),
+        "share_key_7_to_3": inward.hex(),
+        "shares_3_to_7": shares.hex(),
+        "share_hashes_3_to_7": hashes.hex(),
+        "sealed_3_to_7": keys.seal(outward, transcript, 3, 7, shares, hashes).hex(),
+        "self_mask_commitment_3": keys.self_mask_commitment(transcript, 3, one).hex(),
+        "nonce_chain_2": sid.advance(one, 2).hex(),
+        "opened_set": sid.opened_set(transcript, b"\x1f", b"\x17").hex(),
+        "signature": {
+            "identity_secret": seed_of("identity", "p00").hex(),
+            "identity": identity.public_key().public_bytes_raw().hex(),
+            "stage": int(Stage.CONSISTENCY),
+            "party": 3,
+            "body": transcript.hex(),
+            "hex": keys.sign(identity, transcript, Stage.CONSISTENCY, 3, sid.body_hash(transcript)).hex(),
+        },
+        "low_order": sorted(key.hex() for key in keys._LOW_ORDER),
+    }
+
+
+def describe(parameters: SumParameters) -> dict[str, Any]:
+    """The public parameters as JSON."""
+    return {
+        "manifest_hash": parameters.manifest_hash.hex(),
+        "run": parameters.run,
+        "query": parameters.query,
+        "attempt": parameters.attempt,
+        "roster": [[member.name, member.identity.hex()] for member in parameters.roster],
+        **{
+            name: getattr(parameters, name)
+            for name in (
+                "threshold",
+                "tolerated_dropouts",
+                "colluders",
+                "dimension",
+                "modulus_bits",
+                "sigma",
+                "graph_above",
+            )
+        },
+    }
+
+
+def _transcript(parameters: SumParameters, lost: dict[str, Stage]) -> dict[str, Any]:
+    parties = open_parties(parameters)
+    coordinator = private_sum(parameters)
+    requests = next(coordinator)
+    rounds = []
+    while True:
+        stage = stage_of(wire.Request.FromString(next(iter(requests.values()))))
+        replies = {
+            name: answer(parties[name], request, vector_of(name, parameters.dimension)).payload
+            for name, request in requests.items()
+            if lost.get(name, stage + 1) > stage
+        }
+        rounds.append(
+            {
+                "stage": stage.name,
+                "requests": {name: request.hex() for name, request in requests.items()},
+                "replies": {name: reply.hex() for name, reply in replies.items()},
+            }
+        )
+        try:
+            requests = coordinator.send(replies)
+        except StopIteration as stop:
+            opened = stop.value
+            break
+    return {
+        "parameters": describe(parameters),
+        "sid": parameters.sid.hex(),
+        "terms": parameters.terms.hex(),
+        "parties": {
+            name: {
+                "identity_secret": seed_of("identity", name).hex(),
+                "secrets": {kind: secret.hex() for kind, secret in secrets_of(parameters, name).items()},
+                "vector": vector_of(name, parameters.dimension).values.tolist(),
+            }
+            for name in names_of(parameters.size)
+        },
+        "rounds": rounds,
+        "values": opened.values.tolist(),
+        "survivors": list(opened.survivors),
+        "variance": opened.variance,
+        "evidence": opened.evidence.hex(),
+    }
+
+
+def _bad(five: dict[str, Any]) -> list[dict[str, str]]:
+    """Requests to p01 of the five-party transcript that must be refused, each after the good ones of earlier stages."""
+    good = {entry["stage"]: bytes.fromhex(entry["requests"]["p01"]) for entry in five["rounds"]}
+    cases: list[dict[str, str]] = []
+
+    def case(stage: str, why: str, error: str, bend: Any) -> None:
+        message = wire.Request.FromString(good[stage])
+        bend(message)
+        cases.append(
+            {
+                "instead_of": stage,
+                "request": message.SerializeToString(deterministic=True).hex(),
+                "error": error,
+                "words": why,
+            }
+        )
+
+    def flip(data: bytes, at: int) -> bytes:
+        return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+    case("ADVERTISE", "speaks version 2", "PeerFault", lambda m: setattr(m, "version", 2))
+    case("ADVERTISE", "foreign sid", "PrivacyRefusal", lambda m: setattr(m, "sid", bytes(32)))
+    case("ADVERTISE", "sigma is not the approved one", "PrivacyRefusal", lambda m: setattr(m.advertise, "sigma", 1.0))
+    case("SHARE", "does not carry", "PeerFault", lambda m: setattr(m.share.adverts[4], "signature", bytes(64)))
+    case("SHARE", "omits this party", "PrivacyRefusal", lambda m: m.share.adverts.pop(1))
+    case("SHARE", "out of order", "PeerFault", lambda m: m.share.adverts.append(m.share.adverts[0]))
+    case("MASK", "do not open", "PeerFault", lambda m: setattr(m.mask, "ciphertexts", flip(m.mask.ciphertexts, 5)))
+    case("MASK", "expected 4 blocks", "PeerFault", lambda m: setattr(m.mask, "hashes", m.mask.hashes[:-1]))
+    case("MASK", "at least 4 are needed", "PrivacyRefusal", lambda m: setattr(m.mask, "sharers", b"\x07"))
+    case("CONSISTENCY", "omits this party", "PrivacyRefusal", lambda m: setattr(m.consistency, "survivors", b"\x1d"))
+    case("CONSISTENCY", "no set", "PeerFault", lambda m: setattr(m.consistency, "survivors", b"\x3f"))
+    case(
+        "UNMASK",
+        "does not carry",
+        "PeerFault",
+        lambda m: setattr(m.unmask, "signatures", flip(m.unmask.signatures, 70)),
+    )
+
+    def fewer(message: wire.Request) -> None:
+        message.unmask.signers = to_bitmap([0, 1], 5)
+        message.unmask.signatures = message.unmask.signatures[:128]
+
+    case("UNMASK", "2 signatures on U3 where 4 are needed", "PrivacyRefusal", fewer)
+    return cases
+
+
+def vectors() -> dict[str, Any]:
+    """Everything in the file."""
+    five = _transcript(parameters_of(5, sigma=100.0), {"p03": Stage.MASK})
+    return {
+        "version": sid.VERSION,
+        "derivations": _derivations(),
+        "five_parties_one_lost": five,
+        "direct_four_parties": _transcript(
+            parameters_of(4, tolerated_dropouts=0, colluders=2, dimension=5, modulus_bits=37, sigma=30.0), {}
+        ),
+        "graph_ten_parties_rolled_twice": _transcript(
+            parameters_of(10, graph_above=7, dimension=3, modulus_bits=20), {"p08": Stage.REVEAL}
+        ),
+        "single_party": _transcript(parameters_of(1, dimension=5, sigma=30.0), {}),
+        "refused": _bad(five),
+    }
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(vectors(), indent=1) + "\n", encoding="utf-8")

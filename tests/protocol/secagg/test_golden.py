@@ -1,0 +1,88 @@
+"""The golden transcripts, replayed from the file alone, and the requests in it that must be refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+import common.errors
+from protocol.secagg.coordinator import private_sum
+from protocol.secagg.evidence import check_evidence
+from protocol.secagg.parameters import Member, SumParameters
+from protocol.secagg.party import PartyMachine
+from protocol.secagg.transitions import SECRETS
+from protocol.vectors import GridVector
+from tests.doubles.secagg import answer
+from tests.doubles.secagg_vectors import FILE, vectors
+
+GOLDEN: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+TRANSCRIPTS = [name for name, value in GOLDEN.items() if isinstance(value, dict) and "rounds" in value]
+
+
+def _parameters(described: dict[str, Any]) -> SumParameters:
+    values = dict(described)
+    values["manifest_hash"] = bytes.fromhex(values["manifest_hash"])
+    values["roster"] = tuple(Member(name, bytes.fromhex(key)) for name, key in values["roster"])
+    return SumParameters(**values)
+
+
+def _open(parameters: SumParameters, name: str, party: dict[str, Any]) -> PartyMachine:
+    secrets = iter([bytes.fromhex(party["secrets"][kind]) for kind in SECRETS])
+    identity = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(party["identity_secret"]))
+    return PartyMachine.open(parameters, name, identity, lambda size: next(secrets))
+
+
+def test_the_file_is_what_this_program_writes() -> None:
+    assert json.loads(json.dumps(vectors())) == GOLDEN, "python -m tests.doubles.secagg_vectors (a new version?)"
+
+
+@pytest.mark.parametrize("name", TRANSCRIPTS)
+def test_parties_answer_as_recorded(name: str) -> None:
+    recorded = GOLDEN[name]
+    parameters = _parameters(recorded["parameters"])
+    assert parameters.sid.hex() == recorded["sid"]
+    assert parameters.terms.hex() == recorded["terms"]
+    for party, values in recorded["parties"].items():
+        machine = _open(parameters, party, values)
+        vector = GridVector(np.array(values["vector"], dtype=np.int64))
+        for entry in recorded["rounds"]:
+            if party in entry["replies"]:
+                reply = answer(machine, bytes.fromhex(entry["requests"][party]), vector)
+                assert reply.payload.hex() == entry["replies"][party]
+
+
+@pytest.mark.parametrize("name", TRANSCRIPTS)
+def test_the_coordinator_asks_and_opens_as_recorded(name: str) -> None:
+    recorded = GOLDEN[name]
+    parameters = _parameters(recorded["parameters"])
+    coordinator = private_sum(parameters)
+    requests = next(coordinator)
+    for entry in recorded["rounds"]:
+        assert {party: request.hex() for party, request in requests.items()} == entry["requests"]
+        try:
+            requests = coordinator.send({party: bytes.fromhex(reply) for party, reply in entry["replies"].items()})
+        except StopIteration as stop:
+            opened = stop.value
+    assert opened.values.tolist() == recorded["values"]
+    assert list(opened.survivors) == recorded["survivors"]
+    assert opened.variance == recorded["variance"]
+    assert opened.evidence.hex() == recorded["evidence"]
+    assert check_evidence(parameters, opened.evidence).survivors == opened.survivors
+
+
+@pytest.mark.parametrize("case", GOLDEN["refused"], ids=lambda case: f"{case['instead_of']} {case['words']}")
+def test_bad_requests_are_refused(case: dict[str, str]) -> None:
+    recorded = GOLDEN["five_parties_one_lost"]
+    parameters = _parameters(recorded["parameters"])
+    machine = _open(parameters, "p01", recorded["parties"]["p01"])
+    vector = GridVector(np.array(recorded["parties"]["p01"]["vector"], dtype=np.int64))
+    for entry in recorded["rounds"]:
+        if entry["stage"] == case["instead_of"]:
+            break
+        answer(machine, bytes.fromhex(entry["requests"]["p01"]), vector)
+    with pytest.raises(getattr(common.errors, case["error"]), match=case["words"]):
+        machine.receive(bytes.fromhex(case["request"]))
