@@ -143,7 +143,7 @@ def _usage(data: ReportData) -> str:
 
 
 def _accuracy(data: ReportData) -> list[str]:
-    if not data.accuracy:
+    if not data.published_accuracy:
         return []
     rows = [
         (
@@ -152,7 +152,7 @@ def _accuracy(data: ReportData) -> list[str]:
             f"{100 * each.balanced_accuracy:.1f} %",
             f"{100 * each.macro_f1:.1f} %",
         )
-        for each in data.accuracy
+        for each in data.published_accuracy
     ]
     return [
         f"A small model trained on each kind of data, judged on {_md(data.test_set) or 'one public test set'}:",

@@ -130,13 +130,18 @@ class GeneratorUse:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """The task model on a public test set, trained on one kind of data. ``ours`` marks this run's own texts."""
+    """The task model on a public test set, trained on one kind of data.
+
+    ``ours`` marks this run's own texts. ``reads_private`` marks a model trained on the private records themselves: such
+    a figure is no part of the release. The screen shows it to whoever holds the records; no file does.
+    """
 
     data: str
     accuracy: float
     balanced_accuracy: float
     macro_f1: float
     ours: bool = False
+    reads_private: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,6 +181,11 @@ class ReportData:
     plan_hash: str = ""
     embedder: str = ""
     remarks: tuple[str, ...] = ()
+
+    @property
+    def published_accuracy(self) -> tuple[Accuracy, ...]:
+        """The figures that may stand in a file."""
+        return tuple(each for each in self.accuracy if not each.reads_private)
 
     @property
     def rounds(self) -> int:

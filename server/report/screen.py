@@ -84,6 +84,8 @@ def _accuracy(data: ReportData) -> Text:
         line.append(" · " if line else "")
         line.append(f"{100 * each.accuracy:.1f} %", style="bold green" if each.ours else "bold")
         line.append(f" {each.data}")
+        if each.reads_private and "no privacy" not in each.data:
+            line.append(" (not private)")
     return line
 
 

@@ -226,6 +226,15 @@ def test_the_card_is_safe_markdown_and_states_the_terms():
         assert piece in card
 
 
+def test_a_figure_that_reads_private_records_is_on_the_screen_only():
+    private = Accuracy("own notes", 0.777, 0.777, 0.777, reads_private=True)
+    data = run(accuracy=(private,))
+    assert "77.7" in printed(data, width=120)
+    assert "not private" in printed(data, width=120)
+    assert "77.7" not in render_html(data)
+    assert "77.7" not in render_card(data)
+
+
 def test_the_card_counts_the_synthetic_texts():
     card = render_card(run(60))
     assert "| chest | 10 | 10 | 10 | 30 |" in card
