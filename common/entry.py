@@ -8,15 +8,21 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
+import click
+
 from common.errors import InternalError, UndersongError
 
 INTERRUPTED = 130
 
 
 def run(command: Callable[[], object]) -> NoReturn:
-    """Runs a command line to its exit."""
+    """Runs a command line to its exit; a number that it returns is the exit code."""
+    code: object = 0
     try:
-        command()
+        code = command()
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
     except UndersongError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
@@ -32,7 +38,7 @@ def run(command: Callable[[], object]) -> NoReturn:
         place = " < ".join(f"{frame.filename.rsplit('/', 2)[-1]}:{frame.lineno}" for frame in reversed(frames[-5:]))
         print(f"internal error: {type(error).__name__} at {place}; please report these words", file=sys.stderr)
         sys.exit(InternalError.exit_code)
-    sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
 def log_to_stderr(*, debug: bool) -> None:

@@ -1,7 +1,7 @@
 """A party's receipt: its ledger's entries of one run, the head of their chain, signed by its identity key.
 
-The entries of other runs are not shown; they are why the numbers of the shown ones may have gaps. Between neighbours the
-chain is checked whole.
+The entries of other runs are not shown; they are why the numbers of the shown ones may have gaps. Between neighbours
+the chain is checked whole.
 """
 
 from __future__ import annotations

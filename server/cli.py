@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from common.errors import ConfigurationError
+from server import coordinator_cli, run_cli
 from server import task as tasks
 
 app = typer.Typer(
@@ -20,6 +21,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # they print local variables
     add_completion=False,
 )
+
+coordinator_cli.mount(app)
+run_cli.mount(app)
 
 TaskFile = Annotated[Path, typer.Argument(metavar="TASK.toml", help="The task file (`undersong init` writes one).")]
 Assignments = Annotated[

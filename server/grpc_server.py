@@ -35,8 +35,6 @@ FRAMES_A_SECOND = 500.0  # of one party; beyond that it is read more slowly, nev
 FRAMES_AT_ONCE = 2000.0
 REVIEW_S = 1.0  # how soon a revocation ends a live stream
 MOST_STREAMS = 1000
-# TLS 1.2 can only agree on a suite for RSA certificates, and there is none here: what is left is TLS 1.3.
-CIPHER_SUITES = "ECDHE-RSA-AES256-GCM-SHA384"
 
 OTHER_NAME = "claims another party's name"
 NOT_ALLOWED = "certificate not accepted"
@@ -271,37 +269,37 @@ class GrpcServer:
         box = self._transport.mailbox(peer.name)
         tokens, refilled = FRAMES_AT_ONCE, time.monotonic()
         silences = pings = 0
-        waiting: asyncio.Future[Any] | None = None
-        while not link.closed:
-            if waiting is None:
-                waiting = asyncio.ensure_future(context.read())
-            done, _ = await asyncio.wait([waiting], timeout=self._keepalive_s)
-            if not done:
-                silences += 1
-                if silences >= SILENCES:
-                    log.warning(
-                        "%s: silent for %.0f s; its connection is given up", peer.name, silences * self._keepalive_s
-                    )
-                    waiting.cancel()
+        waiting: asyncio.Future[Any] = asyncio.ensure_future(context.read())
+        try:
+            while not link.closed:
+                done, _ = await asyncio.wait([waiting], timeout=self._keepalive_s)
+                if not done:
+                    silences += 1
+                    if silences >= SILENCES:
+                        log.warning("%s: silent for %.0f s; given up", peer.name, silences * self._keepalive_s)
+                        return
+                    pings += 1
+                    link.queue.put_nowait([wire.Ping(number=pings)])
+                    continue
+                data = waiting.result()
+                if data is grpc.aio.EOF:
                     return
-                pings += 1
-                link.queue.put_nowait([wire.Ping(number=pings)])
-                continue
-            data, waiting = waiting.result(), None
-            if data is grpc.aio.EOF:
-                return
-            silences = 0
-            now = time.monotonic()
-            tokens, refilled = min(FRAMES_AT_ONCE, tokens + (now - refilled) * FRAMES_A_SECOND) - 1.0, now
-            if tokens < 0:
-                await asyncio.sleep(-tokens / FRAMES_A_SECOND)
-            box.heard_at = now
-            try:
-                await self._frame(peer, link, _parsed(data, peer.name))
-            except PeerFault as fault:
-                self._refusals.note(peer.source, MALFORMED, fault.problem)
-                link.close(f"protocol fault: {fault.problem}", 30.0)
-                return
+                silences = 0
+                now = time.monotonic()
+                tokens, refilled = min(FRAMES_AT_ONCE, tokens + (now - refilled) * FRAMES_A_SECOND) - 1.0, now
+                if tokens < 0:
+                    await asyncio.sleep(-tokens / FRAMES_A_SECOND)
+                box.heard_at = now
+                try:
+                    await self._frame(peer, link, _parsed(data, peer.name))
+                except PeerFault as fault:
+                    self._refusals.note(peer.source, MALFORMED, fault.problem)
+                    link.close(f"protocol fault: {fault.problem}", 30.0)
+                    return
+                waiting = asyncio.ensure_future(context.read())
+        finally:
+            waiting.cancel()
+            waiting.add_done_callback(_seen)
 
     async def _frame(self, peer: Peer, link: Link, message: wire.FromParty) -> None:
         box = self._transport.mailbox(peer.name)
@@ -364,6 +362,12 @@ class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         if self._admit(context) is None:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "this certificate is not accepted here any more")
         return await self._inner.Check(request, context)
+
+
+def _seen(task: asyncio.Future[Any]) -> None:
+    # A read that the end of its stream broke off is no news to anybody.
+    if not task.cancelled():
+        task.exception()
 
 
 async def _hello(context: Any, peer: Peer) -> wire.Hello:

@@ -1,0 +1,270 @@
+"""The operator's commands for runs: ``run plan|start|pause|resume|stop|watch|list|show``, ``export``, ``verify``."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from common import configuration
+from common.errors import ConfigurationError, PrivacyRefusal
+from server.coordinator import Home
+from server.coordinator_cli import DEFAULT_HOME, AsJson, HomeFolder
+from server.run_folder import ENDED, PATIENCE_S, Action, Planned, RunFolder
+
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="The run's name (`undersong run list`).")]
+WATCH_POLL_S = 0.2
+
+run_app = typer.Typer(help="Plans, starts and watches runs.", no_args_is_help=True, add_completion=False)
+
+
+def mount(app: typer.Typer) -> None:
+    """Adds the commands to ``undersong``."""
+    app.add_typer(run_app, name="run")
+    app.command()(export)
+    app.command()(verify)
+
+
+@run_app.command()
+def plan(
+    task_file: Annotated[Path, typer.Argument(metavar="TASK.toml", help="A task file; its [data] paths are ignored.")],
+    name: Annotated[
+        str | None, typer.Option(help="The run's name, used once (else the task's name and a number).")
+    ] = None,
+    parties: Annotated[
+        str | None, typer.Option(help="Names of those who take part, separated by commas (else all enrolled).")
+    ] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the task file; repeatable."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Fixes everything but noise, keys and masks.", min=0)] = 0,
+    patience: Annotated[
+        float, typer.Option(help="Seconds a request waits for a party before the run goes on without it.", min=1)
+    ] = PATIENCE_S,
+    insecure_noise_seed: Annotated[
+        int | None,
+        typer.Option(help="TESTS ONLY: the parties run with this seed; the output is marked as not private.", min=0),
+    ] = None,
+    home: HomeFolder = DEFAULT_HOME,
+    as_json: AsJson = False,
+) -> None:
+    """Fixes a run: its task, parties, private sums and noise. Asks nobody anything yet."""
+    from server import planning
+    from server.plan_screen import render
+    from server.run_folder import coordinator_task
+
+    opened = Home(home)
+    roster = _roster(opened, parties)
+    data = configuration.override(configuration.read_toml(task_file), assignments or ())
+    folder = task_file.absolute().parent
+    run_plan = planning.plan_run(coordinator_task(data, folder, roster))
+    task_name = run_plan.task.task.name
+    if name is None:
+        suffix = os.urandom(4).hex() if insecure_noise_seed is None else f"insecure-{insecure_noise_seed}"
+        name = f"{task_name} {suffix}"
+    planned = Planned(name, data, str(folder), roster, seed, insecure_noise_seed, patience)
+    opened.run(name).create(planned)
+    figures = {"run": name, "parties": list(roster), **planning.to_json(run_plan)}
+    if as_json:
+        _print_json(figures)
+        return
+    Console().print(render(run_plan, figures))
+    print(f"planned {name!r} with {', '.join(roster)}; start it with: undersong run start {name!r}")
+
+
+@run_app.command()
+def start(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
+    """Starts a planned run. The serving process asks the parties, waits for their approval and goes on by itself."""
+    _want(home, name, "run", as_json)
+
+
+@run_app.command()
+def pause(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
+    """Holds a run at its next step; nothing is lost."""
+    _want(home, name, "pause", as_json)
+
+
+@run_app.command()
+def resume(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
+    """Goes on with a run that was paused, or that failed for a reason that has been mended."""
+    _want(home, name, "run", as_json)
+
+
+@run_app.command()
+def stop(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
+    """Ends a run for good. What the parties were charged stays charged."""
+    _want(home, name, "stop", as_json)
+
+
+@run_app.command()
+def watch(
+    name: RunName,
+    timeout: Annotated[float | None, typer.Option(help="Give up watching after so many seconds (exit code 6).")] = None,
+    home: HomeFolder = DEFAULT_HOME,
+    as_json: AsJson = False,
+) -> None:
+    """Shows what a run does until it ends: for whom it waits, how long, and when it goes on with which quorum.
+
+    Exit code 0 when it finished, that of its error when it failed, 3 when it was stopped.
+    """
+    from common.errors import TransportError
+
+    opened = Home(home)
+    run = opened.run(name)
+    run.planned()
+    begun, shown = time.monotonic(), ""
+    while True:
+        status = run.status()
+        words = _words(status)
+        if words != shown and not as_json:
+            print(words, flush=True)
+            shown = words
+        number = run.wanted()[1]
+        if status["state"] in ENDED and int(status.get("number", number)) >= number:
+            break
+        if timeout is not None and time.monotonic() - begun > timeout:
+            raise TransportError(f"run {name!r} did not end within {timeout:g} s", "it goes on; watch it again")
+        time.sleep(WATCH_POLL_S)
+    if as_json:
+        _print_json(status)
+    error = status.get("error")
+    if status["state"] == "failed" and error:
+        print(
+            f"error: {error['problem']}" + (f"\n  remedy: {error['remedy']}" if error["remedy"] else ""),
+            file=sys.stderr,
+        )
+        raise typer.Exit(int(error["exit_code"]))
+    if status["state"] == "stopped":
+        raise typer.Exit(PrivacyRefusal.exit_code)
+
+
+@run_app.command(name="list")
+def list_runs(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
+    """Every run and how it stands."""
+    rows = [{"run": run.name, **run.status(), "parties": list(run.planned().roster)} for run in Home(home).runs()]
+    if as_json:
+        _print_json(rows)
+        return
+    table = Table()
+    for heading in ("run", "state", "what it does"):
+        table.add_column(heading)
+    for row in rows:
+        table.add_row(row["run"], row["state"], _words(row))
+    Console().print(table)
+
+
+@run_app.command()
+def show(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
+    """One run: its plan, its parties, how it stands."""
+    from server import planning
+    from server.plan_screen import render
+
+    run = Home(home).run(name)
+    planned = run.planned()
+    run_plan = planned.load()
+    figures = planning.to_json(run_plan)
+    status = run.status()
+    if as_json:
+        _print_json({"run": name, "parties": list(planned.roster), "status": status, "plan": figures})
+        return
+    Console().print(render(run_plan, figures))
+    print(f"parties: {', '.join(planned.roster)}")
+    print(_words(status))
+
+
+def export(
+    name: RunName,
+    out: Annotated[Path, typer.Option("--out", help="The folder to write into.")],
+    home: HomeFolder = DEFAULT_HOME,
+    as_json: AsJson = False,
+) -> None:
+    """Copies a finished run's corpus, card, report, manifest with receipts and ledgers into a folder of yours."""
+    from server.outputs import OUTPUT_NAMES, write_files
+
+    run = Home(home).run(name)
+    run.planned()
+    if run.status()["state"] != "finished":
+        raise ConfigurationError(f"run {name!r} is {run.status()['state']}", "export it when it has finished")
+    contents: dict[str, bytes | str] = {
+        each: (run.output / each).read_bytes() for each in OUTPUT_NAMES if (run.output / each).exists()
+    }
+    write_files(out, contents)
+    if as_json:
+        _print_json({"run": name, "folder": str(out), "files": sorted(contents)})
+    else:
+        print(f"wrote {', '.join(sorted(contents))} into {out}; check it with: undersong verify {out}")
+
+
+def verify(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A published data set (its manifest.json).")],
+    as_json: AsJson = False,
+) -> None:
+    """Recomputes the whole (epsilon, delta) of a published data set offline, and says who took part.
+
+    Exit code 3 where anything does not hold; what it is, is named.
+    """
+    from server.verify import verify as recompute
+
+    verdict = recompute(folder)
+    if as_json:
+        _print_json(verdict.to_json())
+    else:
+        print("\n".join(verdict.lines()))
+    if verdict.faults:
+        raise typer.Exit(PrivacyRefusal.exit_code)
+
+
+def _roster(home: Home, parties: str | None) -> tuple[str, ...]:
+    registry = home.registry()
+    enrolled = registry.enrolled()
+    registry.close()
+    if parties is None:
+        if not enrolled:
+            raise ConfigurationError("no party is enrolled", "invite and sign them first: undersong invite NAME")
+        return tuple(enrolled)
+    wanted = sorted({name.strip() for name in parties.split(",") if name.strip()})
+    strangers = [name for name in wanted if name not in enrolled]
+    if strangers or not wanted:
+        raise ConfigurationError(
+            f"not enrolled: {', '.join(strangers) or 'nobody was named'}", "see `undersong parties`"
+        )
+    return tuple(wanted)
+
+
+def _want(home: Path, name: str, action: Action, as_json: bool) -> None:
+    opened = Home(home)
+    run: RunFolder = opened.run(name)
+    run.planned()
+    state = run.status()["state"]
+    if state in ("finished", "stopped"):
+        raise ConfigurationError(f"run {name!r} is {state}", "plan a new one: undersong run plan")
+    run.want(action)
+    served = opened.served
+    if as_json:
+        _print_json({"run": name, "wanted": action, "served": served})
+        return
+    print(f"{name}: {action}" + ("" if served else "; it takes effect once the coordinator is served"))
+
+
+def _words(status: dict[str, Any]) -> str:
+    """How a run stands, in one line."""
+    parts = [status["state"]]
+    if status.get("phase"):
+        parts.append(f"{status['phase']} {status.get('done', 0)}/{status.get('total', 0)}")
+    if status.get("waiting"):
+        parts.append(status["waiting"]["words"])
+    if status.get("error"):
+        parts.append(status["error"]["problem"])
+    return ": ".join(parts)
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False))
