@@ -91,14 +91,13 @@ class Run:
     def votes(self, name: str) -> tuple[Float, Float]:
         """Opens a planned Top-Q vote over the whole pool: noisy nearest and furthest votes, float64 [N] each.
 
-        Natural units: one full vote is 1. Only samples written since the last vote are sent to the parties.
+        Natural units: one full vote is 1; without furthest votes in the plan those are zero.
         """
         planned = self._federation.manifest.plan[name]
-        if len(self.pool) > self._published:
-            self._segments.append(self._publish(self.pool.samples[self._published :]))
-            self._published = len(self.pool)
-        natural = self.private_sum(name, [Input("candidates", tuple(self._segments))]).natural
+        natural = self.private_sum(name, [self.publish_pool()]).natural
         # The plan fixes the dimension; where duplicates were dropped the last coordinates hold nothing but noise.
+        if not planned.parameters["furthest"]:
+            return natural[: len(self.pool)], np.zeros(len(self.pool))
         half = planned.dimension // 2
         return natural[: len(self.pool)], natural[half : half + len(self.pool)]
 
@@ -106,6 +105,13 @@ class Run:
         """Opens the planned private sum ``name`` over public ``inputs``. Raises PrivacyRefusal outside the plan."""
         opened: NoisySum = self._watch("private sums", lambda: self._federation.private_sum(name, inputs))
         return opened
+
+    def publish_pool(self) -> Input:
+        """The pool as the public input "candidates"; only samples written since it was last published are sent."""
+        if len(self.pool) > self._published:
+            self._segments.append(self._publish(self.pool.samples[self._published :]))
+            self._published = len(self.pool)
+        return Input("candidates", tuple(self._segments))
 
     def publish_texts(self, name: str, texts: Sequence[str]) -> Input:
         """A public input made of strings."""

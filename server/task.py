@@ -207,9 +207,22 @@ class Task(Section):
 
 def load(path: Path, assignments: Iterable[str] = ()) -> Task:
     """Reads, overrides and validates a task file. Raises ConfigurationError naming file, key, value and remedy."""
-    data = configuration.override(configuration.read_toml(path), assignments)
+    written = configuration.read_toml(path)
+    data = _for_its_method(written, configuration.override(written, assignments))
     if "folder" in data:
         raise ConfigurationError(f"{path}: folder: unknown key", "paths are relative to the task file or data.root")
     task = configuration.validate(Task, {**data, "folder": path.parent.absolute()}, str(path))
     _ = task.options  # a wrong method option is found now, not when the method starts
     return task
+
+
+def _for_its_method(written: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
+    """Where an override names another method than the file, the file's options that it does not have are dropped."""
+    before, now = written.get("method"), data.get("method")
+    if not isinstance(before, dict) or not isinstance(now, dict) or before.get("name") == now.get("name"):
+        return data
+    if now.get("name") not in methods.names():
+        return data  # the error is found where the name is read
+    known = {"name", *methods.load(now["name"]).Options.model_fields}
+    kept = {key: value for key, value in now.items() if key in known or before.get(key) != value}
+    return {**data, "method": kept}

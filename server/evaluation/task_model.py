@@ -129,6 +129,18 @@ def evaluate(model: TaskModel, embeddings: Float32, labels: Sequence[str]) -> Sc
     return score(labels, predict(model, embeddings))
 
 
+def fit_linear(embeddings: Float32, labels: Int, weights: Float64, classes: int, strength: float) -> Float64:
+    """The linear head alone, without validation: float64 [d + 1, classes], the bias last.
+
+    Args:
+        labels: int64 [n] in [0, classes), each of which occurs.
+        weights: [n], of mean 1.
+        strength: inverse regularisation.
+    """
+    with _one_thread():
+        return _fit_linear(np.ascontiguousarray(embeddings, dtype=np.float32), labels, weights, classes, strength, None)
+
+
 def _train(x: Float32, y: Int, w: Float64, names: tuple[str, ...], head: Head, seed: int) -> LinearHead | MLPHead:
     # Labels with a single text stay in the fitting part; with nothing to hold out, the middle settings stand.
     fit, held = _split(y, seed)

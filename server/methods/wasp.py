@@ -36,6 +36,7 @@ class Options(BaseModel):
     votes: Annotated[int, Field(ge=1, le=16)] = 8
     examples: Annotated[int, Field(ge=2)] = 8
     shortlist: Annotated[int, Field(ge=1)] = 8
+    furthest: bool = True  # false: nearest votes only, and prompts without bad examples (Aug-PE's vote at votes = 1)
     prune: bool = False
     prune_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
 
@@ -49,7 +50,13 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     candidates = np.cumsum(options.per_round())
     return [
         SumRequest(
-            f"votes/{t + 1}", TopQVotes(q=options.votes, candidates=int(candidates[t]), labels=len(setting.labels))
+            f"votes/{t + 1}",
+            TopQVotes(
+                q=options.votes,
+                candidates=int(candidates[t]),
+                labels=len(setting.labels),
+                furthest=options.furthest,
+            ),
         )
         for t in range(releases)
     ]
@@ -64,7 +71,8 @@ def paper_figures(options: Options, plan: Plan) -> dict[str, float]:
     privacy, releases = plan.privacy, max(1, options.rounds - 1)
     sensitivity = PAPER_SENSITIVITY * privacy.norm_factor
     sigma = sensitivity * math.sqrt(2 * math.log(1.25 / privacy.delta)) * math.sqrt(releases) / privacy.epsilon
-    exact = TopQVotes(q=options.votes, candidates=1, labels=0).sensitivity.l2 * privacy.norm_factor
+    statistic = TopQVotes(q=options.votes, candidates=1, labels=0, furthest=options.furthest)
+    exact = statistic.sensitivity.l2 * privacy.norm_factor
     spent = accounting.epsilon([accounting.Gaussian(sigma / exact, count=releases)], privacy.delta)
     return {"sigma": sigma, "epsilon_really_spent": spent}
 
@@ -86,7 +94,8 @@ def run(options: Options, run: Run) -> Sequence[Sample]:
         for label in range(labels):
             members = run.pool.of_label(label)
             good[label] = run.pool.texts_of(highest(near, members, options.shortlist))
-            bad[label] = run.pool.texts_of(highest(far, members, options.shortlist))
+            if options.furthest:
+                bad[label] = run.pool.texts_of(highest(far, members, options.shortlist))
     return run.pool.samples if not options.prune else _pruned(options, run)
 
 
@@ -104,7 +113,7 @@ def _orders(
             if t == 0 or not good[label]:
                 orders.append(Order(generator, "zero_shot", name))
                 continue
-            half = options.examples // 2
+            half = options.examples // 2 if options.furthest else 0
             orders.append(
                 Order(
                     generator,
@@ -123,7 +132,7 @@ def _drawn(rng: np.random.Generator, texts: list[str], count: int) -> tuple[str,
 
 def _pruned(options: Options, run: Run) -> list[Sample]:
     """Drops, in every label, the share with the least (nearest - furthest) votes of one more release."""
-    near, far = run.votes(f"votes/{options.rounds}")
+    near, far = run.votes(f"votes/{options.rounds}")  # far is all zero without furthest votes
     keep = []
     for label in range(max(1, len(run.setting.labels))):
         members = run.pool.of_label(label)
