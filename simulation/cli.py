@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,9 @@ from common import entry
 from server import cli as server_cli
 from server import task as tasks
 from server.cli import AsJson, Assignments, TaskFile, app
+from simulation.compare_cli import compare
+
+app.command()(compare)
 
 
 @app.command()
@@ -50,21 +54,21 @@ def simulate(
     shorthand = [f"{key}={_toml(value)}" for key, value in given.items() if value is not None]
     task = tasks.load(task_file, [*shorthand, *(assignments or ())])
     folder = out if out is not None else Path(task.output.dir)
-    options = {
-        "task": task,
-        "folder": folder,
-        "seed": seed,
-        "fresh": fresh,
-        "insecure_noise_seed": insecure_noise_seed,
-        "public_cache": server_cli.public_cache_path(),
-        "environment": os.environ,
-    }
+    with nullcontext(Silent()) if as_json else Display(Console(stderr=True)) as progress:
+        delivered = deliver(
+            task,
+            folder,
+            seed=seed,
+            fresh=fresh,
+            insecure_noise_seed=insecure_noise_seed,
+            public_cache=server_cli.public_cache_path(),
+            environment=os.environ,
+            progress=progress,
+        )
     if as_json:
-        server_cli.print_json(deliver(**options, progress=Silent()).to_json())
-        return
-    with Display(Console(stderr=True)) as display:
-        delivered = deliver(**options, progress=display)
-    Console().print(delivered.screen())
+        server_cli.print_json(delivered.to_json())
+    else:
+        Console().print(delivered.screen())
 
 
 def _toml(value: object) -> str:

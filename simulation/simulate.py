@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,11 +37,35 @@ from simulation.workspace import Workspace
 
 @dataclass(frozen=True, repr=False)
 class Simulated:
-    """A finished simulation. ``tables`` are the parties' private records: they are the researcher's own here."""
+    """A finished simulation.
+
+    Attributes:
+        tables: the parties' private records, by name: they are the researcher's own here.
+        embed: for public texts only: what it computes is kept on disk.
+        embed_any: for any text: it keeps what it computes in memory.
+    """
 
     outcome: Outcome
     tables: Mapping[str, Table]
     embed: Embed
+    embed_any: Embed
+
+
+class _ReadThrough:
+    """A cache in memory that also knows what others hold, and adds nothing to them."""
+
+    def __init__(self, others: Sequence[EmbeddingCache]) -> None:
+        self._others = others
+        self._own = MemoryCache()
+
+    def get(self, keys: Sequence[bytes]) -> dict[bytes, npt.NDArray[np.int16]]:
+        found = self._own.get(keys)
+        for cache in self._others:
+            found |= cache.get([key for key in keys if key not in found])
+        return found
+
+    def put(self, rows: Iterable[tuple[bytes, npt.NDArray[np.int16]]]) -> None:
+        self._own.put(rows)
 
 
 def private_tables(task: Task, seed: int) -> dict[str, Table]:
@@ -104,7 +128,9 @@ def simulate(
     tables = private_tables(task, seed)
     embedder = embedder or Embedder.load(task.embedder.model)
     clock, monotonic = _clocks(insecure_noise_seed)
-    parties = _parties(task, workspace, tables, embedder, seed, insecure_noise_seed, clock, progress, private_cache)
+    # one a party, as between hospitals, unless the caller keeps one for many runs
+    private = {name: private_cache or MemoryCache() for name in tables}
+    parties = _parties(task, workspace, tables, embedder, seed, insecure_noise_seed, clock, progress, private)
     public = CachedEmbedder(embedder, public_cache)
     embed_public = _shown(public, "public texts", progress)
     built = generators.build(
@@ -129,7 +155,9 @@ def simulate(
         seed=seed,
         clock=monotonic,
     )
-    return Simulated(outcome, tables, embed_public)
+    known = _ReadThrough([public_cache, *private.values()])
+    embed_any = _shown(CachedEmbedder(embedder, known), "for the comparison", progress)
+    return Simulated(outcome, tables, embed_public, embed_any)
 
 
 def ledger_path(workspace: Workspace, party: str) -> Path:
@@ -145,7 +173,7 @@ def _parties(
     insecure_noise_seed: int | None,
     clock: Callable[[], float],
     progress: Progress,
-    private_cache: EmbeddingCache | None,
+    private: Mapping[str, EmbeddingCache],
 ) -> dict[str, Party]:
     sources = {
         name: entropy.from_system if insecure_noise_seed is None else entropy.insecure(insecure_noise_seed, name)
@@ -171,7 +199,7 @@ def _parties(
             ledger=Ledger.open(ledger_path(workspace, name), data.fingerprint, at=clock()),
             store=Store(workspace.parties_path, name, bytes.fromhex(secrets["store"])),
             blocks=blocks,
-            embed=_shown(CachedEmbedder(embedder, private_cache or MemoryCache()), name, progress),
+            embed=_shown(CachedEmbedder(embedder, private[name]), name, progress),
             embedder=embedder.fingerprint,
             entropy=sources[name],
             clock=clock,
