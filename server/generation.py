@@ -23,7 +23,10 @@ FLUSH_ANSWERS = 64  # answers of one embedded generator that share a journal wri
 
 @dataclass(frozen=True)
 class Order:
-    """One text that a method wants written. Example texts are synthetic or public, never private."""
+    """One text that a method wants written. Example texts are synthetic or public, never private.
+
+    ``named`` False keeps the label from the generator: the sample has it, the prompt and the request do not.
+    """
 
     generator: str
     kind: str
@@ -33,6 +36,7 @@ class Order:
     parents: tuple[str, ...] = ()
     terms: tuple[str, ...] = ()
     words: int | None = None
+    named: bool = True
 
 
 @dataclass
@@ -186,13 +190,14 @@ class Author:
     def _request(self, step: str, index: int, order: Order) -> GenerationRequest:
         if order.generator not in self._generators:
             raise ConfigurationError(f"no generator is named {order.generator!r}", "name it under [[generators]]")
+        label = order.label if order.named else ""
         digest = tagged_hash("request", str(self._seed).encode(), step.encode(), str(index).encode())
         return GenerationRequest(
             kind=order.kind,
-            label=order.label,
+            label=label,
             prompt=self._prompts.render(
                 order.kind,
-                label=order.label,
+                label=label,
                 good=order.good,
                 bad=order.bad,
                 parents=order.parents,

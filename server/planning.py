@@ -36,6 +36,7 @@ def plan_run(task: Task) -> RunPlan:
     setting = Setting(
         labels=task.task.labels,
         generators=tuple(generator.name for generator in task.generators),
+        folder=task.locate(""),
     )
     options = task.options
     plan = plan_sums(method.plan(options, setting), task.privacy.promise(), task.quorum())

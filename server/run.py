@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from common.canonical import tagged_hash
 from common.errors import InternalError
-from protocol.public import Input, Segment, block_id, encode_embeddings, encode_numbers, encode_texts
+from protocol.public import Input, Segment, block_id, decode_block, encode_embeddings, encode_numbers, encode_texts
 from protocol.vectors import NoisySum
 from server.federation import Federation
 from server.generation import Author, Order
@@ -30,6 +31,7 @@ class Setting:
 
     labels: tuple[str, ...]
     generators: tuple[str, ...]
+    folder: Path = Path()  # where relative paths of the method's options start
 
 
 class Run:
@@ -116,6 +118,18 @@ class Run:
     def publish_texts(self, name: str, texts: Sequence[str]) -> Input:
         """A public input made of strings."""
         return Input(name, (Segment(self._keep(encode_texts(texts))),))
+
+    def publish_embeddings(self, name: str, texts: Sequence[str]) -> tuple[Input, npt.NDArray[np.float32]]:
+        """A public input made of the embeddings of public texts, and those, float32 [n, d]."""
+        key = f"embeddings/{name}"
+        identity = self._journal.get(key)
+        if identity is None:
+            vectors: npt.NDArray[np.float32] = self._watch("embedding", lambda: self._embed(texts))
+            identity = self._keep(encode_embeddings(vectors, np.full(len(texts), -1, dtype=np.int64)))
+            self._journal.put(key, identity)
+        values = decode_block(self.block(identity)).values
+        assert values is not None
+        return Input(name, (Segment(identity),)), values.astype(np.float32, copy=False)
 
     def publish_numbers(self, name: str, values: Float) -> Input:
         """A public input made of numbers."""
