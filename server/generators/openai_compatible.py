@@ -11,6 +11,7 @@ An attempt whose answer was lost on the way may have been billed, so it counts a
 
 from __future__ import annotations
 
+import json
 import math
 import queue
 import random
@@ -57,6 +58,16 @@ class _Done:
     index: int
     result: Answer | GenerationError | None  # None: abandoned because the iteration is over
     failure: BaseException | None = None  # ends the iteration
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What is of use in a chat completion."""
+
+    text: str
+    reason: str
+    prompt_tokens: int | None
+    completion_tokens: int | None
 
 
 class OpenAIGenerator:
@@ -309,22 +320,19 @@ class OpenAIGenerator:
         return self._read(response, worst)
 
     def _read(self, response: Any, worst: tuple[int, int]) -> Answer:
-        choices: Any = getattr(response, "choices", None)
-        message = getattr(choices[0], "message", None) if isinstance(choices, list) and choices else None
-        if message is None:
-            raise _Transient("the answer has no message", lost=True)
-        content = getattr(message, "content", None)
-        text = content if isinstance(content, str) else ""
-        reason = getattr(choices[0], "finish_reason", "") or ""
-        usage = getattr(response, "usage", None)
-        prompt, completion = getattr(usage, "prompt_tokens", None), getattr(usage, "completion_tokens", None)
-        notes = ["cut at max_tokens"] if reason == "length" else []
-        if not isinstance(prompt, int) or not isinstance(completion, int):
-            prompt, completion = worst[0], min(worst[1], len(text.encode("utf-8", "replace")))
+        # Some servers stream although nobody asked them to; the client library then gives the body as it came.
+        parts = _streamed(response) if isinstance(response, str) else _whole(response)
+        if parts is None:
+            raise _Transient("the answer is no complete chat completion", lost=True)
+        notes = ["cut at max_tokens"] if parts.reason == "length" else []
+        prompt, completion = parts.prompt_tokens, parts.completion_tokens
+        if prompt is None or completion is None:
+            prompt, completion = worst[0], min(worst[1], len(parts.text.encode("utf-8", "replace")))
             notes.append("usage not reported")
-        if reason == "content_filter":
+        if parts.reason == "content_filter":
             notes = ["content_filter"]
-        return Answer(text, prompt, completion, self._settings.price_usd(prompt, completion), ", ".join(notes))
+        price = self._settings.price_usd(prompt, completion)
+        return Answer(parts.text, prompt, completion, price, ", ".join(notes))
 
     def _status_failure(self, error: openai.APIStatusError) -> Exception:
         status, said = error.status_code, _said(error)
@@ -358,6 +366,49 @@ class OpenAIGenerator:
                 timeout=self._settings.timeout_s,
                 max_retries=0,
             )
+
+
+def _whole(response: Any) -> _Parts | None:
+    choices: Any = getattr(response, "choices", None)
+    message = getattr(choices[0], "message", None) if isinstance(choices, list) and choices else None
+    if message is None:
+        return None
+    content, usage = getattr(message, "content", None), getattr(response, "usage", None)
+    return _Parts(
+        content if isinstance(content, str) else "",
+        getattr(choices[0], "finish_reason", None) or "",
+        _number(getattr(usage, "prompt_tokens", None)),
+        _number(getattr(usage, "completion_tokens", None)),
+    )
+
+
+def _streamed(body: str) -> _Parts | None:
+    """The chunks of a server-sent stream put together; None where it is not one, or ends before its end."""
+    text, reason = "", ""
+    usage: dict[str, Any] = {}
+    ended = False
+    for line in body.splitlines():
+        data = line.removeprefix("data:").strip()
+        if not line.startswith("data:") or not data:
+            continue
+        if data == "[DONE]":
+            ended = True
+            continue
+        try:
+            chunk = json.loads(data)
+            usage = chunk.get("usage") or usage
+            for choice in (chunk.get("choices") or [])[:1]:
+                text += (choice.get("delta") or {}).get("content") or ""
+                reason = choice.get("finish_reason") or reason
+        except (ValueError, AttributeError, TypeError):
+            return None
+    if not ended and not reason:
+        return None
+    return _Parts(text, reason, _number(usage.get("prompt_tokens")), _number(usage.get("completion_tokens")))
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) else None
 
 
 def _said(error: openai.APIStatusError) -> str:

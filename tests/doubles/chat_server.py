@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Protocol
 
 Reply = tuple[int, dict[str, str], bytes]
 
@@ -28,13 +28,25 @@ def completion(text: str | None, *, reason: str = "stop", usage: tuple[int, int]
     return body
 
 
+def stream(words: list[str], *, reason: str | None = "stop", usage: tuple[int, int] | None = None) -> str:
+    """The body of a streamed chat completion; without a reason it ends before its end."""
+    deltas = [{"role": "assistant"}, *({"content": word} for word in words)]
+    chunks: list[dict[str, Any]] = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    if reason is not None:
+        chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
+    if usage is not None:
+        chunks.append({"choices": [], "usage": {"prompt_tokens": usage[0], "completion_tokens": usage[1]}})
+    lines = [json.dumps(chunk) for chunk in chunks] + ["[DONE]"] * (reason is not None)
+    return "".join(f"data: {line}\n\n" for line in lines)
+
+
 def refusal(message: str, code: str | None = None) -> dict[str, Any]:
     """The body of an error."""
     return {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": code}}
 
 
 class ChatServer:
-    """Answers every prompt with ``write(prompt)``; keeps what it was sent.
+    """Answers every prompt with ``write(prompt)`` (a str is sent as an event stream); keeps what it was sent.
 
     Attributes:
         url: the ``base_url``.
@@ -42,7 +54,9 @@ class ChatServer:
         most_at_once: the largest number of requests that were in work together.
     """
 
-    def __init__(self, write: Callable[[str], dict[str, Any]], key: str = "secret-key", delay_s: float = 0.0) -> None:
+    def __init__(
+        self, write: Callable[[str], dict[str, Any] | str], key: str = "secret-key", delay_s: float = 0.0
+    ) -> None:
         self.bodies: list[dict[str, Any]] = []
         self.most_at_once = 0
         self._write, self._key, self._delay_s = write, key, delay_s
@@ -72,7 +86,15 @@ class ChatServer:
         if asked["model"] != "tiny":
             return _json(404, refusal(f"The model {asked['model']!r} does not exist", "model_not_found"))
         written = self._write(asked["messages"][-1]["content"])
+        if isinstance(written, str):
+            return 200, {"Content-Type": "text/event-stream; charset=utf-8"}, written.encode()
         return _json(400 if "error" in written else 200, written)
+
+
+class Upstream(Protocol):
+    """Whatever has a ``base_url``."""
+
+    url: str
 
 
 class FaultProxy:
@@ -83,10 +105,10 @@ class FaultProxy:
     other JSON); ("slow", seconds).
     """
 
-    def __init__(self, server: ChatServer, faults: list[Any]) -> None:
+    def __init__(self, server: Upstream, faults: list[Any]) -> None:
         self.url = ""
         self.arrivals: list[float] = []
-        self._host, self._path = server.url.removeprefix("http://").split("/", 1)
+        self._host = server.url.removeprefix("http://").split("/", 1)[0]
         self._faults = list(faults)
         self._lock = threading.Lock()
 

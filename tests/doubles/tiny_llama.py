@@ -43,7 +43,11 @@ def save_tiny_llama(folder: Path, *, chat: bool = True, positions: int = 512) ->
         ),
     )
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=raw, eos_token="<|end|>", additional_special_tokens=SPECIAL, model_max_length=positions
+        tokenizer_object=raw,
+        eos_token="<|end|>",
+        additional_special_tokens=SPECIAL,
+        model_max_length=positions,
+        model_input_names=["input_ids", "attention_mask"],
     )
     if chat:
         tokenizer.chat_template = CHAT_TEMPLATE

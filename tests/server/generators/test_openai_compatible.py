@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -19,13 +23,14 @@ import pytest
 from common.errors import ConfigurationError, GenerationError
 from server.generators import Answer, BudgetExhausted, GenerationRequest, OpenAISettings, build
 from server.generators.openai_compatible import OpenAIGenerator, _retry_after_s
-from tests.doubles.chat_server import ChatServer, FaultProxy, completion, refusal, serving
+from tests.doubles.chat_server import ChatServer, FaultProxy, completion, refusal, serving, stream
 
 
 def no_embedding(texts: Sequence[str]) -> npt.NDArray[np.float32]:
     raise AssertionError("an endpoint embeds nothing")
 
 
+ROOT = Path(__file__).resolve().parents[3]
 KEY = {"TEST_KEY": "secret-key"}
 
 
@@ -108,6 +113,36 @@ def test_closing_early_stops_asking(server: ChatServer) -> None:
     time.sleep(0.2)
     assert len(server.bodies) <= 4
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("far-")]
+
+
+INTERRUPTED = """
+import sys
+from tests.server.generators.test_openai_compatible import generator, requests
+try:
+    for index, answer in generator(sys.argv[1], concurrency=3, timeout_s=60.0).answer(requests(50)):
+        print("kept", index, flush=True)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+def test_an_interrupt_ends_at_once_whatever_is_in_flight() -> None:
+    def write(prompt: str) -> dict[str, Any]:
+        time.sleep(0.0 if "text 0." in prompt else 30.0)
+        return completion(prompt)
+
+    with serving(ChatServer(write)) as server:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        process = subprocess.Popen(
+            [sys.executable, "-c", INTERRUPTED, server.url], cwd=ROOT, env=environment, stdout=subprocess.PIPE
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"kept 0\n"
+        started = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+        assert time.monotonic() - started < 10.0
+        process.stdout.close()
 
 
 @pytest.mark.parametrize(
@@ -283,6 +318,25 @@ def test_peculiar_answers_are_noted(body: dict[str, Any], note: str) -> None:
     assert isinstance(answer, Answer)
     assert answer.note == note
     assert answer.prompt_tokens > 0
+
+
+def test_a_server_that_streams_unasked_is_understood() -> None:
+    bodies = [stream(["One", " text", "."], usage=(9, 3)), stream(["Half", " of"], reason="length")]
+    with serving(ChatServer(lambda prompt: bodies["text 1" in prompt])) as server:
+        answers = dict(generator(server.url).answer(requests(2)))
+    assert answers[0] == Answer("One text.", 9, 3)
+    assert isinstance(answers[1], Answer)
+    assert (answers[1].text, answers[1].note) == ("Half of", "cut at max_tokens, usage not reported")
+
+
+def test_a_stream_without_its_end_is_asked_again() -> None:
+    bodies = [stream(["One"]), stream(["On"], reason=None), 'data: {"choices": [{"del\n\ndata: [DONE]\n\n']
+    with serving(ChatServer(lambda _: bodies.pop())) as server:
+        far = generator(server.url)
+        answer = one(far)
+    assert isinstance(answer, Answer)
+    assert answer.text == "One"
+    assert far.counts["lost_attempts"] == 2
 
 
 def test_a_filtered_answer_is_paid_and_failed() -> None:

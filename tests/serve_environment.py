@@ -1,0 +1,90 @@
+"""``.venv-serve``: the environment of ``transformers serve``, a real OpenAI-compatible server for the slow tests.
+
+It is apart from the project's own because the server pins packages that the project does not want. Made when missing,
+by ``python -m tests.serve_environment`` or by the first test that needs it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / ".venv-serve"
+# torch as in pyproject.toml: a newer one pulls gigabytes of CUDA
+REQUIREMENTS = ("transformers[serving]==5.23.0", "torch==2.13.0")
+START_S = 120.0
+
+
+def serve_environment() -> Path:
+    """The folder of its programs; made first (minutes) where it is missing, half made or of other versions."""
+    done = FOLDER / "undersong-requirements.txt"
+    wanted = "\n".join(REQUIREMENTS)
+    with Path(__file__).open() as lock:  # a file that is always there: two test runs may want the environment at once
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.is_file() or done.read_text(encoding="utf-8") != wanted:
+            subprocess.run([sys.executable, "-m", "venv", "--clear", str(FOLDER)], check=True)
+            subprocess.run(
+                [str(FOLDER / "bin" / "python"), "-m", "pip", "install", "--quiet", *REQUIREMENTS], check=True
+            )
+            done.write_text(wanted, encoding="utf-8")
+    return FOLDER / "bin"
+
+
+@contextmanager
+def transformers_serve(port: int, cache: Path) -> Iterator[str]:
+    """Runs the server on 127.0.0.1 and yields its ``base_url``; ``cache`` is where its log and its empty hub lie."""
+    programs = serve_environment()
+    hub = cache / "hub"
+    hub.mkdir(parents=True)  # the server lists the hub's folder and fails where there is none
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))},
+        "HF_HUB_OFFLINE": "1",
+        "HF_HOME": str(cache),
+        "OMP_NUM_THREADS": "1",
+    }
+    log = cache / "serve.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [str(programs / "transformers"), "serve", "--host", "127.0.0.1", "--port", str(port), "--device", "cpu"],
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            _await(process, port, log)
+            yield f"http://127.0.0.1:{port}/v1"
+        finally:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _await(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    started = time.monotonic()
+    while time.monotonic() - started < START_S:
+        if process.poll() is not None:
+            break
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+                return
+        except urllib.error.HTTPError:
+            return  # it answers, if only that it knows no such page
+        except OSError:
+            time.sleep(0.3)
+    raise RuntimeError(f"transformers serve did not start:\n{log.read_text(errors='replace')[-3000:]}")
+
+
+if __name__ == "__main__":
+    print(serve_environment())
