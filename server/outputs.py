@@ -20,9 +20,9 @@ MANIFEST_NAME = "manifest.json"
 LEDGER_NAME = "ledger.jsonl"
 CARD_NAME = "README.md"
 REPORT_NAME = "report.html"
-OUTPUT_NAMES = (JSONL_NAME, PARQUET_NAME, MANIFEST_NAME, LEDGER_NAME, CARD_NAME, REPORT_NAME)
+SEQUENCES_NAME = "sequences.jsonl"  # of a method that writes from keyphrases only
 # Everything a finished run leaves in its folder for its user.
-OUTPUT_NAMES = (JSONL_NAME, PARQUET_NAME, "README.md", "manifest.json", "ledger.jsonl", "report.html")
+OUTPUT_NAMES = (JSONL_NAME, PARQUET_NAME, MANIFEST_NAME, LEDGER_NAME, CARD_NAME, REPORT_NAME, SEQUENCES_NAME)
 COLUMNS = ("text", "label", "generator", "round", "prompt_kind")
 
 

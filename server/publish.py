@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from server.conduct import Outcome
-from server.outputs import CARD_NAME, LEDGER_NAME, MANIFEST_NAME, REPORT_NAME, corpus_files, write_files
+from server.outputs import (
+    CARD_NAME,
+    LEDGER_NAME,
+    MANIFEST_NAME,
+    REPORT_NAME,
+    SEQUENCES_NAME,
+    corpus_files,
+    write_files,
+)
 from server.report import ReportData, render_card, render_html
 
 
@@ -27,6 +35,7 @@ def publish(
         folder,
         {
             **corpus_files(outcome.samples),
+            **_sequences(outcome),
             MANIFEST_NAME: json.dumps(_manifest(outcome, report), indent=2, ensure_ascii=False) + "\n",
             LEDGER_NAME: _ledger_lines(ledgers),
             CARD_NAME: render_card(report),
@@ -48,6 +57,15 @@ def _manifest(outcome: Outcome, report: ReportData) -> dict[str, Any]:
             for party, receipt in sorted(outcome.receipts.items())
         },
     }
+
+
+def _sequences(outcome: Outcome) -> dict[str, bytes | str]:
+    """The keyphrase sequences that a method recorded, one a line with its label; no file where there are none."""
+    rows = [row for _, recorded in outcome.records.get("sequences", ()) for row in recorded]
+    if not rows:
+        return {}
+    lines = (json.dumps({"label": label, "terms": list(terms)}, ensure_ascii=False) for label, terms in rows)
+    return {SEQUENCES_NAME: "".join(f"{line}\n" for line in lines)}
 
 
 def _ledger_lines(ledgers: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
