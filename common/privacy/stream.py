@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from common.errors import InternalError
 
 SEED_BYTES = 32
-# Fits the second-level cache together with the accumulator's chunk and the zero plaintext.
-CHUNK_BYTES = 1 << 16
+# Fits the second-level cache together with the accumulator's chunk and the zero plaintext; smaller pays for calls.
+CHUNK_BYTES = 1 << 17
 _ZEROS = memoryview(bytes(CHUNK_BYTES))
 _COUNTER_ZERO = bytes(16)
 
@@ -44,7 +44,7 @@ class KeyStream:
         update = self._context.update_into
         size = out.nbytes
         if size <= CHUNK_BYTES:
-            update(_ZEROS[:size], out)
+            update(_ZEROS if size == CHUNK_BYTES else _ZEROS[:size], out)
             return
         for start in range(0, size, CHUNK_BYTES):
             part = out[start : start + CHUNK_BYTES]

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from common.privacy.stream import CHUNK_BYTES, KeyStream, wipe
 from protocol.secagg import ring
-from protocol.secagg.prg import Sign
-from protocol.vectors import MaskedVector, NoisyVector
+from protocol.secagg.prg import MaskStreams, Sign, aligned_bytes
+from protocol.vectors import MaskedVector, NoisyVector, Ring
 
 
 def masked_body(noisy: NoisyVector, masks: Sequence[tuple[bytes, Sign]], bits: int) -> tuple[bytearray, bytes]:
@@ -24,13 +23,11 @@ def masked_body(noisy: NoisyVector, masks: Sequence[tuple[bytes, Sign]], bits: i
     """
     values = noisy.values
     dtype = ring.ring_dtype(bits)
+    streams = MaskStreams(masks, dtype)
     # A multiple of 64 words, so that packed chunks meet at whole bytes.
-    size = min(CHUNK_BYTES // dtype.itemsize, len(values))
-    scratch = bytearray(size * dtype.itemsize)
-    window = memoryview(scratch)
-    words = np.frombuffer(scratch, dtype=dtype.newbyteorder("<"))
-    accumulator = np.empty(size, dtype=dtype)
-    streams = [(KeyStream(key).fill, np.add if sign == 1 else np.subtract) for key, sign in masks]
+    size = streams.words
+    room = aligned_bytes(size * dtype.itemsize)
+    accumulator: Ring = np.frombuffer(room, np.uint32) if dtype == np.uint32 else np.frombuffer(room, np.uint64)
     packed = bytearray(ring.packed_bytes(bits, len(values)))
     hasher = hashlib.sha256()
     end = 0
@@ -38,14 +35,10 @@ def masked_body(noisy: NoisyVector, masks: Sequence[tuple[bytes, Sign]], bits: i
         part = values[start : start + size]
         chunk = accumulator[: len(part)]
         chunk[:] = part
-        source = words[: len(part)]
-        out = window[: chunk.nbytes]
-        for fill, combine in streams:
-            fill(out)
-            combine(chunk, source, chunk)
+        streams.add_to(chunk)
         data = ring.pack(MaskedVector(chunk).values, bits)
         hasher.update(data)
         packed[end : end + len(data)] = data
         end += len(data)
-    wipe(window)
+    streams.close()
     return packed, hasher.digest()

