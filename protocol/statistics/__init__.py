@@ -3,6 +3,7 @@
 A new statistic is one file with one registered, frozen dataclass, imported here.
 """
 
+from protocol.statistics.fourier import FourierFeatures
 from protocol.statistics.histogram import LabelHistogram, LengthHistogram
 from protocol.statistics.interface import (
     LabelledEmbeddings,
@@ -13,9 +14,11 @@ from protocol.statistics.interface import (
     Statistic,
 )
 from protocol.statistics.registry import build, names, parameters, register
+from protocol.statistics.terms import TermHistogram
 from protocol.statistics.votes import TopQVotes, top_q_votes
 
 __all__ = [
+    "FourierFeatures",
     "LabelHistogram",
     "LabelledEmbeddings",
     "LengthHistogram",
@@ -24,6 +27,7 @@ __all__ = [
     "Rows",
     "Sensitivity",
     "Statistic",
+    "TermHistogram",
     "TopQVotes",
     "build",
     "names",

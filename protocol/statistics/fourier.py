@@ -1,0 +1,169 @@
+"""Kernel features of keyphrases: sums from which the density of a class's phrases, or of prefixes, is estimated.
+
+Source: Rahimi, Recht 2007 (random Fourier features); Nagesh, Chen, Mishra, Wagner 2024 (DP-KPS, densities of keyphrases
+and of their prefixes). Deviations: cosine and sine stand in pairs instead of one cosine with a random phase, so that
+the L2 norm is exactly sqrt(m); a record is ONE vector, however many phrases it has, so that it counts once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.sparse as sp
+
+from common.canonical import tagged_hash
+from common.errors import ConfigurationError
+from common.privacy.stream import KeyStream
+from protocol.statistics.interface import Float32, Float64, Int64, PublicInputs, RecordView, Rows, Sensitivity
+from protocol.statistics.phrases import Terms
+from protocol.statistics.registry import positive_integer, register
+
+FEATURE_SCALE = 1024  # integer units: rounding toward zero takes 1/2048 of a feature on average
+
+
+@register
+@dataclass(frozen=True)
+class FourierFeatures:
+    """cos(w.x) and sin(w.x) of m random frequencies w, for each of several structures, one block a class.
+
+    The kernel of a structure of length l is exp(-u |x - y|^2) with u = width / l on l concatenated unit vectors.
+
+    With ``averaged`` a record is the mean of its phrases' features (density of single phrases). Otherwise x is the
+    record's first ``phrases`` phrases in order, concatenated; a position that a record does not fill holds the unit
+    vector of one coordinate more, orthogonal to every phrase: then x has norm sqrt(l) whatever the record, and a
+    shorter prefix's density is that of the zero-padded query times exp(u (l - length of the prefix)) (theorem A.1).
+
+    A record without a phrase, or (where there are classes) without label, contributes nothing.
+
+    Attributes:
+        pairs: m.
+        classes: labels of the task; 0 puts all records into one block.
+        lengths: of the structures, released together.
+        phrases: most phrases of a record, L (not for ``averaged``).
+        averaged: as above; then lengths is (1,).
+        width: u times the length.
+        seed: of the public frequencies.
+
+    Public inputs: texts and embeddings, both named "terms", row by row the same terms.
+
+    >>> one = FourierFeatures(pairs=512, classes=14, lengths=(1,), averaged=True).sensitivity
+    >>> one.l2**2, round(FourierFeatures(pairs=512, lengths=(1, 2, 4)).sensitivity.l2 / one.l2, 4)
+    (512.0000000000001, 1.7321)
+    """
+
+    name: ClassVar[str] = "fourier_features"
+    pairs: int
+    classes: int = 0
+    lengths: tuple[int, ...] = (1,)
+    phrases: int = 1
+    averaged: bool = False
+    width: float = 2.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        positive_integer(self.name, "pairs", self.pairs)
+        positive_integer(self.name, "classes", self.classes, least=0)
+        positive_integer(self.name, "phrases", self.phrases)
+        positive_integer(self.name, "seed", self.seed, least=0)
+        if not isinstance(self.lengths, tuple) or not self.lengths:
+            raise ConfigurationError(f"{self.name}.lengths is {self.lengths!r}", "give the structures' lengths")
+        for length in self.lengths:
+            positive_integer(self.name, "lengths", length)
+        if type(self.averaged) is not bool or (self.averaged and self.lengths != (1,)):
+            raise ConfigurationError(f"{self.name}: averaged phrases have one structure, of length 1")
+        if not isinstance(self.width, int | float) or not 0 < self.width < 1e6:
+            raise ConfigurationError(f"{self.name}.width is {self.width!r}", "give a positive number")
+
+    @property
+    def structure_dimension(self) -> int:
+        """Coordinates of one structure: m cosines, then m sines."""
+        return 2 * self.pairs
+
+    @property
+    def class_dimension(self) -> int:
+        return len(self.lengths) * self.structure_dimension
+
+    @property
+    def dimension(self) -> int:
+        return max(1, self.classes) * self.class_dimension
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """cos^2 + sin^2 = 1 and |cos| + |sin| <= sqrt(2), for each pair of each structure."""
+        values = self.pairs * len(self.lengths)
+        return Sensitivity(math.sqrt(2.0) * values, math.sqrt(values), 1.0)
+
+    @property
+    def base_scale(self) -> int:
+        return FEATURE_SCALE
+
+    def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
+        terms = Terms(public.texts_of("terms"))
+        vectors = public.embeddings_of("terms").values
+        if len(vectors) != len(public.texts_of("terms")):
+            raise ConfigurationError("the published terms and their embeddings differ in number", "publish both again")
+        most = None if self.averaged else self.phrases
+        found = [terms.of(text, most) for text in records.texts]
+        labels = records.labels if self.classes else np.zeros(len(found), dtype=np.int64)
+        taking = np.array(
+            [row for row, one in enumerate(found) if one and 0 <= labels[row] < max(1, self.classes)], dtype=np.int64
+        )
+        kept = [found[row] for row in taking]
+        features = self._averages(kept, vectors) if self.averaged else self._sequences(kept, vectors)
+        offsets = labels[taking] * self.class_dimension
+
+        def compute(asked: Int64) -> sp.csr_array[Any]:
+            values = features(asked)
+            columns = offsets[asked][:, None] + np.arange(self.class_dimension)
+            starts = np.arange(len(asked) + 1) * self.class_dimension
+            return sp.csr_array((values.ravel(), columns.ravel(), starts), shape=(len(asked), self.dimension))
+
+        return Rows(compute, records.units[taking])
+
+    def phases(self, structure: int, position: int, vectors: Float32) -> Float32:
+        """w.x of each term at a position of a structure, float32 [N + 1, m]; the last row is the unfilled position."""
+        from scipy.special import ndtri
+
+        length = self.lengths[structure]
+        label = f"{self.seed}/{length}/{position}/{vectors.shape[1]}"
+        stream = KeyStream(tagged_hash("fourier frequencies", label.encode()))
+        count = self.pairs * (vectors.shape[1] + 1)
+        uniform = (np.frombuffer(stream.read(8 * count), dtype="<u8") >> np.uint64(11)) * 2.0**-53 + 2.0**-54
+        deviation = math.sqrt(2.0 * self.width / length)  # exp(-u |d|^2) is the transform of N(0, 2 u)
+        frequencies = (deviation * ndtri(uniform)).reshape(vectors.shape[1] + 1, self.pairs).astype(np.float32)
+        return np.vstack([vectors @ frequencies[:-1], frequencies[-1:]])
+
+    def _averages(self, found: list[list[int]], vectors: Float32) -> Callable[[Int64], Float64]:
+        phases = self.phases(0, 0, vectors)[:-1].astype(np.float64)
+        table = np.hstack([np.cos(phases), np.sin(phases)])
+
+        def features(asked: Int64) -> Float64:
+            return np.array([table[found[row]].mean(axis=0) for row in asked]).reshape(-1, self.class_dimension)
+
+        return features
+
+    def _sequences(self, found: list[list[int]], vectors: Float32) -> Callable[[Int64], Float64]:
+        columns = np.full((len(found), self.phrases), len(vectors), dtype=np.int64)
+        for row, one in enumerate(found):
+            columns[row, : len(one)] = one
+        tables, behind = [], []  # by structure; behind: the phase of the positions that no record fills
+        for structure, length in enumerate(self.lengths):
+            filled = min(length, self.phrases)
+            tables.append([self.phases(structure, position, vectors) for position in range(filled)])
+            rest = [self.phases(structure, position, vectors[:0])[-1] for position in range(filled, length)]
+            behind.append(np.sum(rest, axis=0, dtype=np.float64) if rest else np.zeros(self.pairs))
+
+        def features(asked: Int64) -> Float64:
+            parts = []
+            for positions, total in zip(tables, behind, strict=True):
+                phase = np.repeat(total[None, :], len(asked), axis=0)
+                for position, table in enumerate(positions):
+                    phase += table[columns[asked, position]]
+                parts += [np.cos(phase), np.sin(phase)]
+            return np.hstack(parts)
+
+        return features
