@@ -1,0 +1,195 @@
+"""The comparison: its grid, its pairing by seed, its verdicts, and cells that are never measured twice."""
+
+import csv
+import io
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from common.errors import ConfigurationError, UndersongError
+from server.progress import Silent
+from simulation import compare as comparing
+from simulation import compare_table
+from simulation.compare import Grid
+from simulation.compare_cell import Bench, Variant
+
+TASK = """
+[task]
+name = "tiny"
+description = "a note"
+labels = ["a", "b"]
+[data]
+path = "private.jsonl"
+label = "label"
+[privacy]
+epsilon = 2.0
+delta = 1e-5
+[federation]
+parties = 1
+[method]
+name = "wasp"
+samples = 40
+rounds = 2
+votes = 2
+examples = 2
+shortlist = 2
+[[generators]]
+name = "one"
+kind = "replay"
+path = "pool.jsonl"
+[[generators]]
+name = "two"
+kind = "replay"
+path = "pool.jsonl"
+"""
+
+
+def grid(**changes):
+    given = {
+        "methods": ["wasp", "mixture", "private-only"],
+        "epsilons": [1.0, 4.0],
+        "parties": [1, 10],
+        "records": [100, 300],
+        "seeds": [0, 1, 2],
+    }
+    return Grid.of(**(given | changes))
+
+
+@pytest.fixture
+def bench(tmp_path):
+    rows = [{"text": f"{label} text number {n}", "label": label} for n in range(60) for label in "ab"]
+    for name in ("private.jsonl", "pool.jsonl", "test.jsonl"):
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "task.toml").write_text(TASK)
+    return Bench(tmp_path / "task.toml", (), tmp_path / "test.jsonl", 10)
+
+
+def figures(accuracy, frechet=0.1):
+    return {
+        "accuracy": accuracy,
+        "balanced_accuracy": accuracy,
+        "macro_f1": accuracy,
+        "frechet": frechet,
+        "seconds": {"simulation": 1.0, "evaluation": 0.5},
+    }
+
+
+def test_what_a_variant_does_not_depend_on_is_not_run_again():
+    cells = grid().cells()
+    per_variant = {
+        name: sum(cell.variant.name == name for cell in cells) for name in ("wasp", "mixture", "private-only")
+    }
+    assert per_variant == {"wasp": 2 * 2 * 3, "mixture": 3, "private-only": 2 * 3}
+    assert len({cell.name for cell in cells}) == len(cells)
+
+
+def test_variants_are_read_and_wrong_ones_are_refused():
+    assert Variant.parse("wasp:votes=1+rounds=3").options == (("votes", "1"), ("rounds", "3"))
+    assert Variant.parse("single:good").generator == "good"
+    with pytest.raises(ConfigurationError, match="wasp"):
+        Variant.parse("wosp")
+    with pytest.raises(ConfigurationError, match="no option"):
+        Variant.parse("wasp:votes")
+    with pytest.raises(ConfigurationError, match="records"):
+        grid(records=[1, 2, 3])
+    with pytest.raises(ConfigurationError, match="baseline"):
+        grid(baseline="augpe")
+    with pytest.raises(ConfigurationError, match="positive"):
+        grid(epsilons=[0.0])
+
+
+def test_another_methods_options_do_not_stand_in_the_way(bench):
+    cell = next(cell for cell in grid().cells() if cell.variant.name == "mixture")
+    assert bench.task(cell).options.samples == 40
+    alone = grid(methods=["single:two"]).cells()[0]
+    task = bench.task(alone)
+    assert [generator.name for generator in task.generators] == ["two"]
+    assert (task.options.votes, task.options.furthest) == (1, False)
+    with pytest.raises(ConfigurationError, match="no such generator"):
+        bench.task(grid(methods=["single:three"]).cells()[0])
+
+
+def test_paired_interval_is_the_students_of_the_differences():
+    rng = np.random.default_rng(3)
+    ours, theirs = rng.normal(size=12), rng.normal(size=12)
+    found = compare_table.Difference.of(dict(enumerate(ours)), dict(enumerate(theirs)))
+    expected = stats.ttest_rel(ours, theirs).confidence_interval(0.95)
+    assert found.low == pytest.approx(expected.low)
+    assert found.high == pytest.approx(expected.high)
+
+
+@pytest.mark.parametrize(
+    ("gaps", "verdict"),
+    [
+        ([1.0, 1.1, 0.9], "higher"),
+        ([-1.0, -1.1, -0.9], "lower"),
+        ([1.0, -1.2, 0.3], "none shown"),
+        ([5.0], "none shown"),
+    ],
+)
+def test_no_difference_is_called_that_its_interval_does_not_support(gaps, verdict):
+    difference = compare_table.Difference.of(dict(enumerate(gaps)), dict.fromkeys(range(len(gaps)), 0.0))
+    assert difference.verdict == verdict
+
+
+def test_pairs_are_only_made_of_seeds_that_both_have():
+    found = compare_table.Difference.of({0: 1.0, 1: 2.0, 5: 9.0}, {0: 0.0, 1: 1.0, 7: 0.0})
+    assert (found.pairs, found.mean) == (2, 1.0)
+
+
+def test_tables_say_the_same_in_every_form():
+    shape = grid(epsilons=[4.0], parties=[1], records=[100])
+    values = {}
+    for cell in shape.cells():
+        base = {"wasp": 0.85, "mixture": 0.80, "private-only": 0.85}[cell.variant.name]
+        values[cell] = figures(base + 0.001 * cell.seed * (-1 if cell.variant.name == "private-only" else 1))
+    table = compare_table.lines(shape, values)
+    assert [line.variant for line in table] == ["wasp", "mixture", "private-only"]
+    rows = list(csv.DictReader(io.StringIO(compare_table.to_csv(table))))
+    assert [row["accuracy_called"] for row in rows] == ["", "lower", "none shown"]
+    document = compare_table.markdown("title", shape, table, "undersong compare task.toml")
+    assert "| mixture | 4 | 1 | 100 | 3 | 80.10 |" in document
+    page = compare_table.page("<title>", shape, table, "undersong compare")
+    assert "&lt;title&gt;" in page
+    assert page.count("<svg") == 2
+    assert "http" not in page
+    assert json.dumps(compare_table.to_json(shape, table), allow_nan=False)
+
+
+def test_a_single_seed_has_no_interval():
+    shape = grid(seeds=[4])
+    values = {cell: figures(0.5, None) for cell in shape.cells()}
+    table = compare_table.lines(shape, values)
+    assert all(math.isnan(line.metrics["accuracy"].deviation) for line in table)
+    assert "none shown" in compare_table.markdown("t", shape, table, "c")
+    assert compare_table.page("t", shape, table, "c")
+
+
+def test_known_cells_are_not_measured_again_and_failed_ones_are(bench, tmp_path, monkeypatch):
+    shape = grid(methods=["wasp", "mixture"], parties=[], records=[])
+    asked = []
+
+    def measure(self, cell):
+        asked.append(cell)
+        if cell.seed == 2 and len(asked) <= len(shape.cells()):
+            raise UndersongError("out of luck")
+        return figures(0.5)
+
+    monkeypatch.setattr(Bench, "measure", measure)
+    first = comparing.compare(bench, shape, tmp_path / "out", jobs=1, progress=Silent())
+    assert len(asked) == len(shape.cells())
+    second = comparing.compare(bench, shape, tmp_path / "out", jobs=1, progress=Silent())
+    assert len(first) + sum(cell.seed == 2 for cell in shape.cells()) == len(second) == len(shape.cells())
+    assert {cell.seed for cell in asked[len(shape.cells()) :]} == {2}
+    other = Bench(bench.task_file, ("privacy.delta=1e-6",), bench.test, 10)
+    with pytest.raises(ConfigurationError, match="another comparison"):
+        comparing.compare(other, shape, tmp_path / "out", jobs=1, progress=Silent())
+
+
+def test_a_variant_that_cannot_run_is_found_before_anything_starts(bench, tmp_path):
+    with pytest.raises(ConfigurationError, match="votes"):
+        comparing.compare(bench, grid(methods=["wasp:votes=99"]), tmp_path / "out", jobs=1, progress=Silent())
+    assert not (tmp_path / "out").exists()
