@@ -7,20 +7,24 @@ only the Q best groups, by (score, lower index), are looked into: they hold the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from common.embedding import GRID
 from common.errors import ConfigurationError
-from protocol.statistics.interface import Float32, Int64
+from protocol.statistics.interface import Float32, Float64, Int64
+from protocol.statistics.workers import for_each
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 NONE = -1  # in place of a candidate's index where a record has fewer than Q candidates
 GROUP = 16  # candidates a group
-BLOCK = 128  # records a block: their scores stay in the last-level cache
+BLOCK_SCORES = 3 << 18  # a block of records has about so many: 3 MiB, which stay in the cache
+CHECKED_ROWS = 512
 
 
 class NearestFurthest:
@@ -75,12 +79,16 @@ class NearestFurthest:
         chosen = candidates if len(columns) == len(candidates) else candidates[columns]
         right = _with_norms(chosen)
         total = torch.from_numpy(columns + self.candidates)
-        for start in range(0, len(rows), BLOCK):
-            block = rows[start : start + BLOCK]
+        size = max(16, BLOCK_SCORES // len(columns))
+
+        def compare(start: int) -> None:
+            block = rows[start : start + size]
             scores = right @ _doubled(self._private[block]).T  # [n, b]
             self._keep(block, scores, total, self.near, self._near_scores)
             if self._furthest:
                 self._keep(block, scores, total, self.far, self._far_scores, furthest=True)
+
+        for_each(compare, range(0, len(rows), size))
 
     def _keep(
         self, block: Int64, scores: Tensor, total: Tensor, kept: Int64, kept_scores: Float32, *, furthest: bool = False
@@ -123,6 +131,10 @@ def top_q(
     for rows, given in ((private, labels[0]), (candidates, labels[1])):
         if given is not None and len(given) != len(rows):
             raise ConfigurationError(f"{len(given)} labels for {len(rows)} rows", "give one label a row")
+    if not (_is_quantised(private) and _is_quantised(candidates)):
+        integers = _as_integers(private, candidates)
+        if integers is not None:
+            return _top_q_of_integers(*integers, labels[0], labels[1], q)
     state = NearestFurthest(private, labels[0], q)
     state.extend(candidates, labels[1])
     return state.near, state.far
@@ -141,12 +153,96 @@ def _by_label(
             yield np.flatnonzero(row_labels == label), np.flatnonzero(column_labels == label)
 
 
+def _is_quantised(values: Float32) -> bool:
+    """Whether all rows lie on the embeddings' grid in the unit ball, where every partial sum has at most 24 bits."""
+    import torch
+
+    found = []
+
+    def check(start: int) -> None:
+        given = torch.from_numpy(np.ascontiguousarray(values[start : start + CHECKED_ROWS]))
+        grid = given * GRID
+        found.append(torch.equal(grid, grid.round()) and bool((torch.linalg.vecdot(given, given) <= 1.0).all()))
+
+    for_each(check, range(0, len(values), CHECKED_ROWS))
+    return all(found)
+
+
+def _as_integers(private: Float32, candidates: Float32) -> tuple[Float64, Float64, int] | None:
+    """Records and candidates as integers (float64 [., d]) over grids 2^a and 2^b, with a - b.
+
+    None where float32 is exact all the same (scores of 24 bits), or where nothing is promised because 62 bits cannot
+    hold every score: then no product of a general pair is exact in float32 either.
+    """
+    if not (np.isfinite(private).all() and np.isfinite(candidates).all()):
+        return None
+    for rows in (8, None):  # a few rows settle the matter for arbitrary numbers
+        x, c, a, b = _on_grids(private[:rows], candidates[:rows])
+        x_norm, c_norm = (math.sqrt(float(np.einsum("nd,nd->n", v, v).max(initial=0.0))) for v in (x, c))
+        unit = min(a + 1, b)  # scores are 2 x.c 2^(a+b) - |c|^2 2^2b: multiples of 2^(b + unit)
+        largest = math.ldexp(x_norm * c_norm, a + 1 - unit) + math.ldexp(c_norm * c_norm, b - unit)
+        if largest >= 2.0**62:
+            return None
+    return None if largest < 2.0**24 else (x, c, a - b)
+
+
+def _on_grids(private: Float32, candidates: Float32) -> tuple[Float64, Float64, int, int]:
+    a, b = _finest_bit(private), _finest_bit(candidates)
+    x, c = (np.ldexp(values.astype(np.float64), -bit) for values, bit in ((private, a), (candidates, b)))
+    return x, c, a, b
+
+
+def _finest_bit(values: Float32) -> int:
+    """The largest e for which every value is a multiple of 2^e."""
+    mantissa, exponent = np.frexp(values[values != 0])
+    if not mantissa.size:
+        return 0
+    whole = np.abs(np.ldexp(mantissa, 24)).astype(np.int64)
+    zeros = np.log2((whole & -whole).astype(np.float64)).astype(np.int64)
+    return int((exponent - 24 + zeros).min())
+
+
+def _top_q_of_integers(
+    x: Float64, c: Float64, shift: int, row_labels: Int64 | None, column_labels: Int64 | None, q: int
+) -> tuple[Int64, Int64]:
+    """As :func:`top_q` for integer vectors x 2^shift and c of any size: scores are exact int64."""
+    near, far = (np.full((len(x), q), NONE, dtype=np.int64) for _ in range(2))
+    double, square = (1 << max(0, shift + 1)), (1 << max(0, -shift - 1))
+    norms = np.einsum("nd,nd->n", c.astype(np.int64), c.astype(np.int64)) * square
+    for rows, columns in _by_label(row_labels, column_labels, len(x), len(c)):
+        kept = min(q, len(columns))
+        size = max(16, BLOCK_SCORES // len(columns))
+        for start in range(0, len(rows), size):
+            block = rows[start : start + size]
+            scores = _exact_product(x[block], c[columns]) * double - norms[columns]
+            near[block, :kept] = columns[np.argsort(-scores, axis=1, kind="stable")[:, :kept]]
+            far[block, :kept] = columns[np.argsort(scores, axis=1, kind="stable")[:, :kept]]
+    return near, far
+
+
+def _exact_product(x: Float64, c: Float64) -> Int64:
+    """x @ c.T of integer-valued matrices as int64; the larger is split until each product fits float64's 53 bits."""
+    x_norm, c_norm = (math.sqrt(float(np.einsum("nd,nd->n", v, v).max(initial=0.0))) for v in (x, c))
+    if x_norm * c_norm < 2.0**52:
+        product: Int64 = (x @ c.T).astype(np.int64)
+        return product
+    if x_norm > c_norm:
+        return _exact_product(c, x).T
+    bits = max(0, 52 - math.ceil(math.log2(x_norm * math.sqrt(x.shape[1]) + 1)))  # of the lower part
+    high = np.floor(np.ldexp(c, -bits))
+    low = c - np.ldexp(high, bits)
+    return (_exact_product(x, high) << bits) + (x @ low.T).astype(np.int64)
+
+
 def _with_norms(candidates: Float32) -> Tensor:
     """[c, -|c|^2], float32 [n, d + 1]."""
     import torch
 
-    values = torch.from_numpy(np.ascontiguousarray(candidates))
-    return torch.cat([values, -values.square().sum(dim=1, keepdim=True)], dim=1)
+    extended = np.empty((len(candidates), candidates.shape[1] + 1), dtype=np.float32)
+    extended[:, :-1] = candidates
+    np.einsum("nd,nd->n", candidates, candidates, out=extended[:, -1])
+    extended[:, -1] *= -1
+    return torch.from_numpy(extended)
 
 
 def _doubled(records: Float32) -> Tensor:

@@ -94,20 +94,37 @@ def test_half_precision_values_need_more_than_float32_sums() -> None:
     """Products of half-precision values are exact in float32, their sums are not; duplicates must still tie."""
     rng = np.random.default_rng(4)
     x = rng.standard_normal((40, 64)).astype(np.float16).astype(np.float32)
-    c = np.repeat(rng.standard_normal((60, 64)).astype(np.float16), 2, axis=0).astype(np.float32)
-    c = c[rng.permutation(len(c))]
+    c = x[:1] + rng.integers(-1, 2, (120, 64)).astype(np.float32) / 1024
+    c = np.concatenate([c, c])[rng.permutation(240)].astype(np.float16).astype(np.float32)
     for found, true in zip(top_q_votes(x, None, c, None, 6), reference(x, None, c, None, 6), strict=True):
         np.testing.assert_array_equal(found, true)
 
 
-def test_distances_that_differ_in_the_last_of_forty_bits() -> None:
-    """Large nearly equal norms: float32 scores would tie or swap."""
-    base = np.full((1, 8), 1025.0, dtype=np.float32)
-    c = np.repeat(base, 5, axis=0)
-    c[:, 0] += np.array([2, -1, 1, -2, 0], dtype=np.float32) / 2
-    x = base * np.float32(3) + np.float32(0.5)
-    for found, true in zip(top_q_votes(x, None, c, None, 5), reference(x, None, c, None, 5), strict=True):
-        np.testing.assert_array_equal(found, true)
+@pytest.mark.parametrize("spread", [1, 2**8, 2**14])
+def test_distances_that_float32_cannot_tell_apart(spread: int) -> None:
+    """Integers of 12 bits with large norms and tiny differences, on grids that differ by ``spread``."""
+    rng = np.random.default_rng(7)
+    base = rng.integers(-2046, 2047, 40)
+    x = ((base + rng.integers(-1, 2, (6, 40))) * spread).astype(np.float32)
+    c = base + rng.integers(-1, 2, (90, 40))
+    labels = rng.integers(0, 2, 6), rng.integers(0, 2, 90)
+    for private_labels, candidate_labels in ((None, None), labels):
+        problem = (x, private_labels, c.astype(np.float32), candidate_labels, 8)
+        for found, true in zip(top_q_votes(*problem), reference(*problem), strict=True):
+            np.testing.assert_array_equal(found, true)
+        swapped = (c.astype(np.float32), candidate_labels, x, private_labels, 8)
+        for found, true in zip(top_q_votes(*swapped), reference(*swapped), strict=True):
+            np.testing.assert_array_equal(found, true)
+
+
+def test_arbitrary_float32_values_agree_up_to_rounding() -> None:
+    rng = np.random.default_rng(8)
+    x, c = (rng.standard_normal((rows, 32)).astype(np.float32) for rows in (20, 300))
+    near, far = top_q_votes(x, None, c, None, 4)
+    distance = np.linalg.norm(x[:, None].astype(np.float64) - c[None], axis=2)
+    assert near[distance.argmin(axis=1)].min() >= 8
+    assert far[distance.argmax(axis=1)].min() >= 8
+    assert near.sum() == far.sum() == 20 * 15
 
 
 def test_no_records_or_no_candidates() -> None:

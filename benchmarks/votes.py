@@ -1,0 +1,85 @@
+"""Top-Q votes against the bare float32 matrix product of the same size, alternated in one run.
+
+    python -m benchmarks.votes [--quick] [--json]
+
+2 000 records x 6 000 candidates x 384, unlabelled, Q = 8, nearest and furthest. ``ratio_to_matmul`` is the ratio of the
+medians; ``extend_ratio`` compares the same records with 1 500 more candidates, when 6 000 are known already, to that
+product.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from common.embedding import quantise
+from protocol.statistics import top_q_votes
+from protocol.statistics.nearest import NearestFurthest
+
+RECORDS, CANDIDATES, DIMENSION, Q = 2_000, 6_000, 384, 8
+NEW = CANDIDATES // 4
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--quick", action="store_true", help="7 repetitions instead of 31")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    arguments = parser.parse_args()
+    result = measure(7 if arguments.quick else 31)
+    if arguments.json:
+        print(json.dumps(result))
+    else:
+        for name, value in result.items():
+            print(f"{name:24} {value:.4g}")
+
+
+def measure(repetitions: int) -> dict[str, float]:
+    """Median seconds of each task and their ratios."""
+    rng = np.random.default_rng(0)
+    x, c = (quantise(_unit(rng.standard_normal((rows, DIMENSION)))) for rows in (RECORDS, CANDIDATES))
+    left, right = torch.from_numpy(x), torch.from_numpy(c)
+    known = NearestFurthest(x, None, Q)
+    known.extend(c, None)
+    state = {name: value.copy() for name, value in vars(known).items() if isinstance(value, np.ndarray)}
+
+    def extend() -> None:
+        grown = NearestFurthest(x, None, Q)
+        vars(grown).update({name: value.copy() for name, value in state.items()}, candidates=CANDIDATES)
+        grown.extend(c[:NEW], None)
+
+    tasks: dict[str, Callable[[], object]] = {
+        "matmul_s": lambda: left @ right.T,
+        "votes_s": lambda: top_q_votes(x, None, c, None, Q),
+        "extend_s": extend,
+        "new_matmul_s": lambda: left @ right[:NEW].T,
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in tasks}
+    for repetition in range(repetitions + 2):
+        for name, task in tasks.items():
+            begun = time.perf_counter()
+            task()
+            if repetition >= 2:  # the first two warm caches and threads
+                seconds[name].append(time.perf_counter() - begun)
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    return {
+        "ratio_to_matmul": medians["votes_s"] / medians["matmul_s"],
+        "extend_ratio": medians["extend_s"] / medians["new_matmul_s"],
+        **medians,
+        "threads": float(torch.get_num_threads()),
+    }
+
+
+def _unit(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    unit: npt.NDArray[np.float64] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return unit
+
+
+if __name__ == "__main__":
+    main()
