@@ -3,7 +3,10 @@
 A new statistic is one file with one registered, frozen dataclass, imported here.
 """
 
+from protocol.statistics.classifier_votes import ClassifierVotes
+from protocol.statistics.corrected_votes import CorrectedVotes
 from protocol.statistics.fourier import FourierFeatures
+from protocol.statistics.generator_votes import GeneratorVotes
 from protocol.statistics.histogram import LabelHistogram, LengthHistogram
 from protocol.statistics.interface import (
     LabelledEmbeddings,
@@ -18,7 +21,10 @@ from protocol.statistics.terms import TermHistogram
 from protocol.statistics.votes import TopQVotes, top_q_votes
 
 __all__ = [
+    "ClassifierVotes",
+    "CorrectedVotes",
     "FourierFeatures",
+    "GeneratorVotes",
     "LabelHistogram",
     "LabelledEmbeddings",
     "LengthHistogram",
