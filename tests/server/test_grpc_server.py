@@ -186,13 +186,16 @@ def test_the_server_certificate_is_renewed_without_a_restart(served, keys):
 
 
 def test_a_silent_half_open_connection_is_given_up(home, keys):
-    with Served(home, keepalive_s=0.3) as served:
-        # a relay that stops passing anything on: to the server the peer is there, and silent
-        with FrozenRelay(served.port) as relay, Stream(relay.port, keys.for_grpc) as stream:
-            stream.hello("heart")
-            wait_for(lambda: served.server.connected == ["heart"])
-            relay.freeze()
-            wait_for(lambda: served.server.connected == [], 10.0)
+    # a relay that stops passing anything on: to the server the peer is there, and silent
+    with (
+        Served(home, keepalive_s=0.3) as served,
+        FrozenRelay(served.port) as relay,
+        Stream(relay.port, keys.for_grpc) as stream,
+    ):
+        stream.hello("heart")
+        wait_for(lambda: served.server.connected == ["heart"])
+        relay.freeze()
+        wait_for(lambda: served.server.connected == [], 10.0)
 
 
 def test_a_live_party_that_only_answers_pings_is_kept(home, keys):

@@ -1,0 +1,137 @@
+"""The programs as a person starts them: real processes on the loopback interface, bounded and always ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+OPERATOR = "simulation.cli"
+HOSPITAL = "client.cli"
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """Of every process: one thread, nothing from the network, and no proxy of the machine."""
+    kept = {key: value for key, value in os.environ.items() if "proxy" not in key.lower()}
+    fixed = {
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "COLUMNS": "200",
+    }
+    return {**kept, **fixed, **changes}
+
+
+def command(program: str, arguments: Sequence[object], **changes: Any) -> subprocess.CompletedProcess[str]:
+    """Runs one command to its end and returns it whatever its exit code."""
+    timeout_s = changes.pop("timeout_s", 120)
+    return subprocess.run(
+        [sys.executable, "-m", program, *map(str, arguments)],
+        env=environment(**changes.pop("env", {})),
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        **changes,
+    )
+
+
+def succeed(program: str, arguments: Sequence[object], **changes: Any) -> str:
+    """Standard output of a command that must succeed."""
+    done = command(program, arguments, **changes)
+    assert done.returncode == 0, f"{arguments}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def succeed_json(program: str, arguments: Sequence[object], **changes: Any) -> Any:
+    return json.loads(succeed(program, [*arguments, "--json"], **changes))
+
+
+class Process:
+    """A program in the background; its output goes to a file."""
+
+    def __init__(self, program: str, arguments: Sequence[object], log: Path, env: Mapping[str, str]) -> None:
+        self._command = [sys.executable, "-m", program, *map(str, arguments)]
+        self.log = log
+        self._env = environment(**env)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(
+                self._command, env=self._env, stdout=output, stderr=output, stdin=subprocess.DEVNULL
+            )
+
+    def kill(self) -> None:
+        """kill -9."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait(30)
+            self.process = None
+
+    def end(self) -> int:
+        """Asks it to end; its exit code."""
+        if self.process is None:
+            return 0
+        self.process.terminate()
+        try:
+            code = self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = self.process.wait(30)
+        self.process = None
+        return code
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def __enter__(self) -> Process:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+class CoordinatorProcess(Process):
+    """`undersong coordinator serve`; entering it waits until the port answers."""
+
+    def __init__(self, home: Path, port: int, *arguments: object, env: Mapping[str, str] | None = None) -> None:
+        super().__init__(
+            OPERATOR,
+            ["coordinator", "serve", "--home", home, *arguments],
+            home.parent / "coordinator.log",
+            {"UNDERSONG_CACHE": str(home.parent / "cache"), **(env or {})},
+        )
+        self.port = port
+
+    def start(self) -> None:
+        super().start()
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            assert self.running, self.text()
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                return
+            except OSError:
+                time.sleep(0.05)
+        raise TimeoutError(f"the coordinator does not listen\n{self.text()}")

@@ -1,0 +1,304 @@
+"""Everyone who has no business here: refused, logged once a source, and the service stays up for those who have."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+import socket
+import ssl
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import grpc
+import pytest
+
+from protocol import framing
+from protocol.messages import transport_pb2 as wire
+from server import gate
+from tests.doubles.stream import Credentials, Served, Stream, make_home
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return make_home(tmp_path_factory.mktemp("coordinator") / "home")
+
+
+@pytest.fixture(scope="module")
+def keys(home):
+    return Credentials(home, "heart")
+
+
+@pytest.fixture
+def served(home):
+    with Served(home) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def warnings(caplog):
+    caplog.set_level(logging.WARNING)
+
+
+def still_serves(served, keys):
+    with Stream(served.port, keys.for_grpc) as stream:
+        stream.hello("heart")
+        stream.answer(lambda request: request)
+        return served.transport.exchange({"heart": b"echo"}, timeout_s=10.0) == {"heart": b"echo"}
+
+
+def refusals(caplog):
+    return [record.message for record in caplog.records if record.message.startswith("refused")]
+
+
+def failed(port, credentials, party="heart"):
+    with Stream(port, credentials) as stream:
+        with pytest.raises((grpc.RpcError, EOFError)):
+            stream.hello(party)
+        return stream.wait_ended()
+
+
+def test_without_a_certificate_nobody_comes_in(served, keys, caplog):
+    for _ in range(3):
+        assert failed(served.port, grpc.ssl_channel_credentials(keys.ca)) == grpc.StatusCode.UNAVAILABLE
+    wait_for(lambda: served.metrics.get("undersong_refused_total", reason=gate.NO_CERTIFICATE) >= 3)
+    assert len(refusals(caplog)) == 1
+    assert "127.0.0.1" in refusals(caplog)[0]
+    assert still_serves(served, keys)
+
+
+def test_a_certificate_of_a_foreign_authority_is_refused(served, keys, tmp_path, caplog):
+    foreign = Credentials(make_home(tmp_path / "foreign"), "heart")
+    credentials = grpc.ssl_channel_credentials(keys.ca, foreign.key, foreign.certificate)
+    assert failed(served.port, credentials) == grpc.StatusCode.UNAVAILABLE
+    wait_for(lambda: len(refusals(caplog)) == 1)
+    assert gate.NO_CERTIFICATE in refusals(caplog)[0]
+    assert still_serves(served, keys)
+
+
+def test_an_expired_certificate_is_refused(served, home, keys, caplog):
+    old = Credentials(home, "old", now=time.time() - 10 * 86400, days=1)
+    assert failed(served.port, old.for_grpc, "old") == grpc.StatusCode.UNAVAILABLE
+    wait_for(lambda: len(refusals(caplog)) == 1)
+    assert still_serves(served, keys)
+
+
+def test_a_certificate_that_expires_during_a_stream_ends_it(served, home):
+    with Stream(served.port, Credentials(home, "brief", days=3.0 / 86400).for_grpc) as stream:
+        stream.hello("brief")
+        assert "expired" in stream.next("goodbye", 8.0).goodbye.reason
+
+
+def test_a_party_cannot_pose_as_the_coordinator(home, keys):
+    # its certificate is for clients: a TLS client that checks the purpose refuses it as a server's
+    listener = socket.create_server(("127.0.0.1", 0))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    folder = home.path
+    (folder / "stolen.crt").write_bytes(keys.certificate)
+    (folder / "stolen.key").write_bytes(keys.key)
+    context.load_cert_chain(folder / "stolen.crt", folder / "stolen.key")
+
+    def pose():
+        try:
+            connection, _ = listener.accept()
+            context.wrap_socket(connection, server_side=True)
+        except OSError:
+            pass
+
+    threading.Thread(target=pose, daemon=True).start()
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.load_verify_locations(cadata=keys.ca.decode())
+    with (
+        pytest.raises(ssl.SSLCertVerificationError, match="purpose"),
+        socket.create_connection(listener.getsockname()) as connection,
+    ):
+        client.wrap_socket(connection)
+    listener.close()
+
+
+def test_older_tls_than_1_3_is_refused_by_the_program_as_it_is_started(federation_process, home):
+    port, keys = federation_process
+    for version, accepted in ((ssl.TLSVersion.TLSv1_2, False), (ssl.TLSVersion.TLSv1_3, True)):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = context.maximum_version = version
+        context.check_hostname = False
+        context.load_verify_locations(cadata=keys.ca.decode())
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=5) as raw, context.wrap_socket(raw) as secure:
+                agreed = secure.version()
+        except OSError:
+            agreed = None
+        assert (agreed is not None) == accepted, version
+
+
+@pytest.mark.parametrize("attack", ["http", "silence", "noise"])
+def test_what_is_no_tls_is_closed_at_once(served, keys, caplog, attack, monkeypatch):
+    monkeypatch.setattr(gate, "HANDSHAKE_S", 0.5)
+    if attack == "http":
+        with pytest.raises((urllib.error.URLError, OSError)):
+            urllib.request.urlopen(f"http://127.0.0.1:{served.port}/", timeout=5)
+    else:
+        with socket.create_connection(("127.0.0.1", served.port)) as connection:
+            connection.settimeout(5)
+            if attack == "noise":
+                connection.sendall(b"\x16" + os.urandom(4000))
+            with contextlib.suppress(OSError):
+                assert connection.recv(4096)[:1] in (b"", b"\x15")  # closed, or a TLS alert
+    wait_for(lambda: len(refusals(caplog)) == 1)
+    assert still_serves(served, keys)
+
+
+def test_malformed_frames_end_their_stream_with_the_reason(served, keys, caplog):
+    hello = wire.Hello(version=framing.VERSION, party="heart", software="x", boot=b"b" * 16)
+    cases = [
+        (b"\xff\xff\xff", "no message"),
+        (wire.FromParty(hello=hello).SerializeToString(), "second Hello"),
+        (wire.FromParty().SerializeToString(), "without content"),
+        (
+            wire.FromParty(chunk=wire.Chunk(content=b"x" * 32, index=0, data=b"x")).SerializeToString(),
+            "did not announce",
+        ),
+        (
+            wire.FromParty(transfer=wire.Transfer(id=b"i" * 16, content=b"c" * 32, size=2**40, plain_size=2**40)),
+            "allowed",
+        ),
+    ]
+    for data, words in cases:
+        with Stream(served.port, keys.for_grpc) as stream:
+            stream.hello("heart")
+            stream.raw(data if isinstance(data, bytes) else data.SerializeToString())
+            assert words in stream.next("goodbye").goodbye.reason
+    assert len(refusals(caplog)) == 1
+    assert still_serves(served, keys)
+
+
+def test_a_stream_that_begins_wrongly_is_refused(served, keys):
+    for first in (
+        b"\xff",
+        wire.FromParty(ping=wire.Ping(number=1)).SerializeToString(),
+        wire.FromParty(hello=wire.Hello(version=99, party="heart", boot=b"b" * 16)).SerializeToString(),
+        wire.FromParty(hello=wire.Hello(version=framing.VERSION, party="heart")).SerializeToString(),
+    ):
+        with Stream(served.port, keys.for_grpc) as stream:
+            stream.raw(first)
+            assert stream.wait_ended() == grpc.StatusCode.INVALID_ARGUMENT
+    assert still_serves(served, keys)
+
+
+def test_an_oversized_frame_is_refused_before_it_is_read(served, keys):
+    with Stream(served.port, keys.for_grpc) as stream:
+        stream.hello("heart")
+        stream.raw(bytes(framing.MAX_FRAME_BYTES + 1))
+        assert stream.wait_ended() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert still_serves(served, keys)
+
+
+def test_a_flood_of_connections_is_cut_and_logged_once(served, keys, caplog):
+    knock(served.port, seconds=1.5)
+    assert served.metrics.get("undersong_refused_total", reason=gate.TOO_FAST) > 100
+    assert sum(gate.TOO_FAST in line for line in refusals(caplog)) == 1
+    time.sleep(0.2)
+    assert still_serves(served, keys)
+
+
+def test_streams_live_on_through_a_flood(served, keys):
+    with Stream(served.port, keys.for_grpc) as stream:
+        stream.hello("heart")
+        stream.answer(lambda request: request)
+        flood = threading.Thread(target=knock, args=(served.port, 2.0))
+        flood.start()
+        times = []
+        while flood.is_alive():
+            begun = time.monotonic()
+            assert served.transport.exchange({"heart": b"echo"}, timeout_s=10.0) == {"heart": b"echo"}
+            times.append(time.monotonic() - begun)
+        assert sorted(times)[len(times) // 2] < 1.0
+
+
+def test_two_hundred_parties_are_held_at_once(served, home):
+    names = [f"p{number}" for number in range(200)]
+    streams = []
+    try:
+        for name in names:
+            stream = Stream(served.port, Credentials(home, name).for_grpc)
+            streams.append(stream)
+            stream.hello(name)
+            stream.answer(lambda request: request)
+        wait_for(lambda: served.server.connected == sorted(names))
+        found = served.transport.exchange({name: name.encode() for name in names}, timeout_s=30.0)
+        assert found == {name: name.encode() for name in names}
+    finally:
+        for stream in streams:
+            stream.close()
+
+
+@pytest.mark.slow
+def test_a_minute_of_random_frames_changes_nothing(served, keys):
+    end = time.monotonic() + 60.0
+    random_ = random.Random(7)
+    sent = 0
+    while time.monotonic() < end:
+        with Stream(served.port, keys.for_grpc) as stream:
+            if random_.random() < 0.8:
+                stream.hello("heart")
+            for _ in range(50):
+                stream.raw(_random_frame(random_))
+                sent += 1
+                if stream.ended.is_set():
+                    break
+    assert sent > 500
+    assert still_serves(served, keys)
+
+
+@pytest.mark.slow
+def test_ten_thousand_connections_a_second_for_a_while(served, keys, caplog):
+    threads = [threading.Thread(target=knock, args=(served.port, 20.0)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(gate.TOO_FAST in line for line in refusals(caplog)) == 1
+    time.sleep(0.5)
+    assert still_serves(served, keys)
+
+
+def knock(port, seconds):
+    """As many connections as one thread can open."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
+                connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        except OSError:
+            continue
+
+
+def _random_frame(random_):
+    kind = random_.randrange(4)
+    if kind == 0:
+        return random_.randbytes(random_.randrange(1, 2000))
+    if kind == 1:
+        size = random_.choice([0, 1, 100, 2**20, 2**62])
+        body = random_.randbytes(random_.randrange(0, 100))
+        frame = wire.Transfer(
+            id=random_.randbytes(16), content=random_.randbytes(32), size=size, plain_size=size, whole=body
+        )
+        return wire.FromParty(transfer=frame).SerializeToString()
+    if kind == 2:
+        chunk = wire.Chunk(content=random_.randbytes(32), index=random_.randrange(2**31), data=b"x" * 100)
+        return wire.FromParty(chunk=chunk).SerializeToString()
+    good = wire.FromParty(renew=wire.Renew(request=random_.randbytes(300))).SerializeToString()
+    broken = bytearray(good)
+    broken[random_.randrange(len(broken))] ^= 1 << random_.randrange(8)
+    return bytes(broken)
+
+
+def wait_for(condition, timeout_s=5.0):
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.02)

@@ -1,0 +1,136 @@
+"""The coordinator's own authority and the register of who was let in."""
+
+from __future__ import annotations
+
+import datetime
+import time
+
+import pytest
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from common.errors import ConfigurationError
+from protocol.enrolment import EnrolmentRequest, Package, new_tls_key
+from server.authority import Authority
+from server.registry import Registry
+from tests.doubles.stream import Credentials, make_home
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return make_home(
+        tmp_path_factory.mktemp("home") / "home", addresses=("hospitals.example.org:7443", "10.0.0.7:7443")
+    )
+
+
+def test_every_file_of_the_authority_is_its_owners_alone(home):
+    folder = home.path / "authority"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()} == dict.fromkeys(
+        ("ca.key", "ca.crt", "signing.key", "server.key", "server.crt", "revoked.crl"), 0o600
+    )
+    assert (home.path / "registry.sqlite").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_key_that_others_may_read_is_refused(tmp_path):
+    Authority.create(tmp_path / "a", "x", ["localhost"], now=time.time())
+    (tmp_path / "a" / "ca.key").chmod(0o644)
+    with pytest.raises(ConfigurationError, match="chmod 600"):
+        Authority.open(tmp_path / "a")
+
+
+def test_an_authority_is_never_overwritten(tmp_path):
+    Authority.create(tmp_path / "a", "x", ["localhost"], now=time.time())
+    with pytest.raises(ConfigurationError, match="already"):
+        Authority.create(tmp_path / "a", "x", ["localhost"], now=time.time())
+
+
+def test_the_certificate_names_are_those_of_the_addresses_and_not_the_bind_address(home):
+    assert home.settings.bind == "127.0.0.1:0"
+    assert home.authority().server_names == ["hospitals.example.org", "10.0.0.7"]
+
+
+def test_a_partys_certificate_is_for_clients_only_and_carries_its_name(home):
+    certificate = x509.load_pem_x509_certificate(Credentials(home, "heart").certificate)
+    usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert list(usage) == [ExtendedKeyUsageOID.CLIENT_AUTH]
+    assert certificate.subject.rfc4514_string() == "CN=heart"
+    assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    left = certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
+    assert 364 <= left.days <= 365
+
+
+def test_an_invitation_admits_one_request(home):
+    package = home.invite("lung", now=time.time())
+    assert Package.parse(package.sign(home.authority().signing_key)).token == package.token
+    request, again = (request_of("lung", package.token) for _ in range(2))
+    home.sign(request, now=time.time())
+    with pytest.raises(ConfigurationError, match="used already"):
+        home.sign(again, now=time.time())
+
+
+def test_an_invitation_ends_and_a_guessed_token_is_refused(home):
+    package = home.invite("liver", now=time.time(), days=1)
+    with pytest.raises(ConfigurationError, match="does not prove"):
+        home.sign(request_of("liver", b"\0" * 32), now=time.time())
+    with pytest.raises(ConfigurationError, match="expired"):
+        home.sign(request_of("liver", package.token), now=time.time() + 2 * 86400)
+
+
+def test_a_name_is_never_given_twice(home):
+    Credentials(home, "spleen")
+    with pytest.raises(ConfigurationError, match="enrolled already"):
+        home.invite("spleen", now=time.time())
+    home.revoke("spleen", "left", now=time.time())
+    with pytest.raises(ConfigurationError, match="never given again"):
+        home.invite("spleen", now=time.time())
+
+
+def test_a_stranger_cannot_renew_in_a_partys_name(home):
+    Credentials(home, "kidney")
+    with pytest.raises(ConfigurationError, match="only the enrolled party itself"):
+        home.sign(request_of("kidney", None), now=time.time())
+
+
+def test_the_revocation_list_names_every_revoked_certificate(home):
+    keys = Credentials(home, "brain")
+    home.revoke("brain", "lost", now=time.time())
+    revoked = x509.load_pem_x509_crl((home.path / "authority" / "revoked.crl").read_bytes())
+    serial = x509.load_pem_x509_certificate(keys.certificate).serial_number
+    assert revoked.get_revoked_certificate_by_serial_number(serial) is not None
+    authority = x509.load_pem_x509_certificate(home.authority().certificate_pem)
+    assert revoked.is_signature_valid(authority.public_key())
+
+
+@pytest.mark.parametrize("change", ["serial", "name", "expired", "revoked", "unknown"])
+def test_a_certificate_that_the_register_does_not_hold_is_refused_with_the_reason(tmp_path, change):
+    home = make_home(tmp_path / "home")
+    keys, _ = Credentials(home, "heart"), Credentials(home, "lung")
+    serial = f"{x509.load_pem_x509_certificate(keys.certificate).serial_number:x}"
+    registry = Registry(home.path / "registry.sqlite")
+    now = time.time()
+    assert registry.refusal("heart", serial, now=now) == ""
+    if change == "revoked":
+        registry.revoke("heart", "", now=now)
+    words = {
+        "serial": registry.refusal("heart", "1234", now=now),
+        "name": registry.refusal("lung", serial, now=now),
+        "expired": registry.refusal("heart", serial, now=now + 400 * 86400),
+        "revoked": registry.refusal("heart", serial, now=now),
+        "unknown": registry.refusal("nobody", serial, now=now),
+    }[change]
+    expected = {
+        "serial": "not issued to heart",
+        "name": "not issued to lung",
+        "expired": "has expired",
+        "revoked": "was revoked",
+        "unknown": "no party 'nobody'",
+    }[change]
+    assert expected in words
+    registry.close()
+
+
+def request_of(name, token):
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    return EnrolmentRequest.make(name, new_tls_key(), Ed25519PrivateKey.generate(), token)
