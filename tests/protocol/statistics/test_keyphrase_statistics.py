@@ -1,0 +1,186 @@
+"""Term histograms and Fourier features: what counts, what does not, and bounds that no record passes."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.embedding import quantise
+from common.errors import ConfigurationError
+from protocol.statistics import FourierFeatures, LabelledEmbeddings, PublicInputs, TermHistogram, build, parameters
+from protocol.statistics.contribution import contribute
+from protocol.statistics.phrases import Terms
+
+TERMS = ("heart", "heart failure", "pain", "Chest  Pain", "fever", "x-ray")
+
+
+class Records:
+    def __init__(self, texts, labels=None, units=None):
+        self.texts = texts
+        self.labels = np.array(labels if labels is not None else [-1] * len(texts), dtype=np.int64)
+        self.units = np.array(units if units is not None else range(len(texts)), dtype=np.int64)
+        self.embeddings = np.zeros((len(texts), 3), dtype=np.float32)
+
+    def __len__(self):
+        return len(self.texts)
+
+
+def vectors(count, dimension=24, seed=0):
+    drawn = np.random.default_rng(seed).normal(size=(count, dimension))
+    return quantise(drawn / np.linalg.norm(drawn, axis=1, keepdims=True))
+
+
+def published(terms=TERMS, seed=0):
+    return PublicInputs(
+        texts={"vocabulary": terms, "terms": terms},
+        embeddings={
+            "terms": LabelledEmbeddings(vectors(len(terms), seed=seed), np.full(len(terms), -1, dtype=np.int64))
+        },
+    )
+
+
+def dense(statistic, records):
+    rows = statistic.rows(records, published(), {})
+    matrix = rows.take(np.arange(len(rows)))
+    return (matrix if isinstance(matrix, np.ndarray) else matrix.toarray()), rows.units
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Heart FAILURE and pain", [1, 2]),
+        ("heart\n\tfailure", [1]),
+        ("failure of the heart", [0]),
+        ("chest pain, pain", [3, 2]),
+        ("chest. Pain", [3]),  # punctuation only separates
+        ("heartfelt painful fevers", []),
+        ("X ray, x-ray: fever", [5, 4]),
+        ("", []),
+    ],
+)
+def test_longest_terms_in_order_case_and_spaces_folded(text, found):
+    assert Terms(TERMS).of(text) == found
+
+
+def test_only_the_first_distinct_terms_count():
+    records = Records(["fever fever heart pain", "nothing of that", "pain"])
+    matrix, _ = dense(TermHistogram(vocabulary=6, distinct=2), records)
+    assert matrix.tolist() == [[1, 0, 0, 0, 1, 0], [0] * 6, [0, 0, 1, 0, 0, 0]]
+    total = contribute(
+        TermHistogram(vocabulary=6, distinct=2),
+        TermHistogram(vocabulary=6, distinct=2).rows(records, published(), {}),
+        scale=256,
+    )
+    assert (total.values / 256).tolist() == [1, 0, 1, 0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("terms", "message"),
+    [
+        ((), "empty"),
+        (("fever", "Fever"), "differ only in case"),
+        (("x ray", "X-Ray"), "differ only"),
+        (("--",), "no word"),
+    ],
+)
+def test_bad_vocabularies_are_refused_by_name(terms, message):
+    with pytest.raises(ConfigurationError, match=message):
+        Terms(terms)
+
+
+def test_a_vocabulary_of_another_size_than_planned_is_refused():
+    with pytest.raises(ConfigurationError, match="6 terms were published, the plan has 7"):
+        TermHistogram(vocabulary=7, distinct=2).rows(Records(["pain"]), published(), {})
+
+
+@given(
+    st.lists(st.lists(st.sampled_from([*TERMS, "other", "Pain,"]), max_size=12).map(" ".join), min_size=1, max_size=5),
+    st.integers(1, 8),
+)
+@settings(max_examples=60, deadline=None)
+def test_no_record_passes_the_bounds_of_either_statistic(texts, most):
+    labels = [number % 3 - 1 for number in range(len(texts))]
+    for statistic in (
+        TermHistogram(vocabulary=6, distinct=most),
+        FourierFeatures(pairs=7, classes=2, averaged=True),
+        FourierFeatures(pairs=5, classes=2, lengths=(1, 2, 4), phrases=min(most, 4)),
+        FourierFeatures(pairs=5, lengths=(1, 2, 3), phrases=3, width=5.0),
+    ):
+        matrix, _ = dense(statistic, Records(texts, labels))
+        bound = statistic.sensitivity
+        assert (np.abs(matrix).sum(axis=1) <= bound.l1 * (1 + 1e-9)).all()
+        assert (np.linalg.norm(matrix, axis=1) <= bound.l2 * (1 + 1e-9)).all()
+        assert np.abs(matrix).max(initial=0) <= 1
+
+
+def test_a_record_is_one_vector_of_norm_exactly_sqrt_m_in_its_class_only():
+    statistic = FourierFeatures(pairs=6, classes=3, lengths=(1, 2), phrases=2)
+    matrix, units = dense(statistic, Records(["fever and pain", "heart", "no term", "pain"], [2, 0, 1, -1]))
+    assert units.tolist() == [0, 1]  # neither the record without a term nor the one without a label
+    assert np.linalg.norm(matrix[:, :]) == pytest.approx(math.sqrt(2 * 2 * 6))
+    blocks = matrix.reshape(2, 3, 24)
+    assert np.flatnonzero(np.abs(blocks[0]).sum(axis=1)).tolist() == [2]
+    assert np.flatnonzero(np.abs(blocks[1]).sum(axis=1)).tolist() == [0]
+
+
+def test_ensembles_cost_the_root_of_their_structures():
+    one = FourierFeatures(pairs=512).sensitivity
+    assert one.l2 == pytest.approx(math.sqrt(512))
+    assert one.l1 == pytest.approx(math.sqrt(2) * 512)
+    five = FourierFeatures(pairs=512, lengths=(1, 2, 4, 8, 16)).sensitivity
+    assert five.l2 == pytest.approx(math.sqrt(5) * one.l2)
+    assert five.l1 == pytest.approx(5 * one.l1)
+
+
+@pytest.mark.parametrize(
+    "statistic",
+    [
+        TermHistogram(vocabulary=9, distinct=3),
+        FourierFeatures(pairs=5, classes=2, lengths=(1, 2, 4), phrases=3, width=1.5, seed=4),
+    ],
+)
+def test_statistics_are_rebuilt_from_their_public_parameters(statistic):
+    assert build(statistic.name, parameters(statistic)) == statistic
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"pairs": 0},
+        {"pairs": 4, "lengths": ()},
+        {"pairs": 4, "lengths": (1, 2), "averaged": True},
+        {"pairs": 4, "width": 0.0},
+        {"pairs": 4, "width": "wide"},
+        {"pairs": 4, "phrases": 0},
+    ],
+)
+def test_wrong_parameters_of_features_are_refused(wrong):
+    with pytest.raises(ConfigurationError):
+        FourierFeatures(**wrong)
+
+
+def test_terms_and_embeddings_must_agree():
+    inputs = published()
+    short = PublicInputs(texts={"terms": TERMS[:3]}, embeddings=inputs.embeddings)
+    with pytest.raises(ConfigurationError, match="differ in number"):
+        FourierFeatures(pairs=4).rows(Records(["pain"]), short, {})
+
+
+def test_features_estimate_the_kernel_without_bias():
+    """Mean over 400 independent sets of 64 frequencies against the kernel itself, at six standard errors."""
+    points = vectors(2, seed=5)
+    inputs = PublicInputs(
+        texts={"terms": ("one", "two")},
+        embeddings={"terms": LabelledEmbeddings(points, np.array([-1, -1]))},
+    )
+    true = math.exp(-2.0 * float(((points[0].astype(float) - points[1]) ** 2).sum()))
+    found = []
+    for seed in range(400):
+        statistic = FourierFeatures(pairs=64, averaged=True, seed=seed)
+        rows = statistic.rows(Records(["one", "two"]), inputs, {})
+        one, two = rows.take(np.arange(2)).toarray()
+        found.append(float(one @ two) / 64)
+    assert abs(np.mean(found) - true) < 6 * np.std(found) / math.sqrt(len(found))
+    assert np.std(found) > 0
