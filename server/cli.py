@@ -81,6 +81,12 @@ def evaluate(
         Path | None, typer.Option(help="Private training texts: the non-private reference.")
     ] = None,
     overlap: Annotated[Path | None, typer.Option(help="A private file to search the synthetic texts for.")] = None,
+    adapt: Annotated[
+        Path | None, typer.Option(help="Unlabelled texts of a client: adapts the task model to them (Deep CORAL).")
+    ] = None,
+    sequences: Annotated[
+        bool, typer.Option("--sequences", help="Judge the run's keyphrase sequences alone, without any model.")
+    ] = False,
     head: Annotated[str, typer.Option(help="Head of the task model: auto, linear or mlp.")] = "auto",
     bert: Annotated[Path | None, typer.Option(help="A local encoder folder to fine-tune as well.")] = None,
     text_field: Annotated[str, typer.Option(help="Text column of the files.")] = "text",
@@ -103,6 +109,8 @@ def evaluate(
         test=test,
         train_private=train_private,
         overlap=overlap,
+        adapt_to=adapt,
+        sequences=sequences,
         # in memory only: these files may be private
         embed=CachedEmbedder(Embedder.load(model), MemoryCache()).encode,
         head=head,

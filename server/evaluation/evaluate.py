@@ -15,9 +15,11 @@ import numpy.typing as npt
 from common.errors import ConfigurationError
 from common.table import Table, read_table
 from server.evaluation import metrics, task_model
+from server.evaluation.adaptation import adapt
 from server.evaluation.fine_tuning import FineTuning, fine_tune
 from server.evaluation.overlap import Overlap, find_overlap
 from server.evaluation.scores import Scores, score
+from server.evaluation.sequences import read_sequences, sequences_of
 from server.evaluation.task_model import Head
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ Float32 = npt.NDArray[np.float32]
 Embed = Callable[[Sequence[str]], Float32]
 
 SYNTHETIC_FILE = "synthetic.jsonl"
+SEQUENCES = "keyphrase sequences alone"
+OWN_SEQUENCES = "the private texts' own sequences, no privacy"
 NOT_PRIVATE = (
     "These figures are not private: they were computed in the clear from the files named here and are covered by no "
     "(epsilon, delta). Treat them as you treat those files; choosing between runs by them spends privacy that no "
@@ -118,6 +122,8 @@ def evaluate(
     embed: Embed,
     train_private: Path | None = None,
     overlap: Path | None = None,
+    adapt_to: Path | None = None,
+    sequences: bool = False,
     head: Head = "auto",
     fine_tuning: FineTuning | None = None,
     text_field: str = "text",
@@ -132,6 +138,8 @@ def evaluate(
         embed: texts to float32 unit vectors [n, d].
         train_private: the real training texts, for the reference "private data only, no privacy".
         overlap: a private file to search the synthetic texts' words in.
+        adapt_to: unlabelled texts of the place where the task model will work: it is adapted to them too (Deep CORAL).
+        sequences: judges the keyphrase sequences of the run alone as well.
         head: which head the task model has.
         fine_tuning: fine-tunes a local encoder too, where given.
 
@@ -149,6 +157,7 @@ def evaluate(
     tested = None if test is None else read_table(test, text_field, label_field)
     trained_on = None if train_private is None else read_table(train_private, text_field, label_field)
     searched = None if overlap is None else read_table(overlap, text_field)
+    target = None if adapt_to is None else read_table(adapt_to, text_field)
     return evaluate_tables(
         str(run_dir),
         synthetic,
@@ -156,6 +165,8 @@ def evaluate(
         embed=embed,
         train_private=trained_on,
         overlap=searched,
+        target=target,
+        sequences=read_sequences(run_dir) if sequences else None,
         head=head,
         fine_tuning=fine_tuning,
         seed=seed,
@@ -170,6 +181,8 @@ def evaluate_tables(
     embed: Embed,
     train_private: Table | None = None,
     overlap: Table | None = None,
+    target: Table | None = None,
+    sequences: Table | None = None,
     head: Head = "auto",
     fine_tuning: FineTuning | None = None,
     seed: int = 0,
@@ -196,6 +209,13 @@ def evaluate_tables(
             trained.append(_head(data, table, x, test, test_x, head, seed))
             if fine_tuning is not None:
                 trained.append(_fine_tuned(data, table, test, fine_tuning, seed))
+        if target is not None:
+            trained.append(_adapted(synthetic, synthetic_x, target, embed, test, test_x, seed))
+        if sequences is not None:
+            trained.append(_head(SEQUENCES, sequences, embed(sequences.texts), test, test_x, head, seed))
+            if train_private is not None:
+                own = sequences_of(train_private, sequences)
+                trained.append(_head(OWN_SEQUENCES, own, embed(own.texts), test, test_x, head, seed))
         notes.extend(_unknown_labels(synthetic, test))
     references = [] if test is None or test_x is None else [("test file", test, test_x)]
     if train_private is not None and private_x is not None:
@@ -225,6 +245,17 @@ def _head(data: str, table: Table, x: Float32, test: Table, test_x: Float32, hea
     assert table.labels is not None
     assert test.labels is not None
     model = task_model.train(x, table.labels, head=head, seed=seed)
+    return Trained(data, len(table), model.description, task_model.evaluate(model, test_x, test.labels))
+
+
+def _adapted(
+    table: Table, x: Float32, target: Table, embed: Embed, test: Table, test_x: Float32, seed: int
+) -> Trained:
+    if table.labels is None:
+        raise ConfigurationError("the synthetic texts have no labels: nothing to adapt", "leave out --adapt")
+    assert test.labels is not None
+    model = adapt(x, table.labels, embed(target.texts), seed=seed)
+    data = f"synthetic, adapted to {len(target)} unlabelled texts"
     return Trained(data, len(table), model.description, task_model.evaluate(model, test_x, test.labels))
 
 
