@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from common.canonical import tagged_hash
+from common.embedding import quantise
 from common.errors import InternalError
 from protocol.public import Input, Segment, block_id, decode_block, encode_embeddings, encode_numbers, encode_texts
 from protocol.vectors import NoisySum
@@ -79,10 +80,19 @@ class Run:
 
     def generate(self, step: str, round_: int, orders: Sequence[Order]) -> list[Sample]:
         """Has the orders written and adds what came to the pool; dropped orders (empty, duplicate) are missing."""
-        written = self._watch("generation", lambda: self._author.write(step, round_, orders))
-        samples = [sample for sample in written if sample is not None]
+        samples = [sample for sample in self.write(step, round_, orders) if sample is not None]
         self.pool.extend(samples)
         return samples
+
+    def write(self, step: str, round_: int, orders: Sequence[Order]) -> list[Sample | None]:
+        """Has the orders written without adding them to the pool: one sample an order, None where it was dropped."""
+        written: list[Sample | None] = self._watch("generation", lambda: self._author.write(step, round_, orders))
+        return written
+
+    def label_numbers(self, samples: Sequence[Sample]) -> npt.NDArray[np.int64]:
+        """Each sample's label as an index into the task's labels, int64 [n]; -1 where the task has none."""
+        numbers = {name: number for number, name in enumerate(self.setting.labels)}
+        return np.array([numbers.get(sample.label, -1) for sample in samples], dtype=np.int64)
 
     def embeddings(self, samples: Sequence[Sample]) -> npt.NDArray[np.float32]:
         """Quantised unit embeddings of samples, float32 [n, d]; computed once a text."""
@@ -131,6 +141,20 @@ class Run:
         assert values is not None
         return Input(name, (Segment(identity),)), values.astype(np.float32, copy=False)
 
+    def publish_vectors(
+        self, name: str, step: str, values: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]
+    ) -> Input:
+        """A public input made of embeddings, quantised here: float32 [n, d] with one label a row (-1 = none).
+
+        ``step`` names them in the journal; use another one for every call.
+        """
+        key = f"vectors/{step}"
+        identity = self._journal.get(key)
+        if identity is None:
+            identity = self._keep(encode_embeddings(quantise(values), labels))
+            self._journal.put(key, identity)
+        return Input(name, (Segment(identity),))
+
     def publish_numbers(self, name: str, values: Float) -> Input:
         """A public input made of numbers."""
         return Input(name, (Segment(self._keep(encode_numbers(values))),))
@@ -147,9 +171,7 @@ class Run:
         key = f"pool/{len(self._segments)}"
         identity = self._journal.get(key)
         if identity is None:
-            numbers = {name: number for number, name in enumerate(self.setting.labels)}
-            labels = np.array([numbers.get(sample.label, -1) for sample in samples], dtype=np.int64)
-            identity = self._keep(encode_embeddings(self.embeddings(samples), labels))
+            identity = self._keep(encode_embeddings(self.embeddings(samples), self.label_numbers(samples)))
             self._journal.put(key, identity)
         return Segment(identity)
 

@@ -1,0 +1,103 @@
+"""A method run without network, keys or masks: real plan, statistics and replay generators; noise from one seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from common.table import read_table
+from protocol.plan import PlannedSum
+from protocol.public import Input, MemoryBlocks, resolve
+from protocol.statistics.contribution import contribute
+from protocol.vectors import NoisySum
+from server import generators, methods
+from server.generation import Author, Order
+from server.planning import RunPlan
+from server.pool import Sample
+from server.progress import Silent
+from server.prompting import Prompts
+from server.run import Run
+from server.task import Task
+from tests.doubles.parties import embed
+
+
+class MemoryJournal(dict[str, bytes]):
+    """A journal that forgets with the process."""
+
+    def put(self, key: str, value: bytes) -> None:
+        self[key] = value
+
+    def put_all(self, entries: Any) -> None:
+        self.update(entries)
+
+
+class OpenFederation:
+    """Opens sums of records that it holds itself."""
+
+    def __init__(
+        self, run_plan: RunPlan, records: Any, blocks: MemoryBlocks, journal: MemoryJournal, seed: int
+    ) -> None:
+        self.manifest = run_plan  # only its plan is read
+        self.asked: list[str] = []
+        self._records = records
+        self._blocks = blocks
+        self._journal = journal
+        self._rng = np.random.default_rng(seed)
+        self._memory: dict[str, Any] = {}
+
+    def private_sum(self, name: str, inputs: Sequence[Input]) -> NoisySum:
+        planned: PlannedSum = self.manifest.plan[name]
+        self.asked.append(name)
+        for given in inputs:
+            for segment in given.segments:
+                self._blocks.add(self._journal[f"block/{segment.block.hex()}"])
+        statistic = planned.build()
+        rows = statistic.rows(self._records, resolve(inputs, self._blocks), self._memory)
+        exact = contribute(statistic, rows, scale=planned.scale).values
+        noise = np.rint(self._rng.normal(0.0, planned.sigma_integer, len(exact))).astype(np.int64)
+        return NoisySum(exact + noise, planned.scale, planned.sigma, ("p",))
+
+
+class Records:
+    """What a statistic reads of a table."""
+
+    def __init__(self, table: Any, labels: Sequence[str]) -> None:
+        self.texts = table.texts
+        self.labels = np.array([labels.index(label) for label in table.labels], dtype=np.int64)
+        self.embeddings = embed(table.texts)
+        self.units = np.arange(len(table))
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+class CountingRun(Run):
+    """Counts the orders; knows which sums were asked for."""
+
+    ordered = 0
+
+    def write(self, step: str, round_: int, orders: Sequence[Order]) -> list[Sample | None]:
+        self.ordered += len(orders)
+        return super().write(step, round_, orders)
+
+    @property
+    def asked(self) -> list[str]:
+        federation: Any = self._federation
+        found: list[str] = federation.asked
+        return found
+
+
+def run_method(task: Task, run_plan: RunPlan, *, seed: int) -> tuple[Sequence[Sample], CountingRun]:
+    """The method's corpus and the run it had."""
+    table = read_table(task.files[0], task.data.text, task.data.label, labels=task.task.labels)
+    journal: Any = MemoryJournal()
+    built = generators.build(
+        task.generators, labels=task.task.labels, folder=task.locate(""), embed=embed, environment={}
+    )
+    prompts = Prompts.load(description=task.task.description, labels=task.task.labels)
+    author = Author({one.name: one for one in built}, prompts, journal, Silent(), seed=seed)
+    federation: Any = OpenFederation(run_plan, Records(table, task.task.labels), MemoryBlocks(), journal, seed)
+    run = CountingRun(run_plan.setting, author, federation, journal, Silent(), embed=embed, seed=seed)
+    return methods.load(task.method.name).run(task.options, run), run

@@ -1,0 +1,143 @@
+"""Baselines: selections equal plain references, plans spend what they say, runs stay within their plans."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from common.errors import ConfigurationError
+from common.privacy import accounting
+from server import methods
+from server import task as tasks
+from server.methods import augpe, fusegen, pretext
+from server.planning import plan_run
+from server.run import Setting
+from tests.doubles.bench import run_method
+
+SETTING = Setting(("a", "b"), ("one", "two"))
+
+
+def test_rank_selection_is_the_papers():
+    rng = np.random.default_rng(1)
+    votes, labels = rng.normal(size=40), rng.integers(0, 3, size=40)
+    expected = []
+    for label, count in zip(range(3), (4, 3, 3), strict=True):  # ten in all, the odd one to the first label
+        members = sorted((i for i in range(40) if labels[i] == label), key=lambda i: (-votes[i], i))
+        expected += members[:count]
+    assert augpe.by_rank(votes, labels, 10).tolist() == sorted(expected)
+
+
+def test_sampling_selection_draws_in_proportion_to_clipped_votes():
+    votes = np.array([3.0, 1.0, -5.0, 0.0, 2.0])
+    labels = np.zeros(5, dtype=np.int64)
+    drawn = augpe.by_sampling(votes, labels, 60_000, np.random.default_rng(0))
+    share = np.bincount(drawn, minlength=5) / 60_000
+    assert share == pytest.approx([0.5, 1 / 6, 0, 0, 1 / 3], abs=0.01)
+
+
+def test_sampling_without_a_positive_vote_is_uniform():
+    drawn = augpe.by_sampling(np.full(4, -1.0), np.zeros(4, dtype=np.int64), 8000, np.random.default_rng(0))
+    assert np.bincount(drawn, minlength=4) / 8000 == pytest.approx([0.25] * 4, abs=0.03)
+
+
+def test_threshold_keeps_counts_above_it():
+    found = pretext.thresholded(np.array([2.0, 5.0, 4.9, -9.0]), 4.95)
+    assert found.tolist() == [0.0, 5.0, 0.0, 0.0]
+
+
+def test_cross_selection_is_the_papers():
+    rng = np.random.default_rng(2)
+    spread, weights = rng.random(30), rng.random(30)
+    members = np.arange(5, 30)
+    by_spread = sorted(members, key=lambda i: spread[i])
+    pool = by_spread[:3] + by_spread[-5:]  # R = 8, three easy and five ambiguous
+    expected = sorted(pool, key=lambda i: -weights[i])[:4]
+    assert fusegen.cross_selected(spread, weights, members, 8, 4, 3 / 8).tolist() == expected
+
+
+def test_variability_is_the_deviation_over_models():
+    opinions = np.array([[0.1, 0.5], [0.3, 0.5], [0.8, 0.5]])
+    assert fusegen.variability(opinions) == pytest.approx([np.std([0.1, 0.3, 0.8]), 0.0])
+
+
+def test_self_boosting_lowers_the_weight_of_wrong_labels():
+    rng = np.random.default_rng(0)
+    centres = np.eye(2, 8)
+    true = np.repeat([0, 1], 50)
+    embeddings = (centres[true] + 0.1 * rng.normal(size=(100, 8))).astype(np.float32)
+    labels = true.copy()
+    labels[:5] = 1
+    weights = fusegen.self_boosted(embeddings, labels, 2, boosts=3, rate=0.2)
+    assert weights[:5].max() < weights[5:].min()
+    assert weights.mean() == pytest.approx(1.0)
+
+
+def test_plans_vote_once_a_round_with_one_nearest_vote():
+    for name, releases in (("augpe", 4), ("pretext", 5)):
+        method = methods.load(name)
+        requests = method.plan(method.Options(), SETTING)
+        assert len(requests) == releases
+        assert {request.statistic.sensitivity.l2 for request in requests} == {1.0}
+    assert fusegen.plan(fusegen.Options(), SETTING) == []
+    with pytest.raises(ConfigurationError, match="labels"):
+        fusegen.plan(fusegen.Options(), Setting((), ("one",)))
+
+
+@pytest.mark.parametrize("selection", ["rank", "sampling"])
+@pytest.mark.parametrize("lookahead", [0, 2])
+def test_augpe_stays_within_the_calls_it_was_given(selection, lookahead):
+    options = augpe.Options(samples=6000, selection=selection, lookahead=lookahead)
+    calls = augpe.generator_calls(options, SETTING)
+    assert 5900 <= calls <= 6000
+
+
+@pytest.fixture
+def task_file(tmp_path):
+    rng = np.random.default_rng(0)
+    words = [f"w{n}" for n in range(400)]
+
+    def rows(count):
+        return [{"text": " ".join(rng.choice(words, 6)), "label": "ab"[n % 2]} for n in range(count)]
+
+    for name, count in (("private", 30), ("one", 300), ("two", 300)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(count)))
+    generators = "".join(f'[[generators]]\nname="{n}"\nkind="replay"\npath="{n}.jsonl"\n' for n in ("one", "two"))
+    (tmp_path / "task.toml").write_text(
+        '[task]\nname="t"\ndescription="a note"\nlabels=["a","b"]\n[data]\npath="private.jsonl"\nlabel="label"\n'
+        '[privacy]\nepsilon=4.0\ndelta=1e-5\n[federation]\nparties=1\n[method]\nname="augpe"\nsamples=60\nrounds=3\n'
+        + generators
+    )
+    return tmp_path / "task.toml"
+
+
+@pytest.mark.parametrize(
+    "assignments",
+    [
+        ['method.name="augpe"'],
+        ['method.name="augpe"', "method.lookahead=1"],
+        ['method.name="augpe"', 'method.selection="sampling"'],
+        ['method.name="pretext"'],
+        ['method.name="fusegen"', "method.candidates=6", "method.examples=2"],
+        ['method.name="undersong"'],
+        ['method.name="undersong"', "method.votes=2"],
+    ],
+)
+def test_a_run_spends_exactly_its_plan_and_no_more_calls(task_file, assignments):
+    task = tasks.load(task_file, assignments)
+    run_plan = plan_run(task)
+    samples, run = run_method(task, run_plan, seed=3)
+    assert run.asked == [planned.name for planned in run_plan.plan.sums]
+    assert run.ordered <= run_plan.generator_calls
+    assert {sample.label for sample in samples} == {"a", "b"}
+    assert len({sample.text for sample in samples}) == len(samples) > 0
+    if run_plan.plan.sums:
+        events = [planned.event() for planned in run_plan.plan.sums]
+        spent = accounting.epsilon(events, task.privacy.delta)
+        assert math.isclose(spent, 4.0, rel_tol=1e-3)
+
+
+def test_fusegen_records_a_weight_a_sample(task_file):
+    task = tasks.load(task_file, ['method.name="fusegen"', "method.candidates=6", "method.examples=2"])
+    samples, run = run_method(task, plan_run(task), seed=0)
+    assert len(run.records["sample_weights"][-1][1]) == len(samples)
