@@ -63,7 +63,7 @@ class Reply(_message.Message):
     def __init__(self, version: _Optional[int] = ..., sid: _Optional[bytes] = ..., party: _Optional[int] = ..., stage: _Optional[_Union[Stage, str]] = ..., body: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class AdvertiseRequest(_message.Message):
-    __slots__ = ("parties", "roster", "threshold", "tolerated_dropouts", "colluders", "dimension", "modulus_bits", "sigma", "graph_above")
+    __slots__ = ("parties", "roster", "threshold", "tolerated_dropouts", "colluders", "dimension", "modulus_bits", "sigma", "graph_above", "law")
     PARTIES_FIELD_NUMBER: _ClassVar[int]
     ROSTER_FIELD_NUMBER: _ClassVar[int]
     THRESHOLD_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +73,7 @@ class AdvertiseRequest(_message.Message):
     MODULUS_BITS_FIELD_NUMBER: _ClassVar[int]
     SIGMA_FIELD_NUMBER: _ClassVar[int]
     GRAPH_ABOVE_FIELD_NUMBER: _ClassVar[int]
+    LAW_FIELD_NUMBER: _ClassVar[int]
     parties: int
     roster: bytes
     threshold: int
@@ -82,7 +83,8 @@ class AdvertiseRequest(_message.Message):
     modulus_bits: int
     sigma: float
     graph_above: int
-    def __init__(self, parties: _Optional[int] = ..., roster: _Optional[bytes] = ..., threshold: _Optional[int] = ..., tolerated_dropouts: _Optional[int] = ..., colluders: _Optional[int] = ..., dimension: _Optional[int] = ..., modulus_bits: _Optional[int] = ..., sigma: _Optional[float] = ..., graph_above: _Optional[int] = ...) -> None: ...
+    law: str
+    def __init__(self, parties: _Optional[int] = ..., roster: _Optional[bytes] = ..., threshold: _Optional[int] = ..., tolerated_dropouts: _Optional[int] = ..., colluders: _Optional[int] = ..., dimension: _Optional[int] = ..., modulus_bits: _Optional[int] = ..., sigma: _Optional[float] = ..., graph_above: _Optional[int] = ..., law: _Optional[str] = ...) -> None: ...
 
 class Advert(_message.Message):
     __slots__ = ("channel_key", "mask_key", "commitment", "noise_anchor", "nonce_commitment", "terms")
@@ -191,7 +193,7 @@ class Evidence(_message.Message):
     def __init__(self, version: _Optional[int] = ..., sid: _Optional[bytes] = ..., transcript: _Optional[bytes] = ..., sharers: _Optional[bytes] = ..., survivors: _Optional[bytes] = ..., signers: _Optional[bytes] = ..., signatures: _Optional[bytes] = ...) -> None: ...
 
 class Snapshot(_message.Message):
-    __slots__ = ("version", "sid", "terms", "party", "phase", "channel", "mask", "self_mask", "noise_own", "noise_root", "nonce", "sharing", "advert", "adverts_hash", "transcript", "rolls", "present", "neighbours", "sharers", "survivors", "peers", "answered", "tombstone", "released", "charge_due")
+    __slots__ = ("version", "sid", "terms", "party", "phase", "channel", "mask", "self_mask", "noise_own", "noise_root", "nonce", "sharing", "advert", "adverts_hash", "transcript", "rolls", "present", "neighbours", "sharers", "survivors", "peers", "answered", "tombstone", "released")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SID_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
@@ -216,7 +218,6 @@ class Snapshot(_message.Message):
     ANSWERED_FIELD_NUMBER: _ClassVar[int]
     TOMBSTONE_FIELD_NUMBER: _ClassVar[int]
     RELEASED_FIELD_NUMBER: _ClassVar[int]
-    CHARGE_DUE_FIELD_NUMBER: _ClassVar[int]
     version: int
     sid: bytes
     terms: bytes
@@ -241,8 +242,7 @@ class Snapshot(_message.Message):
     answered: _containers.RepeatedCompositeFieldContainer[Answered]
     tombstone: str
     released: bool
-    charge_due: bool
-    def __init__(self, version: _Optional[int] = ..., sid: _Optional[bytes] = ..., terms: _Optional[bytes] = ..., party: _Optional[int] = ..., phase: _Optional[int] = ..., channel: _Optional[bytes] = ..., mask: _Optional[bytes] = ..., self_mask: _Optional[bytes] = ..., noise_own: _Optional[bytes] = ..., noise_root: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., sharing: _Optional[bytes] = ..., advert: _Optional[bytes] = ..., adverts_hash: _Optional[bytes] = ..., transcript: _Optional[bytes] = ..., rolls: _Optional[int] = ..., present: _Optional[_Iterable[int]] = ..., neighbours: _Optional[_Iterable[int]] = ..., sharers: _Optional[_Iterable[int]] = ..., survivors: _Optional[_Iterable[int]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., answered: _Optional[_Iterable[_Union[Answered, _Mapping]]] = ..., tombstone: _Optional[str] = ..., released: _Optional[bool] = ..., charge_due: _Optional[bool] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., sid: _Optional[bytes] = ..., terms: _Optional[bytes] = ..., party: _Optional[int] = ..., phase: _Optional[int] = ..., channel: _Optional[bytes] = ..., mask: _Optional[bytes] = ..., self_mask: _Optional[bytes] = ..., noise_own: _Optional[bytes] = ..., noise_root: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., sharing: _Optional[bytes] = ..., advert: _Optional[bytes] = ..., adverts_hash: _Optional[bytes] = ..., transcript: _Optional[bytes] = ..., rolls: _Optional[int] = ..., present: _Optional[_Iterable[int]] = ..., neighbours: _Optional[_Iterable[int]] = ..., sharers: _Optional[_Iterable[int]] = ..., survivors: _Optional[_Iterable[int]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., answered: _Optional[_Iterable[_Union[Answered, _Mapping]]] = ..., tombstone: _Optional[str] = ..., released: _Optional[bool] = ...) -> None: ...
 
 class Peer(_message.Message):
     __slots__ = ("party", "channel_key", "inward_key", "mask_key", "nonce_commitment", "self_share", "mask_share")

@@ -69,6 +69,7 @@ def advertise_request(parameters: SumParameters) -> bytes:
             modulus_bits=parameters.modulus_bits,
             sigma=parameters.sigma,
             graph_above=parameters.graph_above,
+            law=parameters.law,
         ),
     )
 

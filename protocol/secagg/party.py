@@ -45,7 +45,11 @@ ROLLS = 8
 
 @dataclass(frozen=True)
 class Reply:
-    """Bytes for the coordinator. ``charge``: write the ledger first, then journal, then send."""
+    """Bytes for the coordinator. ``charge``: write the ledger first, then journal, then send.
+
+    Every copy of a masked vector asks for the charge, repeated ones too: the ledger charges one sid once, and a machine
+    cannot know whether the write it asked for before was made.
+    """
 
     payload: bytes = field(repr=False)
     charge: bool
@@ -118,8 +122,7 @@ class PartyMachine:
         return self._state.released
 
     def snapshot(self) -> bytes:
-        """This party's whole state: secret, encrypt it at rest. Taken after the ledger is written (see the module)."""
-        self._state.charge_due = False
+        """This party's whole state: secret, encrypt it at rest."""
         return self._state.to_bytes(self._parameters, self._me)
 
     def advertise(self) -> Reply:
@@ -139,7 +142,7 @@ class PartyMachine:
         seen = hashlib.sha256(request).digest()
         answered = self._state.answered.get((stage, roll))
         if answered is not None and answered.request == seen:
-            return Reply(answered.reply, self._state.charge_due and stage is Stage.MASK)
+            return Reply(answered.reply, stage is Stage.MASK)
         try:
             if answered is not None:
                 raise PrivacyRefusal(
@@ -216,6 +219,7 @@ class PartyMachine:
             ("modulus_bits (ring)", terms.modulus_bits, own.modulus_bits),
             ("sigma", terms.sigma, own.sigma),
             ("graph_above", terms.graph_above, own.graph_above),
+            ("law of the noise", terms.law, own.law),
         )
         for name, theirs, ours in compared:
             if theirs != ours:
@@ -490,7 +494,6 @@ class PartyMachine:
             }
         if rule.then is Phase.DONE:
             draft.peers = {}
-        draft.charge_due = draft.charge_due or rule.charged
         draft.released = draft.released or rule.releases
         self._state = draft
         return Reply(payload, rule.charged)

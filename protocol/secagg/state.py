@@ -54,7 +54,6 @@ class PartyState:
     answered: dict[tuple[Stage, int], Answered] = field(default_factory=dict)
     tombstone: str = ""
     released: bool = False
-    charge_due: bool = False
 
     def secret(self, name: str) -> bytes:
         """A secret that has not been erased."""
@@ -102,7 +101,6 @@ class PartyState:
             ],
             tombstone=self.tombstone,
             released=self.released,
-            charge_due=self.charge_due,
         ).SerializeToString(deterministic=True)
 
     @classmethod
@@ -151,5 +149,4 @@ class PartyState:
             },
             tombstone=message.tombstone,
             released=message.released,
-            charge_due=message.charge_due,
         )

@@ -29,7 +29,6 @@ class Host:
         self.name = name
         self.snapshot: bytes | None = None
         self.ledger: list[bytes] = []
-        self.charges = 0
         self.sent: dict[tuple[Stage, int], set[bytes]] = {}
         self.secrets: dict[str, bytes] = {}
         self._machine: PartyMachine | None = None
@@ -66,11 +65,8 @@ class Host:
             return None
         if reply.charge and self.parameters.sid not in self.ledger:
             self.ledger.append(self.parameters.sid)
-        self.charges += reply.charge
         if cut is Cut.CHARGED:
             self._machine = None
-            # The journal does not know of this charge, so the same reply will ask for it again.
-            self.charges -= reply.charge
             return None
         self.snapshot = machine.snapshot()
         if cut is Cut.JOURNALED:

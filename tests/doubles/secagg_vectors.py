@@ -94,6 +94,7 @@ def describe(parameters: SumParameters) -> dict[str, Any]:
                 "modulus_bits",
                 "sigma",
                 "graph_above",
+                "law",
             )
         },
     }

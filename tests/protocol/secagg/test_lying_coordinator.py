@@ -98,6 +98,7 @@ def check_refused(
         ("parties", 9, "number of parties is not the approved one: 9 instead of 10"),
         ("roster", bytes(32), "roster is not the approved one"),
         ("graph_above", 4, "graph_above is not the approved one"),
+        ("law", "laplace", "law of the noise is not the approved one: 'laplace' instead of 'gaussian'"),
     ],
 )
 def test_changed_terms(field: str, value: object, words: str) -> None:
@@ -654,7 +655,7 @@ def test_repeated_requests_get_identical_bytes_even_when_finished_and_restored()
     for stage, request in requests.items():
         again = machine.receive(request)
         assert again.payload == replies[stage]  # type: ignore[union-attr]
-        assert not again.charge  # type: ignore[union-attr]
+        assert again.charge == (stage is Stage.MASK)  # type: ignore[union-attr]
     secrets = secrets_of(parameters, VICTIM)
     for name in secrets:
         # With no dropout the whole noise chain is opened: its first value is then no secret any more.

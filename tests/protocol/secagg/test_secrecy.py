@@ -8,15 +8,16 @@ import traceback
 import numpy as np
 import pytest
 
-from common.errors import ConfigurationError, InternalError
+from common.errors import ConfigurationError, InternalError, PeerFault
 from protocol.messages import secagg_pb2 as wire
 from protocol.secagg import ring
-from protocol.secagg.party import PartyMachine, Reply, WantsInput
+from protocol.secagg.party import PartyMachine, WantsInput
 from protocol.secagg.transitions import Phase, Stage
 from protocol.vectors import GridVector, NoisyVector
 from tests.doubles.secagg import (
     answer,
     drive,
+    identity_of,
     names_of,
     open_parties,
     parameters_of,
@@ -166,17 +167,16 @@ def test_only_a_grid_vector_of_the_right_shape_is_masked_and_refusals_show_no_va
     assert reply.charge
 
 
-def test_the_ledger_is_asked_for_until_the_journal_is_written_and_never_again() -> None:
+def test_every_copy_of_a_vector_asks_for_its_charge_whatever_came_between() -> None:
+    """A ledger that refused, or could not be written, must be asked again: no message makes the machine forget it."""
     machine, request = _until_mask()
-    vector = vector_of("p01", 17)
-    first = answer(machine, request, vector)
+    first = answer(machine, request, vector_of("p01", 17))
     assert first.charge
-    # The ledger could not be written; the very same request comes again.
-    again = machine.receive(request)
-    assert again == first
-    machine.snapshot()
-    later = machine.receive(request)
-    assert later == Reply(first.payload, False)
+    with pytest.raises(PeerFault):
+        machine.receive(b"\xff")
+    restored = PartyMachine.restore(machine._parameters, "p01", identity_of("p01"), machine.snapshot())
+    assert machine.receive(request) == first
+    assert restored.receive(request) == first
 
 
 def test_nothing_private_in_reprs() -> None:
