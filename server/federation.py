@@ -73,6 +73,7 @@ class Federation:
         self._sleep = sleep
         self._absences: list[str] = []  # why parties are missing from the attempt that is under way
         self._held: dict[str, set[bytes]] = {member.name: set() for member in manifest.roster}
+        self._agreed: set[str] = set()  # parties that have seen everyone's signatures
 
     def agree(self) -> Mapping[str, bytes]:
         """Every party signs the manifest and sees everyone's signatures. Returns them by party name.
@@ -80,16 +81,20 @@ class Federation:
         Waits for parties whose people have not approved yet. Raises the first refusal, with the party's name.
         """
         signatures = self._signatures()
+        self._show_signatures([member.name for member in self.manifest.roster])
+        return signatures
+
+    def _show_signatures(self, names: Sequence[str]) -> None:
+        """One that is away now is shown them before its next sum."""
         agree = wire.Request(
             version=codec.VERSION,
-            agree=wire.AgreeManifest(manifest=self.manifest.to_bytes(), signatures=dict(signatures)),
+            agree=wire.AgreeManifest(manifest=self.manifest.to_bytes(), signatures=self._signatures()),
         )
-        names = [member.name for member in self.manifest.roster]
         replies = _exchange(self._transport, dict.fromkeys(names, agree), self._timeout_s)
         for name in names:
-            if name in replies:  # one that is away now is asked again by its first sum
+            if name in replies:
                 _expect(name, replies[name], "agreed")
-        return signatures
+                self._agreed.add(name)
 
     def _signatures(self) -> dict[str, bytes]:
         known = self._journal.get_json("manifest/signatures")
@@ -247,6 +252,8 @@ class Federation:
             for number in range(attempt)
             if (statements := self._void_statements(name, number))
         ]
+        if late := [party for party in requests if party not in self._agreed]:
+            self._show_signatures(late)
         replies: dict[str, wire.Reply] = {}
         ask = dict(requests)
         while ask:

@@ -128,6 +128,14 @@ def test_a_party_lost_at_any_message_leaves_the_survivors_exact_sum(tmp_path, lo
     assert np.array_equal(opened.values, world.exact(survivors))
 
 
+def test_a_party_that_missed_the_signatures_is_shown_them_before_its_first_sum(tmp_path):
+    world = World(tmp_path, parties=4)
+    world.reachable = lambda name, number: (name, number) != ("p2", 1)
+    world.federation.agree()
+    opened = world.federation.private_sum("votes/1", world.inputs())
+    assert opened.survivors == tuple(sorted(world.tables))
+
+
 def test_too_many_dropouts_open_nothing_and_a_void_attempt_is_not_paid(tmp_path):
     world = World(tmp_path, parties=5, epsilon=4.0)
     world.federation.agree()
