@@ -1,0 +1,31 @@
+# The coordinator. Build from the repository's root: docker build -f docker/coordinator.Dockerfile -t undersong-coordinator .
+FROM python:3.11-slim AS build
+WORKDIR /src
+RUN python3 -m venv /opt/undersong
+COPY pyproject.toml README.md LICENSE ./
+COPY common common
+COPY protocol protocol
+COPY client client
+COPY server server
+COPY simulation simulation
+RUN /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --disable-pip-version-check '.[coordinator]'
+
+FROM python:3.11-slim
+RUN groupadd --gid 10001 undersong \
+    && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /data --shell /usr/sbin/nologin undersong \
+    && install --directory --owner=10001 --group=10001 --mode=0700 /data
+COPY --from=build /opt/undersong /opt/undersong
+COPY --chmod=0555 docker/coordinator-demo.sh /usr/local/bin/coordinator-demo
+ENV PATH=/opt/undersong/bin:$PATH \
+    UNDERSONG_HOME=/data/coordinator \
+    UNDERSONG_CACHE=/data/cache \
+    HF_HUB_OFFLINE=1 \
+    TOKENIZERS_PARALLELISM=false \
+    PYTHONDONTWRITEBYTECODE=1
+USER 10001:10001
+WORKDIR /data
+VOLUME /data
+EXPOSE 7443
+HEALTHCHECK --interval=10s --timeout=6s --start-period=30s --retries=3 CMD ["undersong", "coordinator", "healthy"]
+ENTRYPOINT ["undersong"]
+CMD ["coordinator", "serve", "--log-json"]

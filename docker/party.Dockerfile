@@ -1,0 +1,29 @@
+# A hospital's party: the base install, without server code and without any model provider's package.
+# Build from the repository's root: docker build -f docker/party.Dockerfile -t undersong-party .
+FROM python:3.11-slim AS build
+WORKDIR /src
+RUN python3 -m venv /opt/undersong
+COPY pyproject.toml README.md LICENSE ./
+COPY common common
+COPY protocol protocol
+COPY client client
+RUN /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --disable-pip-version-check '.' \
+    && rm /opt/undersong/bin/undersong
+
+FROM python:3.11-slim
+RUN groupadd --gid 10001 undersong \
+    && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /data --shell /usr/sbin/nologin undersong \
+    && install --directory --owner=10001 --group=10001 --mode=0700 /data
+COPY --from=build /opt/undersong /opt/undersong
+COPY --chmod=0555 docker/party-demo.sh /usr/local/bin/party-demo
+ENV PATH=/opt/undersong/bin:$PATH \
+    UNDERSONG_PARTY_HOME=/data/party \
+    HF_HUB_OFFLINE=1 \
+    TOKENIZERS_PARALLELISM=false \
+    PYTHONDONTWRITEBYTECODE=1
+USER 10001:10001
+WORKDIR /data
+VOLUME /data
+HEALTHCHECK --interval=10s --timeout=6s --start-period=60s --retries=3 CMD ["undersong-party", "status"]
+ENTRYPOINT ["undersong-party"]
+CMD ["run"]

@@ -1,0 +1,182 @@
+"""What the image files must keep: their form, their safety, and install steps that are the tested ones."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCKER = ROOT / "docker"
+DOCKERFILES = sorted(DOCKER.glob("*.Dockerfile"))
+SCRIPTS = sorted(DOCKER.glob("*.sh"))
+INSTRUCTIONS = set(
+    [
+        "ARG",
+        "CMD",
+        "COPY",
+        "ENTRYPOINT",
+        "ENV",
+        "EXPOSE",
+        "FROM",
+        "HEALTHCHECK",
+        "LABEL",
+        "RUN",
+        "USER",
+        "VOLUME",
+        "WORKDIR",
+    ]
+)
+
+
+def instructions(path):
+    """(instruction, rest) of every line of a Dockerfile, continuations joined."""
+    text = re.sub(r"\\\n\s*", "", path.read_text())
+    lines = [line.strip() for line in text.splitlines()]
+    return [tuple(line.split(None, 1)) for line in lines if line and not line.startswith("#")]
+
+
+def last_stage(path):
+    found = instructions(path)
+    start = max(index for index, (name, _) in enumerate(found) if name == "FROM")
+    return found[start:]
+
+
+def test_there_is_an_image_for_each_side():
+    assert [path.stem for path in DOCKERFILES] == ["coordinator", "party"]
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)
+class TestDockerfile:
+    def test_every_instruction_is_known_and_the_base_is_pinned_to_the_tested_python(self, path):
+        found = instructions(path)
+        assert {name for name, _ in found} <= INSTRUCTIONS
+        for _, rest in [pair for pair in found if pair[0] == "FROM"]:
+            assert rest.split()[0] == "python:3.11-slim"
+
+    def test_it_ends_as_a_plain_user_with_a_health_check_and_an_exec_form_entry(self, path):
+        stage = dict(last_stage(path))
+        assert stage["USER"] == "10001:10001"
+        assert re.search(r'CMD \["undersong', stage["HEALTHCHECK"])
+        for name in ("ENTRYPOINT", "CMD"):
+            assert stage[name].startswith("["), name
+        order = [name for name, _ in last_stage(path)]
+        assert "RUN" not in order[order.index("USER") :]
+
+    def test_no_secret_no_added_archive_no_download_no_root_shell(self, path):
+        text = path.read_text()
+        assert not re.search(r"\b(ADD|sudo|curl|wget|chmod 777|--privileged|:latest)\b", text)
+        assert not re.search(r"(?i)(password|secret|token|api_key)\s*=", text)
+
+    def test_the_last_stage_holds_the_install_and_nothing_of_the_sources(self, path):
+        copies = [rest for name, rest in last_stage(path) if name == "COPY"]
+        assert copies[0] == "--from=build /opt/undersong /opt/undersong"
+        assert all(re.search(r"docker/\w+-demo\.sh", copy) for copy in copies[1:])
+
+    def test_it_installs_by_the_steps_of_the_makefile(self, path):
+        makefile = (ROOT / "Makefile").read_text()
+        step = re.search(r"\$\(BIN\)/python (-m pip install .*)$", makefile, re.MULTILINE)[1]
+        tested = [word for word in step.split() if word not in ("-e",) and not word.startswith("'")]
+        run = next(rest for name, rest in instructions(path) if name == "RUN" and "pip install" in rest)
+        mine = [word for word in run.split("&&")[0].split()[1:] if not word.startswith("'") and "no-cache" not in word]
+        assert mine == tested
+        extras = re.search(r"'\.(\[[\w,]+\])?'", run)[1]
+        assert extras == {"party": None, "coordinator": "[coordinator]"}[path.stem]
+
+    def test_every_path_that_is_copied_exists_and_reaches_the_build(self, path):
+        allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+        for name, rest in instructions(path):
+            if name != "COPY" or "--from" in rest:
+                continue
+            for source in [word for word in rest.split()[:-1] if not word.startswith("--")]:
+                assert (ROOT / source).exists(), source
+                assert any(Path(source).match(pattern) for pattern in allowed), source
+
+
+def test_the_partys_image_holds_no_server_code():
+    copied = " ".join(rest for name, rest in instructions(DOCKER / "party.Dockerfile") if name == "COPY")
+    assert not re.search(r"\b(server|simulation)\b", copied)
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_a_script_is_executable_posix_shell_that_stops_at_the_first_error(path):
+    lines = path.read_text().splitlines()
+    assert lines[0] == "#!/bin/sh"
+    assert "set -eu" in lines
+    assert path.stat().st_mode & 0o111
+    subprocess.run(["sh", "-n", path], check=True)
+
+
+def compose():
+    return yaml.safe_load((ROOT / "compose.yaml").read_text())
+
+
+def test_the_composition_is_one_coordinator_and_three_parties():
+    services = compose()["services"]
+    parties = [name for name, service in services.items() if "PARTY" in (service.get("environment") or {})]
+    assert len(parties) == 3
+    assert sorted(services["coordinator"]["environment"]["PARTIES"].split()) == sorted(parties)
+    for name in parties:
+        assert services[name]["environment"]["PARTY"] == name
+        private = [volume for volume in services[name]["volumes"] if "/notes/" in volume]
+        assert private == [f"./examples/clinic/data/hospitals/{name}.jsonl:/notes/{name}.jsonl:ro"]
+        assert (ROOT / private[0].split(":")[0]).exists()
+
+
+def test_every_service_is_hardened_and_reads_its_root_only():
+    known = {
+        "build", "image", "entrypoint", "command", "depends_on", "environment", "volumes", "networks", "read_only",
+        "tmpfs", "cap_drop", "cap_add", "security_opt", "restart", "init", "user", "healthcheck", "network_mode",
+    }  # fmt: skip
+    for name, service in compose()["services"].items():
+        assert set(service) <= known, name
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
+        assert "no-new-privileges:true" in service["security_opt"]
+        assert "ports" not in service  # the parties reach the coordinator over the network of the composition
+        assert (ROOT / service["build"]["dockerfile"]).exists()
+
+
+def test_every_volume_and_network_is_declared_and_no_party_sees_anothers():
+    value = compose()
+    mounted = {}
+    for name, service in value["services"].items():
+        for volume in service["volumes"]:
+            source = volume.split(":")[0]
+            if not source.startswith("."):
+                mounted.setdefault(source, set()).add(name)
+        for network in service.get("networks", []):
+            assert network in value["networks"]
+    assert set(mounted) == set(value["volumes"])
+    for volume, services in mounted.items():
+        if volume not in ("exchange", "published"):
+            assert services == {volume}
+
+
+def test_only_the_owner_of_the_volumes_runs_as_root_and_it_has_no_network():
+    for name, service in compose()["services"].items():
+        if name == "volumes-owner":
+            assert service["network_mode"] == "none"
+            assert service["entrypoint"][0] == "chown"
+        else:
+            assert "user" not in service
+            assert "cap_add" not in service
+
+
+def test_the_unit_of_the_coordinator_starts_the_tested_entry_point_and_gives_up_every_right():
+    unit = configparser.ConfigParser(interpolation=None, strict=False)
+    unit.optionxform = str
+    unit.read_string((DOCKER / "undersong-coordinator.service").read_text())
+    service = unit["Service"]
+    assert service["ExecStart"] == "/opt/undersong/bin/undersong coordinator serve --log-json"
+    assert service["User"] == "undersong"
+    assert service["Restart"] == "always"
+    assert service["NoNewPrivileges"] == "yes"
+    assert service["ProtectSystem"] == "strict"
+    assert service["CapabilityBoundingSet"] == ""
+    assert service["UMask"] == "0077"
+    assert unit["Install"]["WantedBy"] == "multi-user.target"
