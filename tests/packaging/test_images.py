@@ -14,7 +14,11 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCKER = ROOT / "docker"
 DOCKERFILES = sorted(DOCKER.glob("*.Dockerfile"))
 SCRIPTS = sorted(DOCKER.glob("*.sh"))
-INSTRUCTIONS = set(
+INSTRUCTIONS = {"ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "LABEL", "RUN"} | {
+    "USER",
+    "VOLUME",
+    "WORKDIR",
+}
     [
         "ARG",
         "CMD",
