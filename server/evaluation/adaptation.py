@@ -1,8 +1,8 @@
 """Deep CORAL: the task model's hidden features of its training texts and of a client's own texts get equal covariances.
 
 Source: Sun, Saenko 2016. Texts written from keyphrases differ in style from what they stand for; the client's texts
-need no labels. Deviations: the loss is divided by the target's squared covariance norm instead of 4 d^2, so that a weight
-means the same for every embedder; and the weight is chosen, not given.
+need no labels. Deviations: the loss is divided by the target's squared covariance norm instead of 4 d^2, so that a
+weight means the same for every embedder; and the weight is chosen, not given.
 """
 
 from __future__ import annotations
