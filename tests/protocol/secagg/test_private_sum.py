@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 
-from protocol.secagg.coordinator import SumAborted
+from common.privacy.noise import DiscreteGaussian
+from common.privacy.stream import KeyStream
+from protocol.messages import secagg_pb2 as wire
+from protocol.secagg.coordinator import SumAborted, private_sum
 from protocol.secagg.evidence import check_evidence
-from protocol.secagg.party import PartyMachine
+from protocol.secagg.noise_share import _CHAIN, _SEED, _hash
+from protocol.secagg.parameters import SumParameters
+from protocol.secagg.party import PartyMachine, WantsInput
 from protocol.secagg.transitions import Phase, Stage
-from protocol.vectors import GridVector
+from protocol.vectors import GridVector, Int64
 from tests.doubles.secagg import (
     drive,
     exact_sum,
@@ -19,6 +27,8 @@ from tests.doubles.secagg import (
     names_of,
     open_parties,
     parameters_of,
+    secrets_of,
+    stage_of,
 )
 
 SHARES_STAGES = (Stage.ADVERTISE, Stage.SHARE, Stage.MASK, Stage.CONSISTENCY, Stage.UNMASK)
@@ -67,15 +77,41 @@ def test_fewer_than_threshold_at_the_end_is_a_clean_abort(stage: Stage) -> None:
         drive(parameters, open_parties(parameters), lambda name, at: name in lost and at == stage)
 
 
+def _noise_of(parameters: SumParameters, names: Iterable[str], components: int) -> Int64:
+    """The sum of components 0..components-1 of these parties' noise."""
+    total = np.zeros(parameters.dimension, dtype=np.int64)
+    for name in names:
+        value = secrets_of(parameters, name)["noise_root"]
+        for index in range(components):
+            seed = secrets_of(parameters, name)["noise_own"] if index == 0 else _hash(_SEED, value)
+            value = value if index == 0 else _hash(_CHAIN, value)
+            DiscreteGaussian.of_variance(parameters.noise_plan.components[index]).add_to(total, KeyStream(seed))
+    return total
+
+
+@pytest.mark.parametrize("sigma", [100.0, 20.0])
 @pytest.mark.parametrize("dropped", [0, 1, 2, 3])
-def test_opened_noise_has_the_planned_variance_after_every_number_of_dropouts(dropped: int) -> None:
-    parameters = parameters_of(10, tolerated_dropouts=3, colluders=2, dimension=20_000, sigma=100.0, modulus_bits=40)
+def test_opened_noise_is_as_planned_for_every_number_of_dropouts_with_and_without_colluders(
+    dropped: int, sigma: float
+) -> None:
+    """n = 10, D = 3, c = 2; at sigma 100 the excess is taken back, at 20 its components would be too narrow."""
+    parameters = parameters_of(10, tolerated_dropouts=3, colluders=2, dimension=20_000, sigma=sigma, modulus_bits=40)
     lost = names_of(10)[:dropped]
     opened = drive(parameters, open_parties(parameters), lambda name, at: name in lost and at == Stage.MASK)
     noise = opened.values - exact_sum(opened.survivors, 20_000)
-    assert opened.variance == pytest.approx(expected_variance(parameters, dropped))
-    # The ratio's standard deviation is sqrt(2/20000) = 1 %: the seeds are fixed, so this holds or never does.
+    plan = parameters.noise_plan
+    assert plan.removal == (sigma == 100.0)
+    if plan.removal:
+        assert opened.variance == pytest.approx(expected_variance(parameters, dropped))
+    else:
+        assert opened.variance == pytest.approx(sigma**2 * (10 - dropped) / 5)
+    # A ratio's standard deviation is sqrt(2/20000) = 1 %; the seeds are fixed, so this holds or never does.
     assert np.var(noise) / opened.variance == pytest.approx(1, abs=0.02)
+    colluders = opened.survivors[-2:]
+    honest = noise - _noise_of(parameters, colluders, dropped + 1 if plan.removal else 1)
+    left = sigma**2 if plan.removal else sigma**2 * (8 - dropped) / 5
+    assert left >= sigma**2
+    assert np.var(honest) / left == pytest.approx(1, abs=0.02)
 
 
 def test_without_removal_the_excess_stays_and_is_told() -> None:
@@ -180,3 +216,44 @@ def test_every_ring_width_wraps_to_the_exact_sum(bits: int, monkeypatch: pytest.
     monkeypatch.setattr("tests.doubles.secagg.vector_of", vector)
     opened = drive(parameters, open_parties(parameters))
     np.testing.assert_array_equal(opened.values, sum(vector(name, 131).values for name in names_of(5)))
+
+
+@pytest.mark.parametrize("dimension", [1_000_000, pytest.param(10_000_000, marks=pytest.mark.slow)])
+def test_memory_is_bounded_by_a_few_copies_of_the_vector(dimension: int) -> None:
+    """A party: the noisy copy and twice the wire bytes. The coordinator: its sum, one vector, the opened values."""
+    parameters = parameters_of(3, dimension=dimension, modulus_bits=26, sigma=100.0)
+    parties = open_parties(parameters)
+    vector = GridVector(np.ones(dimension, dtype=np.int64))
+    wire_bytes, peaks = dimension * 26 // 8, []
+    coordinator = private_sum(parameters)
+    requests = next(coordinator)
+    tracemalloc.start()
+    try:
+        while True:
+            replies = {}
+            for name, request in requests.items():
+                tracemalloc.reset_peak()
+                before = tracemalloc.get_traced_memory()[0]
+                reply = parties[name].receive(request)
+                if isinstance(reply, WantsInput):
+                    reply = parties[name].provide(vector)
+                    peaks.append(tracemalloc.get_traced_memory()[1] - before)
+                replies[name] = reply.payload
+            stage = stage_of(wire.Request.FromString(next(iter(requests.values()))))
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            try:
+                requests = coordinator.send(replies)
+            except StopIteration as stop:
+                opened = stop.value
+                break
+            finally:
+                if stage in (Stage.MASK, Stage.UNMASK):
+                    peaks.append(tracemalloc.get_traced_memory()[1] - before)
+    finally:
+        tracemalloc.stop()
+    slack = 4_000_000
+    assert max(peaks[:3]) < 8 * dimension + 2 * wire_bytes + slack
+    assert peaks[3] < 2 * 4 * dimension + wire_bytes + slack
+    assert peaks[4] < 2 * 8 * dimension + slack
+    assert abs(float(opened.values.mean()) - 3) < 1

@@ -207,12 +207,12 @@ def test_a_power_cut_at_every_point_resumes_to_the_bit(mode: str, stage: Stage, 
         "direct": {"tolerated_dropouts": 0, "colluders": 2},
         "graph": {"graph_above": 7},
     }[mode]
-    parameters = parameters_of(12, sigma=100.0, **changes)
+    parameters = parameters_of(12 if mode == "graph" else 6, sigma=100.0, **changes)
     events = tuple(Event(stage, party, "cut and again", cut) for party in (2, 5))
     check(Schedule(parameters, events, frozenset(Stage), False))
     opened, _, _ = play(Schedule(parameters, events, frozenset(), False))
     assert opened is not None
-    assert len(opened.survivors) == 12
+    assert len(opened.survivors) == parameters.size
 
 
 def test_a_damaged_or_foreign_snapshot_is_not_resumed() -> None:
