@@ -14,27 +14,10 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCKER = ROOT / "docker"
 DOCKERFILES = sorted(DOCKER.glob("*.Dockerfile"))
 SCRIPTS = sorted(DOCKER.glob("*.sh"))
-INSTRUCTIONS = {"ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "LABEL", "RUN"} | {
-    "USER",
+INSTRUCTIONS = {"ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "LABEL", "RUN", "USER"} | {
     "VOLUME",
     "WORKDIR",
 }
-    [
-        "ARG",
-        "CMD",
-        "COPY",
-        "ENTRYPOINT",
-        "ENV",
-        "EXPOSE",
-        "FROM",
-        "HEALTHCHECK",
-        "LABEL",
-        "RUN",
-        "USER",
-        "VOLUME",
-        "WORKDIR",
-    ]
-)
 
 
 def instructions(path):
