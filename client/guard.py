@@ -17,13 +17,17 @@ class Policy:
         largest_epsilon: of one run; inf only where a researcher simulates (no privacy at all).
         largest_delta: of one run.
         minimum_parties: a run with fewer parties is refused.
+        minimum_threshold: a run that fewer parties could open is refused.
         statistics: names it allows; None allows every statistic this program knows.
+        units: privacy units it accepts; None accepts each.
     """
 
     largest_epsilon: float
     largest_delta: float = 1e-3
     minimum_parties: int = 1
     statistics: frozenset[str] | None = None
+    minimum_threshold: int = 1
+    units: frozenset[str] | None = None
 
 
 def review(manifest: Manifest, policy: Policy, *, name: str, identity: bytes, embedder: str, units: int) -> None:
@@ -66,6 +70,15 @@ def review(manifest: Manifest, policy: Policy, *, name: str, identity: bytes, em
         )
     if quorum.parties < policy.minimum_parties:
         raise PrivacyRefusal(f"the run has {quorum.parties} parties, the policy wants {policy.minimum_parties}")
+    if quorum.threshold < policy.minimum_threshold:
+        raise PrivacyRefusal(
+            f"{quorum.threshold} parties could open the sums of the run, the policy wants {policy.minimum_threshold}"
+        )
+    if policy.units is not None and privacy.unit not in policy.units:
+        raise PrivacyRefusal(
+            f"the run protects one {privacy.unit}, the policy wants one {' or one '.join(sorted(policy.units))}",
+            "choose another privacy.unit",
+        )
     if policy.statistics is not None:
         for planned in manifest.plan.sums:
             if planned.statistic not in policy.statistics:

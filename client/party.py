@@ -12,7 +12,7 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -56,6 +56,28 @@ class DataSet:
         return fingerprint(self.table, self.key)
 
 
+class Consent(Protocol):
+    """What the people of a party have decided about a run, beyond what its policy allows by itself."""
+
+    def decide(self, manifest: Manifest) -> str:
+        """Empty where the run may be signed, else why it may not yet. Raises PrivacyRefusal where it was refused."""
+        ...
+
+    def check(self, manifest: Manifest) -> None:
+        """Raises PrivacyRefusal where the consent to a signed run was withdrawn."""
+        ...
+
+
+class Standing:
+    """Consent to every run that the policy allows."""
+
+    def decide(self, manifest: Manifest) -> str:
+        return ""
+
+    def check(self, manifest: Manifest) -> None:
+        return None
+
+
 @dataclass
 class _Attempt:
     """One attempt at one private sum, as the store keeps it."""
@@ -80,6 +102,7 @@ class Party:
         embed: texts to quantised embeddings; ``embedder`` is that model's SHA-256 (hex).
         entropy: a source of random bytes for a named purpose; the operating system's, but in tests.
         clock: seconds since the epoch, for the ledger.
+        consent: what people decide about a run that the policy allows.
     """
 
     def __init__(
@@ -96,6 +119,7 @@ class Party:
         embedder: str,
         entropy: Callable[[str], Entropy],
         clock: Callable[[], float],
+        consent: Consent | None = None,
     ) -> None:
         self.name = name
         self._identity = identity
@@ -108,6 +132,7 @@ class Party:
         self._embedder = embedder
         self._entropy = entropy
         self._clock = clock
+        self._consent = consent or Standing()
         self._lock = threading.Lock()
         self._manifests: dict[bytes, Manifest] = {}
         self._records: tuple[bytes, PrivateRecords] | None = None
@@ -117,6 +142,21 @@ class Party:
     @property
     def public_identity(self) -> bytes:
         return self._identity.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+
+    @property
+    def embedder(self) -> bytes:
+        """SHA-256 of the embedding model, 32 bytes."""
+        return bytes.fromhex(self._embedder)
+
+    @property
+    def table(self) -> Table:
+        """The party's own records, for who embeds them."""
+        return self._data.table
+
+    def allow(self, policy: guard.Policy) -> None:
+        """Another policy from now on; what was signed before stands (its consent may be revoked)."""
+        with self._lock:
+            self._policy = policy
 
     def handle(self, data: bytes) -> bytes:
         """One request's reply. Never raises for what a peer sent: a refusal is a reply that says why."""
@@ -171,6 +211,8 @@ class Party:
             raise PrivacyRefusal(
                 f"run {manifest.run!r} has another manifest already", "start a new run under a new name"
             )
+        if reason := self._consent.decide(manifest):
+            return self._reply(pending=wire.Pending(reason=reason))
         self._store.put_all({f"run/{manifest.run}": manifest.hash, f"proposed/{manifest.hash.hex()}": message.manifest})
         return self._reply(signature=wire.ManifestSignature(signature=manifest.sign(self._identity)))
 
@@ -215,6 +257,7 @@ class Party:
 
     def _open_sum(self, message: wire.OpenSum) -> wire.Reply:
         manifest = self._manifest(message.manifest_hash)
+        self._consent.check(manifest)
         for data in message.blocks:
             self._blocks.add(data)
         inputs = tuple(Input.from_wire(given) for given in message.inputs)
@@ -247,6 +290,7 @@ class Party:
 
     def _sum_step(self, message: wire.SumStep) -> wire.Reply:
         manifest = self._manifest(message.manifest_hash)
+        self._consent.check(manifest)
         key = _attempt_key(manifest, message.sum, message.attempt)
         attempt = self._attempt(manifest, message.sum, message.attempt)
         if attempt is None:

@@ -121,4 +121,9 @@ def _label_indices(table: Table, names: Sequence[str]) -> npt.NDArray[np.int64]:
     if table.labels is None or not names:
         return np.full(len(table), -1, dtype=np.int64)
     index = {name: number for number, name in enumerate(names)}
+    if any(label not in index for label in table.labels):
+        # which labels they are is not the coordinator's business
+        raise ConfigurationError(
+            "the data set has labels that task.labels does not list", "rename them, or leave those records out"
+        )
     return np.array([index[label] for label in table.labels], dtype=np.int64)

@@ -53,11 +53,18 @@ def concatenate(tables: Sequence[Table]) -> Table:
 
 
 def read_table(
-    path: Path, text: str, label: str | None = None, user: str | None = None, *, labels: Sequence[str] = ()
+    path: Path,
+    text: str,
+    label: str | None = None,
+    user: str | None = None,
+    *,
+    labels: Sequence[str] = (),
+    skip_empty: bool = False,
 ) -> Table:
     """Reads ``path`` by its suffix (.jsonl, .csv, .parquet).
 
-    ``text``, ``label`` and ``user`` name columns. With ``labels`` given, a row with another label is refused. Raises
+    ``text``, ``label`` and ``user`` name columns. With ``labels`` given, a row with another label is refused. With
+    ``skip_empty`` a row whose text is empty is left out, else refused. Raises
     ConfigurationError that names the file, the row (counted from 1, as in an editor without a header) and the remedy.
     """
     texts: list[str] = []
@@ -68,6 +75,8 @@ def read_table(
     for number, row in enumerate(_rows(path), start=1):
         where = f"{path}: row {number}"
         value = _cell(row, text, where, "text")
+        if skip_empty and (value is None or (isinstance(value, str) and not value.strip())):
+            continue
         if not isinstance(value, str) or not value.strip():
             raise ConfigurationError(
                 f"{where}: the text column {text!r} is empty or not text", "remove or fill the row"
@@ -96,6 +105,11 @@ def read_table(
     if not texts:
         raise ConfigurationError(f"{path}: has no rows", "name a file with at least one record")
     return Table(tuple(texts), tuple(found) if label is not None else None, tuple(users) if user is not None else None)
+
+
+def row_count(path: Path) -> int:
+    """Rows of a file, empty ones included. Raises ConfigurationError as :func:`read_table`."""
+    return sum(1 for _ in _rows(path))
 
 
 def column_names(path: Path) -> list[str]:

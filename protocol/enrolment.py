@@ -211,7 +211,7 @@ class EnrolmentRequest:
     @property
     def fingerprint(self) -> str:
         """What the operator compares with the hospital's word before signing."""
-        return groups(tagged_hash("undersong party", self.party.encode(), self.identity))
+        return party_fingerprint(self.party, self.identity)
 
     def sign(self, identity: Ed25519PrivateKey) -> bytes:
         """The file's bytes, signed by the identity key that the request names."""
@@ -369,6 +369,11 @@ def coordinator_fingerprint(ca_certificate: str, signing_key: bytes) -> str:
     """Eight groups of four digits over the CA certificate (DER) and the signing key (32 bytes)."""
     der = certificate(ca_certificate, "the CA certificate").public_bytes(Encoding.DER)
     return groups(tagged_hash("undersong coordinator", der, signing_key))
+
+
+def party_fingerprint(party: str, identity: bytes) -> str:
+    """Eight groups of four digits over a party's name and identity key (32 bytes): what the operator compares."""
+    return groups(tagged_hash("undersong party", party.encode(), identity))
 
 
 def certificate(pem: str, what: str) -> x509.Certificate:

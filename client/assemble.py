@@ -1,0 +1,94 @@
+"""From the hospital's folder to a party that answers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from client import datasets, keys, policy
+from client.approvals import PersonalConsent
+from client.blocks import DiskBlocks
+from client.datasets import Marks
+from client.entropy import from_system, insecure
+from client.party import DataSet, Party
+from client.state import Home
+from client.store import Store
+from common.embedding import CachedEmbedder, Embedder, EncryptedFileCache, Progress
+from common.privacy.ledger import Ledger
+from common.table import Table
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """A party and what the daemon keeps beside it."""
+
+    party: Party
+    ledger: Ledger
+    marks: Marks
+    embeddings: Embeddings
+
+
+class Embeddings:
+    """The party's embeddings, computed once and kept encrypted; one computation at a time, with progress.
+
+    Args:
+        show: called with (done, total) texts.
+    """
+
+    def __init__(self, home: Home, embedder: Embedder, show: Progress) -> None:
+        folder = Path(home.settings.cache) if home.settings.cache else home.path / "cache"
+        self._cached = CachedEmbedder(
+            embedder, EncryptedFileCache(folder / "embeddings.sqlite", keys.secret(home, "store"))
+        )
+        self.show = show
+        self._lock = threading.Lock()
+
+    def __call__(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        with self._lock:
+            return self._cached.encode(texts, self.show)
+
+    def warm(self, table: Table) -> None:
+        """Computes what is not cached, so that the first run does not wait for it."""
+        self(table.texts)
+
+
+def assemble(
+    home: Home,
+    *,
+    marks: Path,
+    clock: Callable[[], float],
+    show: Progress = lambda _done, _total: None,
+    embedder: Embedder | None = None,
+) -> Assembled:
+    """Opens everything.
+
+    Raises:
+        ConfigurationError, PrivacyRefusal: what is missing, damaged or refused, with the remedy.
+    """
+    settings = home.settings
+    allowed = policy.read(home)
+    data = datasets.load(home)
+    ledger, kept = datasets.open_ledger(home, data, allowed, marks, at=clock())
+    embedder = embedder or Embedder.load(settings.embedder)
+    embeddings = Embeddings(home, embedder, show)
+    seed = settings.insecure_noise_seed
+    party = Party(
+        settings.party,
+        identity=keys.identity(home),
+        data=DataSet(data.table, data.key),
+        policy=allowed.bounds,
+        ledger=ledger,
+        store=Store(home.journal, settings.party, keys.secret(home, "store")),
+        blocks=DiskBlocks(home.blocks),
+        embed=embeddings,
+        embedder=embedder.fingerprint,
+        entropy=from_system if seed is None else insecure(seed, settings.party),
+        clock=clock,
+        consent=PersonalConsent(home, standing=lambda: policy.read(home).approval == "standing", clock=clock),
+    )
+    return Assembled(party, ledger, kept, embeddings)

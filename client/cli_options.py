@@ -1,0 +1,75 @@
+"""What the hospital's commands share: options, where things are, and how results are printed."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+HomeFolder = Annotated[
+    Path | None,
+    typer.Option("--home", help="This party's folder (else $UNDERSONG_PARTY_HOME, ~/.config/undersong-party)."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="The run's name, or the beginning of its manifest's hash.")]
+
+
+def home_of(given: Path | None) -> Path:
+    """The folder that --home names, or the default one."""
+    if given is not None:
+        return given
+    named = os.environ.get("UNDERSONG_PARTY_HOME")
+    if named:
+        return Path(named)
+    base = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(base) if base else Path.home() / ".config") / "undersong-party"
+
+
+def marks_folder() -> Path:
+    """The user's own folder for heads of ledgers, outside every party's folder."""
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "undersong" / "ledgers"
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """JSON has no infinity: it is written as the text "inf"."""
+    print(json.dumps(_finite(value), indent=2, ensure_ascii=False))
+
+
+def show_rows(headings: Sequence[str], rows: Sequence[Sequence[str]], nothing: str) -> None:
+    """A table on the terminal; plain lines with tabs where the output is no terminal."""
+    import sys
+
+    if not rows:
+        print(nothing)
+        return
+    if not sys.stdout.isatty():
+        print("\t".join(headings))
+        for row in rows:
+            print("\t".join(row))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for heading in headings:
+        table.add_column(heading)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console().print(table)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "inf" if value > 0 else "-inf" if value < 0 else "nan"
+    return value
