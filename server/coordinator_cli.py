@@ -94,9 +94,9 @@ def serve(
     debug: Annotated[bool, typer.Option("--debug", help="Log more (never private data).")] = False,
 ) -> None:
     """Listens for the parties and drives the runs, until SIGTERM. Started again, it goes on where it was."""
+    from common.tls import only_tls_1_3
     from server import coordinator
     from server.cli import public_cache_path
-    from server.tls import only_tls_1_3
 
     only_tls_1_3()
     coordinator.log_to_stderr(as_json=log_json, debug=debug)

@@ -181,7 +181,7 @@ class GrpcTransport:
         outgoing = _packed(requests)
         exchange = _Exchange({name: sent.id for name, sent in outgoing.items()})
         self._loop.call_soon_threadsafe(self._post, outgoing, exchange)
-        self._metrics.add("undersong_sent_bytes_total", sum(map(len, requests.values())))
+        self._metrics.add("undersong_sent_bytes_total", sum(sent.size for sent in outgoing.values()))
         try:
             while True:
                 left = begun + timeout_s - time.monotonic()
