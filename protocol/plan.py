@@ -84,6 +84,8 @@ class SumRequest:
         law: "gaussian", or "laplace" for discrete Laplace noise by the L1 sensitivity, which is epsilon-private alone.
         epsilon: a Laplace sum's own, fixed epsilon; the Gaussian sums are calibrated to what it leaves. None divides
             the run's epsilon among the Laplace sums by ``budget_share``, where no sum is Gaussian.
+        noise_multiplier: a Gaussian sum's own, fixed noise over its L2 sensitivity (a paper's figure), which the other
+            Gaussian sums are calibrated around. None calibrates it too.
     """
 
     name: str
@@ -92,6 +94,7 @@ class SumRequest:
     sampling_rate: float = 1.0
     law: Law = "gaussian"
     epsilon: float | None = None
+    noise_multiplier: float | None = None
 
 
 @dataclass(frozen=True)
@@ -252,7 +255,10 @@ def plan_sums(requests: Sequence[SumRequest], privacy: Privacy, quorum: Quorum) 
         for request in requests
         if request.law == "laplace"
     }
-    gaussian = [request for request in requests if request.law == "gaussian"]
+    for request in requests:
+        if request.noise_multiplier is not None:
+            planned[request.name] = _own(request, request.noise_multiplier if private else 0.0, privacy, quorum)
+    gaussian = [request for request in requests if request.name not in planned]
     total = sum(request.budget_share for request in gaussian)
     shares = [request.budget_share / total for request in gaussian]
     fixed = _events(list(planned.values()))
@@ -315,6 +321,15 @@ def _spare_events(events: Sequence[accounting.Event], spares: int) -> list[accou
     if laplaces:
         dearest.append(max(laplaces, key=lambda event: event.epsilon * event.sensitivity))
     return dearest * spares
+
+
+def _own(request: SumRequest, multiplier: float, privacy: Privacy, quorum: Quorum) -> PlannedSum:
+    """A Gaussian sum whose noise is given."""
+    if request.law != "gaussian":
+        raise ConfigurationError(f"{request.name}: a noise multiplier of its own is for Gaussian sums", "give epsilon")
+    if not (multiplier > 0 or math.isinf(privacy.epsilon)):
+        raise ConfigurationError(f"{request.name}: its noise multiplier is {multiplier}", "give a number above 0")
+    return _gaussian(request, multiplier, privacy, quorum)
 
 
 def _gaussian(request: SumRequest, multiplier: float, privacy: Privacy, quorum: Quorum) -> PlannedSum:

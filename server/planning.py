@@ -37,6 +37,7 @@ def plan_run(task: Task) -> RunPlan:
         labels=task.task.labels,
         generators=tuple(generator.name for generator in task.generators),
         folder=task.locate(""),
+        privacy=task.privacy.promise(),
     )
     options = task.options
     plan = plan_sums(method.plan(options, setting), task.privacy.promise(), task.quorum())

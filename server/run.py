@@ -13,6 +13,7 @@ import numpy.typing as npt
 from common.canonical import tagged_hash
 from common.embedding import quantise
 from common.errors import InternalError
+from protocol.plan import Privacy
 from protocol.public import Input, Segment, block_id, decode_block, encode_embeddings, encode_numbers, encode_texts
 from protocol.vectors import NoisySum
 from server.federation import Federation
@@ -28,11 +29,12 @@ Float = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Setting:
-    """The public facts a plan may depend on: label names and generator names."""
+    """The public facts a plan may depend on: label names, generator names and the promise."""
 
     labels: tuple[str, ...]
     generators: tuple[str, ...]
     folder: Path = Path()  # where relative paths of the method's options start
+    privacy: Privacy | None = None  # for a method that divides epsilon itself, as its paper does
 
 
 class Run:
@@ -68,6 +70,7 @@ class Run:
         self._watch = watch
         self._segments: list[Segment] = []  # the pool as the parties hold it, one block a vote
         self._published = 0
+        self._rows: dict[str, tuple[bytes, int]] = {}  # text -> the block that holds it, and its row
 
     def rng(self, step: str) -> np.random.Generator:
         """Public randomness of one step: the same for the same seed and step, on every machine and every resume."""
@@ -124,6 +127,27 @@ class Run:
             self._segments.append(self._publish(self.pool.samples[self._published :]))
             self._published = len(self.pool)
         return Input("candidates", tuple(self._segments))
+
+    def publish_samples(self, name: str, step: str, samples: Sequence[Sample]) -> tuple[Input, list[Sample]]:
+        """A public input made of any samples, for populations that change: what was published before is not sent again.
+
+        ``step`` names the call in the journal. Returns the input and the samples, each once, in the input's order.
+        """
+        new = list({sample.text: sample for sample in samples if sample.text not in self._rows}.values())
+        if new:
+            key = f"samples/{step}"
+            identity = self._journal.get(key)
+            if identity is None:
+                identity = self._keep(encode_embeddings(self.embeddings(new), self.label_numbers(new)))
+                self._journal.put(key, identity)
+            self._rows |= {sample.text: (identity, row) for row, sample in enumerate(new)}
+        blocks: dict[bytes, dict[int, Sample]] = {}
+        for sample in samples:
+            block, row = self._rows[sample.text]
+            blocks.setdefault(block, {})[row] = sample
+        ordered = {block: dict(sorted(rows.items())) for block, rows in blocks.items()}
+        segments = tuple(Segment(block, tuple(rows)) for block, rows in ordered.items())
+        return Input(name, segments), [sample for rows in ordered.values() for sample in rows.values()]
 
     def publish_texts(self, name: str, texts: Sequence[str]) -> Input:
         """A public input made of strings."""

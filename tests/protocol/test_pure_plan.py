@@ -131,3 +131,19 @@ def test_shares_of_the_fewest_honest_survivors_are_laplace_noise():
     assert gap / count < 2.23 * math.sqrt(2 / count)
     assert float(plan.opened_variance(0)) == pytest.approx(5 / 3 * total.var(), rel=0.03)
     assert plan.statistical_distance(1000) < 2.0**-90
+
+
+def test_a_gaussian_sum_may_keep_its_papers_noise_and_the_others_take_what_is_left():
+    fixed = SumRequest("votes", COUNTS, sampling_rate=0.8, noise_multiplier=20.0)
+    plan = plan_sums([fixed, SumRequest("rest", COUNTS), laplace("pure", epsilon=0.3)], Privacy(1.0, 1e-5), QUORUM)
+    assert plan["votes"].sigma == pytest.approx(20.0)
+    assert plan.epsilon() == pytest.approx(1.0, rel=1e-5)
+    alone = plan_sums([fixed], Privacy(1.0, 1e-5), QUORUM)
+    assert alone.epsilon() < 0.5
+    alone.verify()
+    with pytest.raises(ConfigurationError, match="above 0"):
+        plan_sums([SumRequest("votes", COUNTS, noise_multiplier=0.0)], Privacy(1.0, 1e-5), QUORUM)
+    with pytest.raises(ConfigurationError, match="for Gaussian sums"):
+        plan_sums([laplace("votes", epsilon=0.1, noise_multiplier=2.0)], Privacy(1.0, 1e-5), QUORUM)
+    with pytest.raises(PrivacyRefusal, match="spends"):  # a paper's noise that spends more than is promised
+        plan_sums([SumRequest("votes", COUNTS, noise_multiplier=1.0)], Privacy(1.0, 1e-5), QUORUM).verify()

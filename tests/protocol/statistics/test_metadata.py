@@ -1,0 +1,123 @@
+"""Metadata histograms and embedding sums: what a record counts for, and that no record counts for more than its bound."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.embedding import quantise
+from common.errors import ConfigurationError
+from protocol import statistics
+from protocol.statistics import EmbeddingSum, LabelledEmbeddings, MetadataHistograms, PublicInputs
+from protocol.statistics.contribution import contribute
+
+EDGES = np.array([2.0, 4.0, 10.0])
+
+
+class Records:
+    def __init__(self, texts, labels, embeddings):
+        self.texts, self.labels = texts, np.array(labels, dtype=np.int64)
+        self.embeddings = np.asarray(embeddings, dtype=np.float32)
+        self.units = np.arange(len(labels))
+
+    def __len__(self):
+        return len(self.labels)
+
+
+def counts(statistic, records, public):
+    return contribute(statistic, statistic.rows(records, public, {}), scale=256).values / 256
+
+
+def public(vectors, labels):
+    keywords = LabelledEmbeddings(np.asarray(vectors, dtype=np.float32), np.asarray(labels, dtype=np.int64))
+    return PublicInputs(embeddings={"keywords": keywords}, numbers={"length_edges": EDGES})
+
+
+def test_each_record_counts_once_in_each_histogram():
+    records = Records(["one", "a b", "a b c d", "w " * 50], [0, 1, 1, -1], [[1, 0], [1, 0], [0, 1], [1, 0]])
+    # keyword 1 is exactly record 0's direction but belongs to label 1
+    given_public = public([[0.5, 0.5], [1, 0], [0, 1]], [0, 1, 1])
+    statistic = MetadataHistograms(labels=2, length_bins=4, keywords=4)
+    labels, lengths, keywords = statistic.split(counts(statistic, records, given_public))
+    assert labels.tolist() == [1, 2]
+    assert lengths.tolist() == [2, 2, 0, 0]  # too short counts in the first bin, too long in the last published one
+    assert keywords.tolist() == [1, 1, 1, 0]  # the record without label votes for none
+
+
+def test_without_labels_every_record_counts_and_votes():
+    records = Records(["a b c"] * 3, [-1, -1, -1], [[1, 0], [0, 1], [0, 1]])
+    statistic = MetadataHistograms(labels=0, keywords=2)
+    labels, lengths, keywords = statistic.split(counts(statistic, records, public([[1, 0], [0, 1]], [-1, -1])))
+    assert (labels.tolist(), lengths.tolist(), keywords.tolist()) == ([3], [], [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("statistic", "histograms"),
+    [
+        (MetadataHistograms(labels=3, length_bins=100, keywords=30), 3),
+        (MetadataHistograms(labels=3, length_bins=100), 2),
+        (MetadataHistograms(labels=3, keywords=30, count_labels=False), 1),
+        (MetadataHistograms(labels=0, length_bins=100, count_labels=False), 1),
+    ],
+)
+def test_sensitivity_is_the_contract_s(statistic, histograms):
+    bound = statistic.sensitivity
+    assert (bound.l1, bound.l2, bound.linf) == (histograms, math.sqrt(histograms), 1)
+    assert statistics.build(statistic.name, statistics.parameters(statistic)) == statistic
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 2**32))
+def test_no_record_exceeds_its_bounds_and_the_largest_reach_them(seed):
+    rng = np.random.default_rng(seed)
+    records = Records(
+        ["w " * int(n) for n in rng.integers(0, 30, 20)],
+        [0, *rng.integers(-1, 3, 19)],
+        quantise(unit(rng.normal(size=(20, 5)))),
+    )
+    given_public = public(quantise(unit(rng.normal(size=(6, 5)))), [0, 1, 2, 0, 1, 2])
+    for statistic in (MetadataHistograms(labels=3, length_bins=2, keywords=6), EmbeddingSum(5)):
+        matrix = statistic.rows(records, given_public, {}).take(np.arange(20))
+        dense = np.asarray(matrix.todense()) if not isinstance(matrix, np.ndarray) else matrix
+        norms = [np.linalg.norm(dense, order, axis=1) for order in (1, 2, np.inf)]
+        bound = statistic.sensitivity
+        for norm, limit in zip(norms, (bound.l1, bound.l2, bound.linf), strict=True):
+            assert norm.max() <= limit + 1e-12
+        if isinstance(statistic, MetadataHistograms):
+            assert norms[1][0] == pytest.approx(bound.l2)
+
+
+def unit(x):
+    return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+
+
+def test_the_embedding_sum_gives_the_mean_pairwise_cosine():
+    x = quantise(unit(np.random.default_rng(0).normal(size=(40, 8)) + 1))
+    statistic = EmbeddingSum(8)
+    rows = statistic.rows(Records([""] * 40, [-1] * 40, x), PublicInputs(), {})
+    total = contribute(statistic, rows, scale=statistic.base_scale).values / statistic.base_scale
+    assert total == pytest.approx(x.sum(axis=0), abs=1e-9)  # the grid holds every coordinate exactly
+    products = x.astype(float) @ x.T
+    mean = (products.sum() - np.trace(products)) / (40 * 39)
+    assert (total @ total - 40) / (40 * 39) == pytest.approx(mean, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("statistic", "message"),
+    [
+        (MetadataHistograms(labels=2, length_bins=1), "increasing"),
+        (MetadataHistograms(labels=2, keywords=1), "plan for more"),
+        (EmbeddingSum(3), "embedding_size"),
+    ],
+)
+def test_what_was_not_planned_is_refused(statistic, message):
+    records = Records(["a b"], [0], [[1, 0]])
+    with pytest.raises(ConfigurationError, match=message):
+        statistic.rows(records, public([[1, 0], [0, 1]], [0, 1]), {})
+
+
+def test_a_statistic_without_any_histogram_is_refused():
+    with pytest.raises(ConfigurationError, match="no histogram"):
+        MetadataHistograms(labels=2, count_labels=False)
