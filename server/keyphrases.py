@@ -90,26 +90,35 @@ class Densities:
         estimate -= np.einsum("tm,tm->t", state.imag, table[pairs:, last].T.astype(np.float64))
         return self._rescaling(structure, length) * estimate
 
-    def independent(self, label: int, count: int, length: int, rng: np.random.Generator) -> Int64:
-        """``count`` sequences of distinct terms, each drawn from the density over the terms, int64 [count, length]."""
-        weights = np.tile(np.maximum(self.of_terms(label), 0.0), (count, 1))
+    def independent(
+        self, label: int, count: int, length: int, rng: np.random.Generator, *, sharpness: float = 1.0
+    ) -> Int64:
+        """``count`` sequences of distinct terms, each drawn from the density over the terms, int64 [count, length].
+
+        Terms are drawn in proportion to the density to the power of ``sharpness`` (1: the paper).
+        """
+        weights = np.tile(_raised(self.of_terms(label)[None, :], sharpness), (count, 1))
         chosen = np.zeros((count, length), dtype=np.int64)
         for position in range(length):
             chosen[:, position] = _draw(weights, chosen[:, :position], rng)
         return chosen
 
-    def iterative(self, label: int, count: int, length: int, rng: np.random.Generator) -> Int64:
+    def iterative(
+        self, label: int, count: int, length: int, rng: np.random.Generator, *, sharpness: float = 1.0
+    ) -> Int64:
         """``count`` sequences, each next term drawn by the density of the prefix that it makes, int64 [count, length].
 
         The prefix's features are multiplied once with those of all terms, so that a step of all sequences together is
-        one matrix product [count, 2m] x [2m, N].
+        one matrix product [count, 2m] x [2m, N]. A kernel on l' phrases is l' times as wide a phrase as one on a
+        single phrase; where ``sharpness`` is not 1 (the paper) densities are raised to sharpness x l', which undoes it.
         """
         chosen = np.zeros((count, length), dtype=np.int64)
         for position in range(length):
             structure = self._structure(position + 1)
             state = self._state(label, structure, chosen[:, :position])
             weights = np.hstack([state.real, -state.imag]) @ self._waves(structure, position)
-            chosen[:, position] = _draw(np.maximum(weights, 0.0), chosen[:, :position], rng)
+            power = 1.0 if sharpness == 1.0 else sharpness * self._features.lengths[structure]
+            chosen[:, position] = _draw(_raised(weights, power), chosen[:, :position], rng)
         return chosen
 
     def _structure(self, length: int) -> int:
@@ -140,6 +149,13 @@ class Densities:
         """Cosines, then sines, of every term's phases, float32 [2m, N]."""
         phases = self._phases(structure, position).T
         return np.vstack([np.cos(phases), np.sin(phases)])
+
+
+def _raised(estimates: npt.NDArray[np.floating], power: float) -> Float64:
+    """Estimates below zero become zero; each row's largest becomes one, so that no power overflows."""
+    positive = np.maximum(estimates, 0.0).astype(np.float64)
+    raised: Float64 = (positive / np.maximum(positive.max(axis=1, keepdims=True), 1e-300)) ** power
+    return raised
 
 
 def _draw(weights: npt.NDArray[np.floating], taken: Int64, rng: np.random.Generator) -> Int64:

@@ -1,0 +1,169 @@
+"""DP-KPS: its plan's figures, what a run asks and writes, and bad input refused by name."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from common.errors import ConfigurationError
+from common.privacy.accounting import DiscreteLaplace
+from protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from server import task as tasks
+from server.methods import dpkps
+from server.planning import plan_run, to_json
+from server.run import Setting
+from tests.doubles.bench import run_method
+
+ALONE = Quorum(1, 1, 0, 0)
+TOPICS = {"a": ["apple", "apricot", "avocado"], "b": ["banana", "blueberry", "black berry"]}
+
+
+@pytest.fixture
+def setting(tmp_path):
+    (tmp_path / "terms.txt").write_text("".join(f"{term}\n" for terms in TOPICS.values() for term in [*terms, "pie"]))
+    return Setting(("a", "b"), ("one",), tmp_path)
+
+
+def options(**changes):
+    return dpkps.Options(vocabulary="terms.txt", **changes)
+
+
+@pytest.mark.parametrize(("epsilon", "gaussian", "laplace"), [(1.0, 11.80, 14.14), (5.0, 2.82, 2.83)])
+def test_noise_of_the_vocabulary_is_the_contract_s(epsilon, gaussian, laplace, setting):
+    """PRIVACY.md, number 4: one histogram of S = 10 terms that has the whole budget (3.16 x 3.73 = 11.80)."""
+    for law, expected in (("gaussian", gaussian), ("laplace", laplace)):
+        request = dpkps.plan(options(noise=law), Setting(("a",), ("one",), setting.folder))[0]
+        statistic = type(request.statistic)(vocabulary=10_000, distinct=10)
+        plan = plan_sums([SumRequest("vocabulary", statistic, law=law)], Privacy(epsilon, 1e-5), ALONE)
+        assert plan.sums[0].sigma == pytest.approx(expected, rel=0.002)
+
+
+def test_the_split_divides_mu_squared_and_an_ensemble_costs_the_root_of_its_structures(setting):
+    sums = {}
+    for sampler, ensemble in (("independent", "logarithmic"), ("iterative", "logarithmic"), ("iterative", "linear")):
+        chosen = options(sampler=sampler, ensemble=ensemble)
+        plan = plan_sums(dpkps.plan(chosen, setting), Privacy(6.0, 1e-5), ALONE)
+        events = [planned.event() for planned in plan.sums]
+        assert (events[0].noise_multiplier / events[1].noise_multiplier) ** 2 == pytest.approx(5.0)
+        assert plan.epsilon() == pytest.approx(6.0, rel=1e-5)
+        sums[sampler, ensemble] = plan["densities"].sigma
+    assert sums["iterative", "logarithmic"] / sums["independent", "logarithmic"] == pytest.approx(math.sqrt(5))
+    assert sums["iterative", "linear"] / sums["independent", "logarithmic"] == pytest.approx(math.sqrt(10))
+    assert options(length=10).lengths() == (1, 2, 4, 8, 16)
+    assert options(length=8).lengths() == (1, 2, 4, 8)
+    assert options(length=1).lengths() == (1,)
+
+
+def test_laplace_noise_is_pure_and_split_by_epsilon(setting):
+    chosen = options(noise="laplace", sampler="independent", document_terms=3)
+    plan = plan_sums(dpkps.plan(chosen, setting), Privacy(6.0, 1e-5), ALONE)
+    events = [planned.event() for planned in plan.sums]
+    assert all(isinstance(event, DiscreteLaplace) for event in events)
+    assert [event.epsilon * event.sensitivity for event in events] == pytest.approx([1.0, 5.0], rel=1e-3)
+    assert plan["densities"].sigma == pytest.approx(math.sqrt(2) * math.sqrt(2) * 512 / 5.0)
+    plan.verify()
+
+
+def write_task(folder, records=300, generators=1, terms=None, **method):
+    rng = np.random.default_rng(0)
+    texts = folder / "private.jsonl"
+    rows = [
+        {"text": f"note {n} on {rng.choice(TOPICS[y])} and {rng.choice(TOPICS[y])}", "label": y}
+        for n in range(records)
+        for y in ["ab"[n % 2]]
+    ]
+    texts.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "terms.txt").write_text(
+        terms or "".join(f"{term}\n" for topic in TOPICS.values() for term in topic) + "pie\nApple\n"
+    )
+    pool = [{"text": f"public {y} text {n} {TOPICS[y][n % 3]}", "label": y} for n in range(60) for y in "ab"]
+    (folder / "pool.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pool))
+    keys = {"samples": 20, "vocabulary": "terms.txt", "length": 2, "pairs": 64, "document_terms": 3, **method}
+    lines = [
+        '[task]\nname = "t"\ndescription = "a note"\nlabels = ["a", "b"]',
+        '[data]\npath = "private.jsonl"\ntext = "text"\nlabel = "label"',
+        "[privacy]\nepsilon = 8.0\ndelta = 1e-5\n[federation]\nparties = 1",
+        '[method]\nname = "dpkps"\n' + "\n".join(f"{key} = {json.dumps(value)}" for key, value in keys.items()),
+        *(f'[[generators]]\nname = "g{n}"\nkind = "replay"\npath = "pool.jsonl"' for n in range(generators)),
+    ]
+    (folder / "task.toml").write_text("\n".join(lines))
+    return tasks.load(folder / "task.toml")
+
+
+@pytest.mark.parametrize("sampler", ["independent", "iterative"])
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+def test_a_run_asks_exactly_its_plan_and_labels_its_texts(tmp_path, sampler, noise):
+    task = write_task(tmp_path, generators=2, sampler=sampler, noise=noise, class_in_prompt=True)
+    run_plan = plan_run(task)
+    samples, run = run_method(task, run_plan, seed=0)
+    assert run.asked == [planned.name for planned in run_plan.plan.sums] == ["vocabulary", "densities"]
+    assert run_plan.generator_calls == len(samples) == 20
+    assert {sample.generator for sample in samples} == {"g0", "g1"}
+    assert sorted(sample.label for sample in samples) == ["a"] * 10 + ["b"] * 10
+    assert all(sample.text.startswith(f"public {sample.label}") for sample in samples)
+    (_, sequences), (_, kept) = run.records["sequences"][0], run.records["keyphrases"][0]
+    assert [label for label, _ in sequences] == ["a"] * 10 + ["b"] * 10
+    assert {term for _, terms in sequences for term in terms} <= set(kept)
+    assert {len(set(terms)) for _, terms in sequences} == {2}
+    assert to_json(run_plan)["queries"][0]["noise"] == noise
+
+
+def test_sequences_are_of_their_class(tmp_path):
+    task = write_task(tmp_path, records=2000, sampler="independent", pairs=512, samples=200, width=8.0)
+    _, run = run_method(task, plan_run(task), seed=1)
+    own = [term in TOPICS[label] for label, terms in run.records["sequences"][0][1] for term in terms]
+    assert np.mean(own) > 0.9
+
+
+def test_without_its_class_a_prompt_and_a_request_do_not_name_it(tmp_path):
+    task = write_task(tmp_path)
+    seen = []
+
+    class Listening:
+        def observe(self, requests, answers):
+            seen.extend(requests)
+
+    samples, run = run_method(task, plan_run(task), seed=0)
+    author = run._author
+    author._generators = {"g0": Listening()}
+    orders = [dpkps.Order("g0", "keyphrases", "a", terms=("apple", "pie"), named=False)]
+    request = author._request("again", 0, orders[0])
+    assert request.label == ""
+    assert 'category "a"' not in request.prompt
+    assert "apple, pie" in request.prompt
+    named = author._request("again", 0, dpkps.Order("g0", "keyphrases", "a", terms=("apple",)))
+    assert named.label == "a"
+    assert 'category "a"' in named.prompt
+    assert {sample.label for sample in samples} == {"a", "b"}
+
+
+def test_examples_given_by_the_user_stand_in_the_prompt(tmp_path):
+    task = write_task(tmp_path, examples=["a public example of the style"])
+    _, run = run_method(task, plan_run(task), seed=0)
+    order = dpkps.Order("g0", "keyphrases", "a", good=task.options.examples, terms=("pie",))
+    assert "a public example of the style" in run._author._request("again", 0, order).prompt
+
+
+def test_terms_that_differ_only_in_case_count_as_one(tmp_path):
+    task = write_task(tmp_path)
+    assert task.options.terms(plan_run(task).setting).count("apple") == 1
+    assert plan_run(task).plan["vocabulary"].dimension == 7
+
+
+@pytest.mark.parametrize(
+    ("terms", "message"),
+    [("zebra\nyak\n", "no term of the vocabulary stands out"), ("--\n", "holds no term")],
+)
+def test_a_vocabulary_without_use_is_refused_by_name(tmp_path, terms, message):
+    task = write_task(tmp_path, terms=terms)
+    with pytest.raises(ConfigurationError, match=message):
+        run_method(task, plan_run(task), seed=0)
+
+
+def test_sequences_are_no_longer_than_the_terms_that_were_kept(tmp_path):
+    task = write_task(tmp_path, length=10, records=1200)
+    _, run = run_method(task, plan_run(task), seed=0)
+    kept = run.records["keyphrases"][0][1]
+    assert {len(terms) for _, terms in run.records["sequences"][0][1]} == {min(10, len(kept))}
+    assert len(kept) < 10
