@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 NONE = -1  # in place of a candidate's index where a record has fewer than Q candidates
 GROUP = 16  # candidates a group
-BLOCK_SCORES = 3 << 18  # a block of records has about so many: 3 MiB, which stay in the cache
+BLOCK_SCORES = 3 << 19  # a block of records has about so many: 6 MiB, which stay in the last-level cache
+BLOCK_ROWS = 64  # a block is a multiple of it; a ragged product is a quarter slower
 CHECKED_ROWS = 512
 
 
@@ -79,7 +80,7 @@ class NearestFurthest:
         chosen = candidates if len(columns) == len(candidates) else candidates[columns]
         right = _with_norms(chosen)
         total = torch.from_numpy(columns + self.candidates)
-        size = max(16, BLOCK_SCORES // len(columns))
+        size = max(1, BLOCK_SCORES // len(columns) // BLOCK_ROWS) * BLOCK_ROWS
 
         def compare(start: int) -> None:
             block = rows[start : start + size]

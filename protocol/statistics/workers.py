@@ -44,6 +44,7 @@ def _pool() -> ThreadPoolExecutor | None:
 
                 def settle(_: int) -> None:
                     together.wait()  # so that every thread runs this once
+                    torch.get_num_threads()  # a thread's first use of torch sets it to the common number
                     torch.set_num_threads(1)
 
                 for _ in pool.map(settle, range(cores)):

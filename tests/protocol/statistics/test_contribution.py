@@ -1,0 +1,210 @@
+"""No unit ever exceeds its bound, whatever the rows say; exact rows come through exactly."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.errors import ConfigurationError, InternalError
+from protocol import statistics
+from protocol.statistics import LabelHistogram, LengthHistogram, PublicInputs, Rows, Sensitivity, register
+from protocol.statistics import contribution as module
+from protocol.statistics.contribution import contribute
+
+
+@dataclass(frozen=True)
+class Anything:
+    """A statistic with a bound and no formula."""
+
+    name: ClassVar[str] = "anything"
+    dimension: int
+    sensitivity: Sensitivity
+    base_scale: int = 64
+
+    def rows(self, records: Any, public: PublicInputs, memory: dict[str, Any]) -> Rows:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Records:
+    texts: list[str]
+    labels: npt.NDArray[np.int64]
+    units: npt.NDArray[np.int64]
+
+    @property
+    def embeddings(self) -> npt.NDArray[np.float32]:
+        raise AssertionError("a histogram needs no embedding")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+Form = Callable[[npt.NDArray[np.float64]], Any]
+FORMS: dict[str, Form] = {
+    "dense": lambda matrix: matrix,
+    "sparse": sp.csr_array,
+    "lazy": lambda matrix: lambda positions: matrix[positions],
+    "lazy sparse": lambda matrix: lambda positions: sp.csr_array(matrix[positions]),
+}
+
+
+def reference(
+    matrix: npt.NDArray[np.float64], units: npt.NDArray[np.int64], bound: Sensitivity, scale: int, mean: bool
+) -> tuple[npt.NDArray[np.int64], list[npt.NDArray[np.float64]]]:
+    """Sum of the units' integer contributions, and each of them."""
+    clipped = matrix.copy()
+    for row in clipped:
+        norms = np.abs(row).sum(), np.linalg.norm(row), np.abs(row).max(initial=0.0)
+        row *= min([1.0, *(b / n for n, b in zip(norms, (bound.l1, bound.l2, bound.linf), strict=True) if n > b)])
+    parts = []
+    for unit in np.unique(units):
+        mine = clipped[units == unit]
+        parts.append(np.trunc(mine.sum(axis=0) * scale / (len(mine) if mean else 1)))
+    return np.sum(parts, axis=0).astype(np.int64), parts
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    form=st.sampled_from(sorted(FORMS)),
+    mean=st.booleans(),
+    size=st.sampled_from([0.1, 1.0, 50.0]),
+    chunk=st.sampled_from([1, 20, 10_000]),
+)
+def test_every_unit_stays_within_its_bound(seed: int, form: str, mean: bool, size: float, chunk: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows, d, cap = int(rng.integers(1, 25)), int(rng.integers(1, 9)), 6
+    units = np.repeat(rng.permutation(rows), rng.integers(1, cap + 1, rows))
+    units = units[rng.permutation(len(units))] if seed % 2 else units
+    matrix = rng.standard_normal((len(units), d)) * size * (rng.random((len(units), d)) < 0.7)
+    bound = Sensitivity(*rng.uniform(0.3, 2.0, 3))
+    statistic, scale = Anything(d, bound), int(rng.integers(1, 1000))
+    expected, parts = reference(matrix, units, bound, scale, mean)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "CHUNK_ELEMENTS", chunk)
+        found = contribute(
+            statistic,
+            Rows(FORMS[form](matrix), units),
+            scale=scale,
+            unit_contribution="mean" if mean else "sum",
+            max_per_unit=cap,
+        ).values
+    # a float64 sum in another order may fall on the other side of an integer
+    assert np.abs(found - expected).max() <= len(parts)
+    factor = (1 if mean else cap) * scale * (1 + 1e-9)
+    for part in parts:
+        assert np.abs(part).sum() <= bound.l1 * factor
+        assert np.linalg.norm(part) <= bound.l2 * factor
+        assert np.abs(part).max() <= bound.linf * factor
+    if len(parts) == 1:
+        assert np.linalg.norm(found) <= bound.l2 * factor
+
+
+@pytest.mark.parametrize("form", sorted(FORMS))
+def test_rows_at_the_bound_come_through_exactly(form: str) -> None:
+    matrix = np.array([[1.0, -0.5, 0.25], [0.0, 0.0, 0.0], [0.25, 1.0, -0.5]])
+    bound = Sensitivity(1.75, float(np.sqrt(1 + 0.25 + 0.0625)), 1.0)
+    rows = Rows(FORMS[form](matrix), np.array([2, 0, 1]))
+    assert contribute(Anything(3, bound), rows, scale=4).values.tolist() == [5, 2, -1]
+    together = Rows(FORMS[form](matrix), np.array([3, 3, 3]))
+    mean = contribute(Anything(3, bound), together, scale=12, max_per_unit=3)
+    assert mean.values.tolist() == [5, 2, -1], "a mean keeps every record's weight at scale x max_per_unit"
+    total = contribute(Anything(3, bound), together, scale=4, unit_contribution="sum", max_per_unit=3)
+    assert total.values.tolist() == [5, 2, -1]
+
+
+def test_rounding_goes_toward_zero() -> None:
+    rows = Rows(np.array([[0.999, -0.999, 0.5]]), np.array([0]))
+    assert contribute(Anything(3, Sensitivity(3, 3, 1)), rows, scale=1).values.tolist() == [0, 0, 0]
+    assert contribute(Anything(3, Sensitivity(3, 3, 1)), rows, scale=10).values.tolist() == [9, -9, 5]
+
+
+def test_the_integer_bound_is_checked_again_after_clipping(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_clipped", lambda _statistic, matrix: matrix)
+    for matrix in (np.array([[5.0, 0.0]]), sp.csr_array(np.array([[5.0, 0.0]]))):
+        with pytest.raises(InternalError, match="exceeds its bound"):
+            contribute(Anything(2, Sensitivity(1, 1, 1)), Rows(matrix, np.array([0])), scale=4)
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "error", "match"),
+    [
+        (Rows(np.ones((2, 3)), np.array([0, 0])), {"max_per_unit": 1}, InternalError, "more than 1 rows"),
+        (Rows(np.ones((1, 4)), np.array([0])), {}, InternalError, "4 columns, not 3"),
+        (Rows(np.full((1, 3), np.nan), np.array([0])), {}, InternalError, "not finite"),
+        (Rows(sp.csr_array(np.full((1, 3), np.inf)), np.array([0])), {}, InternalError, "not finite"),
+        (Rows(np.ones((1, 3)), np.array([0])), {"scale": 2**53}, ConfigurationError, "scale"),
+        (Rows(np.ones((1, 3)), np.array([0])), {"unit_contribution": "max"}, ConfigurationError, "max"),
+    ],
+)
+def test_rows_that_cannot_be_right_are_refused(
+    rows: Rows, options: dict[str, Any], error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        contribute(Anything(3, Sensitivity(3, 2, 1)), rows, **{"scale": 8, **options})
+
+
+def test_a_party_without_rows_contributes_zeros() -> None:
+    for matrix in (np.zeros((0, 3)), sp.csr_array((0, 3))):
+        rows = Rows(matrix, np.zeros(0, dtype=np.int64))
+        assert contribute(Anything(3, Sensitivity(1, 1, 1)), rows, scale=8).values.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("form", sorted(FORMS))
+def test_a_subsample_keeps_whole_units(form: str) -> None:
+    matrix, units = np.eye(5) / 2, np.array([0, 1, 2, 1, 0])
+    kept = Rows(FORMS[form](matrix), units).keep_units(np.array([True, False, True]))
+    assert kept.units.tolist() == [0, 2, 0]
+    values = contribute(Anything(5, Sensitivity(1, 1, 1)), kept, scale=8, unit_contribution="sum", max_per_unit=2)
+    assert values.values.tolist() == [4, 0, 4, 0, 4]
+
+
+def test_rows_are_shown_to_nobody() -> None:
+    rows = Rows(np.full((1, 3), 0.123), np.array([0]))
+    assert "123" not in repr(rows)
+    with pytest.raises(TypeError):
+        pickle.dumps(rows)
+
+
+def test_label_histogram() -> None:
+    records = Records([""] * 5, np.array([0, 2, -1, 2, 7]), np.arange(5))
+    histogram = LabelHistogram(3)
+    values = contribute(histogram, histogram.rows(records, PublicInputs(), {}), scale=256).values
+    assert values.tolist() == [256, 0, 512]
+    assert histogram.sensitivity == Sensitivity(1, 1, 1)
+
+
+def test_length_histogram() -> None:
+    lengths = [0, 1, 4, 5, 9, 10, 25]
+    records = Records([" word\n" * n for n in lengths], np.zeros(7, dtype=np.int64), np.arange(7))
+    histogram = LengthHistogram((1, 5, 10, 20))
+    values = contribute(histogram, histogram.rows(records, PublicInputs(), {}), scale=1).values
+    assert values.tolist() == [3, 2, 2]
+    assert statistics.build("length_histogram", {"edges": [1, 5, 10, 20]}) == histogram
+    assert statistics.parameters(histogram) == {"edges": [1, 5, 10, 20]}
+
+
+@pytest.mark.parametrize("edges", [[3], [1, 1], [5, 2], [-1, 3], [1.0, 2.0], "ab", 7])
+def test_wrong_edges_are_named(edges: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        statistics.build("length_histogram", {"edges": edges})
+
+
+def test_names_are_unique_and_for_dataclasses() -> None:
+    with pytest.raises(InternalError, match="two statistics"):
+        register(LabelHistogram)
+
+    class Plain:
+        name: ClassVar[str] = "plain"
+
+    with pytest.raises(InternalError, match="dataclass"):
+        register(Plain)
