@@ -132,13 +132,14 @@ class Bench:
         found: dict[str, Any] = {"generator_calls": 0, "dropped": 0, "weights": None, "epsilon_spent": None}
         if cell.variant.name == PRIVATE_ONLY:
             texts, labels = self._private_records(task, cell.seed)
+            weights = None
             embeddings = CachedEmbedder(embedder, private).encode(texts)
         else:
-            texts, labels, facts = self._simulated(task, cell.seed)
+            texts, labels, weights, facts = self._simulated(task, cell.seed)
             embeddings = CachedEmbedder(embedder, public).encode(texts)
             found |= facts
         simulated = time.monotonic()
-        scores = self._judged(embeddings, labels, test_embeddings, test.labels or (), cell.seed)
+        scores = self._judged(embeddings, labels, weights, test_embeddings, test.labels or (), cell.seed)
         return found | {
             "method": cell.variant.name,
             "epsilon": None if cell.epsilon is None else f"{cell.epsilon:g}",
@@ -154,7 +155,10 @@ class Bench:
             },
         }
 
-    def _simulated(self, task: Task, seed: int) -> tuple[Sequence[str], Sequence[str], dict[str, Any]]:
+    def _simulated(
+        self, task: Task, seed: int
+    ) -> tuple[Sequence[str], Sequence[str], Sequence[float] | None, dict[str, Any]]:
+        """Texts, labels, the weights a method gave its samples (FuseGen does), and facts of the run."""
         from client import store
         from server.planning import plan_run
         from server.progress import Silent
@@ -180,11 +184,12 @@ class Bench:
             finally:
                 workspace.journal.close()
                 store.close(workspace.parties_path)
-        weights = outcome.records.get("weights")
+        weights, sample_weights = outcome.records.get("weights"), outcome.records.get("sample_weights")
         private_run = bool(run_plan.plan.sums) and math.isfinite(task.privacy.epsilon)
         return (
             [sample.text for sample in outcome.samples],
             [sample.label for sample in outcome.samples],
+            None if not sample_weights else sample_weights[-1][1],
             {
                 "generator_calls": sum(usage.calls for usage in outcome.usage.values()),
                 "dropped": sum(usage.dropped for usage in outcome.usage.values()),
@@ -206,13 +211,14 @@ class Bench:
         self,
         embeddings: npt.NDArray[np.float32],
         labels: Sequence[str],
+        weights: Sequence[float] | None,
         test_embeddings: npt.NDArray[np.float32],
         test_labels: Sequence[str],
         seed: int,
     ) -> dict[str, float | str]:
         from server.evaluation import task_model
 
-        model = task_model.train(embeddings, labels, head=self.head, seed=seed)  # type: ignore[arg-type]
+        model = task_model.train(embeddings, labels, head=self.head, weights=weights, seed=seed)  # type: ignore[arg-type]
         scores = task_model.evaluate(model, test_embeddings, test_labels)
         return {
             "accuracy": scores.accuracy,

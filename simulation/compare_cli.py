@@ -90,8 +90,9 @@ def compared(
     assignments: tuple[str, ...] = (),
     fresh: bool = False,
     insecure_noise_seed: int | None = None,
+    name: str = "comparison",
 ) -> dict[str, Any]:
-    """Runs (or continues) a comparison, writes ``comparison.{md,csv,html}`` into ``out`` and returns the table."""
+    """Runs (or continues) a comparison, writes ``NAME.md``, ``.csv`` and ``.html`` into ``out``, returns the table."""
     from common.table import read_table
     from server import task as tasks
     from server.evaluation.task_model import HEADS
@@ -125,9 +126,9 @@ def compared(
     write_files(
         out,
         {
-            "comparison.md": compare_table.markdown(title, grid, lines, command),
-            "comparison.csv": compare_table.to_csv(lines),
-            "comparison.html": compare_table.page(title, grid, lines, command),
+            f"{name}.md": compare_table.markdown(title, grid, lines, command),
+            f"{name}.csv": compare_table.to_csv(lines),
+            f"{name}.html": compare_table.page(title, grid, lines, command),
         },
     )
     return compare_table.to_json(grid, lines)

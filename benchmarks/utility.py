@@ -1,0 +1,87 @@
+"""Whose synthetic data train the better model: methods at equal epsilon and equal generator calls, on real questions.
+
+A thin caller of ``undersong compare`` over benchmarks/tasks. ``--quick`` is banking_groups with few seeds; the whole is
+three tasks with twenty seeds and takes a night. Interrupted, the same command continues.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from common import entry
+from common.errors import ConfigurationError
+from server import task as tasks
+from server.display import Display
+from simulation.compare_cli import compared
+
+TASKS = Path(__file__).parent / "tasks"
+TESTS = {
+    "banking_groups": "banking_groups/test.jsonl",
+    "movie_reviews": "movie_reviews/test.jsonl",
+    "mts_dialog": "mts_dialog/test1.jsonl",
+}
+METHODS = ["wasp", "undersong", "mixture", "private-only"]
+BASELINES = ["augpe", "pretext", "fusegen"]
+PARTIES, RECORDS = [1, 10], [100, 300]  # the task files' alpha, 1, divides the ten
+
+
+def measure(task: str, data: Path, out: Path, *, quick: bool, jobs: int) -> dict[str, Any]:
+    """The tables of one task: methods over epsilon, and each generator alone (by Aug-PE's vote)."""
+    root = f"data.root={json.dumps(str(data.absolute()))}"
+    alone = [f"single:{generator.name}" for generator in tasks.load(TASKS / f"{task}.toml", [root]).generators]
+    grids = {
+        "methods": (METHODS if quick else METHODS + BASELINES, [1.0, 4.0, 8.0, float("inf")], 3 if quick else 20),
+        "alone": (["wasp", *alone], [4.0] if quick else [1.0, 4.0, 8.0, float("inf")], 2 if quick else 20),
+    }
+    tables = {}
+    with Display(Console(stderr=True)) as display:
+        for name, (methods, epsilons, seeds) in grids.items():
+            tables[name] = compared(
+                TASKS / f"{task}.toml",
+                test=data / TESTS[task],
+                methods=methods,
+                epsilons=epsilons,
+                parties=PARTIES,
+                records=RECORDS,
+                seeds=range(seeds),
+                baseline="wasp",
+                out=out / task,
+                jobs=jobs,
+                assignments=(root,),
+                command="python -m benchmarks.utility" + (" --quick" if quick else ""),
+                progress=display,
+                name=name,
+            )
+    return {"task": task, **tables}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Prints the tables; they stand in --out as well."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.utility", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="banking_groups only, three seeds: below ten minutes")
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder that holds the data sets")
+    parser.add_argument("--out", type=Path, default=Path("runs/utility"), help="where cells and tables are kept")
+    parser.add_argument("--jobs", type=int, default=0, help="worker processes; 0 is one a core")
+    options = parser.parse_args(argv)
+    chosen = ["banking_groups"] if options.quick else list(TESTS)
+    missing = [TESTS[task] for task in chosen if not (options.data / TESTS[task]).exists()]
+    if missing:
+        raise ConfigurationError(f"--data {options.data}: holds no {missing[0]}", "name the folder of the data sets")
+    found = [measure(task, options.data, options.out, quick=options.quick, jobs=options.jobs) for task in chosen]
+    if options.json:
+        print(json.dumps({"quick": options.quick, "tasks": found}))
+        return 0
+    for task in chosen:
+        for path in sorted((options.out / task).glob("*.md")):
+            print(path.read_text(encoding="utf-8"))
+    return 0
+
+
+if __name__ == "__main__":
+    entry.run(main)

@@ -1,0 +1,167 @@
+"""Statistics that judge generators: rows within tight bounds, equal to plain references, and refusals."""
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.embedding import quantise
+from common.errors import ConfigurationError
+from protocol import statistics
+from protocol.statistics import ClassifierVotes, CorrectedVotes, GeneratorVotes, LabelledEmbeddings, PublicInputs
+from protocol.statistics.hubness import GRID, nearest, reach
+
+
+class Records:
+    def __init__(self, embeddings, labels):
+        self.texts = ()
+        self.embeddings = embeddings
+        self.labels = labels
+        self.units = np.arange(len(labels))
+
+    def __len__(self):
+        return len(self.labels)
+
+
+def unit(rng, count, width=12):
+    return quantise(rng.normal(size=(count, width)))
+
+
+def made(seed, records=20, candidates=30, generators=3, labels=3):
+    rng = np.random.default_rng(seed)
+    shown, of = unit(rng, candidates), rng.integers(0, labels, candidates)
+    public = PublicInputs(
+        {"candidates": LabelledEmbeddings(shown, of)},
+        {
+            "reach": reach(shown, of),
+            "authors": rng.integers(0, generators, candidates).astype(np.float64),
+            "classifiers": rng.normal(size=(generators, 13, labels)),
+        },
+    )
+    return Records(unit(rng, records), rng.integers(-1, labels, records)), public
+
+
+def dense(rows):
+    matrix = rows.take(np.arange(len(rows)))
+    return matrix if isinstance(matrix, np.ndarray) else matrix.toarray()
+
+
+def within(matrix, bound):
+    assert (np.abs(matrix).sum(axis=1) <= bound.l1 + 1e-9).all()
+    assert (np.linalg.norm(matrix, axis=1) <= bound.l2 + 1e-9).all()
+    assert (np.abs(matrix).max(axis=1, initial=0) <= bound.linf + 1e-9).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 8), st.integers(2, 6), st.booleans())
+def test_no_row_passes_its_bound(seed, q, generators, hard):
+    records, public = made(seed, generators=generators)
+    for statistic in (
+        CorrectedVotes(q=q, candidates=30, labels=3),
+        GeneratorVotes(q=q, generators=generators, labels=3),
+        GeneratorVotes(q=q, generators=generators),
+        ClassifierVotes(classifiers=generators, labels=3, hard=hard),
+    ):
+        matrix = dense(statistic.rows(records, public, {}))
+        assert matrix.shape == (20, statistic.dimension)
+        within(matrix, statistic.sensitivity)
+
+
+@pytest.mark.parametrize("k", [2, 3, 4, 5, 6, 7])
+def test_the_bound_of_centred_answers_is_reached_and_never_passed(k):
+    answers = np.array(list(product([0.0, 1.0], repeat=k)))
+    centred = answers - answers.mean(axis=1, keepdims=True)
+    bound = ClassifierVotes(classifiers=k, labels=2).sensitivity
+    assert np.linalg.norm(centred, axis=1).max() == pytest.approx(bound.l2, rel=1e-12)
+    assert np.abs(centred).sum(axis=1).max() == pytest.approx(bound.l1, rel=1e-12)
+    assert np.abs(centred).max() == pytest.approx(bound.linf, rel=1e-12)
+    assert bound.l2 <= math.sqrt(k) / 2 + 1e-12
+
+
+def test_classifier_rows_are_the_centred_correct_answers():
+    records, public = made(3)
+    matrix = dense(ClassifierVotes(classifiers=3, labels=3).rows(records, public, {}))
+    heads = public.numbers["classifiers"]
+    for row, embedding, label in zip(matrix, records.embeddings, records.labels, strict=True):
+        right = [float(np.argmax(embedding @ head[:-1] + head[-1]) == label) for head in heads]
+        expected = np.array(right) - np.mean(right) if label >= 0 else np.zeros(3)
+        assert row == pytest.approx(expected)
+
+
+def test_nearest_is_a_plain_sort_of_corrected_similarities():
+    records, public = made(5)
+    given_, correction = public.embeddings["candidates"], public.numbers["reach"]
+    found = nearest(records, public, 4, labelled=True)
+    for row, embedding, label in zip(found, records.embeddings, records.labels, strict=True):
+        members = [i for i in range(30) if given_.labels[i] == label and label >= 0]
+        order = sorted(members, key=lambda i: (-(2 * float(embedding @ given_.values[i]) - correction[i]), i))[:4]
+        assert row.tolist() == order + [-1] * (4 - len(order))
+
+
+def test_reach_is_the_mean_similarity_to_the_nearest_fellows_on_the_grid():
+    rng = np.random.default_rng(1)
+    shown, labels = unit(rng, 25), rng.integers(0, 2, 25)
+    labels[7] = 9  # alone
+    found = reach(shown, labels, neighbours=3)
+    assert found[7] == 0.0
+    for i in range(25):
+        fellows = sorted(
+            (float(shown[i] @ shown[j]) for j in range(25) if j != i and labels[j] == labels[i]), reverse=True
+        )
+        if fellows:
+            assert found[i] == pytest.approx(np.mean(fellows[:3]), abs=1e-6)
+    assert (found * GRID == np.rint(found * GRID)).all()
+
+
+def test_generator_votes_split_one_vote_and_do_not_reward_numbers():
+    rng = np.random.default_rng(2)
+    shown = np.repeat(unit(rng, 1), 12, axis=0)
+    authors = np.array([0.0] * 10 + [1.0] * 2)
+    public = PublicInputs(
+        {"candidates": LabelledEmbeddings(shown, np.zeros(12, dtype=np.int64))},
+        {"reach": np.zeros(12), "authors": authors},
+    )
+    records = Records(unit(rng, 5), np.zeros(5, dtype=np.int64))
+    matrix = dense(GeneratorVotes(q=12, generators=2, labels=1).rows(records, public, {}))
+    assert matrix == pytest.approx(np.full((5, 2), 0.5))
+
+
+def test_a_hub_loses_votes_to_what_is_nearest_for_its_own_sake():
+    # the first candidate lies between all others, so that without the correction it wins every record
+    shown = quantise(np.array([[1, 0, 0], [0.8, 0.6, 0], [0.8, -0.6, 0], [0.8, 0, 0.6]], dtype=np.float64))
+    public = PublicInputs(
+        {"candidates": LabelledEmbeddings(shown, np.zeros(4, dtype=np.int64))},
+        {"reach": reach(shown, np.zeros(4, dtype=np.int64), neighbours=3)},
+    )
+    records = Records(quantise(np.array([[0.94, 0.34, 0.0]])), np.zeros(1, dtype=np.int64))
+    plain = PublicInputs(public.embeddings, {"reach": np.zeros(4)})
+    assert nearest(records, plain, 1, labelled=True)[0, 0] == 0 or nearest(records, public, 1, labelled=True)[0, 0] == 1
+    assert nearest(records, public, 1, labelled=True)[0, 0] == 1
+
+
+def test_what_does_not_fit_is_refused():
+    records, public = made(0)
+    with pytest.raises(ConfigurationError, match="candidates"):
+        CorrectedVotes(q=2, candidates=10, labels=3).rows(records, public, {})
+    with pytest.raises(ConfigurationError, match="authors"):
+        GeneratorVotes(q=2, generators=1, labels=3).rows(records, public, {})
+    with pytest.raises(ConfigurationError, match="classifiers"):
+        ClassifierVotes(classifiers=4, labels=3).rows(records, public, {})
+    with pytest.raises(ConfigurationError, match="correction"):
+        nearest(records, PublicInputs(public.embeddings, {"reach": np.zeros(3)}), 2, labelled=True)
+    with pytest.raises(ConfigurationError, match="at least 2"):
+        ClassifierVotes(classifiers=1, labels=2)
+    with pytest.raises(ConfigurationError, match="hard"):
+        ClassifierVotes(classifiers=2, labels=2, hard=1)
+
+
+def test_they_travel_by_name_and_parameters():
+    for statistic in (
+        CorrectedVotes(q=3, candidates=9, labels=2),
+        GeneratorVotes(q=3, generators=4, labels=2),
+        ClassifierVotes(classifiers=4, labels=2, hard=False),
+    ):
+        assert statistics.build(statistic.name, statistics.parameters(statistic)) == statistic
