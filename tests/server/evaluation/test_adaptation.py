@@ -1,0 +1,94 @@
+"""Deep CORAL brings covariances together where the source says nothing against it; sequences are judged alone."""
+
+import json
+
+import numpy as np
+import pytest
+
+from common.errors import ConfigurationError
+from common.table import Table
+from server.evaluation import evaluate as evaluation
+from server.evaluation.adaptation import WEIGHTS, adapt, covariance_distance
+from server.evaluation.sequences import read_sequences, sequences_of
+from server.evaluation.task_model import evaluate
+
+
+def blobs(count, seed, turn=0.0, noise=0.35):
+    """Two labels on the unit sphere; ``turn`` adds a direction that only this domain varies along."""
+    rng = np.random.default_rng(seed)
+    labels = ["ab"[n % 2] for n in range(count)]
+    x = noise * rng.normal(size=(count, 16))
+    x[:, 0] += np.array([1.0 if label == "a" else -1.0 for label in labels])
+    x[:, 1] += turn * rng.normal(size=count)
+    x = x.astype(np.float32)
+    return x / np.linalg.norm(x, axis=1, keepdims=True), labels
+
+
+def test_covariances_come_closer_and_labels_are_still_told_apart():
+    source, labels = blobs(300, 0)
+    target, truth = blobs(300, 1, turn=1.5)
+    adapted = adapt(source, labels, target, seed=0)
+    assert adapted.weight in WEIGHTS
+    assert adapted.weight > 0
+    assert adapted.distance_after < 0.9 * adapted.distance_before
+    assert adapted.distance_after == pytest.approx(covariance_distance(adapted.head, source, target))
+    assert evaluate(adapted, target, truth).accuracy > 0.8
+    again = adapt(source, labels, target, seed=0)
+    assert np.array_equal(again.head.hidden, adapted.head.hidden)
+
+
+def test_too_little_to_adapt_to_is_refused():
+    source, labels = blobs(60, 0)
+    with pytest.raises(ConfigurationError, match="too few for a covariance"):
+        adapt(source, labels, source[:5])
+    with pytest.raises(ConfigurationError, match="fewer than two labels"):
+        adapt(source, ["a"] * 60, source)
+
+
+def embed(texts):
+    words = ("fever", "cough", "knee", "fall", "today")
+    x = np.array([[1e-3 + text.lower().count(word) for word in words] for text in texts], dtype=np.float32)
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+SEQUENCES = [("lung", ["fever", "cough"]), ("leg", ["knee", "fall"])] * 20
+
+
+def test_sequences_and_the_records_own_are_judged(tmp_path):
+    lines = [json.dumps({"label": label, "terms": terms}) for label, terms in SEQUENCES]
+    (tmp_path / "sequences.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / "synthetic.jsonl").write_text(
+        "".join(
+            json.dumps({"text": f"{terms[0]} today {n}", "label": y}) + "\n" for n, (y, terms) in enumerate(SEQUENCES)
+        )
+    )
+    rows = [("Cough, fever today", "lung"), ("a fall on the KNEE", "leg"), ("nothing", "leg")] * 30
+    for name in ("test", "private"):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"text": t, "label": y}) + "\n" for t, y in rows))
+    report = evaluation.evaluate(
+        tmp_path,
+        test=tmp_path / "test.jsonl",
+        train_private=tmp_path / "private.jsonl",
+        adapt_to=tmp_path / "private.jsonl",
+        sequences=True,
+        embed=embed,
+        head="linear",
+    )
+    found = {each.data: each for each in report.trained}
+    assert found[evaluation.SEQUENCES].rows == 40
+    assert found[evaluation.SEQUENCES].scores.recall.max() == 1.0
+    assert found[evaluation.OWN_SEQUENCES].rows == 60  # a record without any of the terms has no sequence
+    assert any("adapted to 90 unlabelled texts" in data for data in found)
+
+
+def test_own_sequences_hold_the_terms_in_the_order_of_the_text():
+    sequences = Table(("fever, chest pain", "knee, fall"), ("a", "b"), None)
+    table = Table(("Chest  PAIN then fever and a knee", "none"), ("a", "b"), None)
+    own = sequences_of(table, sequences)
+    assert own.texts == ("chest pain, fever",)  # no longer than the run's sequences
+    assert own.labels == ("a",)
+
+
+def test_a_run_without_sequences_is_refused_by_name(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"sequences\.jsonl"):
+        read_sequences(tmp_path)
