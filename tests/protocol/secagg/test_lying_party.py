@@ -218,7 +218,7 @@ def test_corrupted_share_is_refused_by_its_holder_who_names_the_dealer() -> None
 
 
 def _false_shares(parameters: SumParameters, transcript: bytes, kind: str) -> bytes:
-    """The liar's shares of another secret than the advertised one, well sealed and well hashed."""
+    """The liar's shares of another secret than it advertised: well sealed and, but for kind "hash", well hashed."""
     me = parameters.index(LIAR)
     secrets = {**secrets_of(parameters, LIAR), kind: bytes(range(32))}
     points = range(1, parameters.size + 1)
@@ -227,7 +227,7 @@ def _false_shares(parameters: SumParameters, transcript: bytes, kind: str) -> by
     channel, hasher = keys.Agreement(secrets["channel"]), keys.ShareHasher(transcript)
     shares = wire.Shares()
     for holder, name in enumerate(names_of(parameters.size)):
-        public = hasher.both(me, holder, one[holder + 1], two[holder + 1])
+        public = bytes(64) if kind == "hash" else hasher.both(me, holder, one[holder + 1], two[holder + 1])
         shares.hashes += public
         if holder != me:
             shared = channel.shared(name, keys.public_key(secrets_of(parameters, name)["channel"]))
@@ -253,6 +253,24 @@ def test_false_dealing_is_laid_at_the_dealers_door(kind: str, words: str) -> Non
     with pytest.raises(SumAborted, match=f"the {words} of {LIAR} does not match its advert") as caught:
         drive(parameters, parties, drop, refusals={}, bend_reply=lie)
     assert caught.value.culprits == (LIAR,)
+
+
+def test_shares_that_differ_from_their_hashes_are_refused_by_their_holders() -> None:
+    """Sealed with the false hashes, so they open: else a holder could later be blamed for its dealer's lie."""
+    parameters = _sum()
+    parties = open_parties(parameters)
+    refusals: dict[str, UndersongError] = {}
+
+    def lie(name: str, reply: wire.Reply) -> None:
+        if name == LIAR and reply.stage == Stage.SHARE:
+            reply.body = _false_shares(parameters, parties[LIAR]._state.transcript, "hash")
+            resign(parameters, reply)
+
+    with pytest.raises(SumAborted):
+        drive(parameters, parties, refusals=refusals, bend_reply=lie)
+    assert set(refusals) == set(names_of(10)) - {LIAR}
+    for refusal in refusals.values():
+        assert f"{LIAR}: dealt shares that differ from their public hashes" in str(refusal)
 
 
 # --- vectors --------------------------------------------------------------------------------------------------------
