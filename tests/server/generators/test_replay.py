@@ -135,6 +135,8 @@ def test_a_wanted_length_is_kept_near(tmp_path: Path) -> None:
     ]
     drawn = texts(replay(tmp_path, rows), [request(seed, kind="metadata", words=21) for seed in range(25)])
     assert sum(len(text.split()) == 21 for text in drawn) >= 23
+    both = [request(seed, kind="metadata", words=21, terms=("w",)) for seed in range(25)]
+    assert sum(len(text.split()) == 21 for text in texts(replay(tmp_path, rows), both)) >= 20
 
 
 def test_an_unnamed_class_draws_from_all(tmp_path: Path) -> None:
