@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Literal
 
 from client import datasets, enrolment, keys, policy
+from client.connection import secure_channel
 from client.enrolment import Coordinator
 from client.state import Home, read_json
 from common.errors import ConfigurationError, UndersongError
 
 Grade = Literal["ok", "warning", "problem"]
+HEALTH = "/grpc.health.v1.Health/Check"
 CONNECT_S = 8.0
 SMALLEST_FREE_BYTES = 2**30
 EXPIRY_WARNING_DAYS = 14
@@ -171,20 +173,52 @@ def _network(home: Home, now: float) -> Iterator[Finding]:
         return
     for address in coordinator.addresses:
         host, _, port = address.rpartition(":")
-        host = host.strip("[]")
-        try:
-            found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
-        except OSError as error:
+        answer = _health(home, coordinator, address)
+        if answer is None:
+            yield Finding(f"coordinator {address}", "ok", "answers; TLS 1.3, both certificates are good")
+        elif answer:
             yield Finding(
-                f"name {host}",
+                f"coordinator {address}",
                 "problem",
-                f"has no address: {error.strerror}",
-                "check the name with the operator, and this machine's DNS",
+                answer,
+                "ask the operator whether this party was revoked, and for a new invitation if so",
             )
-            continue
-        yield Finding(f"name {host}", "ok", str(found[0][4][0]))
-        yield from _dial(home, coordinator, host, int(port))
+        else:
+            yield from _why_not(home, coordinator, host.strip("[]"), int(port))
     yield _clock(home)
+
+
+def _health(home: Home, coordinator: Coordinator, address: str) -> str | None:
+    """None where the coordinator answers, its words where it refuses this party, "" where nothing comes."""
+    import grpc
+
+    try:
+        credential = keys.credential(home)
+    except UndersongError:
+        return ""
+    with secure_channel(address, coordinator, credential) as channel:
+        try:
+            channel.unary_unary(HEALTH)(b"", timeout=CONNECT_S)
+        except grpc.RpcError as error:
+            if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
+                return str(error.details())[:300]
+            return None if error.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND) else ""
+    return None
+
+
+def _why_not(home: Home, coordinator: Coordinator, host: str, port: int) -> Iterator[Finding]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        yield Finding(
+            f"name {host}",
+            "problem",
+            f"has no address: {error.strerror}",
+            "check the name with the operator, and this machine's DNS",
+        )
+        return
+    yield Finding(f"name {host}", "ok", str(found[0][4][0]))
+    yield from _dial(home, coordinator, host, port)
 
 
 def _dial(home: Home, coordinator: Coordinator, host: str, port: int) -> Iterator[Finding]:
@@ -217,7 +251,12 @@ def _tls(home: Home, coordinator: Coordinator, host: str, raw: socket.socket) ->
             # A server that refuses our certificate says so after its own handshake: listen for it a moment.
             with contextlib.suppress(TimeoutError):
                 wrapped.recv(1)
-            return Finding(f"TLS {host}", "ok", f"{wrapped.version()}, the coordinator's certificate is good")
+            return Finding(
+                f"TLS {host}",
+                "problem",
+                f"{wrapped.version()} is agreed on, but no Undersong coordinator answers",
+                "a proxy stands between and does not pass HTTP/2, or another program listens there",
+            )
     except UndersongError as error:
         return Finding(f"TLS {host}", "problem", error.problem, error.remedy)
     except ssl.SSLCertVerificationError as error:

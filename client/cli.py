@@ -126,6 +126,10 @@ def check(
     as_json: AsJson = False,
 ) -> int:
     """Looks at everything that may stand in the way; each problem with its cause and remedy. Exit code 2 if any."""
+    from common import tls
+
+    if "grpc" not in sys.modules:
+        tls.only_tls_1_3()
     from client.checks import check as look
 
     opened = Home(home_of(home))

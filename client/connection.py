@@ -60,6 +60,28 @@ class _State:
     changed: threading.Condition = field(default_factory=threading.Condition)
 
 
+def secure_channel(address: str, coordinator: Coordinator, credential: Credential, *, use_proxy: bool = True) -> Any:
+    """A gRPC channel with mutual TLS to one address of the coordinator. Nothing is dialled before it is used."""
+    import grpc
+
+    options: list[tuple[str, Any]] = [
+        ("grpc.max_receive_message_length", framing.MAX_FRAME_BYTES),
+        ("grpc.max_send_message_length", framing.MAX_FRAME_BYTES),
+        ("grpc.enable_http_proxy", int(use_proxy)),
+        ("grpc.enable_retries", 0),
+        ("grpc.initial_reconnect_backoff_ms", 1000),
+        ("grpc.use_local_subchannel_pool", 1),  # a new stream must not inherit an old one's certificate
+    ]
+    if coordinator.server_name:
+        options.append(("grpc.ssl_target_name_override", coordinator.server_name))
+    credentials = grpc.ssl_channel_credentials(
+        root_certificates=coordinator.ca_certificate.encode("ascii"),
+        private_key=credential.key,
+        certificate_chain=credential.certificates,
+    )
+    return grpc.secure_channel(address, credentials, options)
+
+
 class Connection:
     """One stream. ``open`` dials; ``ended`` says when and why it is over.
 
@@ -81,30 +103,13 @@ class Connection:
         listener: Listener,
         use_proxy: bool = True,
     ) -> None:
-        import grpc
-
         self.address = address
         self._listener = listener
         self._reassembler = reassembler
         self._state = _State()
         self._queue: queue.SimpleQueue[Frames | None] = queue.SimpleQueue()
         self._pings = 0
-        options: list[tuple[str, Any]] = [
-            ("grpc.max_receive_message_length", framing.MAX_FRAME_BYTES),
-            ("grpc.max_send_message_length", framing.MAX_FRAME_BYTES),
-            ("grpc.enable_http_proxy", int(use_proxy)),
-            ("grpc.enable_retries", 0),
-            ("grpc.initial_reconnect_backoff_ms", 1000),
-            ("grpc.use_local_subchannel_pool", 1),  # a new stream must not inherit an old one's certificate
-        ]
-        if coordinator.server_name:
-            options.append(("grpc.ssl_target_name_override", coordinator.server_name))
-        credentials = grpc.ssl_channel_credentials(
-            root_certificates=coordinator.ca_certificate.encode("ascii"),
-            private_key=credential.key,
-            certificate_chain=credential.certificates,
-        )
-        self._channel = grpc.secure_channel(address, credentials, options)
+        self._channel = secure_channel(address, coordinator, credential, use_proxy=use_proxy)
         connect = self._channel.stream_stream(framing.METHOD)
         self._queue.put([wire.FromParty(hello=hello)])
         reassembler.new_stream()

@@ -89,6 +89,7 @@ class Daemon:
         assembled.embeddings.show = self.progress
         self._status_at = 0.0
         self._renewal_asked = 0.0
+        self._embedding_told: int | None = None  # how many records, while a computation goes on
         self._decisions: dict[str, str] = {}
         self._decisions_seen = 0
 
@@ -98,10 +99,12 @@ class Daemon:
 
     def progress(self, done: int, total: int) -> None:
         """The embedding's progress, for the status and the log; local only."""
-        previous = self._facts.get("embedded")
-        self._facts["embedded"] = [done, total]
-        if previous is None or done == total or done - previous[0] >= max(1, total // 20):
-            log.info("embedded %d of %d records", done, total)
+        told = self._embedding_told
+        if done < total or told is not None:
+            self._facts["embedded"] = [done, total]
+            if told is None or done == total or done - told >= max(1, total // 20):
+                log.info("embedded %d of %d records", done, total)
+                self._embedding_told = done if done < total else None
         self._say()
 
     def run(self) -> None:

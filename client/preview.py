@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from typing import Any
 
 from client.guard import Policy, review
@@ -103,9 +102,10 @@ def words(value: dict[str, Any]) -> list[str]:
     ]
     for release in value["releases"]:
         times = f"{release['releases']} times " if release["releases"] > 1 else ""
+        low, high = min(release["numbers"]), max(release["numbers"])
         lines.append(
-            f"  - {times}{release['statistic']}: {release['meaning']}; {release['numbers']:,} numbers"
-            f"{' each' if release['releases'] > 1 else ''}, with noise of standard deviation {release['sigma']:.3g}"
+            f"  - {times}{release['statistic']}: {release['meaning']}; {low:,}{f' to {high:,}' if high > low else ''}"
+            f" numbers{' each' if times else ''}, with noise of standard deviation {release['sigma']:.3g}"
             f" where one {privacy['unit']} changes the whole by at most {release['l2_sensitivity']:.3g}."
         )
     lines += [
@@ -142,20 +142,22 @@ def words(value: dict[str, Any]) -> list[str]:
 
 
 def _releases(manifest: Manifest) -> list[dict[str, Any]]:
-    groups: Counter[tuple[Any, ...]] = Counter()
+    """Sums of one statistic with the same noise, together."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
     for planned in manifest.plan.sums:
-        groups[(planned.statistic, planned.dimension, planned.sigma, planned.l2, planned.law)] += 1
+        key = (planned.statistic, planned.sigma, planned.l2, planned.law)
+        groups.setdefault(key, []).append(planned.dimension)
     return [
         {
             "statistic": statistic,
             "meaning": WORDS.get(statistic, "a sum of bounded numbers computed from your records"),
-            "releases": count,
-            "numbers": dimension,
+            "releases": len(dimensions),
+            "numbers": dimensions,
             "sigma": sigma,
             "l2_sensitivity": l2,
             "law": law,
         }
-        for (statistic, dimension, sigma, l2, law), count in groups.items()
+        for (statistic, sigma, l2, law), dimensions in groups.items()
     ]
 
 
