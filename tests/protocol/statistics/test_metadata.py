@@ -1,4 +1,4 @@
-"""Metadata histograms and embedding sums: what a record counts for, and that no record counts for more than its bound."""
+"""Metadata histograms and embedding sums: what a record counts for, and that none counts for more than its bound."""
 
 import math
 

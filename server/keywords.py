@@ -1,0 +1,67 @@
+"""Subclass keywords of each label from a generator's answers: lists that it wrote, or the telling words of texts."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+LONGEST_WORDS = 4  # of a keyword
+FEWEST_ITEMS = 3  # an answer with fewer is a text, not a list
+SHORTEST_LETTERS = 4  # of a telling word; "the" and "is" tell nothing
+
+_BETWEEN = re.compile(r"[,;\n]+")
+_NUMBERING = re.compile(r"^\s*(?:\(?\d{1,3}[.)]|[-*•–])\s*")
+_WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
+
+
+def keywords(answers: Sequence[Sequence[str]], most: int) -> list[list[str]]:
+    """At most ``most`` different keywords of each label, from what was answered for it.
+
+    A language model answers with a list. The embedded generators know no instructions and answer with texts of the
+    label: there the words are taken that are frequent in its texts and rare in the others' (tf-idf over labels).
+
+    >>> keywords([["card lost, card stolen, PIN blocked"], ["my transfer is late", "a late transfer"]], 2)
+    [['card lost', 'card stolen'], ['late', 'transfer']]
+    """
+    texts: list[list[str]] = []
+    listed: list[list[str]] = []
+    for given in answers:
+        texts.append([])
+        listed.append([])
+        for answer in given:
+            items = _items(answer)
+            if items:
+                listed[-1] += items
+            else:
+                texts[-1].append(answer)
+    return [_different([*items, *words], most) for items, words in zip(listed, _telling(texts, most), strict=True)]
+
+
+def _items(answer: str) -> list[str]:
+    items = [_NUMBERING.sub("", item).strip(" .\"'`*") for item in _BETWEEN.split(answer)]
+    items = [item for item in items if item]
+    short = all(len(item.split()) <= LONGEST_WORDS for item in items)
+    return items if short and len(items) >= FEWEST_ITEMS else []
+
+
+def _telling(texts: Sequence[Sequence[str]], most: int) -> list[list[str]]:
+    counted = [Counter(word for text in own for word in set(_words(text))) for own in texts]
+    labels_with = Counter(word for counts in counted for word in counts)
+
+    def rank(counts: Counter[str], word: str) -> tuple[float, str]:
+        return -counts[word] * math.log((1 + len(texts)) / labels_with[word]), word
+
+    return [sorted(counts, key=lambda word, counts=counts: rank(counts, word))[:most] for counts in counted]  # type: ignore[misc]
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in _WORD.findall(text.casefold()) if len(word) >= SHORTEST_LETTERS]
+
+
+def _different(items: Sequence[str], most: int) -> list[str]:
+    found: dict[str, str] = {}
+    for item in items:
+        found.setdefault(item.casefold(), item)
+    return list(found.values())[:most]

@@ -1,0 +1,119 @@
+"""What DPGA-TextSyn does with noisy label, length and keyword counts: everything here is post-processing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Float64 = npt.NDArray[np.float64]
+Int = npt.NDArray[np.int64]
+
+# Words; each bin is at most half as wide again as the one before, so that a range found by them fits tightly.
+RANGE_EDGES = (
+    *(0, 1, 2, 3, 4, 6, 8, 11, 15, 20, 26, 34, 44, 57, 74, 96, 125, 162, 211, 274, 356, 463, 602, 783, 1018),
+    *(1323, 1720, 2236, 2907, 3779, 4913),
+)
+RANGE_TAIL = 0.005  # share of the records that may lie beyond either end of the range
+RANGE_DEVIATIONS = 3.0  # of its noise, which a tail has to exceed to be believed
+
+
+def shares(counts: Float64) -> Float64:
+    """Probabilities from noisy counts: the nearest counts that are not negative and have the same total.
+
+    All counts are lowered by one amount and clipped at zero. Clipping alone would add 0.4 sigma to every empty bin,
+    which drowns the few full ones of a long histogram. Without a positive total the shares are equal.
+
+    >>> shares(np.array([6.0, 3.0, -1.0])).tolist()
+    [0.6875, 0.3125, 0.0]
+    """
+    total = float(counts.sum())
+    if not total > 0.0:
+        return np.full(len(counts), 1.0 / len(counts))
+    falling = np.sort(counts)[::-1]
+    excess = (np.cumsum(falling) - total) / np.arange(1, len(counts) + 1)
+    kept = int(np.flatnonzero(falling > excess)[-1])
+    lowered = np.maximum(counts - excess[kept], 0.0)
+    result: Float64 = lowered / lowered.sum()
+    return result
+
+
+def length_range(counts: Float64, sigma: float, edges: Sequence[int] = RANGE_EDGES) -> tuple[int, int]:
+    """Shortest and longest length (words) that more than a few records have, by tail sums of one noisy histogram.
+
+    A true sparse vector search would need that nothing but its answers leaves the parties; several parties' noisy
+    counts do leave them, so the whole histogram is charged and searched for free (PRIVACY.md).
+
+    Args:
+        counts: noisy counts between ``edges``, float64 [len(edges) - 1]; ``sigma`` is their noise.
+
+    Returns:
+        The edges around the bins whose tails stand out; the whole range where none does.
+    """
+    floor = RANGE_TAIL * max(float(counts.sum()), 0.0)
+
+    def beyond(tails: Float64) -> int:
+        """How many bins at the start of ``tails`` hold next to nothing."""
+        limits = np.maximum(floor, RANGE_DEVIATIONS * sigma * np.sqrt(np.arange(1, len(tails) + 1)))
+        found = np.flatnonzero(np.cumsum(tails) > limits)
+        return int(found[0]) if len(found) else 0
+
+    first, last = beyond(counts), len(counts) - beyond(counts[::-1])
+    return (edges[first], edges[last]) if first < last else (edges[0], edges[-1])
+
+
+def length_edges(shortest: int, longest: int, bins: int) -> Float64:
+    """At most ``bins`` bins of whole numbers of words from ``shortest`` to below ``longest``: float64 [<= bins + 1]."""
+    return np.unique(np.rint(np.linspace(shortest, longest, min(bins, longest - shortest) + 1)))
+
+
+def softmax_by_label(votes: Float64, label_of: Int, labels: int) -> list[Float64]:
+    """For each label the softmax of its keywords' noisy shares of its votes (Sun et al. 2025); empty without keywords.
+
+    Args:
+        votes: noisy votes, float64 [K]; ``label_of``: each keyword's label, int64 [K].
+    """
+    found = []
+    for label in range(labels):
+        mine = votes[label_of == label]
+        share = np.exp(shares(mine)) if len(mine) else mine
+        found.append(share / share.sum() if len(mine) else share)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Metadata:
+    """What is believed of the private records, from noisy sums alone.
+
+    Attributes:
+        records: noisy number of records (with a label, where there are labels).
+        labels: share of each label, float64 [L].
+        edges, lengths: bins of the number of words and their shares; None where lengths are not used.
+        keywords: the keywords of each label, and ``keyword_shares`` their probabilities; empty where not used.
+    """
+
+    records: float
+    labels: Float64
+    edges: Float64 | None
+    lengths: Float64 | None
+    keywords: tuple[tuple[str, ...], ...]
+    keyword_shares: tuple[Float64, ...]
+
+    def draw_labels(self, count: int, rng: np.random.Generator) -> Int:
+        """int64 [count]."""
+        return rng.choice(len(self.labels), size=count, p=self.labels)
+
+    def draw_words(self, rng: np.random.Generator) -> int | None:
+        """A wanted length in words: a bin by its share, uniform within it."""
+        if self.edges is None or self.lengths is None:
+            return None
+        bin_ = int(rng.choice(len(self.lengths), p=self.lengths))
+        return max(1, int(rng.integers(int(self.edges[bin_]), int(self.edges[bin_ + 1]))))
+
+    def draw_terms(self, label: int, rng: np.random.Generator) -> tuple[str, ...]:
+        """One keyword of the label, or none."""
+        if not self.keywords or not self.keywords[label]:
+            return ()
+        return (self.keywords[label][int(rng.choice(len(self.keywords[label]), p=self.keyword_shares[label]))],)

@@ -1,0 +1,223 @@
+"""DPGA-TextSyn: its figures are the contract's, a run spends exactly its plan, every component can be left out."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from common.errors import ConfigurationError
+from common.privacy import accounting
+from protocol.plan import Privacy, Quorum, plan_sums
+from server import methods
+from server import task as tasks
+from server.methods import dpga
+from server.planning import plan_run, to_json
+from server.pool import Sample
+from server.run import Setting
+from tests.doubles.bench import run_method
+
+DELTA = 1.31818e-5  # 1 / (N ln N), N = 8396
+QUORUM = Quorum(parties=5, threshold=4, tolerated_dropouts=1, colluders=1)
+PAPER = {1.0: (17.566, 13.406), 2.0: (9.389, 7.454), 4.0: (5.079, 4.222)}
+
+
+def setting(epsilon=1.0, labels=("a", "b")):
+    return Setting(labels, ("one",), privacy=Privacy(epsilon, DELTA))
+
+
+def planned(options, epsilon=1.0):
+    return plan_sums(dpga.plan(options, setting(epsilon)), Privacy(epsilon, DELTA), QUORUM)
+
+
+@pytest.mark.parametrize("epsilon", [1.0, *(pytest.param(epsilon, marks=pytest.mark.slow) for epsilon in (2.0, 4.0))])
+def test_paper_accounting_gives_the_contract_s_figures_and_the_default_needs_less_noise(epsilon):
+    divided, jointly = PAPER[epsilon]
+    paper = dpga.Options(accounting="paper")
+    plan = planned(paper, epsilon)
+    assert plan["votes/1"].sigma == pytest.approx(divided, rel=0.005)
+    assert plan["metadata/label"].sigma == pytest.approx(math.sqrt(2) * 10 / epsilon)
+    assert plan["length range"].sigma == pytest.approx(math.sqrt(2) * 5 / epsilon)
+    plan.verify()  # never more than it declares, and less by what its division wastes
+    figures = dpga.paper_figures(paper, plan)
+    assert figures["sigma"] == pytest.approx(divided, rel=0.005)
+    assert figures["sigma_composed_jointly"] == pytest.approx(jointly, rel=0.005)
+    assert figures["epsilon_really_spent"] < 0.95 * epsilon
+
+    default = planned(dpga.Options(), epsilon)
+    assert {one.name.partition("/")[0] for one in default.sums} == {"length range", "metadata", "similarity", "votes"}
+    assert default["votes/10"].sigma <= jointly
+    assert default.epsilon() == pytest.approx(epsilon, rel=1e-5)
+    default.verify()
+
+
+def test_the_paper_s_mechanisms_with_the_joint_noise_spend_one():
+    votes = accounting.Gaussian(13.406, 0.8, 10)
+    mechanisms = [accounting.Pure(0.1, 2), accounting.Laplace(10.0, 3), votes]
+    assert accounting.epsilon(mechanisms, DELTA) == pytest.approx(1.0, abs=0.005)
+    discrete = [accounting.Pure(0.1, 2), accounting.DiscreteLaplace(0.1, count=3), votes]
+    assert accounting.epsilon(discrete, DELTA) == pytest.approx(1.004, abs=0.005)
+
+
+def test_what_is_switched_off_is_not_in_the_plan():
+    def names(**changes):
+        return {one.name.partition("/")[0] for one in dpga.plan(dpga.Options(**changes), setting())}
+
+    assert names(length=False) == {"metadata", "similarity", "votes"}
+    assert names(suppression=False) == names(similarity=0.4) == {"length range", "metadata", "votes"}
+    bare = dpga.plan(dpga.Options(length=False, keywords=False, suppression=False), setting())
+    assert bare[0].statistic.sensitivity.l2 == 1.0
+    three = dpga.plan(dpga.Options(), setting())[1].statistic.sensitivity
+    assert (three.l1, three.l2, three.linf) == (3.0, math.sqrt(3), 1.0)
+
+
+def test_calls_stay_within_samples():
+    for calls in (500, 5000, 90_000):
+        options = dpga.Options(samples=calls)
+        assert 0.95 * calls - 20 < dpga.generator_calls(options, setting()) <= calls
+        sizes = options.sizes(setting())
+        assert sizes.elite == pytest.approx(sizes.population / 5, abs=1)
+    assert dpga.generator_calls(dpga.Options(keywords=False), setting()) == 90_000
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"elite": 10_000}, "smaller"), ({"rewrite": 0, "fill_in": 0, "cross": 0, "generate": 0}, "switch one on")],
+)
+def test_options_that_cannot_work_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        dpga.Options(**changes)
+
+
+def test_paper_accounting_needs_the_promise():
+    with pytest.raises(ConfigurationError, match="epsilon"):
+        dpga.plan(dpga.Options(accounting="paper"), Setting(("a",), ("one",)))
+
+
+TASK = """
+[task]
+name = "tiny"
+description = "a note"
+labels = {labels}
+[data]
+path = "private.jsonl"
+{label}
+[privacy]
+epsilon = {epsilon}
+delta = 1e-5
+[federation]
+parties = 1
+[method]
+name = "dpga"
+population = 40
+elite = 8
+rounds = 3
+keywords_per_label = 3
+length_bins = 5
+embedding_size = 48
+[[generators]]
+name = "one"
+kind = "ngram"
+corpus = "pool.jsonl"
+[[generators]]
+name = "two"
+kind = "ngram"
+corpus = "pool.jsonl"
+"""
+
+
+@pytest.fixture
+def task_file(tmp_path):
+    rng = np.random.default_rng(0)
+    words = {
+        "a": ["card", "pin", "cash", "lost", "stolen", "blocked", "machine"],
+        "b": ["rate", "euro", "transfer", "fee", "late", "bank"],
+    }
+    rows = [
+        {"text": " ".join(rng.choice(words[label], rng.integers(3, 9))), "label": label}
+        for label in "aaab"
+        for _ in range(50)
+    ]
+    for name in ("private.jsonl", "pool.jsonl"):
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def write(epsilon="inf", labels='["a", "b"]', label='label = "label"'):
+        (tmp_path / "task.toml").write_text(TASK.format(epsilon=epsilon, labels=labels, label=label))
+        return tmp_path / "task.toml"
+
+    return write
+
+
+@pytest.mark.parametrize("changes", [(), ("method.accounting=paper",), ("method.suppression=false",)])
+def test_a_run_asks_for_exactly_its_plan_and_orders_what_it_said(task_file, changes):
+    task = tasks.load(task_file(), changes)
+    run_plan = plan_run(task)
+    samples, run = run_method(task, run_plan, seed=1)
+    assert sorted(run.asked) == sorted(one.name for one in run_plan.plan.sums)
+    assert run.ordered <= run_plan.generator_calls
+    assert len(samples) <= 40
+    assert len({sample.text for sample in samples}) == len(samples)
+    carried = {sample.round for sample in samples}
+    assert 3 in carried  # offspring of the last round
+    assert len(carried) > 1  # beside an elite carried over unchanged
+
+
+def test_without_noise_metadata_is_the_records_own(task_file):
+    task = tasks.load(task_file())
+    _, run = run_method(task, plan_run(task), seed=1)
+    assert run.records["label shares"][0][1] == pytest.approx([0.75, 0.25])
+    edges, lengths = run.records["length shares"][0][1]
+    assert edges[0] <= 3
+    assert edges[-1] >= 8
+    assert sum(lengths) == pytest.approx(1.0)
+    words = dict(run.records["keywords"][0][1])
+    assert set(words["a"]) <= {"card", "cash", "lost", "stolen", "blocked", "machine"}
+    tau = dict(run.records["tau"])
+    assert tau[0]["believed"]
+    assert tau[1] >= tau[0]["estimate"] - 1e-9
+    fresh = [sample for sample in run.pool.samples if sample.kind == "metadata" and sample.round == 0]
+    assert sum(sample.label == "a" for sample in fresh) / len(fresh) == pytest.approx(0.75, abs=0.25)
+
+
+def test_too_few_records_for_the_noise_fall_back_to_the_stated_similarity(task_file):
+    task = tasks.load(task_file("0.5"), ("method.fallback_similarity=0.123", "method.rounds=1"))
+    _, run = run_method(task, plan_run(task), seed=1)
+    tau = dict(run.records["tau"])
+    assert not tau[0]["believed"]
+    assert (tau[1] - 0.123) / 0.01 == pytest.approx(round((tau[1] - 0.123) / 0.01), abs=1e-6)
+
+
+def test_a_task_without_labels_has_one_class(task_file):
+    task = tasks.load(task_file(labels="[]", label=""), ("method.rounds=1",))
+    run_plan = plan_run(task)
+    assert run_plan.plan["metadata"].dimension == 1 + 5 + 3
+
+
+@pytest.mark.parametrize("off", ["rewrite", "fill_in", "cross", "generate"])
+def test_an_operator_that_is_switched_off_writes_nothing(task_file, off):
+    task = tasks.load(task_file(), (f"method.{off}=0", "method.rounds=1"))
+    _, run = run_method(task, plan_run(task), seed=1)
+    kinds = {"rewrite": "paraphrase", "fill_in": "fill_in", "cross": "cross", "generate": "metadata"}
+    written = {sample.kind for sample in run.pool.samples if sample.round == 1}
+    assert written == {kind for name, kind in kinds.items() if name != off}
+
+
+def test_crossed_parents_share_their_label_and_a_lonely_one_is_rewritten(task_file):
+    task = tasks.load(task_file(), ("method.rewrite=0", "method.fill_in=0", "method.generate=0"))
+    run_plan = plan_run(task)
+    _, run = run_method(task, run_plan, seed=1)
+    elite = [Sample(f"text {n}", "a" if n < 3 else "b", "one", 0, "metadata") for n in range(4)]
+    metadata = dpga.Metadata(4.0, np.array([0.5, 0.5]), None, None, (), ())
+    orders = dpga._expansion(task.options, run, 9, elite, metadata, 12)
+    assert {order.kind for order in orders} == {"cross", "paraphrase"}
+    for order in orders:
+        assert order.kind == ("cross" if order.label == "a" else "paraphrase")
+        assert len(set(order.parents)) == len(order.parents)
+        assert set(order.parents) <= {sample.text for sample in elite if sample.label == order.label}
+
+
+def test_the_plan_command_shows_the_paper_beside_it(task_file):
+    task = tasks.load(task_file("2.0"), ("method.rounds=1",))
+    figures = to_json(plan_run(task))
+    assert figures["paper"]["sigma"] > [query["sigma"] for query in figures["queries"]][-1]
+    assert methods.load("dpga") is dpga
