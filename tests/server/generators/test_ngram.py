@@ -193,6 +193,11 @@ def test_length_is_steered(tmp_path: Path, words: int) -> None:
     assert max(lengths) <= 1.25 * words + 3
 
 
+def test_a_text_ends_at_the_first_sentence_end_from_the_wanted_length_on(tmp_path: Path) -> None:
+    rows = [{"text": "Alpha beta gamma. " * 40, "label": "cardiac"}]
+    assert {len(text.split()) for text in ask(ngram(tmp_path, rows), 20, words=20)} == {21}
+
+
 def test_without_a_wanted_length_it_is_the_corpus_own(tmp_path: Path) -> None:
     lengths = [len(text.split()) for text in ask(ngram(tmp_path), 300)]
     own = [len(row["text"].split()) for row in corpus() if row["label"] == "cardiac"]
@@ -207,6 +212,8 @@ def test_terms_are_woven_in(tmp_path: Path) -> None:
             assert all(term.lower() in text.lower() for term in terms)
             assert len(text.split()) < 32
     assert share(ask(generator, 200, kind="keyphrases", terms=("Troponin T",), words=4), "troponin t") == 1.0
+    plain = ngram(tmp_path, [{"text": "fever", "label": "cardiac"}, {"text": "cough", "label": "cardiac"}])
+    assert share(ask(plain, 50, kind="keyphrases", terms=("Troponin", "ECG"), words=3), "troponin") == 1.0
     after = ask(generator, 60, kind="keyphrases", terms=("lunch",))
     assert share(after, "after lunch") > 0.5  # where the corpus has a word before it, there it goes
 
