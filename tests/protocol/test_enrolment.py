@@ -1,0 +1,252 @@
+"""The three files that make a hospital a party: each opens only as what it is, for whom it is, unchanged."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.canonical import canonical_json, tagged_hash
+from common.errors import ConfigurationError
+from protocol import enrolment
+from protocol.enrolment import EnrolmentRequest, Grant, Package, new_tls_key, same_fingerprint
+from tests.doubles.authority import Authority, name
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return Authority()
+
+
+@pytest.fixture(scope="module")
+def keys():
+    return new_tls_key(), Ed25519PrivateKey.generate()
+
+
+def resigned(data: bytes, key: Ed25519PrivateKey, **changes) -> bytes:
+    """The same file with other values, honestly signed by ``key``."""
+    value = json.loads(data)
+    body = {**value["body"], **changes}
+    body = {field: item for field, item in body.items() if item is not None}
+    signature = key.sign(tagged_hash(value["kind"], canonical_json(body))).hex()
+    return canonical_json({**value, "body": body, "signature": signature})
+
+
+def test_a_hospital_joins(authority: Authority, keys) -> None:
+    tls_key, identity = keys
+    package = Package.parse(authority.package_bytes("alpha", "undersong.org:7443", "[::1]:7443"))
+    assert package.addresses == ("undersong.org:7443", "[::1]:7443")
+    package.check_fresh(0.0)
+    request = EnrolmentRequest.parse(EnrolmentRequest.make("alpha", tls_key, identity, package.token).sign(identity))
+    request.check_token(package.token)
+    grant = Grant.parse(
+        authority.grant(request), signing_key=package.signing_key, ca_certificate=package.ca_certificate
+    )
+    grant.check_mine("alpha", tls_key.public_key(), identity.public_key().public_bytes_raw())
+    assert enrolment.common_name(enrolment.certificate(grant.certificate, "it")) == "alpha"
+
+
+def test_a_fingerprint_is_what_people_type(authority: Authority) -> None:
+    package = authority.package("alpha")
+    shown = package.fingerprint
+    assert len(shown.split("-")) == 8
+    assert same_fingerprint(shown.upper().replace("-", " "), shown)
+    assert not same_fingerprint(shown[:-1] + ("0" if shown[-1] != "0" else "1"), shown)
+    assert not same_fingerprint("", shown)
+    assert not same_fingerprint("ü", shown)
+    assert authority.package("beta").fingerprint == shown  # of the coordinator, not of the party
+    assert Authority().package("alpha").fingerprint != shown
+
+
+def test_an_expired_invitation_says_so(authority: Authority) -> None:
+    package = Package.parse(authority.package_bytes("alpha", expires_s=1000))
+    with pytest.raises(ConfigurationError, match="expired"):
+        package.check_fresh(1000.0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"party": "Alpha"},
+        {"party": "a" * 64},
+        {"party": "../x"},
+        {"party": 7},
+        {"addresses": []},
+        {"addresses": ["nowhere"]},
+        {"addresses": ["host:0"]},
+        {"addresses": ["host:70000"]},
+        {"addresses": ["a b:7"]},
+        {"addresses": ["h:1"] * 17},
+        {"addresses": "host:1"},
+        {"server_name": "a\nb"},
+        {"ca_certificate": "no certificate"},
+        {"token": "00"},
+        {"token": "zz" * 32},
+        {"signing_key": "00" * 31},
+        {"expires_s": -1},
+        {"expires_s": True},
+        {"expires_s": 1e300},
+        {"expires_s": None},
+        {"extra": 1},
+    ],
+)
+def test_a_package_with_a_wrong_value_is_refused_though_it_is_signed(authority: Authority, changes) -> None:
+    data = resigned(authority.package_bytes("alpha"), authority.signing, **changes)
+    with pytest.raises(ConfigurationError):
+        Package.parse(data)
+
+
+def test_a_package_that_anybody_changed_is_refused(authority: Authority) -> None:
+    data = authority.package_bytes("alpha", "good.org:7443")
+    with pytest.raises(ConfigurationError, match="not signed"):
+        Package.parse(data.replace(b"good.org", b"evil.org"))
+    other = Authority()
+    swapped = resigned(data, other.signing, ca_certificate=other.pem)
+    with pytest.raises(ConfigurationError, match="not signed"):
+        Package.parse(swapped)
+    with pytest.raises(ConfigurationError, match="key that it names"):
+        authority.package("alpha").sign(other.signing)
+
+
+def test_one_file_is_not_taken_for_another(authority: Authority, keys) -> None:
+    tls_key, identity = keys
+    package = authority.package_bytes("alpha")
+    request = EnrolmentRequest.make("alpha", tls_key, identity, bytes(32)).sign(identity)
+    with pytest.raises(ConfigurationError, match="expected an enrolment request, found enrolment package"):
+        EnrolmentRequest.parse(package)
+    with pytest.raises(ConfigurationError, match="found enrolment request"):
+        Package.parse(request)
+    with pytest.raises(ConfigurationError, match="found enrolment package"):
+        Grant.parse(package, signing_key=bytes(32), ca_certificate=authority.pem)
+
+
+def test_a_request_without_the_token_is_refused(authority: Authority, keys) -> None:
+    tls_key, identity = keys
+    token = os.urandom(32)
+    request = EnrolmentRequest.parse(EnrolmentRequest.make("alpha", tls_key, identity, token).sign(identity))
+    with pytest.raises(ConfigurationError, match="does not prove"):
+        request.check_token(os.urandom(32))
+    # a proof is of one request: it cannot be moved to another key
+    moved = replace(request, identity=Ed25519PrivateKey.generate().public_key().public_bytes_raw())
+    with pytest.raises(ConfigurationError, match="does not prove"):
+        moved.check_token(token)
+    renewal = EnrolmentRequest.parse(EnrolmentRequest.make("alpha", tls_key, identity, None).sign(identity))
+    with pytest.raises(ConfigurationError, match="does not prove"):
+        renewal.check_token(token)
+
+
+def request_with(key, subject: str = "alpha") -> str:
+    built = x509.CertificateSigningRequestBuilder().subject_name(name(subject)).sign(key, hashes.SHA256())
+    return built.public_bytes(Encoding.PEM).decode()
+
+
+def test_a_request_for_another_key_type_or_subject_is_refused(keys) -> None:
+    tls_key, identity = keys
+    data = EnrolmentRequest.make("alpha", tls_key, identity, bytes(32)).sign(identity)
+    wrong = {
+        "P-256": request_with(ec.generate_private_key(ec.SECP384R1())),
+        "another subject": request_with(tls_key, "beta"),
+        "cannot be read": "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n",
+    }
+    for words, certificate_request in wrong.items():
+        with pytest.raises(ConfigurationError, match=words):
+            EnrolmentRequest.parse(resigned(data, identity, certificate_request=certificate_request))
+    with pytest.raises(ConfigurationError, match="not signed"):
+        EnrolmentRequest.parse(resigned(data, Ed25519PrivateKey.generate()))
+
+
+def test_a_certificate_request_whose_own_signature_is_broken_is_refused(keys) -> None:
+    tls_key, identity = keys
+    data = EnrolmentRequest.make("alpha", tls_key, identity, bytes(32)).sign(identity)
+    der = bytearray(x509.load_pem_x509_csr(request_with(tls_key).encode()).public_bytes(Encoding.DER))
+    der[-1] ^= 1
+    import base64
+
+    body = base64.encodebytes(bytes(der)).decode()
+    forged = f"-----BEGIN CERTIFICATE REQUEST-----\n{body}-----END CERTIFICATE REQUEST-----\n"
+    with pytest.raises(ConfigurationError, match="certificate request"):
+        EnrolmentRequest.parse(resigned(data, identity, certificate_request=forged))
+
+
+def test_a_grant_of_another_authority_or_for_other_keys_is_refused(authority: Authority, keys) -> None:
+    tls_key, identity = keys
+    request = EnrolmentRequest.make("alpha", tls_key, identity, None)
+    trusted = {"signing_key": authority.package("alpha").signing_key, "ca_certificate": authority.pem}
+    foreign = Authority()
+    with pytest.raises(ConfigurationError, match="not signed"):
+        Grant.parse(foreign.grant(request), **trusted)
+    for changes, words in [
+        ({"certificate": foreign.leaf("alpha", tls_key.public_key())}, "does not hold"),
+        ({"certificate": authority.leaf("beta", tls_key.public_key())}, "another subject"),
+        ({"chain": []}, "does not lead"),
+        ({"chain": [foreign.pem]}, "does not lead"),
+        ({"chain": [foreign.pem, authority.pem]}, "does not hold"),
+        ({"chain": [authority.pem] * 5}, "damaged"),
+        ({"certificate": "junk"}, "cannot be read"),
+    ]:
+        data = resigned(authority.grant(request), authority.signing, **changes)
+        with pytest.raises(ConfigurationError, match=words):
+            Grant.parse(data, **trusted)
+    good = Grant.parse(authority.grant(request), **trusted)
+    public = identity.public_key().public_bytes_raw()
+    for mine in [
+        ("beta", tls_key.public_key(), public),
+        ("alpha", new_tls_key().public_key(), public),
+        ("alpha", tls_key.public_key(), bytes(32)),
+    ]:
+        with pytest.raises(ConfigurationError, match="another request"):
+            good.check_mine(*mine)
+
+
+READERS = [
+    Package.parse,
+    EnrolmentRequest.parse,
+    lambda data: Grant.parse(data, signing_key=bytes(32), ca_certificate="x"),
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.one_of(
+        st.binary(max_size=200),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
+            max_leaves=8,
+        ).map(lambda value: json.dumps(value).encode()),
+        st.fixed_dictionaries(
+            {
+                "kind": st.sampled_from([enrolment.PACKAGE, enrolment.REQUEST, enrolment.GRANT]),
+                "version": st.sampled_from([1, 2, "1"]),
+                "body": st.dictionaries(st.sampled_from(["party", "chain", "token", "renewal"]), st.text(max_size=9)),
+                "signature": st.sampled_from(["", "00" * 64, 7]),
+            }
+        ).map(lambda value: json.dumps(value).encode()),
+    )
+)
+def test_hostile_files_raise_nothing_but_a_configuration_error(data: bytes) -> None:
+    for read in READERS:
+        with pytest.raises(ConfigurationError):
+            read(data)
+
+
+def test_deep_and_long_files_are_refused() -> None:
+    for read in READERS:
+        for data in (b"[" * 200_000, b" " * 300_000, b'{"a":' * 50_000):
+            with pytest.raises(ConfigurationError):
+                read(data)
+
+
+def test_no_secret_shows(authority: Authority) -> None:
+    package = authority.package("alpha")
+    assert package.token.hex() not in repr(package)
+    assert str(package.token) not in repr(package)

@@ -1,0 +1,214 @@
+"""Messages in frames: whole after any interruption, sent once, and no peer makes the other allocate by promising."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import zlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.errors import ConfigurationError, PeerFault
+from protocol import framing
+from protocol.framing import CHUNK_BYTES, Limits, Outgoing, Reassembler, held_by
+from protocol.messages import transport_pb2 as wire
+
+ID = b"i" * 16
+
+
+def deliver(receiver: Reassembler, frames) -> list[framing.Envelope]:
+    whole = []
+    for frame in frames:
+        # what travels is bytes: parse them again
+        fresh = type(frame).FromString(frame.SerializeToString())
+        assert len(frame.SerializeToString()) < framing.MAX_FRAME_BYTES
+        whole += receiver.transfer(fresh) if isinstance(fresh, wire.Transfer) else receiver.chunk(fresh)
+    return whole
+
+
+def payload(size: int, seed: int, compressible: bool) -> bytes:
+    generator = random.Random(seed)
+    return bytes(size) if compressible else generator.randbytes(size)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    size=st.one_of(
+        st.integers(0, 3000), st.sampled_from([CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 5 * CHUNK_BYTES])
+    ),
+    seed=st.integers(0, 2**32),
+    compressible=st.booleans(),
+)
+def test_every_message_arrives_as_it_was(size: int, seed: int, compressible: bool) -> None:
+    data = payload(size, seed, compressible)
+    (envelope,) = deliver(Reassembler("peer"), Outgoing(ID, data).frames())
+    assert (envelope.id, envelope.data) == (ID, data)
+
+
+@settings(max_examples=30, deadline=None)
+@given(chunks=st.integers(2, 9), seed=st.integers(0, 2**32), cuts=st.lists(st.integers(0, 9), max_size=4))
+def test_an_interrupted_message_goes_on_where_it_stopped(chunks: int, seed: int, cuts: list[int]) -> None:
+    data = payload(chunks * CHUNK_BYTES - 5, seed, compressible=False)
+    outgoing, receiver = Outgoing(ID, data), Reassembler("peer")
+    sent = 0
+    for cut in [*cuts, chunks + 1]:
+        receiver.new_stream()
+        frames = list(outgoing.frames(held_by(receiver.held())))
+        random.Random(seed + cut).shuffle(tail := frames[1:])
+        part = [frames[0], *tail][: cut + 1]
+        sent += sum(isinstance(frame, wire.Chunk) for frame in part)
+        whole = deliver(receiver, part)
+        if whole:
+            assert whole[0].data == data
+            break
+    else:
+        pytest.fail("never whole")
+    assert sent == chunks  # each chunk travelled once
+    assert receiver.held_bytes == 0
+
+
+def test_one_content_under_two_ids_travels_once_and_arrives_twice() -> None:
+    data, receiver = os.urandom(3 * CHUNK_BYTES), Reassembler("peer")
+    first, second = Outgoing(ID, data), Outgoing(b"j" * 16, data)
+    frames = list(first.frames())
+    assert deliver(receiver, frames[:2]) == []
+    whole = deliver(receiver, [next(second.frames()), *frames[2:]])
+    assert {envelope.id for envelope in whole} == {first.id, second.id}
+
+
+def test_a_chunk_that_came_twice_changes_nothing() -> None:
+    data, receiver = os.urandom(2 * CHUNK_BYTES), Reassembler("peer")
+    transfer, one, two = Outgoing(ID, data).frames()
+    assert deliver(receiver, [transfer, one, one]) == []
+    assert deliver(receiver, [two])[0].data == data
+
+
+def transfer(data: bytes = b"abc", **changes) -> wire.Transfer:
+    (frame,) = Outgoing(ID, data).frames()
+    for key, value in changes.items():
+        setattr(frame, key, value)
+    return frame
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (transfer(id=b"short"), "without an id"),
+        (transfer(content=b""), "without an id or a content hash"),
+        (transfer(content=b"x" * 32), "not those it announced"),
+        (transfer(whole=b"abd"), "not those it announced"),
+        (transfer(size=4, plain_size=4), "not those it announced"),
+        (transfer(plain_size=4), "two sizes"),
+        (transfer(size=2**40, plain_size=2**40), "are allowed"),
+        (transfer(deflated=True, plain_size=2**40), "are allowed"),
+        (transfer(deflated=True), "does not inflate"),
+        (transfer(size=CHUNK_BYTES + 1, plain_size=CHUNK_BYTES + 1), "long message in one frame"),
+    ],
+)
+def test_a_malformed_transfer_is_laid_at_its_senders_door(frame: wire.Transfer, words: str) -> None:
+    with pytest.raises(PeerFault, match=words) as raised:
+        Reassembler("hospital").transfer(frame)
+    assert raised.value.party == "hospital"
+
+
+def deflated(data: bytes, plain_size: int) -> wire.Transfer:
+    body = zlib.compress(data)
+    return wire.Transfer(
+        id=ID,
+        content=hashlib.sha256(body).digest(),
+        size=len(body),
+        plain_size=plain_size,
+        deflated=True,
+        whole=body,
+    )
+
+
+@pytest.mark.parametrize("stated", [0, 999, 1001])
+def test_a_deflated_message_of_another_size_than_stated_is_refused(stated: int) -> None:
+    with pytest.raises(PeerFault, match="another size"):
+        Reassembler("peer").transfer(deflated(bytes(1000), stated))
+    assert Reassembler("peer").transfer(deflated(bytes(1000), 1000))[0].data == bytes(1000)
+
+
+def test_a_bomb_is_not_inflated_beyond_what_it_states() -> None:
+    bomb = zlib.compress(bytes(2**26))
+    frame = deflated(b"", 10)
+    frame.whole, frame.size, frame.content = bomb, len(bomb), hashlib.sha256(bomb).digest()
+    with pytest.raises(PeerFault, match="another size"):
+        Reassembler("peer").transfer(frame)
+
+
+def test_chunks_out_of_place_are_refused() -> None:
+    data = os.urandom(2 * CHUNK_BYTES + 7)
+    transfer_frame, first, _, last = Outgoing(ID, data).frames()
+    for wrong, words in [
+        (wire.Chunk(content=b"y" * 32, index=0, data=b""), "did not announce"),
+        (wire.Chunk(content=first.content, index=3, data=first.data), "length or place"),
+        (wire.Chunk(content=first.content, index=0, data=first.data[:-1]), "length or place"),
+        (wire.Chunk(content=first.content, index=0, data=last.data), "length or place"),
+    ]:
+        receiver = Reassembler("peer")
+        receiver.transfer(transfer_frame)
+        with pytest.raises(PeerFault, match=words):
+            receiver.chunk(wrong)
+
+
+def test_a_forged_chunk_spoils_the_message_and_all_of_it_is_asked_for_again() -> None:
+    data, receiver = os.urandom(2 * CHUNK_BYTES), Reassembler("peer")
+    outgoing = Outgoing(ID, data)
+    start, one, two = outgoing.frames()
+    forged = wire.Chunk(content=one.content, index=0, data=bytes(CHUNK_BYTES))
+    with pytest.raises(PeerFault, match="not those of the message"):
+        deliver(receiver, [start, forged, two])
+    assert receiver.held() == []
+    assert deliver(receiver, outgoing.frames())[0].data == data
+
+
+def test_promises_do_not_pile_up() -> None:
+    limits = Limits(message_bytes=10 * CHUNK_BYTES, held_bytes=20 * CHUNK_BYTES)
+    receiver = Reassembler("peer", limits)
+    for number in range(100):
+        outgoing = Outgoing(number.to_bytes(16, "little"), os.urandom(10 * CHUNK_BYTES))
+        deliver(receiver, list(outgoing.frames())[:3])
+        assert receiver.held_bytes <= limits.held_bytes
+    assert len(receiver.held()) <= 2
+
+
+def test_a_chunk_of_an_earlier_stream_needs_its_announcement_again() -> None:
+    receiver = Reassembler("peer")
+    start, one, _ = Outgoing(ID, os.urandom(2 * CHUNK_BYTES)).frames()
+    deliver(receiver, [start, one])
+    receiver.new_stream()
+    with pytest.raises(PeerFault, match="did not announce"):
+        receiver.chunk(one)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=200), st.booleans())
+def test_hostile_frames_raise_nothing_but_a_peer_fault(data: bytes, chunk: bool) -> None:
+    from google.protobuf.message import DecodeError
+
+    receiver = Reassembler("peer")
+    try:
+        if chunk:
+            receiver.chunk(wire.Chunk.FromString(data))
+        else:
+            receiver.transfer(wire.Transfer.FromString(data))
+    except (PeerFault, DecodeError):
+        pass
+
+
+def test_nothing_of_a_message_shows() -> None:
+    outgoing = Outgoing(ID, b"private words")
+    (envelope,) = deliver(Reassembler("peer"), outgoing.frames())
+    assert "private" not in repr(outgoing) + repr(envelope)
+    with pytest.raises(ConfigurationError, match="16 bytes"):
+        Outgoing(b"id", b"")
+
+
+def test_what_shrinks_is_deflated_and_what_does_not_is_left() -> None:
+    assert Outgoing(ID, b"the same words " * 10_000).size < 2000
+    assert Outgoing(ID, random.Random(1).randbytes(100_000)).size == 100_000
