@@ -1,0 +1,246 @@
+"""DP-KPS on real data: what keyphrase sequences alone, and texts written from them, teach the small task model.
+
+    python -m benchmarks.dpkps --data FOLDER [--seeds 5] [--out results/dpkps.jsonl]
+
+FOLDER holds banking10/ and mts_dialog/. Five parties, Dirichlet alpha 1, real secure aggregation in this process; one
+JSON line a run, and runs that are in the file already are skipped. banking10: 1000 of the training questions are
+private, the other 403 are the public part (replay pool, n-gram corpus, validation); mts_dialog: its six largest
+classes, public part test2 and validation. Half of the texts come from each of the two generators. ``--summary`` prints
+the table alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.embedding import CachedEmbedder, Embedder, MemoryCache
+from common.table import Table, read_table
+from server import planning
+from server.evaluation import task_model
+from server.evaluation.sequences import joined, sequences_of
+from server.progress import Silent
+from server.task import load
+from simulation.simulate import simulate
+from simulation.workspace import Workspace
+
+SAMPLES = 400
+EPSILONS = (6.0, 10.0, 15.0)
+DESCRIPTIONS = {"banking10": "a customer's question to an online bank", "mts_dialog": "a section of a clinical note"}
+PRIVATE_QUESTIONS = 1000
+
+
+def prepare(name: str, data: Path, folder: Path) -> Path:
+    """Private part, public part and test set of a data set in ``folder``, and its task file."""
+
+    def rows(*files: str) -> list[dict[str, str]]:
+        return [json.loads(line) for file in files for line in (data / name / file).open(encoding="utf-8")]
+
+    train = rows("train.jsonl")
+    if name == "banking10":
+        random.Random(0).shuffle(train)
+        private, public, test = train[:PRIVATE_QUESTIONS], train[PRIVATE_QUESTIONS:], rows("test.jsonl")
+        labels = sorted({row["label"] for row in train})
+    else:
+        private, public, test = train, rows("test2.jsonl", "validation.jsonl"), rows("test1.jsonl")
+        labels = sorted(label for label, _ in Counter(row["label"] for row in train).most_common(6))
+    for part, content in (("private", private), ("public", public), ("test", test)):
+        kept = (row for row in content if row["label"] in labels)
+        text = "".join(json.dumps({"text": row["text"], "label": row["label"]}) + "\n" for row in kept)
+        (folder / f"{name}-{part}.jsonl").write_text(text, encoding="utf-8")
+    task = folder / f"{name}.toml"
+    task.write_text(
+        f"""
+[task]
+name = "{name}"
+description = "{DESCRIPTIONS[name]}"
+labels = {json.dumps(labels)}
+[data]
+path = "{name}-private.jsonl"
+label = "label"
+[privacy]
+epsilon = 6.0
+delta = 1e-5
+[federation]
+parties = 5
+alpha = 1.0
+[method]
+name = "dpkps"
+samples = {SAMPLES}
+[[generators]]
+name = "replay"
+kind = "replay"
+path = "{name}-public.jsonl"
+[[generators]]
+name = "ngram"
+kind = "ngram"
+corpus = "{name}-public.jsonl"
+""",
+        encoding="utf-8",
+    )
+    return task
+
+
+def cells(seeds: int) -> Iterator[dict[str, Any]]:
+    """Every run: both samplers at every epsilon, then the class named too."""
+    for seed in range(seeds):
+        for name in DESCRIPTIONS:
+            for epsilon in EPSILONS:
+                for sampler in ("independent", "iterative"):
+                    yield {"data": name, "epsilon": epsilon, "sampler": sampler, "named": False, "seed": seed}
+            yield {"data": name, "epsilon": 10.0, "sampler": "independent", "named": True, "seed": seed}
+
+
+class Bench:
+    """One embedder and its caches for all runs."""
+
+    def __init__(self, data: Path, folder: Path) -> None:
+        self._folder = folder
+        self._embedder = Embedder.load()
+        self._cache = MemoryCache()
+        self._embed = CachedEmbedder(self._embedder, self._cache).encode
+        self._tasks = {name: prepare(name, data, folder) for name in DESCRIPTIONS}
+        self._references: dict[str, dict[str, float]] = {}
+
+    def run(self, cell: dict[str, Any]) -> dict[str, Any]:
+        task = load(
+            self._tasks[cell["data"]],
+            [
+                f"privacy.epsilon={cell['epsilon']}",
+                f'method.sampler="{cell["sampler"]}"',
+                f"method.class_in_prompt={str(cell['named']).lower()}",
+            ],
+        )
+        start = time.perf_counter()
+        with tempfile.TemporaryDirectory(dir=self._folder) as out:
+            workspace = Workspace(Path(out) / "run", task, {"seed": cell["seed"]}, fresh=False)
+            done = simulate(
+                planning.plan_run(task),
+                workspace,
+                seed=cell["seed"],
+                insecure_noise_seed=None,
+                public_cache=self._cache,
+                environment={},
+                progress=Silent(),
+                embedder=self._embedder,
+                private_cache=MemoryCache(),
+            )
+            workspace.journal.close()
+        seconds = time.perf_counter() - start
+        sequences = self._sequences(done.outcome.records)
+        result: dict[str, Any] = (
+            cell
+            | {
+                "seconds": seconds,
+                "keyphrases": len(done.outcome.records["keyphrases"][0][1]),
+                "sequences": self._score(sequences, cell, "test"),
+                "validation": self._score(sequences, cell, "public"),
+            }
+            | self._reference(cell["data"], sequences)
+        )
+        for name in ("replay", "ngram"):
+            texts = [sample for sample in done.outcome.samples if sample.generator == name]
+            table = Table(tuple(each.text for each in texts), tuple(each.label for each in texts), None)
+            result[name] = self._score(table, cell, "test")
+        return result
+
+    def _sequences(self, records: Any) -> Table:
+        rows = records["sequences"][0][1]
+        return Table(tuple(joined(terms) for _, terms in rows), tuple(label for label, _ in rows), None)
+
+    def _table(self, name: str, part: str) -> Table:
+        return read_table(self._folder / f"{name}-{part}.jsonl", "text", "label")
+
+    def _reference(self, name: str, sequences: Table) -> dict[str, float]:
+        """What the private texts themselves, and their own sequences of such terms, teach without privacy; once."""
+        if name not in self._references:
+            private, cell = self._table(name, "private"), {"data": name}
+            self._references[name] = {
+                "private": self._score(private, cell, "test"),
+                "own_sequences": self._score(sequences_of(private, sequences), cell, "test"),
+            }
+        return self._references[name]
+
+    def _score(self, table: Table, cell: dict[str, Any], part: str) -> float:
+        """Balanced accuracy on a part of the task model (linear head) that was trained on ``table``."""
+        judged = self._table(cell["data"], part)
+        assert table.labels is not None
+        assert judged.labels is not None
+        model = task_model.train(self._embed(table.texts), table.labels, head="linear", seed=cell.get("seed", 0))
+        return task_model.evaluate(model, self._embed(judged.texts), judged.labels).balanced_accuracy
+
+
+def summary(rows: list[dict[str, Any]]) -> str:
+    """Means and standard deviations over seeds, and the sampler that validation on the public part chose."""
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        groups[row["data"], row["epsilon"], row["named"], row["sampler"]].append(row)
+    columns = ("sequences", "validation", "own_sequences", "replay", "ngram", "private")
+    lines = ["| data | epsilon | class named | sampler | seeds | keyphrases | " + " | ".join(columns) + " |"]
+    lines.append("|---" * (6 + len(columns)) + "|")
+    for key, found in sorted(groups.items()):
+        figures = [
+            f"{100 * np.mean([row[column] for row in found]):.1f} ± {100 * np.std([row[column] for row in found]):.1f}"
+            for column in columns
+        ]
+        kept = f"{np.mean([row['keyphrases'] for row in found]):.0f}"
+        named = "yes" if key[2] else "no"
+        lines.append(
+            f"| {key[0]} | {key[1]:g} | {named} | {key[3]} | {len(found)} | {kept} | " + " | ".join(figures) + " |"
+        )
+    for data in sorted({key[0] for key in groups}):
+        means = {
+            sampler: np.mean(
+                [r["validation"] for k, f in groups.items() for r in f if k[0] == data and k[3] == sampler]
+            )
+            for sampler in ("independent", "iterative")
+            if any(key[0] == data and key[3] == sampler for key in groups)
+        }
+        lines.append(f"\n{data}: validation on the public part chooses {max(means, key=lambda s: means[s])}.")
+    return "\n".join(lines)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs what is missing and prints the table; 0 unless a mean is not above chance."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.dpkps", description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, help="folder with banking10/ and mts_dialog/")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=Path("results/dpkps.jsonl"))
+    parser.add_argument("--summary", action="store_true", help="run nothing")
+    options = parser.parse_args(argv)
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    known = options.out.read_text(encoding="utf-8").splitlines() if options.out.exists() else []
+    rows = [json.loads(line) for line in known]
+    if not options.summary:
+        if options.data is None:
+            parser.error("--data is missing")
+        identity = ("data", "epsilon", "sampler", "named", "seed")
+        done = {tuple(row[key] for key in identity) for row in rows}
+        with tempfile.TemporaryDirectory() as folder, options.out.open("a", encoding="utf-8") as out:
+            bench = Bench(options.data, Path(folder))
+            for cell in cells(options.seeds):
+                if tuple(cell[key] for key in identity) in done:
+                    continue
+                rows.append(bench.run(cell))
+                out.write(json.dumps(rows[-1]) + "\n")
+                out.flush()
+    print(summary(rows))
+    chance = {"banking10": 1 / 10, "mts_dialog": 1 / 6}
+    return 0 if all(row["sequences"] > chance[row["data"]] and math.isfinite(row["ngram"]) for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
