@@ -1,0 +1,159 @@
+"""A whole federation as people set it up: every command by the programs' own command lines, daemons as processes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from tests.doubles.processes import HOSPITAL, ROOT, CoordinatorProcess, Process, free_port
+
+CLINIC = ROOT / "examples" / "clinic"
+HOSPITALS = ("childrens", "harbour-general", "heart-institute", "ranges-district", "stella-maris")
+
+
+def operator(*arguments: object, code: int = 0) -> str:
+    """Standard output of an operator's command (in this process: what differs is only the start-up time)."""
+    from simulation.cli import app
+
+    return _invoked(app, arguments, code)
+
+
+def hospital(*arguments: object, code: int = 0) -> str:
+    from client.cli import app
+
+    return _invoked(app, arguments, code)
+
+
+def _invoked(app: Any, arguments: Sequence[object], code: int) -> str:
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    found = getattr(done.exception, "exit_code", done.exit_code)
+    if isinstance(done.return_value, int) and not found:
+        found = done.return_value
+    assert found == code, f"{arguments}: exit code {found}\n{done.output}\n{done.exception!r}"
+    return done.stdout
+
+
+class Hospital:
+    """One party: its folder, its notes, its daemon."""
+
+    def __init__(self, name: str, folder: Path, notes: Path) -> None:
+        self.name = name
+        self.home = folder / name
+        self.notes = notes
+        self.daemon = Process(
+            HOSPITAL,
+            ["run", "--home", self.home, "--no-proxy"],
+            folder / f"{name}.log",
+            {"XDG_STATE_HOME": str(folder / "state")},
+        )
+
+    def __call__(self, *arguments: object, code: int = 0) -> str:
+        return hospital(*arguments, "--home", self.home, code=code)
+
+    def outbox(self) -> list[dict[str, Any]]:
+        return list(json.loads(self("outbox", "--json"))["entries"])
+
+
+class Federation:
+    """A coordinator and its hospitals in one folder; everything ends with the context.
+
+    Args:
+        notes: each hospital's file of notes by name.
+        noise_seed: tests of equality: reproducible keys and noise.
+        approval: "standing", or "each" run waits for `approve`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        notes: Mapping[str, Path],
+        *,
+        noise_seed: int | None = None,
+        approval: str = "standing",
+        keepalive_s: float = 5.0,
+    ) -> None:
+        self.folder = folder
+        self.home = folder / "coordinator"
+        self.port = free_port()
+        self.hospitals = {name: Hospital(name, folder, path) for name, path in notes.items()}
+        self.coordinator = CoordinatorProcess(self.home, self.port, "--keepalive", keepalive_s)
+        self._seed = noise_seed
+        self._approval = approval
+
+    def __enter__(self) -> Federation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self.hospitals.values():
+            if each.daemon.process is not None:
+                each.daemon.process.terminate()
+        for each in self.hospitals.values():
+            each.daemon.end()
+        self.coordinator.end()
+
+    def operator(self, *arguments: object, code: int = 0) -> str:
+        return operator(*arguments, "--home", self.home, code=code)
+
+    def set_up(self) -> None:
+        """From nothing to a served coordinator with every daemon started."""
+        address = f"localhost:{self.port}"
+        self.operator("coordinator", "init", "--address", address, "--bind", f"127.0.0.1:{self.port}", "--metrics", "")
+        self.coordinator.start()
+        fingerprint = json.loads(self.operator("coordinator", "show", "--json"))["fingerprint"]
+        for each in self.hospitals.values():
+            self.enrol(each, fingerprint)
+        for each in self.hospitals.values():
+            each.daemon.start()
+
+    def enrol(self, each: Hospital, fingerprint: str) -> None:
+        package, request, grant = (self.folder / f"{each.name}.{kind}" for kind in ("package", "request", "grant"))
+        self.operator("invite", each.name, "--out", package)
+        seed = () if self._seed is None else ("--insecure-noise-seed", self._seed)
+        each("init", each.name, *seed)
+        each("enroll", package, "--fingerprint", fingerprint, "--request-out", request)
+        self.operator("sign", request, "--out", grant)
+        each("enroll", "--grant", grant)
+        fields = ("--text-field", "text", "--label-field", "label", "--user-field", "patient")
+        each("data", "add", each.notes, *fields)
+        each("budget", "set", "--epsilon", 50, "--delta", "1e-3")
+        each("policy", "set", "--approval", self._approval)
+
+    def status(self, run: str) -> dict[str, Any]:
+        return dict(json.loads(self.operator("run", "show", run, "--json"))["status"])
+
+    def wait(self, run: str, states: Sequence[str], timeout_s: float) -> dict[str, Any]:
+        """The run's status once it is in one of ``states``."""
+        path = self.home / "runs" / run / "status.json"
+        end = time.monotonic() + timeout_s
+        while True:
+            status: dict[str, Any] = json.loads(path.read_text())
+            if status["state"] in states:
+                return status
+            assert time.monotonic() < end, f"{status}\n{self.coordinator.text()[-3000:]}"
+            time.sleep(0.1)
+
+
+def clinic_task(folder: Path) -> Path:
+    """The clinic's task file without its test set: training the task model is no part of a federation."""
+    text = (CLINIC / "task.toml").read_text(encoding="utf-8")
+    head, _, tail = text.partition("[evaluation]")
+    changed = (head + tail[tail.index("[output]") :]).replace('"data/', f'"{CLINIC}/data/')
+    path = folder / "task.toml"
+    path.write_text(changed, encoding="utf-8")
+    return path
+
+
+def some_notes(folder: Path, records: int, hospitals: Sequence[str] = HOSPITALS) -> dict[str, Path]:
+    """The first notes of the clinic's hospitals, in files of their own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {}
+    for name in hospitals:
+        lines = (CLINIC / "data" / "hospitals" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+        files[name] = folder / f"{name}.jsonl"
+        files[name].write_text("".join(f"{line}\n" for line in lines[:records]), encoding="utf-8")
+    return files
