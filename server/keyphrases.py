@@ -88,7 +88,8 @@ class Densities:
         pairs = self._features.pairs
         estimate = np.einsum("tm,tm->t", state.real, table[:pairs, last].T.astype(np.float64))
         estimate -= np.einsum("tm,tm->t", state.imag, table[pairs:, last].T.astype(np.float64))
-        return self._rescaling(structure, length) * estimate
+        rescaled: Float64 = self._rescaling(structure, length) * estimate
+        return rescaled
 
     def independent(
         self, label: int, count: int, length: int, rng: np.random.Generator, *, sharpness: float = 1.0
@@ -170,4 +171,5 @@ def _draw(weights: npt.NDArray[np.floating], taken: Int64, rng: np.random.Genera
     drawn = (ends <= at[:, None]).sum(axis=1)
     # rounding may point behind the last term that has weight
     last = weights.shape[1] - 1 - np.argmax(left[:, ::-1] > 0, axis=1)
-    return np.minimum(drawn, last)
+    columns: Int64 = np.minimum(drawn, last)
+    return columns

@@ -150,17 +150,19 @@ class FourierFeatures:
         columns = np.full((len(found), self.phrases), len(vectors), dtype=np.int64)
         for row, one in enumerate(found):
             columns[row, : len(one)] = one
-        tables, behind = [], []  # by structure; behind: the phase of the positions that no record fills
+        tables: list[list[Float32]] = []
+        behind: list[Float64] = []  # the phase of the positions that no record fills
         for structure, length in enumerate(self.lengths):
             filled = min(length, self.phrases)
             tables.append([self.phases(structure, position, vectors) for position in range(filled)])
             rest = [self.phases(structure, position, vectors[:0])[-1] for position in range(filled, length)]
-            behind.append(np.sum(rest, axis=0, dtype=np.float64) if rest else np.zeros(self.pairs))
+            total: Float64 = np.sum([np.zeros(self.pairs), *rest], axis=0, dtype=np.float64)
+            behind.append(total)
 
         def features(asked: Int64) -> Float64:
             parts = []
-            for positions, total in zip(tables, behind, strict=True):
-                phase = np.repeat(total[None, :], len(asked), axis=0)
+            for positions, unfilled in zip(tables, behind, strict=True):
+                phase: Float64 = np.repeat(unfilled[None, :], len(asked), axis=0)
                 for position, table in enumerate(positions):
                     phase += table[columns[asked, position]]
                 parts += [np.cos(phase), np.sin(phase)]

@@ -114,7 +114,7 @@ def _trained(
                     drawn = torch.randint(len(others), (min(BATCH, len(others)),), generator=rng)
                     loss = loss + weight * _coral(features, torch.relu(others[drawn] @ hidden + hidden_bias))
                 optimiser.zero_grad(set_to_none=True)
-                loss.backward()
+                loss.backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
     finally:
         torch.set_num_threads(threads)
