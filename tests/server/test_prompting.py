@@ -9,7 +9,7 @@ import pytest
 from common.errors import ConfigurationError
 from server.prompting import FIELDS, Prompts, mask_words, render
 
-KINDS = ("contrast", "cross", "fill_in", "keyphrases", "metadata", "paraphrase", "random", "zero_shot")
+KINDS = ("contrast", "cross", "fill_in", "keyphrases", "keywords", "metadata", "paraphrase", "random", "zero_shot")
 FULL = {
     "label": "cardiac",
     "good": ("good one", "good two"),
