@@ -7,6 +7,7 @@ ten million coordinates costs its wire bytes and one chunk of memory, and the ci
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -36,9 +37,17 @@ def masked_body(noisy: NoisyVector, masks: Sequence[tuple[bytes, Sign]], bits: i
         chunk = accumulator[: len(part)]
         chunk[:] = part
         streams.add_to(chunk)
-        data = ring.pack(MaskedVector(chunk).values, bits)
+        data = _packed(MaskedVector(chunk), bits)
         hasher.update(data)
         packed[end : end + len(data)] = data
         end += len(data)
     streams.close()
     return packed, hasher.digest()
+
+
+def _packed(masked: MaskedVector, bits: int) -> bytes | memoryview:
+    """``ring.pack``, without a copy where the words are the wire's already."""
+    words = masked.values
+    if bits == 8 * words.itemsize and sys.byteorder == "little":
+        return words.data.cast("B")
+    return ring.pack(words, bits)

@@ -42,6 +42,8 @@ from protocol.vectors import GridVector, NoisyVector
 ROLLS = 8
 """Times the nonces can be revealed anew because somebody did not reveal; each costs the dropouts' budget one."""
 
+_CHECKED_AT_ONCE = 1 << 15
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -459,11 +461,14 @@ class PartyMachine:
         if values.dtype != np.int64 or values.shape != (own.dimension,):
             raise InternalError(f"the sum takes int64 [{own.dimension}], got {values.dtype} {list(values.shape)}")
         bound = (1 << (own.modulus_bits - 1)) // own.size
-        if max(int(values.max()), -int(values.min())) > bound:
-            raise ConfigurationError(
-                "this party's vector exceeds what the ring was planned for, the sum could wrap around",
-                "plan with the largest number of records a party may bring (max_records) and the statistic's bound",
-            )
+        # Both extremes of a part while it is in the cache: the vector is read once.
+        for start in range(0, len(values), _CHECKED_AT_ONCE):
+            part = values[start : start + _CHECKED_AT_ONCE]
+            if max(int(part.max()), -int(part.min())) > bound:
+                raise ConfigurationError(
+                    "this party's vector exceeds what the ring was planned for, the sum could wrap around",
+                    "plan with the largest number of records a party may bring (max_records) and the statistic's bound",
+                )
 
     def _opened_set(self, state: PartyState) -> bytes:
         size = self._parameters.size
