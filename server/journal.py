@@ -15,6 +15,7 @@ from typing import Any
 from common.errors import ConfigurationError, InternalError
 
 SCHEMA_VERSION = 1
+_LAST = chr(0x10FFFF)  # no key has it: with a prefix it bounds the prefix's keys from above, so the index finds them
 
 
 class Journal:
@@ -56,10 +57,9 @@ class Journal:
             self._database.execute("BEGIN IMMEDIATE")
             try:
                 for key, value in entries:
-                    known = self.get(key)
-                    if known is None:
-                        self._database.execute("INSERT INTO entry VALUES (?, ?)", (key, value))
-                    elif known != value:
+                    # One statement for what is new, which nearly everything is.
+                    added = self._database.execute("INSERT OR IGNORE INTO entry VALUES (?, ?)", (key, value)).rowcount
+                    if not added and self.get(key) != value:
                         raise InternalError(f"{self._path}: a second value for the journal key {key!r}")
                 self._database.execute("COMMIT")
             except BaseException:
@@ -71,7 +71,7 @@ class Journal:
     def forget(self, prefix: str) -> None:
         """Drops every key that starts with ``prefix`` (the stages of a sum that has been opened)."""
         try:
-            self._database.execute("DELETE FROM entry WHERE substr(key, 1, ?) = ?", (len(prefix), prefix))
+            self._database.execute("DELETE FROM entry WHERE key >= ? AND key < ?", (prefix, prefix + _LAST))
         except sqlite3.OperationalError as error:
             raise self._failure(error) from None
 
@@ -85,7 +85,7 @@ class Journal:
     def items(self, prefix: str) -> dict[str, bytes]:
         """Every entry whose key starts with ``prefix``, by key."""
         rows = self._database.execute(
-            "SELECT key, value FROM entry WHERE substr(key, 1, ?) = ? ORDER BY key", (len(prefix), prefix)
+            "SELECT key, value FROM entry WHERE key >= ? AND key < ? ORDER BY key", (prefix, prefix + _LAST)
         )
         return {key: bytes(value) for key, value in rows}
 

@@ -23,14 +23,23 @@ from server.task import Task
 from tests.doubles.parties import embed
 
 
-class MemoryJournal(dict[str, bytes]):
+class MemoryJournal:
     """A journal that forgets with the process."""
 
+    def __init__(self) -> None:
+        self._entries: dict[str, bytes] = {}
+
+    def get(self, key: str) -> bytes | None:
+        return self._entries.get(key)
+
     def put(self, key: str, value: bytes) -> None:
-        self[key] = value
+        self._entries[key] = value
 
     def put_all(self, entries: Any) -> None:
-        self.update(entries)
+        self._entries.update(entries)
+
+    def items(self, prefix: str) -> dict[str, bytes]:
+        return {key: value for key, value in self._entries.items() if key.startswith(prefix)}
 
 
 class OpenFederation:
@@ -52,7 +61,7 @@ class OpenFederation:
         self.asked.append(name)
         for given in inputs:
             for segment in given.segments:
-                self._blocks.add(self._journal[f"block/{segment.block.hex()}"])
+                self._blocks.add(self._journal.get(f"block/{segment.block.hex()}") or b"")
         statistic = planned.build()
         rows = statistic.rows(self._records, resolve(inputs, self._blocks), self._memory)
         exact = contribute(statistic, rows, scale=planned.scale).values
