@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -9,6 +11,7 @@ Float32 = npt.NDArray[np.float32]
 Float = npt.NDArray[np.float64]
 Int = npt.NDArray[np.int64]
 
+SMALLEST_TRUST = 1e-6  # where the whole trust lies with a text's author, the others count equally
 NEVER = -1e9  # bias of a label that a classifier has not seen
 
 
@@ -43,32 +46,38 @@ def probabilities(head: Float, embeddings: Float32) -> Float:
     return result
 
 
-def support(
-    embeddings: Float32,
-    labels: Int,
-    classes: int,
-    weights: Float,
-    rng: np.random.Generator,
-    *,
-    strength: float,
-    folds: int,
-) -> Float:
-    """How probable each text's own label is to a weighted classifier that did not see it, over the best other label.
+def support(heads: Sequence[Float], trust: Float, embeddings: Float32, labels: Int, author: Int) -> Float:
+    """What the other generators' classifiers, weighted by trust, make of each text's label.
 
-    Log-odds, float64 [n]: below 0 the classifier would give another label.
+    Log-odds of its own label against the best other one, float64 [n]: below 0 they would give it another label. A
+    text's own author has no say, so that no classifier judges what it was trained on.
+
+    Args:
+        heads: one classifier a generator (:func:`classifier`).
+        trust: non-negative, one a generator.
+        author: the generator of each text.
     """
-    result = np.zeros(len(labels))
-    part = rng.permutation(len(labels)) % folds
-    at = np.arange(len(labels))
-    for fold in range(folds):
-        held = part == fold
-        fit = ~held
-        if weights[fit].sum() <= 0 or not held.any():
-            continue
-        head = classifier(embeddings[fit], labels[fit], classes, strength=strength, weights=weights[fit])
-        logs = np.log(np.maximum(probabilities(head, embeddings[held]), 1e-12))
-        rows, own = np.arange(int(held.sum())), labels[held]
-        mine = logs[rows, own]
-        logs[rows, own] = -np.inf
-        result[at[held]] = mine - logs.max(axis=1)
+    n = len(labels)
+    opinion = np.zeros((n, heads[0].shape[1]))
+    for k, head in enumerate(heads):
+        opinion += (trust[k] + SMALLEST_TRUST) * (author != k)[:, None] * probabilities(head, embeddings)
+    rows = np.arange(n)
+    logs = np.log(np.maximum(opinion, 1e-12))
+    own = logs[rows, labels].copy()
+    logs[rows, labels] = -np.inf
+    result: Float = own - logs.max(axis=1)
+    return result
+
+
+def agreement(heads: Sequence[Float], embeddings: Float32, labels: Int, author: Int) -> Float:
+    """Share of the others' texts to which each generator's classifier gives the label they carry, float64 [K].
+
+    The mean over the other generators, each counting the same.
+    """
+    count = len(heads)
+    found = np.zeros((count, count))
+    for k, head in enumerate(heads):
+        right = probabilities(head, embeddings).argmax(axis=1) == labels
+        found[k] = [right[author == j].mean() if (author == j).any() else 0.0 for j in range(count)]
+    result: Float = (found.sum(axis=1) - np.diag(found)) / max(1, count - 1)
     return result

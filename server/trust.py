@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 Float = npt.NDArray[np.float64]
+SMALLEST_SIGMA = 1e-3  # natural units: without noise (epsilon infinity) every release weighs the same
 
 
 @dataclass
 class Evidence:
-    """A K-dimensional private sum opened several times: its running mean and the known variance of its noise."""
+    """A K-dimensional private sum opened several times: its mean weighted by precision, and that mean's known noise."""
 
     total: Float
-    variance: float = 0.0
-    releases: int = 0
+    precision: float = 0.0
 
     @classmethod
     def none(cls, generators: int) -> Evidence:
@@ -24,18 +25,18 @@ class Evidence:
 
     def add(self, natural: Float, sigma: float) -> None:
         """One more release with noise of standard deviation ``sigma`` (natural units)."""
-        self.total = self.total + natural
-        self.variance += sigma * sigma
-        self.releases += 1
+        weight = 1.0 / max(sigma, SMALLEST_SIGMA) ** 2
+        self.total = self.total + weight * natural
+        self.precision += weight
 
     @property
     def mean(self) -> Float:
-        return self.total / max(1, self.releases)
+        return self.total / self.precision if self.precision else self.total
 
     @property
     def sigma(self) -> float:
-        """Standard deviation of the noise in ``mean``."""
-        return float(np.sqrt(self.variance)) / max(1, self.releases)
+        """Standard deviation of the noise in ``mean``; infinite before anything was opened."""
+        return 1.0 / math.sqrt(self.precision) if self.precision else math.inf
 
 
 def shrunk(values: Float, noise: float) -> Float:

@@ -14,7 +14,6 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from protocol.plan import SumRequest
-from protocol.public import Input
 from protocol.statistics import ClassifierVotes, CorrectedVotes, GeneratorVotes
 from protocol.statistics.hubness import reach
 from server import consistency
@@ -35,16 +34,18 @@ class Options(BaseModel):
     votes: Annotated[int, Field(ge=1, le=16)] = 8
     examples: Annotated[int, Field(ge=2)] = 8
     shortlist: Annotated[int, Field(ge=1)] = 32
-    vote_share: float = 0.3
+    vote_share: float = 0.15
+    front: float = 0.5
     closeness: float = 1.0
     usefulness: float = 20.0
-    close_share: float = 0.5  # of what candidate votes leave
+    close_share: float = 0.2  # of what candidate votes leave
     hard: bool = True
     hubs: bool = True
     shrink: bool = True
     bad: bool = True
     prune: float = 0.0  # log-odds below which a text is dropped
-    prune_on: bool = True
+    prune_on: bool = False
+    prior: float = 0.0
     strength: float = 3.0
 
     def per_round(self) -> list[int]:
@@ -56,8 +57,9 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     generators, labels = len(setting.generators), len(setting.labels)
     candidates = np.cumsum(options.per_round())
     requests = []
-    rest = 1.0 - options.vote_share
     for t in range(options.rounds - 1):
+        early = options.front**t
+        rest = (1.0 - options.vote_share) * early
         size = int(candidates[t])
         if generators > 1:
             judged = labels > 1
@@ -67,7 +69,7 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
                 useful = ClassifierVotes(classifiers=generators, labels=labels, hard=options.hard)
                 requests.append(SumRequest(f"useful/{t + 1}", useful, rest * (1 - options.close_share)))
         votes = CorrectedVotes(q=options.votes, candidates=size, labels=labels)
-        requests.append(SumRequest(f"votes/{t + 1}", votes, options.vote_share))
+        requests.append(SumRequest(f"votes/{t + 1}", votes, options.vote_share * early))
     return requests
 
 
@@ -79,6 +81,7 @@ def run(options: Options, run: Run) -> Sequence[Sample]:
     """The method. Returns the synthetic corpus."""
     generators, labels = len(run.setting.generators), max(1, len(run.setting.labels))
     weights = np.full(generators, 1.0 / generators)
+    prior = np.zeros(generators)
     close, useful = Evidence.none(generators), Evidence.none(generators)
     good: list[list[str]] = [[] for _ in range(labels)]
     bad: list[list[str]] = [[] for _ in range(labels)]
@@ -89,17 +92,22 @@ def run(options: Options, run: Run) -> Sequence[Sample]:
             break
         embeddings, label_of, author = run.embeddings(run.pool.samples), run.pool.label_of, run.pool.generator_of
         correction = reach(embeddings, label_of) if options.hubs else np.zeros(len(label_of))
+        fits = np.zeros(len(run.pool))
         shown = [run.publish_pool(), run.publish_numbers("reach", correction)]
         if generators > 1:
             by = run.publish_numbers("authors", author.astype(np.float64))
             opened = run.private_sum(f"close/{t + 1}", [*shown, by])
             close.add(opened.natural, opened.sigma)
             if len(run.setting.labels) > 1:
-                opened = run.private_sum(f"useful/{t + 1}", [_classifiers(options, run, embeddings, label_of, author)])
+                heads = _heads(options, run, embeddings, label_of, author)
+                opened = run.private_sum(f"useful/{t + 1}", [run.publish_numbers("classifiers", np.stack(heads))])
                 useful.add(opened.natural, opened.sigma)
-            weights = _weights(options, close, useful)
+                prior = consistency.agreement(heads, embeddings, label_of, author)
+                prior -= prior.mean()
+            weights = _weights(options, close, useful, prior)
+            if len(run.setting.labels) > 1:
+                fits = consistency.support(heads, weights, embeddings, label_of, author)
         votes = run.private_sum(f"votes/{t + 1}", shown).natural[: len(run.pool)]
-        fits = _support(options, run, f"support {t + 1}", embeddings, label_of, weights[author])
         for label in range(labels):
             members = run.pool.of_label(label)
             sound = members[fits[members] >= 0]
@@ -108,7 +116,7 @@ def run(options: Options, run: Run) -> Sequence[Sample]:
     return _consistent(options, run, weights)
 
 
-def _weights(options: Options, close: Evidence, useful: Evidence) -> np.ndarray:
+def _weights(options: Options, close: Evidence, useful: Evidence, prior: np.ndarray) -> np.ndarray:
     """Closeness times the exponential of usefulness, both relative and shrunk by their noise; sums to 1."""
     generators = len(close.mean)
     records = max(float(close.mean.sum()), close.sigma * np.sqrt(generators), 1.0)  # a noisy count of the records
@@ -117,30 +125,20 @@ def _weights(options: Options, close: Evidence, useful: Evidence) -> np.ndarray:
     relative = shrunk(share, noise) if options.shrink else share - share.mean()
     nearness = np.maximum(1.0 + relative, 0.05)
     right = useful.mean / records
-    spread = np.sqrt((useful.sigma / records) ** 2 + 0.15 / records)
-    advantage = shrunk(right, spread) if options.shrink else right - right.mean()
+    spread = np.sqrt((useful.sigma / records) ** 2 + 0.12 / records)
+    right = right - options.prior * prior
+    advantage = (shrunk(right, spread) if options.shrink else right - right.mean()) + options.prior * prior
     weights = nearness**options.closeness * np.exp(np.clip(options.usefulness * advantage, -20, 20))
     return weights / weights.sum()
 
 
-def _classifiers(options: Options, run: Run, embeddings: np.ndarray, label_of: np.ndarray, author: np.ndarray) -> Input:
-    heads = [
+def _heads(options: Options, run: Run, embeddings: np.ndarray, label_of: np.ndarray, author: np.ndarray) -> list:
+    return [
         consistency.classifier(
             embeddings[author == k], label_of[author == k], len(run.setting.labels), strength=options.strength
         )
         for k in range(len(run.setting.generators))
     ]
-    return run.publish_numbers("classifiers", np.stack(heads))
-
-
-def _support(
-    options: Options, run: Run, step: str, embeddings: np.ndarray, label_of: np.ndarray, trust: np.ndarray
-) -> np.ndarray:
-    if len(run.setting.labels) < 2:
-        return np.zeros(len(label_of))
-    return consistency.support(
-        embeddings, label_of, len(run.setting.labels), trust, run.rng(step), strength=options.strength, folds=3
-    )
 
 
 def _consistent(options: Options, run: Run, weights: np.ndarray) -> Sequence[Sample]:
@@ -148,7 +146,8 @@ def _consistent(options: Options, run: Run, weights: np.ndarray) -> Sequence[Sam
     if not options.prune_on:
         return run.pool.samples
     embeddings, label_of, author = run.embeddings(run.pool.samples), run.pool.label_of, run.pool.generator_of
-    fits = _support(options, run, "final", embeddings, label_of, weights[author])
+    heads = _heads(options, run, embeddings, label_of, author)
+    fits = consistency.support(heads, weights, embeddings, label_of, author)
     return [sample for sample, fit in zip(run.pool.samples, fits, strict=True) if fit >= options.prune]
 
 
