@@ -87,6 +87,12 @@ def evaluate(
     sequences: Annotated[
         bool, typer.Option("--sequences", help="Judge the run's keyphrase sequences alone, without any model.")
     ] = False,
+    membership: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(
+            metavar="MEMBERS NONMEMBERS", help="Real texts, private or not: attacks the task model with them."
+        ),
+    ] = None,
     head: Annotated[str, typer.Option(help="Head of the task model: auto, linear or mlp.")] = "auto",
     bert: Annotated[Path | None, typer.Option(help="A local encoder folder to fine-tune as well.")] = None,
     text_field: Annotated[str, typer.Option(help="Text column of the files.")] = "text",
@@ -111,6 +117,7 @@ def evaluate(
         overlap=overlap,
         adapt_to=adapt,
         sequences=sequences,
+        membership=membership,
         # in memory only: these files may be private
         embed=CachedEmbedder(Embedder.load(model), MemoryCache()).encode,
         head=head,

@@ -17,6 +17,7 @@ from common.table import Table, read_table
 from server.evaluation import metrics, task_model
 from server.evaluation.adaptation import adapt
 from server.evaluation.fine_tuning import FineTuning, fine_tune
+from server.evaluation.membership import Membership, train_and_attack
 from server.evaluation.overlap import Overlap, find_overlap
 from server.evaluation.scores import Scores, score
 from server.evaluation.sequences import read_sequences, sequences_of
@@ -75,7 +76,10 @@ class Distances:
 
 @dataclass(frozen=True, eq=False)
 class EvaluationReport:
-    """Everything ``undersong evaluate`` found. ``notes`` are sentences for the reader."""
+    """Everything ``undersong evaluate`` found. ``notes`` are sentences for the reader.
+
+    ``membership`` holds the attacks on the synthetic texts' model and, for comparison, on the private data's own.
+    """
 
     run: str
     synthetic_rows: int
@@ -84,6 +88,7 @@ class EvaluationReport:
     overlap: Overlap | None
     overlap_base_rate: Overlap | None
     notes: tuple[str, ...]
+    membership: tuple[Membership, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON values; NaN becomes None."""
@@ -99,6 +104,7 @@ class EvaluationReport:
             "distances": [asdict(each) for each in self.distances],
             "overlap": None if self.overlap is None else self.overlap.as_dict(),
             "overlap_of_test_file": None if self.overlap_base_rate is None else _counts(self.overlap_base_rate),
+            "membership": [each.as_dict() for each in self.membership],
             "notes": list(self.notes),
         }
         finite: dict[str, Any] = _finite(result)
@@ -124,6 +130,7 @@ def evaluate(
     overlap: Path | None = None,
     adapt_to: Path | None = None,
     sequences: bool = False,
+    membership: tuple[Path, Path] | None = None,
     head: Head = "auto",
     fine_tuning: FineTuning | None = None,
     text_field: str = "text",
@@ -140,6 +147,7 @@ def evaluate(
         overlap: a private file to search the synthetic texts' words in.
         adapt_to: unlabelled texts of the place where the task model will work: it is adapted to them too (Deep CORAL).
         sequences: judges the keyphrase sequences of the run alone as well.
+        membership: members and non-members of the private training data: the task model is attacked with them.
         head: which head the task model has.
         fine_tuning: fine-tunes a local encoder too, where given.
 
@@ -152,7 +160,7 @@ def evaluate(
             f"{run_dir}: holds no {SYNTHETIC_FILE}", "the run has not finished; start it again and it continues"
         )
     synthetic = _read_synthetic(run_dir / SYNTHETIC_FILE)
-    if test is None and train_private is None and overlap is None:
+    if test is None and train_private is None and overlap is None and membership is None:
         raise ConfigurationError(f"{run_dir}: nothing to compare with", "name a file with --test or --overlap")
     tested = None if test is None else read_table(test, text_field, label_field)
     trained_on = None if train_private is None else read_table(train_private, text_field, label_field)
@@ -167,6 +175,7 @@ def evaluate(
         overlap=searched,
         target=target,
         sequences=read_sequences(run_dir) if sequences else None,
+        membership=None if membership is None else _pair(membership, text_field, label_field),
         head=head,
         fine_tuning=fine_tuning,
         seed=seed,
@@ -183,13 +192,14 @@ def evaluate_tables(
     overlap: Table | None = None,
     target: Table | None = None,
     sequences: Table | None = None,
+    membership: tuple[Table, Table] | None = None,
     head: Head = "auto",
     fine_tuning: FineTuning | None = None,
     seed: int = 0,
 ) -> EvaluationReport:
     """As ``evaluate``, on tables in memory (the demo and the benchmarks hold them already)."""
     notes: list[str] = []
-    needed = test is not None or train_private is not None  # an overlap alone needs no model
+    needed = test is not None or train_private is not None or membership is not None  # an overlap alone needs no model
     synthetic_x = embed(synthetic.texts) if needed else np.zeros((0, 0), dtype=np.float32)
     test_x = None if test is None else embed(test.texts)
     private_x = None if train_private is None else embed(train_private.texts)
@@ -217,6 +227,12 @@ def evaluate_tables(
                 own = sequences_of(train_private, sequences)
                 trained.append(_head(OWN_SEQUENCES, own, embed(own.texts), test, test_x, head, seed))
         notes.extend(_unknown_labels(synthetic, test))
+    attacked: list[Membership] = []
+    if membership is not None:
+        attacked.append(train_and_attack("synthetic", synthetic, synthetic_x, *membership, embed, head=head, seed=seed))
+        if train_private is not None and private_x is not None and train_private.labels is not None:
+            reference = ("private data only, no privacy", train_private, private_x)
+            attacked.append(train_and_attack(*reference, *membership, embed, head=head, seed=seed))
     references = [] if test is None or test_x is None else [("test file", test, test_x)]
     if train_private is not None and private_x is not None:
         references.append(("private training file", train_private, private_x))
@@ -228,7 +244,12 @@ def evaluate_tables(
         overlap=None if overlap is None else find_overlap(synthetic.texts, overlap.texts),
         overlap_base_rate=None if overlap is None or test is None else find_overlap(test.texts, overlap.texts),
         notes=tuple(notes),
+        membership=tuple(attacked),
     )
+
+
+def _pair(paths: tuple[Path, Path], text_field: str, label_field: str | None) -> tuple[Table, Table]:
+    return read_table(paths[0], text_field, label_field), read_table(paths[1], text_field, label_field)
 
 
 def _read_synthetic(path: Path) -> Table:
@@ -248,9 +269,7 @@ def _head(data: str, table: Table, x: Float32, test: Table, test_x: Float32, hea
     return Trained(data, len(table), model.description, task_model.evaluate(model, test_x, test.labels))
 
 
-def _adapted(
-    table: Table, x: Float32, target: Table, embed: Embed, test: Table, test_x: Float32, seed: int
-) -> Trained:
+def _adapted(table: Table, x: Float32, target: Table, embed: Embed, test: Table, test_x: Float32, seed: int) -> Trained:
     if table.labels is None:
         raise ConfigurationError("the synthetic texts have no labels: nothing to adapt", "leave out --adapt")
     assert test.labels is not None

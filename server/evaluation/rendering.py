@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from server.evaluation.evaluate import NOT_PRIVATE, EvaluationReport
+from server.evaluation.membership import Interval, Membership
 from server.evaluation.overlap import CONTAINED, JACCARD, RUN_WORDS, Overlap
 
 SHOWN_ROWS = 12
@@ -27,6 +28,7 @@ def render(report: EvaluationReport) -> RenderableType:
     parts.append(_distances(report))
     if report.overlap is not None:
         parts.append(_overlap(report.overlap, report.overlap_base_rate))
+    parts.extend(_membership(each) for each in report.membership)
     parts.extend(Text(f"• {note}") for note in report.notes)
     parts.append(Panel(NOT_PRIVATE, title="not private", border_style="yellow"))
     return Group(*parts)
@@ -106,6 +108,21 @@ def _overlap(found: Overlap, base: Overlap | None) -> Table:
     longest = [f"{found.longest_run} words", *([f"{base.longest_run} words"] if base else [])]
     table.add_row("longest shared run", *longest, "")
     return table
+
+
+def _membership(found: Membership) -> Table:
+    table = _table(
+        f"Membership inference on the model trained on {escape(found.data)}: {found.members:,} members,"
+        f" {found.nonmembers:,} others (95 % intervals)",
+        *("attack", "AUC (guessing: 0.5)", "balanced accuracy (0.5)", "true positives at 1 % false (0.01)"),
+    )
+    for attack in found.attacks:
+        table.add_row(attack.name, *map(_interval, (attack.auc, attack.accuracy, attack.true_positives)))
+    return table
+
+
+def _interval(each: Interval) -> str:
+    return f"{each.value:.3f} ({each.low:.3f} to {each.high:.3f})"
 
 
 def _lists(overlap: Overlap) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:

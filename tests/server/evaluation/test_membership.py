@@ -1,0 +1,126 @@
+"""Attacks see a model that memorised its training data, and see nothing where there is nothing; intervals cover."""
+
+import io
+import json
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from common.errors import ConfigurationError
+from common.table import Table
+from server import outputs
+from server.cli import app
+from server.evaluation import membership as attacks
+from server.evaluation.evaluate import evaluate
+from server.evaluation.membership import auc_interval, clopper_pearson, membership
+from server.pool import Sample
+
+
+@dataclass
+class Memory:
+    """A model that is sharper on what it has seen, by ``edge``."""
+
+    seen: set[str]
+    edge: float
+    labels = ("a", "b")
+
+    def probabilities(self, embeddings):
+        rng = np.random.default_rng(0)
+        sharp = rng.uniform(0.5, 0.9, len(embeddings)) + self.edge * (embeddings[:, 0] > 0)
+        return np.stack([sharp, 1 - sharp], axis=1)
+
+
+def embed(texts):
+    return np.array([[1.0 if text.startswith("member") else -1.0] for text in texts], dtype=np.float32)
+
+
+def table(name, count):
+    return Table(tuple(f"{name} {n}" for n in range(count)), ("a",) * count, None)
+
+
+def test_a_model_that_remembers_is_caught_by_every_attack():
+    found = membership("x", Memory(set(), 0.1), table("member", 300), table("other", 300), embed)
+    assert [attack.name for attack in found.attacks] == ["entropy", "confidence", "confidence in the true label"]
+    for attack in found.attacks:
+        assert attack.auc.low > 0.6
+        assert attack.accuracy.low > 0.5
+        assert attack.true_positives.low > 0.01
+        for interval in (attack.auc, attack.accuracy, attack.true_positives):
+            assert interval.low <= interval.value <= interval.high
+
+
+def test_a_model_that_does_not_is_not():
+    """The intervals of 200 innocent models miss the truth in about 1 of 20; more than 22 has chance below 1e-3."""
+    missed = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        interval = auc_interval(rng.normal(size=80), rng.normal(size=120))
+        missed += not interval.low <= 0.5 <= interval.high
+    assert 1 <= missed <= 22
+    found = membership("x", Memory(set(), 0.0), table("member", 400), table("other", 400), embed)
+    assert found.attacks[0].accuracy.low < 0.5 < found.attacks[0].accuracy.high
+
+
+def test_auc_counts_pairs_and_halves_ties():
+    rng = np.random.default_rng(0)
+    one, two = rng.integers(0, 5, 30).astype(float), rng.integers(0, 4, 20).astype(float)
+    pairs = np.mean([(a > b) + 0.5 * (a == b) for a in one for b in two])
+    assert auc_interval(one, two).value == pytest.approx(pairs)
+
+
+def test_binomial_intervals_are_exact():
+    assert clopper_pearson(5, 5).high == 1.0
+    assert clopper_pearson(5, 5).low == pytest.approx(0.025 ** (1 / 5))
+
+
+def test_a_threshold_is_judged_on_other_records_than_chose_it():
+    """An attack that fitted its threshold to its own judges would win on pure noise of few records."""
+    rng = np.random.default_rng(1)
+    values = [
+        attacks._attack("x", [rng.normal(size=20), rng.normal(size=20)], seed).accuracy.value for seed in range(300)
+    ]
+    assert np.mean(values) == pytest.approx(0.5, abs=0.03)
+
+
+def test_too_few_records_are_refused():
+    with pytest.raises(ConfigurationError, match="at least 4"):
+        membership("x", Memory(set(), 0.0), table("member", 3), table("other", 9), embed)
+
+
+@pytest.fixture
+def run(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [(f"{label} {n} " + " ".join(map(str, rng.integers(0, 50, 4))), label) for n in range(30) for label in "ab"]
+    outputs.write_corpus(tmp_path / "run", [Sample(text, label, "one", 0, "zero_shot") for text, label in rows])
+    for name, part in (("members", rows[:30]), ("others", rows[30:])):
+        (tmp_path / f"{name}.jsonl").write_text(
+            "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in part)
+        )
+    return tmp_path
+
+
+def hashed(texts):
+    rows = [np.bincount([zlib.crc32(word.encode()) % 16 for word in text.split()], minlength=16) for text in texts]
+    return np.array(rows, dtype=np.float32) / np.linalg.norm(rows, axis=1, keepdims=True).astype(np.float32)
+
+
+def test_the_report_shows_the_attacks_on_both_models(run):
+    pair = (run / "members.jsonl", run / "others.jsonl")
+    report = evaluate(run / "run", test=None, train_private=pair[0], membership=pair, embed=hashed, head="linear")
+    assert [each.data for each in report.membership] == ["synthetic", "private data only, no privacy"]
+    shown = json.loads(report.to_json())["membership"][0]
+    assert (shown["members"], shown["nonmembers"]) == (30, 30)
+    assert {"value", "low", "high"} == set(shown["attacks"][0]["auc"])
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(report.render())
+    assert "balanced accuracy" in console.export_text()
+
+
+def test_the_command_takes_two_files():
+    result = CliRunner().invoke(app, ["evaluate", "nowhere", "--membership", "one.jsonl"])
+    assert result.exit_code != 0
+    assert "--membership" in result.output or "requires 2" in str(result.output)
