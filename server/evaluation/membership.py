@@ -150,7 +150,7 @@ def clopper_pearson(successes: int, trials: int, level: float = CONFIDENCE_LEVEL
 
 
 def _attack(name: str, scores: Sequence[Float64], seed: int) -> Attack:
-    """``scores`` of members and of others; higher means "member". A threshold is never judged on the records that chose it."""
+    """``scores`` of members and others, higher for members; no threshold is judged on the records that chose it."""
     rng = np.random.default_rng([seed, 0x3E3B])
     members, nonmembers = (rng.permutation(each) for each in scores)
     m, n = len(members) // 2, len(nonmembers) // 2
