@@ -18,6 +18,7 @@ COPY --from=build /opt/undersong /opt/undersong
 COPY --chmod=0555 docker/party-demo.sh /usr/local/bin/party-demo
 ENV PATH=/opt/undersong/bin:$PATH \
     UNDERSONG_PARTY_HOME=/data/party \
+    XDG_STATE_HOME=/data/state \
     HF_HUB_OFFLINE=1 \
     TOKENIZERS_PARALLELISM=false \
     PYTHONDONTWRITEBYTECODE=1
