@@ -28,11 +28,14 @@ import numpy as np
 
 from common.embedding import CachedEmbedder, Embedder, MemoryCache
 from common.table import Table, read_table
+from protocol.statistics.phrases import Terms
 from server import planning
 from server.evaluation import task_model
 from server.evaluation.sequences import joined, sequences_of
+from server.methods.dpkps import Options
 from server.progress import Silent
 from server.task import load
+from server.vocabulary import english_words
 from simulation.simulate import simulate
 from simulation.workspace import Workspace
 
@@ -148,7 +151,7 @@ class Bench:
                 "sequences": self._score(sequences, cell, "test"),
                 "validation": self._score(sequences, cell, "public"),
             }
-            | self._reference(cell["data"], sequences)
+            | self._reference(cell["data"])
         )
         for name in ("replay", "ngram"):
             texts = [sample for sample in done.outcome.samples if sample.generator == name]
@@ -163,13 +166,19 @@ class Bench:
     def _table(self, name: str, part: str) -> Table:
         return read_table(self._folder / f"{name}-{part}.jsonl", "text", "label")
 
-    def _reference(self, name: str, sequences: Table) -> dict[str, float]:
-        """What the private texts themselves, and their own sequences of such terms, teach without privacy; once."""
+    def _reference(self, name: str) -> dict[str, float]:
+        """What the private texts, and their own sequences of the 1000 truly commonest terms, teach; no privacy."""
         if name not in self._references:
             private, cell = self._table(name, "private"), {"data": name}
+            options = Options()
+            vocabulary = english_words(options.vocabulary_words, options.common_words)
+            matcher = Terms(vocabulary)
+            counts = Counter(term for text in private.texts for term in matcher.of(text, options.document_terms))
+            kept = tuple(vocabulary[term] for term, _ in counts.most_common(options.keyphrases))
+            terms = Table(tuple(joined(kept[at : at + 10]) for at in range(0, len(kept), 10)), None, None)
             self._references[name] = {
                 "private": self._score(private, cell, "test"),
-                "own_sequences": self._score(sequences_of(private, sequences), cell, "test"),
+                "own_sequences": self._score(sequences_of(private, terms), cell, "test"),
             }
         return self._references[name]
 

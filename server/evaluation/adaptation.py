@@ -53,8 +53,8 @@ class Adapted:
 def adapt(source: Float32, labels: list[str] | tuple[str, ...], target: Float32, *, seed: int = 0) -> Adapted:
     """Trains the MLP head on ``source`` [n, d] with labels, its features aligned with those of ``target`` [m, d].
 
-    A fifth of the source is held out; of the weights whose loss on it is within one standard error of the best, the
-    largest is taken: the data say nothing against it. Then all of the source is used.
+    A fifth of the source is held out; of the weights whose loss on it is within one (paired) standard error of the
+    best, the largest is taken: the data say nothing against it. Then all of the source is used.
 
     Raises ConfigurationError for fewer than two labels or fewer than 20 target texts.
     """
@@ -75,11 +75,16 @@ def adapt(source: Float32, labels: list[str] | tuple[str, ...], target: Float32,
         head = _trained(source[fit], y[fit], texts, target, weight, seed)
         losses[weight] = -np.log(np.maximum(head.probabilities(source[held])[np.arange(len(held)), y[held]], 1e-12))
     best = min(losses, key=lambda weight: float(losses[weight].mean()))
-    allowed = float(losses[best].mean() + losses[best].std() / np.sqrt(len(held)))
-    chosen = max(weight for weight in WEIGHTS if float(losses[weight].mean()) <= allowed)
+    # paired: the same held-out texts under two weights differ by far less than the texts among each other
+    chosen = max(weight for weight in WEIGHTS if _no_worse(losses[weight] - losses[best]))
     plain = _trained(source, y, texts, target, 0.0, seed)
     head = plain if chosen == 0.0 else _trained(source, y, texts, target, chosen, seed)
     return Adapted(head, chosen, covariance_distance(plain, source, target), covariance_distance(head, source, target))
+
+
+def _no_worse(excess: Float64) -> bool:
+    """Whether a mean excess loss is within its own standard error."""
+    return float(excess.mean()) <= float(excess.std()) / np.sqrt(len(excess))
 
 
 def covariance_distance(head: MLPHead, source: Float32, target: Float32) -> float:

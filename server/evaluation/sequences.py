@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from common.errors import ConfigurationError
@@ -42,6 +43,6 @@ def sequences_of(table: Table, sequences: Table) -> Table:
     return Table(tuple(joined([terms[term] for term in one]) for one in found if one), kept.labels, None)
 
 
-def joined(terms: list[str]) -> str:
+def joined(terms: Sequence[str]) -> str:
     """How a sequence is written for the embedder."""
     return ", ".join(terms)
