@@ -149,9 +149,9 @@ def test_cleaning_twice_is_cleaning_once(raw: str) -> None:
     "piece", ["<", "Sure, ", "**a", "\n", '"', "<think>", "&amp;", "here is ", "1. ", "_ ", "```\n"]
 )
 def test_no_answer_takes_long(piece: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     clean(piece * (40_000 // len(piece)))
-    assert time.perf_counter() - started < 3.0
+    assert time.process_time() - started < 3.0
 
 
 def test_key_ignores_what_does_not_make_a_text_another() -> None:

@@ -276,6 +276,6 @@ def test_odd_corpora_break_nothing(tmp_path_factory: pytest.TempPathFactory, row
 def test_fifteen_hundred_notes_take_seconds(tmp_path: Path) -> None:
     generator = ngram(tmp_path, corpus(3000))
     good, bad = tuple(row["text"] for row in corpus(4, 1)), tuple(row["text"] for row in corpus(4, 2))
-    started = time.perf_counter()
+    started = time.process_time()
     ask(generator, 1500, kind="contrast", good=good, bad=bad, words=30)
-    assert time.perf_counter() - started < 10.0
+    assert time.process_time() - started < 10.0

@@ -110,7 +110,9 @@ def test_closing_early_stops_asking(server: ChatServer) -> None:
     answers = generator(server.url, concurrency=2).answer(requests(50))
     next(answers)
     answers.close()
-    time.sleep(0.2)
+    until = time.monotonic() + 20.0
+    while time.monotonic() < until and [thread for thread in threading.enumerate() if thread.name.startswith("far-")]:
+        time.sleep(0.05)
     assert len(server.bodies) <= 4
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("far-")]
 
@@ -175,8 +177,8 @@ def test_a_passing_fault_is_retried(server: ChatServer, fault: Any) -> None:
 
 
 def test_slow_answers_time_out_and_are_asked_again(server: ChatServer) -> None:
-    with faulty(server, ("slow", 1.5)) as proxy:
-        answer = one(generator(proxy.url, timeout_s=0.3))
+    with faulty(server, ("slow", 2.5)) as proxy:
+        answer = one(generator(proxy.url, timeout_s=1.0))
         assert isinstance(answer, Answer)
         assert "worst case" in answer.note
 
@@ -203,14 +205,14 @@ def test_an_endpoint_that_only_fails_ends_the_run(server: ChatServer) -> None:
 def test_retry_after_is_obeyed_and_capped(server: ChatServer) -> None:
     with faulty(server, ("status", 429, {"Retry-After": "0.4"})) as proxy:
         one(generator(proxy.url, max_wait_s=5.0))
-        assert 0.4 <= proxy.arrivals[1] - proxy.arrivals[0] < 2.0
+        assert 0.4 <= proxy.arrivals[1] - proxy.arrivals[0] < 10.0
     with faulty(server, ("status", 429, {"Retry-After": "3600"})) as proxy:
         one(generator(proxy.url, max_wait_s=0.1))
-        assert proxy.arrivals[1] - proxy.arrivals[0] < 2.0
+        assert proxy.arrivals[1] - proxy.arrivals[0] < 10.0
     soon = format_datetime(datetime.now(UTC) + timedelta(seconds=2), usegmt=True)
     with faulty(server, ("status", 503, {"Retry-After": soon})) as proxy:
         one(generator(proxy.url, max_wait_s=5.0))
-        assert 0.9 <= proxy.arrivals[1] - proxy.arrivals[0] < 4.0
+        assert 0.9 <= proxy.arrivals[1] - proxy.arrivals[0] < 10.0
 
 
 @pytest.mark.parametrize(
