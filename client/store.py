@@ -69,12 +69,13 @@ class Store:
         with self._database.lock:
             connection = self._database.connection
             try:
-                connection.execute("BEGIN IMMEDIATE")
                 try:
+                    connection.execute("BEGIN IMMEDIATE")
                     connection.executemany(statement, rows)
                     connection.execute("COMMIT")
                 except BaseException:
-                    connection.execute("ROLLBACK")
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
                     raise
             except sqlite3.OperationalError as error:
                 raise ConfigurationError(

@@ -20,13 +20,15 @@ def run(command: Callable[[], object]) -> NoReturn:
     code: object = 0
     try:
         code = command()
+        if code == INTERRUPTED:  # what the command line library makes of Ctrl-C
+            raise KeyboardInterrupt
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
     except UndersongError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, click.Abort):
         print("stopped; nothing is lost: the same command continues", file=sys.stderr)
         sys.exit(INTERRUPTED)
     except OSError as error:

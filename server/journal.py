@@ -54,8 +54,8 @@ class Journal:
     def put_all(self, entries: Iterable[tuple[str, bytes]]) -> None:
         """Keeps several values, all or none."""
         try:
-            self._database.execute("BEGIN IMMEDIATE")
             try:
+                self._database.execute("BEGIN IMMEDIATE")
                 for key, value in entries:
                     # One statement for what is new, which nearly everything is.
                     added = self._database.execute("INSERT OR IGNORE INTO entry VALUES (?, ?)", (key, value)).rowcount
@@ -63,7 +63,8 @@ class Journal:
                         raise InternalError(f"{self._path}: a second value for the journal key {key!r}")
                 self._database.execute("COMMIT")
             except BaseException:
-                self._database.execute("ROLLBACK")
+                if self._database.in_transaction:
+                    self._database.execute("ROLLBACK")
                 raise
         except sqlite3.OperationalError as error:
             raise self._failure(error) from None

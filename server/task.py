@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from common import configuration
 from common.errors import ConfigurationError
 from protocol.plan import Privacy, Quorum
-from protocol.secagg.parameters import default_threshold, defaults
+from protocol.secagg.parameters import check_quorum, default_threshold, defaults
 from server import methods
 from server.generators import GeneratorSettings
 
@@ -112,6 +112,7 @@ class EvaluationSection(Section):
     """[evaluation]: a public test file, evaluated when the run has ended."""
 
     test: str | None = None
+    head: Literal["auto", "linear", "mlp"] = "auto"
 
 
 class PromptsSection(Section):
@@ -196,6 +197,10 @@ class Task(Section):
         dropouts = dropouts if given.tolerated_dropouts is None else given.tolerated_dropouts
         colluders = colluders if given.colluders is None else given.colluders
         threshold = default_threshold(parties, colluders) if given.threshold is None else given.threshold
+        try:
+            check_quorum(parties, threshold, dropouts, colluders)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"[federation] {error.problem}", error.remedy) from None
         return Quorum(parties, threshold, dropouts, colluders, given.spare_attempts)
 
     @property

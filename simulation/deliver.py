@@ -130,6 +130,7 @@ def _accuracies(
     progress: Progress,
 ) -> tuple[Accuracy, ...]:
     """This corpus beside its two ends: private records without privacy, and no private records at all."""
+    head = run_plan.task.evaluation.head
     corpora = {"synthetic": _table(simulated.outcome.samples)}
     if all(generator.kind in FREE_KINDS for generator in run_plan.task.generators):
         corpora[MIXTURE] = _table(_mixture(run_plan, workspace, simulated, environment, seed, progress))
@@ -139,7 +140,7 @@ def _accuracies(
         progress.update("training the task model", number, len(corpora))
         if len(set(corpus.labels or ())) < 2:
             continue
-        report = evaluate_tables(data, corpus, test=test, embed=simulated.embed_any, seed=seed)
+        report = evaluate_tables(data, corpus, test=test, embed=simulated.embed_any, head=head, seed=seed)
         scores = report.trained[0].scores
         rows.append(
             Accuracy(

@@ -46,6 +46,27 @@ def default_threshold(n: int, colluders: int) -> int:
     return (n + colluders) // 2 + 1
 
 
+def check_quorum(n: int, t: int, d: int, c: int) -> None:
+    """Raises ConfigurationError unless threshold, tolerated dropouts and colluders fit ``n`` parties (SECAGG.md)."""
+    if min(d, c) < 0:
+        raise ConfigurationError(f"tolerated_dropouts {d} and colluders {c} must not be negative")
+    if 2 * t <= n + c:
+        raise ConfigurationError(
+            f"threshold {t} with {n} parties and {c} colluders: two groups could open different sets",
+            f"use at least {default_threshold(n, c)}",
+        )
+    if t > n - d:
+        raise ConfigurationError(
+            f"threshold {t} is more than the {n - d} parties left after {d} tolerated dropouts",
+            "lower tolerated_dropouts or colluders",
+        )
+    if c + 2 * d >= n:
+        raise ConfigurationError(
+            f"{c} colluders and {d} tolerated dropouts of {n} parties (c + 2D must be below n)",
+            "lower tolerated_dropouts or colluders",
+        )
+
+
 @dataclass(frozen=True)
 class SumParameters:
     """One attempt of one private sum.
@@ -93,23 +114,7 @@ class SumParameters:
             raise ConfigurationError("the roster has a member without a name or a 32-byte Ed25519 identity")
         if len({member.name for member in self.roster}) < n or len({member.identity for member in self.roster}) < n:
             raise ConfigurationError("the roster lists a name or an identity twice", "one entry for each party")
-        if min(d, c) < 0:
-            raise ConfigurationError(f"tolerated_dropouts {d} and colluders {c} must not be negative")
-        if 2 * t <= n + c:
-            raise ConfigurationError(
-                f"threshold {t} with {n} parties and {c} colluders: two groups could open different sets",
-                f"use at least {default_threshold(n, c)}",
-            )
-        if t > n - d:
-            raise ConfigurationError(
-                f"threshold {t} is more than the {n - d} parties left after {d} tolerated dropouts",
-                "lower tolerated_dropouts or colluders",
-            )
-        if c + 2 * d >= n:
-            raise ConfigurationError(
-                f"{c} colluders and {d} tolerated dropouts of {n} parties (c + 2D must be below n)",
-                "lower tolerated_dropouts or colluders",
-            )
+        check_quorum(n, t, d, c)
         if not 1 <= self.dimension < 2**31:
             raise ConfigurationError(f"dimension {self.dimension} lies outside 1..2^31-1")
         if not 1 <= self.modulus_bits <= ring.MAXIMUM_BITS:

@@ -17,18 +17,14 @@ LINES = 10
 def final_screen(data: ReportData, folder: Path) -> RenderableType:
     """At most ten lines: what was written, whom the votes trusted, how useful it is, what it cost, where it lies."""
     rows = Table.grid(padding=(0, 2))
-    rows.add_column(style="dim", no_wrap=True)
+    rows.add_column(style="dim", no_wrap=True, min_width=8)
     rows.add_column(no_wrap=True, overflow="ellipsis")
     lines: list[tuple[str, Text]] = [("written", _written(data))]
-    weights = _weights(data, LINES - 6 if data.accuracy else LINES - 5)
+    accuracy = _accuracy(data)
+    weights = _weights(data, LINES - 4 - len(accuracy))
     lines += [("weights" if index == 0 else "", line) for index, line in enumerate(weights)]
-    if data.accuracy:
-        lines.append(("accuracy", _accuracy(data)))
+    lines += [("accuracy" if index == 0 else "", line) for index, line in enumerate(accuracy)]
     lines.append(("privacy", _privacy(data.privacy)))
-    if data.seconds and sum(seconds for _, seconds in data.seconds) > 0:
-        slowest = sorted(data.seconds, key=lambda each: -each[1])[:3]
-        total = sum(seconds for _, seconds in data.seconds)
-        lines.append(("time", Text(f"{duration(total)}: " + ", ".join(f"{name} {duration(s)}" for name, s in slowest))))
     lines.append(("look at", Text(str(folder / "report.html"), style="bold")))
     for name, line in lines:
         rows.add_row(name, line)
@@ -48,7 +44,8 @@ def _written(data: ReportData) -> Text:
     )
     words += f"; {plain(dropped)} dropped (empty or duplicate)" if dropped else ""
     spent = sum(each.price_usd for each in data.usage)
-    return Text(words + (f"; {spent:.2f} US$" if spent else ""))
+    seconds = sum(seconds for _, seconds in data.seconds)
+    return Text(words + (f"; {spent:.2f} US$" if spent else "") + (f"; {duration(seconds)}" if seconds else ""))
 
 
 def _weights(data: ReportData, most: int) -> list[Text]:
@@ -78,15 +75,13 @@ def _weights(data: ReportData, most: int) -> list[Text]:
     return lines
 
 
-def _accuracy(data: ReportData) -> Text:
-    line = Text()
+def _accuracy(data: ReportData) -> list[Text]:
+    lines = []
     for each in sorted(data.accuracy, key=lambda each: not each.ours)[:3]:
-        line.append(" · " if line else "")
-        line.append(f"{100 * each.accuracy:.1f} %", style="bold green" if each.ours else "bold")
-        line.append(f" {each.data}")
-        if each.reads_private and "no privacy" not in each.data:
-            line.append(" (not private)")
-    return line
+        note = " (not private)" if each.reads_private and "no privacy" not in each.data else ""
+        figure = (f"{100 * each.accuracy:5.1f} %", "bold green" if each.ours else "bold")
+        lines.append(Text.assemble(figure, f"  {each.data}{note}"))
+    return lines
 
 
 def _privacy(privacy: PrivacyStatement) -> Text:

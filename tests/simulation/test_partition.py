@@ -18,7 +18,7 @@ from simulation.partition import dirichlet
 )
 def test_every_row_goes_to_exactly_one_party_and_none_stays_empty(labels, parties, alpha, seed):
     if len(labels) < parties:
-        with pytest.raises(ConfigurationError, match="for .* parties"):
+        with pytest.raises(ConfigurationError, match=r"for .* parties"):
             dirichlet(labels, len(labels), parties, alpha, seed)
         return
     shares = dirichlet(labels, len(labels), parties, alpha, seed)

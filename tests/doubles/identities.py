@@ -1,0 +1,15 @@
+"""Ed25519 identities by number, the same in every test."""
+
+from __future__ import annotations
+
+import hashlib
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+
+def identity_of(number: int) -> Ed25519PrivateKey:
+    return Ed25519PrivateKey.from_private_bytes(hashlib.sha256(f"identity {number}".encode()).digest())
+
+
+def public_identity(number: int) -> bytes:
+    return identity_of(number).public_key().public_bytes_raw()

@@ -1,0 +1,81 @@
+"""A whole small task on disk: private files, public corpora, a test set, and its TOML."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+LABELS = ("kitchen", "garden")
+_WORDS = {
+    "kitchen": ("pan", "oven", "soup", "knife", "plate", "salt", "stove", "bread", "spoon", "sauce"),
+    "garden": ("rose", "spade", "soil", "hedge", "lawn", "seed", "tree", "pond", "leaf", "fence"),
+}
+_FILLERS = ("the", "a", "near", "behind", "my", "old", "new", "with", "looks", "needs", "has", "under")
+
+
+def sentence(rng: np.random.Generator, label: str, marker: str = "") -> str:
+    words = [str(rng.choice(_WORDS[label] if position % 2 else _FILLERS)) for position in range(8)]
+    return " ".join([*words, marker]).strip()
+
+
+def write_rows(path: Path, rows: list[dict[str, object]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def make_task(
+    folder: Path,
+    *,
+    parties: int = 3,
+    records: int = 8,
+    samples: int = 24,
+    marker: str = "",
+    **sections: Mapping[str, object],
+) -> Path:
+    """Writes the task below ``folder`` and returns its path; ``sections`` add or replace keys of a section.
+
+    Every private text ends with ``marker``, so that a test can look for it.
+    """
+    rng = np.random.default_rng(11)
+    for party in range(parties):
+        rows: list[dict[str, object]] = [
+            {"text": sentence(rng, LABELS[row % 2], marker), "label": LABELS[row % 2], "user": f"u{party}-{row // 2}"}
+            for row in range(records)
+        ]
+        write_rows(folder / "private" / f"site-{party}.jsonl", rows)
+    for name, mixed in (("good", 0.0), ("poor", 0.5)):
+        rows = []
+        for row in range(120):
+            label = LABELS[row % 2]
+            words = LABELS[1 - row % 2] if rng.random() < mixed else label
+            rows.append({"text": sentence(rng, words), "label": label})
+        write_rows(folder / f"{name}.jsonl", rows)
+    write_rows(folder / "test.jsonl", [{"text": sentence(rng, label), "label": label} for label in LABELS * 10])
+    document: dict[str, dict[str, object]] = {
+        "task": {"name": "small", "description": "a short remark", "labels": list(LABELS)},
+        "data": {"path": "private", "text": "text", "label": "label", "user": "user"},
+        "privacy": {"epsilon": 4.0, "delta": 1e-5},
+        "federation": {},
+        "method": {"name": "wasp", "samples": samples, "rounds": 3, "votes": 3, "examples": 4, "shortlist": 4},
+        "embedder": {"model": "packaged"},
+        "evaluation": {"test": "test.jsonl", "head": "linear"},
+    }
+    for section, keys in sections.items():
+        document[section] = {**document.get(section, {}), **keys}
+    lines = []
+    for section, keys in document.items():
+        lines.append(f"[{section}]")
+        lines += [f"{key} = {_toml(value)}" for key, value in keys.items()]
+    for name in ("good", "poor"):
+        lines += ["[[generators]]", f'name = "{name}"', 'kind = "ngram"', f'corpus = "{name}.jsonl"']
+    path = folder / "task.toml"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def _toml(value: object) -> str:
+    return json.dumps(value) if not isinstance(value, float) else repr(value)

@@ -1,0 +1,294 @@
+"""Whole simulations of a small task with the packaged embedder: outputs, resume, refusals, secrecy."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pyarrow.parquet
+import pytest
+
+from common.errors import ConfigurationError, PrivacyRefusal, UndersongError
+from protocol.manifest import Manifest
+from server import task as tasks
+from server.outputs import OUTPUT_NAMES
+from server.progress import Silent
+from simulation import deliver as deliver_module
+from simulation.deliver import deliver
+from tests.doubles.tasks import LABELS, make_task, write_rows
+
+MARKER = "zyzzyva-4711"
+WRITTEN = tuple(name for name in OUTPUT_NAMES if name != "sequences.jsonl")  # those are DP-KPS's alone
+
+
+def run(task_path, out, *assignments, **changes):
+    options = {
+        "seed": 3,
+        "fresh": False,
+        "insecure_noise_seed": None,
+        "public_cache": out.parent / "cache.sqlite",
+        "environment": {},
+        "progress": Silent(),
+    } | changes
+    return deliver(tasks.load(task_path, assignments), out, **options)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished")
+    task_path = make_task(folder / "task", marker=MARKER)
+    log = folder / "debug.log"
+    handler = logging.FileHandler(log)
+    root = logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    try:
+        delivered = run(task_path, folder / "out")
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+    return folder, delivered
+
+
+def test_every_output_is_there_and_agrees(finished):
+    folder, delivered = finished
+    out = folder / "out"
+    assert {path.name for path in out.iterdir()} == {*WRITTEN, ".undersong"}
+    rows = [json.loads(line) for line in (out / "synthetic.jsonl").read_text().splitlines()]
+    assert len(rows) == len(delivered.report.samples) >= 20
+    assert {row["label"] for row in rows} == set(LABELS)
+    assert pyarrow.parquet.read_table(out / "synthetic.parquet").to_pylist() == rows
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["private"] is True
+    assert set(manifest["receipts"]) == {"site-0", "site-1", "site-2"}
+    ledger = [json.loads(line) for line in (out / "ledger.jsonl").read_text().splitlines()]
+    for party in ("site-0", "site-1", "site-2"):
+        assert [entry["query"] for entry in ledger if entry["party"] == party and entry["kind"] == "charge"] == [
+            "votes/1",
+            "votes/2",
+        ]
+
+
+def test_a_run_spends_exactly_its_plan(finished):
+    folder, delivered = finished
+    value = json.loads((folder / "out" / "manifest.json").read_text())
+    manifest = Manifest.from_bytes(
+        json.dumps(value["manifest"], sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    )
+    assert manifest.hash.hex() == value["manifest_hash"]
+    assert [planned.name for planned in manifest.plan.sums] == list(value["sums"])
+    assert manifest.plan.epsilon() == pytest.approx(4.0, rel=1e-5)
+    assert delivered.report.privacy.epsilon_after[-1] == pytest.approx(4.0, rel=1e-5)
+
+
+def test_nothing_private_is_in_any_file_or_log(finished):
+    folder, _ = finished
+    needles = [MARKER.encode()]
+    for path in (folder / "task" / "private").iterdir():
+        for line in path.read_text().splitlines():
+            row = json.loads(line)
+            needles += [row["text"].encode(), f'"{row["user"]}"'.encode()]
+    from common.embedding import CachedEmbedder, Embedder, MemoryCache, _to_grid
+
+    embedder = CachedEmbedder(Embedder.load(), MemoryCache())
+    texts = [json.loads(line)["text"] for line in (folder / "task/private/site-0.jsonl").read_text().splitlines()]
+    for row in embedder.encode(texts):
+        needles += [row.tobytes(), row.astype("<f2").tobytes(), _to_grid(row[None]).tobytes()]
+    searched = 0
+    for path in [folder / "debug.log", folder / "cache.sqlite", *(folder / "out").rglob("*")]:
+        if path.is_file():
+            searched += 1
+            content = path.read_bytes()
+            assert not [needle for needle in needles if needle in content], path
+    assert searched >= 12
+    assert (folder / "debug.log").stat().st_size > 0
+
+
+def test_the_state_of_the_parties_is_readable_by_its_owner_only(finished):
+    folder, _ = finished
+    state = folder / "out" / ".undersong"
+    assert state.stat().st_mode & 0o077 == 0
+    assert (state / "keys.json").stat().st_mode & 0o077 == 0
+    assert (state / "parties.sqlite").stat().st_mode & 0o077 == 0
+
+
+def test_the_same_command_again_changes_no_text_and_charges_nothing(finished):
+    folder, delivered = finished
+    before = (folder / "out" / "synthetic.jsonl").read_bytes()
+    ledger = (folder / "out" / "ledger.jsonl").read_bytes()
+    again = run(folder / "task" / "task.toml", folder / "out")
+    assert (folder / "out" / "synthetic.jsonl").read_bytes() == before
+    assert (folder / "out" / "ledger.jsonl").read_bytes() == ledger
+    assert again.report.plan_hash == delivered.report.plan_hash
+
+
+def test_a_folder_with_another_run_is_refused_and_fresh_starts_over(finished):
+    folder, _ = finished
+    task_path = folder / "task" / "task.toml"
+    with pytest.raises(ConfigurationError, match="holds another run"):
+        run(task_path, folder / "out", seed=4)
+    with pytest.raises(ConfigurationError, match="no run of Undersong wrote"):
+        run(task_path, folder / "task")
+    copy = folder / "again"
+    first = run(task_path, copy, "method.rounds=1")
+    second = run(task_path, copy, "method.rounds=1", fresh=True)
+    assert first.report.run != second.report.run
+
+
+def _process(task_path, out, cache, *more):
+    environment = os.environ | {"UNDERSONG_CACHE": str(cache), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "simulation.cli", "simulate", str(task_path), "--out", str(out), "--json"]
+    return subprocess.Popen(
+        [*command, "--insecure-noise-seed", "5", *more],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _outputs(folder):
+    return {name: (folder / name).read_bytes() for name in WRITTEN}
+
+
+def _killed_runs_end_alike(tmp_path, delays):
+    task_path = make_task(tmp_path / "task")
+    assert _process(task_path, tmp_path / "undisturbed", tmp_path / "cache").wait() == 0
+    expected = _outputs(tmp_path / "undisturbed")
+    assert b"not private" in expected["README.md"].lower()
+    out = tmp_path / "killed"
+    kills = 0
+    for delay in delays:
+        process = _process(task_path, out, tmp_path / "cache")
+        deadline = time.monotonic() + 60
+        journal = out / ".undersong" / "journal.sqlite-wal"
+        # the delay counts from the first journaled value: loading libraries is not what is tested
+        while not journal.exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(delay)
+        kills += process.poll() is None
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    process = _process(task_path, out, tmp_path / "cache")
+    assert process.wait() == 0, process.stderr.read()
+    assert _outputs(out) == expected
+    return kills
+
+
+def test_a_killed_run_continues_to_the_same_bytes(tmp_path):
+    assert _killed_runs_end_alike(tmp_path, [0.3, 1.0]) >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_runs_killed_at_many_places_continue_to_the_same_bytes(tmp_path):
+    assert _killed_runs_end_alike(tmp_path, [0.05 * step for step in range(30)]) >= 10
+
+
+def test_ctrl_c_says_that_nothing_is_lost(tmp_path):
+    process = _process(make_task(tmp_path / "task", samples=4000), tmp_path / "out", tmp_path / "cache")
+    while not (tmp_path / "out" / ".undersong" / "journal.sqlite-wal").exists() and process.poll() is None:
+        time.sleep(0.01)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the same command continues" in error
+    assert "Traceback" not in error
+
+
+BAD = {
+    "an unknown key": (["method.rouns=3"], "did you mean 'rounds'"),
+    "an unknown section": (["methods.rounds=3"], "did you mean 'method'"),
+    "an unknown method": (["method.name=wapp"], "did you mean 'wasp'"),
+    "a missing file": (["data.path=nowhere.jsonl"], "no such file"),
+    "a missing column": (["data.text=note"], "has no column 'note'"),
+    "a label that is not listed": (['task.labels=["kitchen"]'], "row 2: its label is not in task.labels"),
+    "no budget": (["privacy.epsilon=0"], "privacy.epsilon"),
+    "a negative budget": (["privacy.epsilon=-1"], "privacy.epsilon"),
+    "a delta of one": (["privacy.delta=1"], "privacy.delta"),
+    "more parties than files": (["federation.parties=4"], "names 3 files"),
+    "more dropouts than the quorum holds": (["federation.tolerated_dropouts=2"], "tolerated_dropouts"),
+    "a Q too large": (["method.votes=99"], "votes"),
+    "a missing key variable": (
+        ["generators.0.kind=openai", "generators.0.model=m", "generators.0.api_key_env=NO_SUCH_KEY"],
+        "corpus|NO_SUCH_KEY",
+    ),
+    "two generators of one name": (["generators.1.name=good"], "share a name|occurs twice"),
+    "a user unit without users": (["privacy.unit=user", "data.user="], "user"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_clear_error_and_nothing_is_written(tmp_path, name):
+    assignments, words = BAD[name]
+    task_path = make_task(tmp_path / "task")
+    with pytest.raises(UndersongError, match=words) as caught:
+        run(task_path, tmp_path / "out", *assignments)
+    assert caught.value.exit_code in (2, 3)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_party_with_too_few_units_for_delta_refuses_by_name(tmp_path):
+    task_path = make_task(tmp_path / "task", privacy={"epsilon": 4.0, "delta": 0.2})
+    with pytest.raises(PrivacyRefusal, match=r"site-0 refuses: .*delta"):
+        run(task_path, tmp_path / "out")
+
+
+def test_an_empty_private_file_is_named(tmp_path):
+    task_path = make_task(tmp_path / "task")
+    (tmp_path / "task/private/site-1.jsonl").write_text("")
+    with pytest.raises(ConfigurationError, match=r"site-1.jsonl: has no rows"):
+        run(task_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_changed_private_records_stop_a_continued_run(tmp_path):
+    task_path = make_task(tmp_path / "task", method={"rounds": 1})
+    run(task_path, tmp_path / "out")
+    write_rows(tmp_path / "task/private/site-1.jsonl", [{"text": "another", "label": "garden", "user": "x"}])
+    with pytest.raises(PrivacyRefusal, match="another data set"):
+        run(task_path, tmp_path / "out")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_is_named_and_nothing_half_written_stays(tmp_path, monkeypatch):
+    task_path = make_task(tmp_path / "task", method={"rounds": 1})
+    run(task_path, tmp_path / "out")
+    before = _outputs(tmp_path / "out")
+    from server import outputs
+
+    real = os.fdopen
+    monkeypatch.setattr(
+        outputs.os, "fdopen", lambda handle, mode: (os.close(handle), real(os.open("/dev/full", os.O_WRONLY), mode))[1]
+    )
+    with pytest.raises(ConfigurationError, match="no space left"):
+        run(task_path, tmp_path / "out")
+    monkeypatch.undo()
+    assert _outputs(tmp_path / "out") == before
+    assert not list((tmp_path / "out").glob("*.part"))
+
+
+def test_one_file_is_dealt_to_any_number_of_parties(tmp_path):
+    task_path = make_task(tmp_path / "task", parties=1, records=40)
+    delivered = run(
+        task_path, tmp_path / "out", "data.path=private/site-0.jsonl", "federation.parties=4", "federation.alpha=1.0"
+    )
+    assert delivered.report.privacy.parties == 4
+
+
+def test_an_infinite_epsilon_marks_every_output_as_not_private(tmp_path):
+    task_path = make_task(tmp_path / "task", method={"rounds": 2})
+    delivered = run(task_path, tmp_path / "out", "privacy.epsilon=inf")
+    assert not delivered.report.privacy.is_private
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["private"] is False
+    for name in ("README.md", "report.html"):
+        assert "not private" in (tmp_path / "out" / name).read_text().lower()
+
+
+def test_the_comparison_reads_no_paid_generator():
+    assert deliver_module.FREE_KINDS == ("ngram", "replay")
