@@ -38,6 +38,18 @@ def classifier(
     return found
 
 
+def classifiers(
+    embeddings: Float32, labels: Int, author: Int, generators: int, classes: int, *, strength: float
+) -> Float:
+    """One classifier a generator, trained on its own texts alone: float64 [K, d + 1, classes]."""
+    return np.stack(
+        [
+            classifier(embeddings[author == k], labels[author == k], classes, strength=strength)
+            for k in range(generators)
+        ]
+    )
+
+
 def probabilities(head: Float, embeddings: Float32) -> Float:
     """float64 [n, classes] of a classifier of :func:`classifier`."""
     logits = embeddings @ head[:-1] + head[-1]
@@ -46,7 +58,7 @@ def probabilities(head: Float, embeddings: Float32) -> Float:
     return result
 
 
-def support(heads: Sequence[Float], trust: Float, embeddings: Float32, labels: Int, author: Int) -> Float:
+def support(heads: Sequence[Float] | Float, trust: Float, embeddings: Float32, labels: Int, author: Int) -> Float:
     """What the other generators' classifiers, weighted by trust, make of each text's label.
 
     Log-odds of its own label against the best other one, float64 [n]: below 0 they would give it another label. A
@@ -66,18 +78,4 @@ def support(heads: Sequence[Float], trust: Float, embeddings: Float32, labels: I
     own = logs[rows, labels].copy()
     logs[rows, labels] = -np.inf
     result: Float = own - logs.max(axis=1)
-    return result
-
-
-def agreement(heads: Sequence[Float], embeddings: Float32, labels: Int, author: Int) -> Float:
-    """Share of the others' texts to which each generator's classifier gives the label they carry, float64 [K].
-
-    The mean over the other generators, each counting the same.
-    """
-    count = len(heads)
-    found = np.zeros((count, count))
-    for k, head in enumerate(heads):
-        right = probabilities(head, embeddings).argmax(axis=1) == labels
-        found[k] = [right[author == j].mean() if (author == j).any() else 0.0 for j in range(count)]
-    result: Float = (found.sum(axis=1) - np.diag(found)) / max(1, count - 1)
     return result

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from protocol.vectors import NoisySum
+
 Float = npt.NDArray[np.float64]
 SMALLEST_SIGMA = 1e-3  # natural units: without noise (epsilon infinity) every release weighs the same
 
@@ -23,10 +25,10 @@ class Evidence:
     def none(cls, generators: int) -> Evidence:
         return cls(np.zeros(generators))
 
-    def add(self, natural: Float, sigma: float) -> None:
-        """One more release with noise of standard deviation ``sigma`` (natural units)."""
-        weight = 1.0 / max(sigma, SMALLEST_SIGMA) ** 2
-        self.total = self.total + weight * natural
+    def add(self, opened: NoisySum) -> None:
+        """One more release (natural units)."""
+        weight = 1.0 / max(opened.sigma, SMALLEST_SIGMA) ** 2
+        self.total = self.total + weight * opened.natural
         self.precision += weight
 
     @property
@@ -42,19 +44,17 @@ class Evidence:
 def shrunk(values: Float, noise: float) -> Float:
     """Deviations from the mean, pulled to zero as far as noise alone explains them: float64 [K], sums to 0.
 
-    Positive-part James-Stein with the known noise variance (Efron and Morris 1973): the spread of the true values is
-    estimated as the observed spread minus the noise's, and where nothing is left every value is the mean.
+    Empirical Bayes with the known noise (Efron and Morris 1973): the variance of the true values is estimated by
+    moments, as the observed variance minus ``noise`` squared and at least 0, and every deviation is multiplied by the
+    share of that variance in the observed one. Where noise explains everything, every value becomes the mean.
 
     >>> shrunk(np.array([1.0, -1.0, 0.0]), 10.0).tolist()
     [0.0, 0.0, 0.0]
+    >>> shrunk(np.array([3.0, 1.0]), 0.0).tolist()
+    [1.0, -1.0]
     """
     deviations = values - values.mean()
-    free = len(values) - 3  # the mean is estimated too
-    observed = float(deviations @ deviations)
-    if free < 1 or observed <= 0:
-        spread = max(0.0, observed / max(1, len(values) - 1) - noise * noise)
-        factor = spread / (spread + noise * noise) if spread + noise > 0 else 0.0
-    else:
-        factor = max(0.0, 1.0 - free * noise * noise / observed)
-    result: Float = deviations * factor
+    observed = float(deviations @ deviations) / max(1, len(values) - 1)
+    factor = max(0.0, 1.0 - noise * noise / observed) if observed > 0 else 0.0
+    result: Float = deviations * factor + 0.0  # + 0.0: no minus zero
     return result

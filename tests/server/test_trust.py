@@ -1,0 +1,98 @@
+"""What noisy evidence is believed: nothing where noise explains it, everything where there is none."""
+
+import numpy as np
+import pytest
+
+from protocol.vectors import NoisySum
+from server import consistency
+from server.methods.undersong import Options, believed, plan
+from server.run import Setting
+from server.trust import Evidence, shrunk
+
+
+def opened(values, sigma):
+    return NoisySum(np.rint(np.array(values) * 256).astype(np.int64), 256, sigma, ("p",))
+
+
+def evidence(values, sigma):
+    found = Evidence.none(len(values))
+    found.add(opened(values, sigma))
+    return found
+
+
+def test_releases_are_weighed_by_their_precision():
+    found = Evidence.none(2)
+    found.add(opened([1.0, 0.0], 1.0))
+    found.add(opened([4.0, 3.0], 2.0))
+    assert found.mean == pytest.approx([(1 + 4 / 4) / 1.25, (3 / 4) / 1.25])
+    assert found.sigma == pytest.approx(1 / np.sqrt(1.25))
+
+
+def test_shrinking_estimates_better_than_the_noisy_values():
+    rng = np.random.default_rng(0)
+    for spread in (0.0, 0.5, 3.0):
+        raw, pulled = [], []
+        for _ in range(400):
+            true = rng.normal(0, spread, 6)
+            true -= true.mean()
+            seen = true + rng.normal(0, 1.0, 6)
+            raw.append(((seen - seen.mean() - true) ** 2).sum())
+            pulled.append(((shrunk(seen, 1.0) - true) ** 2).sum())
+        assert np.mean(pulled) < np.mean(raw)
+    assert shrunk(np.array([5.0, 1.0, 0.0]), 0.0) == pytest.approx([3.0, -1.0, -2.0])
+
+
+def test_without_evidence_the_weights_are_the_mixtures():
+    weights = believed(Options(), evidence([10, 12, 8], 500.0), evidence([3, -3, 0], 500.0))
+    assert weights == pytest.approx([1 / 3] * 3)
+
+
+def test_strong_evidence_prefers_the_useful_and_close():
+    weights = believed(Options(), evidence([500, 300, 200], 1.0), evidence([100, 0, -100], 1.0))
+    assert weights[0] > 10 * weights[1] > 100 * weights[2]
+    assert weights.sum() == pytest.approx(1.0)
+    only_close = believed(Options(usefulness=0.0), evidence([500, 300, 200], 1.0), evidence([100, 0, -100], 1.0))
+    assert only_close == pytest.approx([0.5, 0.3, 0.2], abs=0.02)
+
+
+def test_a_negative_total_is_no_evidence():
+    weights = believed(Options(), evidence([-40, 5, 3], 30.0), evidence([6, -4, -2], 30.0))
+    assert np.isfinite(weights).all()
+    assert weights.max() < 0.6
+
+
+def test_evidence_without_noise_is_finite():
+    found = Evidence.none(2)
+    found.add(opened([1.0, 3.0], 0.0))
+    found.add(opened([3.0, 5.0], 0.0))
+    assert found.mean == pytest.approx([2.0, 4.0])
+
+
+def test_the_plan_asks_most_early_and_for_usefulness():
+    requests = plan(Options(), Setting(("a", "b"), ("one", "two")))
+    assert [request.name for request in requests[:4]] == ["useful/1", "close/1", "votes/1", "useful/2"]
+    shares = {request.name: request.budget_share for request in requests}
+    assert shares["useful/1"] == pytest.approx(0.7)
+    assert shares["useful/2"] == pytest.approx(0.35)
+    assert [r.name for r in plan(Options(rounds=2), Setting((), ("one", "two")))] == ["close/1", "votes/1"]
+    assert [r.name for r in plan(Options(rounds=2), Setting(("a", "b"), ("one",)))] == ["votes/1"]
+
+
+def test_others_judge_a_text_and_its_author_does_not():
+    rng = np.random.default_rng(0)
+    true = np.tile([0, 1], 60)
+    embeddings = (np.eye(2, 6)[true] + 0.2 * rng.normal(size=(120, 6))).astype(np.float32)
+    author = np.repeat([0, 1, 2], 40)
+    labels = np.where(author == 2, 1 - true, true)  # the third generator swaps every label
+    heads = consistency.classifiers(embeddings, labels, author, 3, 2, strength=3.0)
+    support = consistency.support(heads, np.array([0.5, 0.4, 0.1]), embeddings, labels, author)
+    assert (support[author == 2] < 0).all()
+    assert (support[author != 2] > 0).all()
+
+
+def test_a_label_that_a_generator_never_wrote_is_never_its_answer():
+    embeddings = np.eye(3, dtype=np.float32)
+    head = consistency.classifier(embeddings, np.array([0, 0, 2]), 3, strength=3.0)
+    assert consistency.probabilities(head, embeddings)[:, 1] == pytest.approx([0.0] * 3)
+    single = consistency.classifier(embeddings[:1], np.array([1]), 3, strength=3.0)
+    assert consistency.probabilities(single, embeddings).argmax(axis=1).tolist() == [1, 1, 1]
