@@ -211,8 +211,10 @@ def run(options: Options, run: Run) -> Sequence[Sample]:
         raise ConfigurationError("the generators wrote no text at all", "look at their counts above")
     for t in range(1, options.rounds + 1):
         shown, population = run.publish_samples("candidates", f"round {t}", population)
+        run.record("population", t - 1, [sample.text for sample in population])
         votes = run.private_sum(f"votes/{t}", [shown]).natural[: len(population)]
         elite = _elite(options, run, t, population, votes, tau)
+        run.record("elite", t, [sample.text for sample in elite])
         orders = _expansion(options, run, t, elite, metadata, sizes.population - sizes.elite)
         population = [*elite, *run.generate(f"round {t}", t, orders)]
     return population

@@ -9,6 +9,7 @@ import pytest
 from common.errors import ConfigurationError
 from common.privacy import accounting
 from protocol.plan import Privacy, Quorum, plan_sums
+from protocol.public import decode_block, resolve
 from server import methods
 from server import task as tasks
 from server.methods import dpga
@@ -221,3 +222,29 @@ def test_the_plan_command_shows_the_paper_beside_it(task_file):
     figures = to_json(plan_run(task))
     assert figures["paper"]["sigma"] > [query["sigma"] for query in figures["queries"]][-1]
     assert methods.load("dpga") is dpga
+
+
+def test_each_candidate_is_published_once_and_carried_ones_by_reference(task_file):
+    task = tasks.load(task_file(), ("method.keywords=false",))
+    _, run = run_method(task, plan_run(task), seed=1)
+    blocks = run._journal.items("samples/")
+    assert sorted(blocks) == ["samples/round 1", "samples/round 2", "samples/round 3"]
+    rows = [len(decode_block(run.block(identity)).values) for identity in blocks.values()]
+    judged = [sample for sample in run.pool.samples if sample.round < 3]
+    assert sum(rows) == len(judged)
+    shown, ordered = run.publish_samples("candidates", "again", [judged[-1], judged[0], judged[-1]])
+    assert {sample.text for sample in ordered} == {judged[0].text, judged[-1].text}
+    given = resolve([shown], _Blocks(run)).embeddings["candidates"]
+    assert np.array_equal(given.values, run.embeddings(ordered))
+    assert given.labels.tolist() == run.label_numbers(ordered).tolist()
+    assert run._journal.get("samples/again") is None
+
+
+class _Blocks:
+    """The run's own blocks, as a party would hold them."""
+
+    def __init__(self, run):
+        self._run = run
+
+    def get(self, identity):
+        return decode_block(self._run.block(identity))
