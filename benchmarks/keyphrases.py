@@ -26,7 +26,8 @@ import numpy as np
 from common.privacy.accounting import gaussian_mu
 from protocol.plan import Privacy, Quorum, SumRequest, plan_sums
 from protocol.public import Input, MemoryBlocks, Segment, block_id, encode_texts
-from protocol.statistics import FourierFeatures, TermHistogram
+from protocol.statistics.fourier import FourierFeatures
+from protocol.statistics.terms import TermHistogram
 from server.federation import Federation
 from server.journal import Journal
 from server.keyphrases import Densities

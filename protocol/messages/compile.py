@@ -17,7 +17,7 @@ def sources() -> list[str]:
 
 
 def compile_stubs(target: Path = ROOT) -> None:
-    """Write ``*_pb2.py`` and ``*_pb2.pyi`` under ``target``/protocol/messages. Raises RuntimeError when protoc fails."""
+    """Writes ``*_pb2.py`` and ``*_pb2.pyi`` under ``target``/protocol/messages; RuntimeError when protoc fails."""
     from grpc_tools import protoc
 
     include = Path(protoc.__file__).parent / "_proto"

@@ -26,8 +26,8 @@ HEADS: tuple[Head, ...] = ("linear", "mlp", "auto")
 VALIDATION_SHARE = 0.2
 # Inverse regularisation of the linear head, weakest fit first. Validation matters: on 6 000 texts of mixed quality
 # test accuracy ranged over 3 points between these, on texts with 40 % wrong labels over 19.
-# Inverse regularisation, scikit-learn's C. The held-out part shares the quirks of the synthetic texts it was taken from,
-# so it always favours fitting them closely, and real test texts do not: on the banking_groups mixture C = 1, 3, 10, 30
+# Inverse regularisation, scikit-learn's C. The held-out part shares the quirks of the synthetic texts it is taken from,
+# so it favours fitting them closely, and real test texts do not: on the banking_groups mixture C = 1, 3, 10, 30
 # reach 87.7, 87.9, 86.6, 84.6 % of the real test set. Nothing weaker than 3 is tried.
 STRENGTHS = (0.3, 1.0, 3.0)
 HIDDEN_UNITS = 256

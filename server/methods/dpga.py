@@ -21,7 +21,9 @@ from common.errors import ConfigurationError
 from common.privacy import accounting
 from protocol.plan import Plan, SumRequest
 from protocol.public import Input
-from protocol.statistics import EmbeddingSum, LengthHistogram, MetadataHistograms, TopQVotes
+from protocol.statistics import LengthHistogram, TopQVotes
+from protocol.statistics.embedding_sum import EmbeddingSum
+from protocol.statistics.metadata import MetadataHistograms
 from server.generation import Order
 from server.keywords import keywords as keywords_of
 from server.metadata import RANGE_EDGES, Metadata, length_edges, length_range, shares, softmax_by_label

@@ -16,7 +16,9 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
 from protocol.plan import SumRequest
-from protocol.statistics import ClassifierVotes, CorrectedVotes, GeneratorVotes
+from protocol.statistics.classifier_votes import ClassifierVotes
+from protocol.statistics.corrected_votes import CorrectedVotes
+from protocol.statistics.generator_votes import GeneratorVotes
 from protocol.statistics.hubness import reach
 from server import consistency
 from server.generation import Order

@@ -1,4 +1,4 @@
-"""Real parties over made-up records: only the embedding model is replaced, by hashed directions that need no weights."""
+"""Real parties over made-up records; only the embedding model is replaced, by hashed directions without weights."""
 
 from __future__ import annotations
 

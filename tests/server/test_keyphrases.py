@@ -8,8 +8,9 @@ import pytest
 from common.embedding import quantise
 from common.errors import ConfigurationError
 from common.privacy.accounting import gaussian_mu
-from protocol.statistics import FourierFeatures, LabelledEmbeddings, PublicInputs
+from protocol.statistics import LabelledEmbeddings, PublicInputs
 from protocol.statistics.contribution import contribute
+from protocol.statistics.fourier import FourierFeatures
 from server.keyphrases import Densities, standing_out
 from server.vocabulary import english_words, read_vocabulary
 

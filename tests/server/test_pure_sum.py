@@ -9,7 +9,8 @@ from common.privacy import accounting
 from common.privacy.ledger import Ledger
 from protocol.plan import Privacy, Quorum, SumRequest, plan_sums
 from protocol.public import Input, MemoryBlocks, Segment, block_id, encode_texts
-from protocol.statistics import LabelHistogram, TermHistogram
+from protocol.statistics import LabelHistogram
+from protocol.statistics.terms import TermHistogram
 from server.federation import Federation
 from server.journal import Journal
 from server.progress import Silent

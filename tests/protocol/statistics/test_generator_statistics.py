@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from common.embedding import quantise
 from common.errors import ConfigurationError
 from protocol import statistics
-from protocol.statistics import ClassifierVotes, CorrectedVotes, GeneratorVotes, LabelledEmbeddings, PublicInputs
+from protocol.statistics import LabelledEmbeddings, PublicInputs
+from protocol.statistics.classifier_votes import ClassifierVotes
+from protocol.statistics.corrected_votes import CorrectedVotes
+from protocol.statistics.generator_votes import GeneratorVotes
 from protocol.statistics.hubness import GRID, nearest, reach
 
 

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from common.embedding import quantise
 from common.errors import ConfigurationError
-from protocol.statistics import FourierFeatures, LabelledEmbeddings, PublicInputs, TermHistogram, build, parameters
+from protocol.statistics import LabelledEmbeddings, PublicInputs, build, parameters
 from protocol.statistics.contribution import contribute
+from protocol.statistics.fourier import FourierFeatures
 from protocol.statistics.phrases import Terms
+from protocol.statistics.terms import TermHistogram
 
 TERMS = ("heart", "heart failure", "pain", "Chest  Pain", "fever", "x-ray")
 

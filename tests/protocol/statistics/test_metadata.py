@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from common.embedding import quantise
 from common.errors import ConfigurationError
 from protocol import statistics
-from protocol.statistics import EmbeddingSum, LabelledEmbeddings, MetadataHistograms, PublicInputs
+from protocol.statistics import LabelledEmbeddings, PublicInputs
 from protocol.statistics.contribution import contribute
+from protocol.statistics.embedding_sum import EmbeddingSum
+from protocol.statistics.metadata import MetadataHistograms
 
 EDGES = np.array([2.0, 4.0, 10.0])
 

@@ -1,0 +1,33 @@
+"""Every benchmark in its quick form, one after the other: ``make bench``."""
+
+from __future__ import annotations
+
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import benchmarks
+
+# needs real text, which the project does not ship: give it with --data to the benchmark itself
+WITH_DATA = ("utility", "dpkps", "dpga")
+
+
+def main() -> int:
+    failed = []
+    for module in sorted(pkgutil.iter_modules([str(Path(benchmarks.__file__).parent)]), key=lambda each: each.name):
+        name = module.name
+        if name.startswith("_") or module.ispkg or name in WITH_DATA:
+            continue
+        print(f"== python -m benchmarks.{name} --quick", flush=True)
+        if subprocess.run([sys.executable, "-m", f"benchmarks.{name}", "--quick"], check=False).returncode:
+            failed.append(name)
+    for name in WITH_DATA:
+        print(f"not run, it needs real text: python -m benchmarks.{name} --quick --data FOLDER")
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
