@@ -50,7 +50,7 @@ FRECHET_ROWS = 150  # its bias depends on the number of rows
 GENERATORS = {
     "banking77": """
 [[generators]]
-name = "public half"
+name = "public-half"
 kind = "replay"
 path = "banking77-public.jsonl"
 """,
