@@ -81,6 +81,7 @@ class Federation:
         self.home = folder / "coordinator"
         self.port = free_port()
         self.hospitals = {name: Hospital(name, folder, path) for name, path in notes.items()}
+        self.task = CLINIC / "task.toml"
         self.coordinator = CoordinatorProcess(self.home, self.port, "--keepalive", keepalive_s)
         self._seed = noise_seed
         self._approval = approval
@@ -148,6 +149,25 @@ def clinic_task(folder: Path) -> Path:
     return path
 
 
+def simulated(
+    task: Path, folder: Path, federation: Federation, changes: Sequence[str], seed: int, run: str = ""
+) -> Path:
+    """The same run with every party in one process; ``run`` gives it another name than the simulation would."""
+    notes = [str(each.notes) for each in federation.hospitals.values()]
+    arguments = ["--insecure-noise-seed", seed, "--set", f"data.path={json.dumps(notes)}", *changes]
+    if run:
+        from server.task import load
+        from simulation.workspace import Workspace
+
+        assignments = [text for text in arguments if isinstance(text, str) and "=" in text]
+        arguments_kept = {"seed": 0, "insecure_noise_seed": seed}
+        workspace = Workspace(folder, load(task, assignments), arguments_kept, fresh=False)
+        workspace.journal.put_json("run/name", run)
+        workspace.journal.close()
+    operator("simulate", task, "--out", folder, *arguments)
+    return folder
+
+
 def some_notes(folder: Path, records: int, hospitals: Sequence[str] = HOSPITALS) -> dict[str, Path]:
     """The first notes of the clinic's hospitals, in files of their own."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -157,3 +177,11 @@ def some_notes(folder: Path, records: int, hospitals: Sequence[str] = HOSPITALS)
         files[name] = folder / f"{name}.jsonl"
         files[name].write_text("".join(f"{line}\n" for line in lines[:records]), encoding="utf-8")
     return files
+
+
+def no_note_in_any_log(federation: Federation) -> None:
+    """Neither side's log holds the text of any note."""
+    written = federation.coordinator.text() + "".join(each.daemon.text() for each in federation.hospitals.values())
+    for each in federation.hospitals.values():
+        for line in each.notes.read_text(encoding="utf-8").splitlines():
+            assert json.loads(line)["text"] not in written

@@ -1,11 +1,17 @@
-"""Real processes for the tests of the federation: each ends with its test, whatever happens."""
+"""Real processes for the tests of the federation: each ends with its test or with the session, whatever happens."""
 
 from __future__ import annotations
 
+import json
+import os
+
 import pytest
 
+from tests.doubles.hospitals import Federation, clinic_task, some_notes
 from tests.doubles.processes import CoordinatorProcess, free_port
 from tests.doubles.stream import Credentials, make_home
+
+NOISE_SEED = 7
 
 
 @pytest.fixture(scope="module")
@@ -17,3 +23,29 @@ def federation_process(tmp_path_factory):
     keys = Credentials(home, "heart")
     with CoordinatorProcess(folder / "home", port):
         yield port, keys
+
+
+@pytest.fixture(scope="session")
+def clinic(tmp_path_factory):
+    """The clinic's five hospitals, a dozen notes each, enrolled and connected; shared by the tests of a session."""
+    folder = tmp_path_factory.mktemp("clinic")
+    before = dict(os.environ)
+    os.environ.update(XDG_STATE_HOME=str(folder / "state"), UNDERSONG_CACHE=str(folder / "cache"), HF_HUB_OFFLINE="1")
+    try:
+        with Federation(folder, some_notes(folder / "notes", 12), noise_seed=NOISE_SEED, approval="each") as found:
+            found.set_up()
+            found.task = clinic_task(folder)
+            yield found
+    finally:
+        for key in ("XDG_STATE_HOME", "UNDERSONG_CACHE", "HF_HUB_OFFLINE"):
+            os.environ.pop(key, None)
+        os.environ.update({key: value for key, value in before.items() if key not in os.environ})
+
+
+@pytest.fixture(scope="session")
+def unattended(clinic):
+    """The same federation, whose hospitals approve by their standing policy."""
+    for each in clinic.hospitals.values():
+        if json.loads(each("policy", "show", "--json")).get("approval") != "standing":
+            each("policy", "set", "--approval", "standing")
+    return clinic

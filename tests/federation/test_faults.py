@@ -1,0 +1,189 @@
+"""kill -9 of anybody at any time, slow and vanished parties, a full disk: the right sum or a clean, explained stop."""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import signal
+import time
+
+import pytest
+
+from tests.doubles.hospitals import no_note_in_any_log, operator, simulated
+
+CHANGES = ["--set", "method.samples=36", "--set", "method.rounds=3"]
+SEED = 7
+
+
+def started(federation, run, *options):
+    federation.operator("run", "plan", federation.task, "--name", run, *CHANGES, *options)
+    federation.operator("run", "start", run)
+
+
+def published(federation, run, folder):
+    """The verified manifest of a finished run; what was charged is what was sent."""
+    federation.operator("export", run, "--out", folder)
+    verdict = json.loads(operator("verify", folder, "--json"))
+    assert verdict["holds"], verdict["faults"]
+    for each in federation.hospitals.values():
+        each("ledger", "--verify")
+    no_note_in_any_log(federation)
+    return json.loads((folder / "manifest.json").read_text())
+
+
+def charges(federation, run):
+    """(sum, attempt) of every charge at each hospital."""
+    found = {}
+    for name, each in federation.hospitals.items():
+        entries = [json.loads(line) for line in (each.home / "ledger.jsonl").read_text().splitlines()]
+        found[name] = [
+            (entry["query"], entry["attempt"]) for entry in entries if entry["kind"] == "charge" and entry["run"] == run
+        ]
+    return found
+
+
+def check_killed_run(federation, seed, tmp_path):
+    """One run, in which the coordinator, a party, or both are killed at random moments, and started again."""
+    random_ = random.Random(seed)
+    run = f"killed {seed}"
+    victims = random_.choice([["coordinator"], ["party"], ["coordinator", "party"], ["party", "party"]])
+    started(federation, run)
+    for victim in victims:
+        time.sleep(random_.uniform(0.0, 4.0))
+        if victim == "coordinator":
+            federation.coordinator.kill()
+            time.sleep(random_.uniform(0.0, 0.5))
+            federation.coordinator.start()
+        else:
+            each = federation.hospitals[random_.choice(sorted(federation.hospitals))]
+            each.daemon.kill()
+            time.sleep(random_.uniform(0.0, 0.5))
+            each.daemon.start()
+    status = federation.wait(run, ["finished", "failed"], 200.0)
+    if status["state"] == "failed":
+        assert status["error"]["problem"]
+        assert status["error"]["exit_code"] != 70, status
+        return
+    value = published(federation, run, tmp_path / "published")
+    undisturbed = all(
+        facts["attempt"] == 0 and len(facts["survivors"]) == len(federation.hospitals)
+        for facts in value["sums"].values()
+    )
+    if undisturbed:
+        assert all(
+            sorted(found) == sorted({(name, 0) for name in value["sums"]})
+            for found in charges(federation, run).values()
+        )
+        alone = simulated(federation.task, tmp_path / "simulated", federation, CHANGES, SEED, run)
+        assert json.loads((alone / "manifest.json").read_text())["manifest"] == value["manifest"]
+        assert (alone / "synthetic.jsonl").read_bytes() == (tmp_path / "published" / "synthetic.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=[pytest.mark.slow] if seed >= 2 else []) for seed in range(50)]
+)
+def test_killed_at_a_random_moment_the_run_ends_with_the_right_sum(unattended, seed, tmp_path):
+    check_killed_run(unattended, seed, tmp_path)
+
+
+def test_a_party_that_leaves_for_good_is_waited_for_and_then_left_out(unattended, tmp_path):
+    run = "left"
+    each = unattended.hospitals["stella-maris"]
+    # it signs the manifest and then is gone
+    longer = ["--set", "method.samples=60", "--set", "method.rounds=5"]
+    unattended.operator("run", "plan", unattended.task, "--name", run, *longer, "--patience", 4)
+    unattended.operator("run", "start", run)
+    wait_for(lambda: f"answered agree with agreed (run '{run}')" in each.daemon.text(), 90.0)
+    each.daemon.kill()
+    words = []
+
+    def finished():
+        status = status_of(unattended, run)
+        if status.get("waiting"):
+            words.append(status["waiting"]["words"])
+        return status["state"] in ("finished", "failed")
+
+    try:
+        wait_for(finished, 120.0)
+    finally:
+        each.daemon.start()
+    value = published(unattended, run, tmp_path / "published")
+    survivors = [facts["survivors"] for facts in value["sums"].values()]
+    assert "stella-maris" not in survivors[-1]
+    assert len(survivors[-1]) == 4
+    said = [line for line in words if "stella-maris" in line and "quorum is 4" in line and "goes on" in line]
+    assert said, words
+
+
+def test_a_slow_party_is_waited_for(unattended, tmp_path):
+    run = "slow"
+    each = unattended.hospitals["childrens"]
+    wait_for(lambda: connected(unattended, "childrens"), 60.0)
+    each.daemon.process.send_signal(signal.SIGSTOP)
+    try:
+        started(unattended, run)
+        wait_for(lambda: "childrens" in status_of(unattended, run).get("waiting", {}).get("words", ""), 60.0)
+    finally:
+        each.daemon.process.send_signal(signal.SIGCONT)
+    unattended.wait(run, ["finished"], 120.0)
+    value = published(unattended, run, tmp_path / "published")
+    assert all("childrens" in facts["survivors"] for facts in value["sums"].values())
+
+
+def test_pause_holds_a_run_resume_goes_on_and_stop_ends_it(unattended, tmp_path):
+    started(unattended, "held")
+    unattended.operator("run", "pause", "held")
+    unattended.wait("held", ["paused"], 30.0)
+    unattended.coordinator.kill()
+    unattended.coordinator.start()
+    time.sleep(1.0)
+    assert status_of(unattended, "held")["state"] == "paused"
+    unattended.operator("run", "resume", "held")
+    unattended.wait("held", ["finished"], 120.0)
+    published(unattended, "held", tmp_path / "published")
+    started(unattended, "ended")
+    unattended.operator("run", "stop", "ended")
+    unattended.wait("ended", ["stopped"], 30.0)
+    unattended.operator("run", "resume", "ended", code=2)
+    unattended.operator("run", "watch", "ended", code=3)
+
+
+@pytest.mark.slow
+def test_a_full_disk_stops_the_run_with_the_reason_and_room_lets_it_go_on(unattended, tmp_path):
+    run = "full"
+    unattended.coordinator.kill()
+    unattended.operator("run", "plan", unattended.task, "--name", run, *CHANGES)
+    unattended.operator("run", "start", run)
+    process = unattended.coordinator
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # files of the coordinator may not grow beyond this: the journal's writes fail as on a full disk
+    resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, hard))
+    try:
+        process.start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    status = unattended.wait(run, ["failed"], 120.0)
+    assert "cannot be written" in status["error"]["problem"] or "full" in status["error"]["problem"], status
+    assert status["error"]["remedy"]
+    process.kill()
+    process.start()
+    unattended.operator("run", "resume", run)
+    unattended.wait(run, ["finished"], 120.0)
+    published(unattended, run, tmp_path / "published")
+
+
+def status_of(federation, run):
+    return json.loads((federation.home / "runs" / run / "status.json").read_text())
+
+
+def connected(federation, name):
+    parties = json.loads(federation.operator("parties", "--json"))
+    return any(party["name"] == name and party["last_seen"] for party in parties)
+
+
+def wait_for(condition, timeout_s):
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.05)
