@@ -1,8 +1,8 @@
 """DPGA-TextSyn on real data: how far the noisy metadata are from the truth, diversity and distance a round, accuracy.
 
-    python -m benchmarks.dpga --data FOLDER --out FILE.jsonl [--datasets ...] [--variants ...] [--epsilons ...]
-                              [--seeds ...] [--calls N] [--rounds T]
-    python -m benchmarks.dpga --out FILE.jsonl --summary
+    python -m benchmarks.dpga --data FOLDER [--out FILE.jsonl] [--datasets ...] [--variants ...] [--epsilons ...]
+                              [--seeds ...] [--calls N] [--rounds T] [--cache FILE] [--quick]
+    python -m benchmarks.dpga [--out FILE.jsonl] --summary
 
 FOLDER holds banking77/ and mts_dialog/ (they are no part of this project). Every cell is a real simulation with five
 parties (Dirichlet 1 over the labels) and one line of FILE; lines that are there are not measured again, so a run may
@@ -70,7 +70,9 @@ DESCRIPTION = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--data", type=Path, help="folder of banking77/ and mts_dialog/")
-    parser.add_argument("--out", type=Path, required=True, help="JSONL file of cells, continued where it ends")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/dpga.jsonl"), help="JSONL file of cells, continued where it ends"
+    )
     parser.add_argument("--datasets", nargs="+", default=["banking77", "mts_dialog"], choices=list(GENERATORS))
     parser.add_argument("--variants", nargs="+", default=["dpga", "no suppression", "augpe"], choices=list(VARIANTS))
     parser.add_argument("--epsilons", nargs="+", type=float, default=[1.0, 2.0, 4.0])
@@ -79,10 +81,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cache", type=Path, help="file of embeddings, kept between calls: the data are public")
     parser.add_argument("--summary", action="store_true", help="print the means of FILE")
+    parser.add_argument("--quick", action="store_true", help="mts_dialog at epsilon 4 with one seed and 900 calls")
     arguments = parser.parse_args()
     if arguments.summary:
         _summary(_known(arguments.out))
         return
+    if arguments.data is None:
+        parser.error("--data is missing: the real text is no part of this project")
+    if arguments.quick:
+        arguments.datasets, arguments.epsilons, arguments.seeds = ["mts_dialog"], [4.0], [0]
+        arguments.calls, arguments.rounds = 900, 4
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
     bench = Bench(arguments.data, arguments.calls, arguments.rounds, arguments.cache)
     known = {_key(row) for row in _known(arguments.out)}
     for seed in arguments.seeds:

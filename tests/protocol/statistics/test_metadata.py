@@ -14,8 +14,6 @@ from protocol.statistics import LabelledEmbeddings, PublicInputs
 from protocol.statistics.contribution import contribute
 from protocol.statistics.embedding_sum import EmbeddingSum
 from protocol.statistics.metadata import MetadataHistograms
-from protocol.statistics.embedding_sum import EmbeddingSum
-from protocol.statistics.metadata import MetadataHistograms
 
 EDGES = np.array([2.0, 4.0, 10.0])
 
