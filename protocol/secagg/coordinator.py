@@ -239,7 +239,7 @@ class _Attempt:
         masks: list[tuple[bytes, Sign]] = []
         weights: dict[tuple[int, ...], dict[int, int]] = {}
         for party in sharers:
-            secret = self._reconstruct(party, topology.holders(party, tuple(openings)), openings, weights)
+            secret = self._reconstruct(party, topology.holders(party, openings.keys()), openings, weights)
             if party in alive:
                 if keys.self_mask_commitment(own.sid, party, secret) != adverts[party].commitment:
                     raise self._false_dealer(party, "self-mask seed")

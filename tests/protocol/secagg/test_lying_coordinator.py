@@ -25,6 +25,7 @@ from tests.doubles.secagg import (
     drive,
     entropy_of,
     identity_of,
+    names_of,
     open_parties,
     open_party,
     parameters_of,
@@ -555,9 +556,21 @@ def test_split_views_of_u2_open_nothing() -> None:
         if stage_of(message) is Stage.CONSISTENCY:
             message.consistency.survivors = short
 
-    refusals: dict[str, UndersongError] = {}
+    parties, sent = open_parties(parameters), []
     with pytest.raises(SumAborted, match="consistency: 0 parties are left"):
-        drive(parameters, open_parties(parameters), refusals=refusals, bend_request=lie)
+        drive(parameters, parties, refusals={}, transcript=sent, bend_request=lie)
+    signed = {
+        reply.party: reply
+        for reply in map(wire.Reply.FromString, sent)
+        if reply.stage == Stage.CONSISTENCY and len(reply.signature) == 64
+    }
+    assert set(signed) == set(range(9))
+    request = wire.Request(version=1, sid=parameters.sid)
+    request.unmask.signers = to_bitmap(range(6), 10)
+    request.unmask.signatures = b"".join(signed[party].signature for party in range(6))
+    for name in names_of(9):
+        with pytest.raises(PeerFault, match="split view"):
+            parties[name].receive(request.SerializeToString())
 
 
 def _stored_requests(parameters: SumParameters) -> tuple[dict[str, PartyMachine], dict[Stage, bytes]]:
