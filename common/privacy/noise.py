@@ -241,30 +241,6 @@ class DiscreteLaplaceShare(IntegerNoise):
         return value
 
 
-def sampled_variance(sigma_charged: float) -> Fraction:
-    """Variance to sample, in squared integer units, where a continuous Gaussian of ``sigma_charged`` is charged.
-
-    PRIVACY.md: charge sigma_eff = sqrt(sum of the honest survivors' sigma_i^2 - 4).
-
-    >>> sampled_variance(3)
-    Fraction(13, 1)
-    """
-    return Fraction(sigma_charged) ** 2 + ROUNDING_VARIANCE
-
-
-def charged_sigma(variance: float | Fraction) -> float:
-    """sigma_eff in integer units to charge for honest noise of total ``variance``; the inverse of the above.
-
-    Raises ConfigurationError where nothing is left to charge.
-    """
-    if variance <= ROUNDING_VARIANCE:
-        raise ConfigurationError(
-            f"discrete noise of variance {float(variance):.4g} integer units is too small to charge as a Gaussian",
-            "raise the statistic's integer scale",
-        )
-    return math.sqrt(variance - ROUNDING_VARIANCE)
-
-
 def closure_gap(variances: Iterable[float]) -> float:
     """Bound tau on how far a sum of discrete Gaussians is from one discrete Gaussian, for the given ``variances``.
 

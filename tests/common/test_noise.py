@@ -26,10 +26,8 @@ from common.privacy.noise import (
     DiscreteLaplace,
     DiscreteLaplaceShare,
     IntegerNoise,
-    charged_sigma,
     closure_gap,
     exp_fixed,
-    sampled_variance,
 )
 from common.privacy.stream import KeyStream
 from tests.doubles import exact_rejection
@@ -227,17 +225,6 @@ def test_reference_gaps_of_the_distributed_discrete_gaussian() -> None:
     assert closure_gap([9.0] * 10) == pytest.approx(2.6e-38, rel=2e-2)
     assert closure_gap([9.0]) == 0
     assert closure_gap([1.0, 4.0]) == pytest.approx(10 * math.exp(-2 * math.pi**2 * 0.8))
-
-
-@given(st.floats(min_value=0.5, max_value=1e7))
-def test_sampled_and_charged_are_inverse(sigma: float) -> None:
-    assert sampled_variance(sigma) == Fraction(sigma) ** 2 + 4
-    assert charged_sigma(sampled_variance(sigma)) == pytest.approx(sigma, rel=1e-12)
-
-
-def test_noise_too_small_to_charge_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="integer scale"):
-        charged_sigma(4)
 
 
 @pytest.mark.parametrize("sigma", [0, -1, 0.2, 2.0**23 + 1, math.inf, math.nan])

@@ -8,7 +8,6 @@ import pytest
 from scipy.stats import beta, norm
 
 from common.privacy import accounting
-from common.privacy.noise import sampled_variance
 from protocol.plan import Privacy, Quorum, SumRequest, plan_sums
 from protocol.secagg import coordinator
 from protocol.secagg.parameters import Member, SumParameters, defaults
@@ -122,7 +121,7 @@ def canary_statistics(epsilon, *, halve):
         [SumRequest("votes", statistic)], Privacy(epsilon, 1e-5), Quorum(4, threshold, dropouts, colluders)
     )
     planned = plan.sums[0]
-    drawn = math.sqrt(sampled_variance(planned.sigma_integer))
+    drawn = planned.drawn_sigma_integer
     weights = 2 ** np.arange(q - 1, -1, -1)
     canary = np.concatenate([weights, weights]) * (planned.scale // 2 ** (q - 1))
     rng = np.random.default_rng(7)
