@@ -1,6 +1,6 @@
 """DP-KPS on real data: what keyphrase sequences alone, and texts written from them, teach the small task model.
 
-    python -m benchmarks.dpkps --data FOLDER [--seeds 5] [--out results/dpkps.jsonl]
+    python -m benchmarks.dpkps --data FOLDER [--seeds 5 | --quick] [--out results/dpkps.jsonl]
 
 FOLDER holds banking10/ and mts_dialog/. Five parties, Dirichlet alpha 1, real secure aggregation in this process; one
 JSON line a run, and runs that are in the file already are skipped. banking10: 1000 of the training questions are
@@ -227,6 +227,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, help="folder with banking10/ and mts_dialog/")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path("results/dpkps.jsonl"))
+    parser.add_argument("--quick", action="store_true", help="one seed")
     parser.add_argument("--summary", action="store_true", help="run nothing")
     options = parser.parse_args(argv)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -240,7 +241,7 @@ def main(argv: list[str] | None = None) -> int:
         done = {tuple(row[key] for key in identity) for row in rows}
         with tempfile.TemporaryDirectory() as folder, options.out.open("a", encoding="utf-8") as out:
             bench = Bench(options.data, Path(folder))
-            for cell in cells(options.seeds):
+            for cell in cells(1 if options.quick else options.seeds):
                 if tuple(cell[key] for key in identity) in done:
                     continue
                 rows.append(bench.run(cell))
