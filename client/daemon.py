@@ -157,13 +157,13 @@ class Daemon:
             return connection.ended or Ended(error.problem)
         self._welcomed(connection, welcome, paused)
         reason = self._stay(connection, coordinator, paused)
-        with self._lock:
-            self._connection = None
         if self._stop.is_set():
             self._answering.stop(20.0)  # the reply under way still finds its stream
+        with self._lock:
+            self._connection = None
         connection.close(reason)
         ended = connection.ended or Ended(reason, welcomed=True)
-        log.info("disconnected: %s", ended.reason)
+        log.info("disconnected: %s", reason)
         return ended
 
     def _welcomed(self, connection: Connection, welcome: wire.Welcome, paused: bool) -> None:

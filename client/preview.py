@@ -10,6 +10,7 @@ from common.errors import UndersongError
 from common.privacy.ledger import Charge, Ledger
 from protocol.manifest import Manifest
 
+# A statistic that is not listed is shown with its name and its figures.
 WORDS = {
     "top_q_votes": "for each candidate text, how many of your records have it among their nearest (and furthest) ones",
     "corrected_votes": "for each candidate text, how many of your records have it among their nearest ones, corrected"
@@ -19,6 +20,8 @@ WORDS = {
     "label_histogram": "how many of your records have each label",
     "length_histogram": "how many of your records have each length",
     "term_histogram": "in how many of your records each word of a public list occurs",
+    "metadata_histograms": "how many of your records have each label, each length and each of a few public keywords",
+    "embedding_sum": "the sum of your records' embeddings, from which only their common direction can be seen",
     "fourier_features": "sums of random waves over your records' phrases, from which only densities can be estimated",
 }
 
@@ -105,8 +108,8 @@ def words(value: dict[str, Any]) -> list[str]:
         low, high = min(release["numbers"]), max(release["numbers"])
         lines.append(
             f"  - {times}{release['statistic']}: {release['meaning']}; {low:,}{f' to {high:,}' if high > low else ''}"
-            f" numbers{' each' if times else ''}, with noise of standard deviation {release['sigma']:.3g}"
-            f" where one {privacy['unit']} changes the whole by at most {release['l2_sensitivity']:.3g}."
+            f" numbers{' each' if times else ''}, with noise of standard deviation {release['sigma']:.3g} in the opened sum"
+            f", where one {privacy['unit']} changes the whole by at most {release['l2_sensitivity']:.3g}."
         )
     lines += [
         "  Each vector is noised here, then masked: the coordinator sees random numbers, and only the sum over all"

@@ -1,0 +1,167 @@
+"""What people decided holds for one manifest, is signed, and cannot be forged or taken back into an approval."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from client import keys, policy
+from client.approvals import MOST_PENDING, PersonalConsent, Requests
+from client.policy import HospitalPolicy
+from client.state import Home, Settings
+from common.errors import ConfigurationError, PrivacyRefusal
+from protocol.manifest import Manifest
+from protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from protocol.secagg.parameters import Member
+from protocol.statistics import LabelHistogram
+
+
+def manifest(run="first", epsilon=2.0):
+    plan = plan_sums([SumRequest("labels", LabelHistogram(2))], Privacy(epsilon, 1e-5), Quorum(1, 1, 0, 0))
+    task = {"name": "t", "labels": ["a", "b"]}
+    return Manifest(run, task, "test", "00" * 32, (Member("alpha", bytes(range(32))),), plan)
+
+
+@pytest.fixture
+def home(tmp_path):
+    made = Home.create(tmp_path / "home", Settings("alpha"))
+    keys.create(made)
+    policy.write(made, HospitalPolicy())
+    return made
+
+
+@pytest.fixture
+def consent(home):
+    return PersonalConsent(home, standing=lambda: policy.read(home).approval == "standing", clock=lambda: 5.0)
+
+
+def test_a_run_waits_until_a_person_approves_it(home, consent):
+    wanted, requests = manifest(), Requests(home)
+    assert "waits for the approval" in consent.decide(wanted)
+    with pytest.raises(PrivacyRefusal, match="pending"):
+        consent.check(wanted)
+    (request,) = requests.all()
+    assert (request.run, request.epsilon, request.parties, request.decision) == ("first", 2.0, 1, "pending")
+    assert requests.manifest_bytes(request) == wanted.to_bytes()
+    requests.decide(requests.find("first"), "approved", at=6.0)
+    assert consent.decide(wanted) == ""
+    consent.check(wanted)
+
+
+def test_a_rejection_and_a_withdrawal_carry_their_reason_and_stay(home, consent):
+    wanted, requests = manifest(), Requests(home)
+    consent.decide(wanted)
+    requests.decide(requests.find("first"), "rejected", at=6.0, reason="too much")
+    with pytest.raises(PrivacyRefusal, match="rejected by this party: too much"):
+        consent.decide(wanted)
+    with pytest.raises(ConfigurationError, match="was rejected"):
+        requests.decide(requests.find("first"), "approved", at=7.0)
+    other = manifest("second")
+    consent.decide(other)
+    with pytest.raises(ConfigurationError, match="was not approved"):
+        requests.decide(requests.find("second"), "revoked", at=7.0)
+    requests.decide(requests.find("second"), "approved", at=7.0)
+    with pytest.raises(ConfigurationError, match="revoke RUN"):
+        requests.decide(requests.find("second"), "rejected", at=7.0)
+    requests.decide(requests.find("second"), "revoked", at=8.0)
+    with pytest.raises(PrivacyRefusal, match="revoked"):
+        consent.check(other)
+
+
+def test_a_standing_policy_approves_and_signs_by_itself(home, consent):
+    policy.change(home, approval="standing")
+    assert consent.decide(manifest()) == ""
+    consent.check(manifest())
+    assert Requests(home).find("first").reason == "standing policy"
+    policy.change(home, approval="each")
+    assert consent.decide(manifest("second")) != ""
+
+
+def test_an_approval_holds_for_one_manifest(home, consent):
+    consent.decide(manifest())
+    requests = Requests(home)
+    requests.decide(requests.find("first"), "approved", at=6.0)
+    other = manifest(epsilon=3.0)
+    with pytest.raises(PrivacyRefusal, match="never approved"):
+        consent.check(other)
+    assert "waits" in consent.decide(other)
+    assert requests.find("first").epsilon == 3.0
+
+
+@pytest.mark.parametrize("forged", ["decision", "signature"])
+def test_an_approval_that_was_written_by_hand_is_refused(home, consent, forged):
+    wanted, requests = manifest(), Requests(home)
+    consent.decide(wanted)
+    path = next(home.requests.glob("*.json"))
+    if forged == "signature":
+        requests.decide(requests.find("first"), "approved", at=6.0)
+        value = json.loads(path.read_text()) | {"reason": "better"}
+    else:
+        value = json.loads(path.read_text()) | {"decision": "approved"}
+    path.write_text(json.dumps(value))
+    for ask in (consent.decide, consent.check):
+        with pytest.raises(PrivacyRefusal, match="not signed by this party"):
+            ask(wanted)
+
+
+def test_a_flood_of_proposals_is_refused(home, consent):
+    plain = manifest()
+    for number in range(MOST_PENDING):
+        consent.decide(dataclasses.replace(plain, run=f"run {number}"))
+    with pytest.raises(PrivacyRefusal, match="wait for a decision"):
+        consent.decide(dataclasses.replace(plain, run="one more"))
+    consent.decide(dataclasses.replace(plain, run="run 1"))
+
+
+def test_a_run_is_found_by_name_or_by_the_beginning_of_its_hash(home, consent):
+    wanted = manifest("../../etc/passwd")
+    consent.decide(wanted)
+    requests = Requests(home)
+    assert requests.find(wanted.hash.hex()[:8]) == requests.find("../../etc/passwd")
+    with pytest.raises(ConfigurationError, match="was proposed"):
+        requests.find("nothing")
+    assert all(path.parent == home.requests for path in home.requests.iterdir())
+
+
+def test_a_damaged_manifest_is_not_shown(home, consent):
+    consent.decide(manifest())
+    next(home.requests.glob("*.manifest")).write_bytes(b"{}")
+    with pytest.raises(ConfigurationError, match="is damaged"):
+        Requests(home).manifest_bytes(Requests(home).find("first"))
+
+
+def test_a_policy_that_was_changed_by_hand_is_refused(home):
+    policy.change(home, total_epsilon=1.0, run_epsilon=1.0)
+    value = json.loads(home.policy.read_text())
+    value["policy"]["run_epsilon"] = 100
+    home.policy.write_text(json.dumps(value))
+    with pytest.raises(PrivacyRefusal, match="not signed by this party's key"):
+        policy.read(home)
+
+
+def test_a_new_policy_allows_nothing(home):
+    fresh = policy.read(home)
+    assert not fresh.has_budget
+    assert fresh.coordinators == ()
+    assert fresh.bounds.largest_epsilon == 0.0
+    assert fresh.bounds.statistics == frozenset()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"total_epsilon": 1.0, "run_epsilon": 2.0},
+        {"total_epsilon": float("nan")},
+        {"total_epsilon": -1.0},
+        {"total_delta": 0.0},
+        {"minimum_parties": 0},
+        {"approval": "never"},
+        {"units": ("planet",)},
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_refused(home, changes):
+    with pytest.raises(ConfigurationError):
+        policy.change(home, **changes)
+    assert policy.read(home) == HospitalPolicy()

@@ -1,0 +1,421 @@
+"""The daemon over real gRPC and TLS: it loses no reply, repeats none, and comes back from whatever the network does."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+
+from client import enrolment, keys
+from client.assemble import assemble
+from client.daemon import Backoff, Daemon
+from client.outbox import Outbox
+from client.state import Home, read_json
+from common.errors import ConfigurationError, UndersongError
+from protocol import codec
+from protocol.enrolment import EnrolmentRequest
+from protocol.framing import CHUNK_BYTES
+from protocol.manifest import Manifest
+from protocol.messages import federation_pb2 as fed
+from protocol.messages import transport_pb2 as wire
+from protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from protocol.secagg.parameters import Member
+from protocol.statistics import LabelHistogram
+from tests.doubles.authority import Authority
+from tests.doubles.coordinator_stream import ScriptedCoordinator
+from tests.doubles.parties import EMBEDDER
+from tests.doubles.party_home import HashedEmbedder, command, joined
+
+FAST = Backoff(first_s=0.05, largest_s=0.2, refused_s=0.4)
+INTRODUCE = fed.Request(version=codec.VERSION, introduce=fed.Introduce()).SerializeToString()
+
+
+class Running:
+    """A daemon in a thread of the test."""
+
+    def __init__(self, home: Home, tmp_path) -> None:
+        self.assembled = assemble(
+            home, marks=tmp_path / "state" / "undersong" / "ledgers", clock=time.time, embedder=HashedEmbedder()
+        )
+        self.daemon = Daemon(home, self.assembled, backoff=FAST, use_proxy=False)
+        self.error: UndersongError | None = None
+        self.handled: list[bytes] = []
+        handle = self.assembled.party.handle
+
+        def counting(data: bytes) -> bytes:
+            self.handled.append(data)
+            return handle(data)
+
+        self.assembled.party.handle = counting  # type: ignore[method-assign]
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.daemon.run()
+        except UndersongError as error:
+            self.error = error
+
+    def join(self, timeout_s: float = 15.0) -> None:
+        self._thread.join(timeout_s)
+        assert not self._thread.is_alive()
+
+    def stop(self) -> None:
+        self.daemon.stop()
+        self.join(40.0)
+
+
+@pytest.fixture
+def coordinator(authority):
+    with ScriptedCoordinator(authority) as made:
+        yield made
+
+
+@pytest.fixture
+def home(tmp_path, authority, coordinator):
+    return Home(joined(tmp_path, authority, address=coordinator.address))
+
+
+@pytest.fixture
+def running(home, tmp_path):
+    with contextlib.closing(Started(home, tmp_path)) as made:
+        yield made
+
+
+class Started(Running):
+    def close(self) -> None:
+        self.stop()
+
+
+def status(home: Home) -> dict:
+    return read_json(home.status) if home.status.exists() else {}
+
+
+def until(condition, timeout_s: float = 10.0) -> None:
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.02)
+
+
+def test_it_says_who_it_is_answers_and_writes_down_what_left(running, coordinator, home):
+    stream = coordinator.next_stream()
+    assert stream.hello.party == "alpha"
+    assert stream.hello.embedder.hex() == EMBEDDER
+    assert not stream.hello.HasField("epsilon_left")  # the hospital did not choose to share it
+    data = stream.ask(INTRODUCE)
+    reply = codec.decode_reply(data, "alpha")
+    assert reply.introduction.name == "alpha"
+    hello, introduction = Outbox(home.outbox).entries()
+    assert (hello.kind, introduction.kind, introduction.answer_to) == ("hello", "introduction", "introduce")
+    assert Outbox(home.outbox).data(introduction.number) == data
+    until(lambda: status(home).get("state") == "connected")
+
+
+def test_a_reply_that_nobody_acknowledged_is_sent_again_and_only_then(running, coordinator):
+    first = coordinator.next_stream()
+    posted = first.post(INTRODUCE)
+    lost = first.reply(acknowledge=False)
+    first.cut()
+    second = coordinator.next_stream()
+    again = second.reply()
+    assert (again.id, again.data) == (posted.id, lost.data)
+    until(lambda: not running.daemon._answering.new_stream())  # the acknowledgement has come
+    second.cut()
+    third = coordinator.next_stream()
+    with pytest.raises(TimeoutError):
+        third.reply(timeout_s=0.7)
+    assert running.handled == [INTRODUCE]
+
+
+def test_a_request_that_is_repeated_while_it_is_computed_is_computed_once(running, coordinator):
+    gate, entered = threading.Event(), threading.Event()
+    handle = running.assembled.party.handle
+
+    def slow(data: bytes) -> bytes:
+        entered.set()
+        gate.wait(10)
+        return handle(data)
+
+    running.assembled.party.handle = slow
+    first = coordinator.next_stream()
+    posted = first.post(INTRODUCE)
+    assert entered.wait(5)
+    first.cut()
+    second = coordinator.next_stream()
+    second.post(INTRODUCE, posted.id)
+    second.next("ack")
+    gate.set()
+    assert second.reply().id == posted.id
+    with pytest.raises(TimeoutError):
+        second.reply(timeout_s=0.5)
+    assert running.handled == [INTRODUCE]
+
+
+def test_a_large_request_goes_on_after_a_cut_where_it_stopped(running, coordinator):
+    import os
+
+    data = os.urandom(5 * CHUNK_BYTES + 17)
+    first = coordinator.next_stream()
+    posted = first.post(data, frames=slice(0, 4))  # its announcement and three of six chunks
+    time.sleep(0.5)
+    first.cut()
+    second = coordinator.next_stream()
+    (held,) = second.hello.held
+    assert (held.content, held.chunks) == (posted.content, b"\x07")
+    second.post(data, posted.id)
+    second.next("ack")
+    assert second.reply().id == posted.id
+    assert running.handled == [data]
+
+
+def test_a_large_reply_leaves_out_what_the_coordinator_holds(running, coordinator):
+    import os
+
+    large = os.urandom(4 * CHUNK_BYTES)
+    running.assembled.party.handle = lambda _: fed.Reply(
+        version=codec.VERSION, sum_reply=fed.SumReply(payload=large)
+    ).SerializeToString()
+    first = coordinator.next_stream()
+    first.post(INTRODUCE)
+    transfer = first.next("transfer")
+    chunk = first.next("chunk")
+    coordinator.welcome_held = [wire.Held(content=transfer.content, chunks=bytes([1 << chunk.index]))]
+    first.cut()
+    second = coordinator.next_stream()
+    assert second.next("transfer").content == transfer.content
+    indices = [second.next("chunk").index for _ in range(4)]
+    assert sorted([chunk.index, *indices]) == list(range(5))
+
+
+def test_a_half_open_connection_is_given_up_and_dialled_anew(tmp_path, authority):
+    with ScriptedCoordinator(authority, keepalive_s=0.3) as coordinator:
+        home = Home(joined(tmp_path, authority, address=coordinator.address))
+        with contextlib.closing(Started(home, tmp_path)):
+            first = coordinator.next_stream()
+            first.answer_pings = False
+            first.next("ping")
+            second = coordinator.next_stream()
+            assert first.over.wait(5)
+            second.ask(INTRODUCE)
+
+
+def test_pings_are_answered_while_a_long_answer_is_computed(running, coordinator):
+    gate = threading.Event()
+    handle = running.assembled.party.handle
+    running.assembled.party.handle = lambda data: (gate.wait(10), handle(data))[1]
+    stream = coordinator.next_stream()
+    stream.post(INTRODUCE)
+    stream.next("ack")
+    stream.send(ping=wire.Ping(number=41))
+    assert stream.next("pong").number == 41
+    gate.set()
+    stream.reply()
+
+
+def test_it_finds_a_coordinator_that_was_away(running, coordinator, authority):
+    coordinator.next_stream().ask(INTRODUCE)
+    coordinator.close()
+    time.sleep(0.6)
+    with ScriptedCoordinator(authority, port=coordinator.port) as back:
+        back.next_stream().ask(INTRODUCE)
+
+
+def test_a_coordinator_with_a_certificate_of_another_authority_gets_nothing(tmp_path, authority, caplog):
+    with ScriptedCoordinator(Authority()) as foreign:
+        home = Home(joined(tmp_path, authority, address=foreign.address))
+        with caplog.at_level(logging.INFO), contextlib.closing(Started(home, tmp_path)):
+            until(lambda: "cannot connect" in caplog.text)
+            assert foreign.streams.empty()
+            assert status(home).get("state") in ("waiting", "connecting")
+
+
+def test_a_refused_certificate_is_said_and_tried_again_later(tmp_path, authority, coordinator, home):
+    coordinator.refuse = "this certificate is not accepted here any more"
+    with contextlib.closing(Started(home, tmp_path)):
+        until(lambda: "not accepted here" in status(home).get("problem", ""))
+        coordinator.refuse = ""
+        coordinator.next_stream()
+
+
+def test_a_goodbye_for_good_ends_the_daemon_with_its_reason(running, coordinator):
+    stream = coordinator.next_stream()
+    stream.send(goodbye=wire.Goodbye(reason="a newer connection replaces this one", reconnect_after_s=-1))
+    running.join()
+    assert isinstance(running.error, ConfigurationError)
+    assert "newer connection" in running.error.problem
+
+
+@pytest.mark.parametrize("frame", [{"welcome": wire.Welcome(version=1)}, {"chunk": wire.Chunk(content=b"x")}, {}])
+def test_a_coordinator_that_breaks_the_protocol_is_left(running, coordinator, home, frame):
+    stream = coordinator.next_stream()
+    stream.send(**frame)
+    assert stream.over.wait(5)
+    until(lambda: "protocol fault" in status(home).get("problem", ""))
+
+
+def test_another_version_of_the_transport_is_left(tmp_path, home, coordinator):
+    coordinator.version = 2
+    with contextlib.closing(Started(home, tmp_path)):
+        until(lambda: "does not answer as version 1" in status(home).get("problem", ""))
+
+
+def test_a_pause_leaves_requests_unanswered_until_it_ends(running, coordinator, home):
+    coordinator.next_stream()
+    command("pause", "--home", home.path)
+    paused = coordinator.next_stream()
+    assert paused.hello.paused
+    posted = paused.post(INTRODUCE)
+    with pytest.raises(TimeoutError):
+        paused.reply(timeout_s=0.7)
+    assert running.handled == []
+    command("resume", "--home", home.path)
+    back = coordinator.next_stream()
+    assert not back.hello.paused
+    back.post(INTRODUCE, posted.id)
+    back.reply()
+
+
+def manifest_for(home: Home, epsilon: float = 1.0) -> Manifest:
+    plan = plan_sums([SumRequest("labels", LabelHistogram(2))], Privacy(epsilon, 1e-5), Quorum(1, 1, 0, 0))
+    identity = keys.identity(home).public_key().public_bytes_raw()
+    task = {"name": "t", "labels": ["good", "bad"]}
+    return Manifest("a run", task, "test", EMBEDDER, (Member("alpha", identity),), plan)
+
+
+def propose(stream, manifest: Manifest) -> fed.Reply:
+    request = fed.Request(version=codec.VERSION, propose=fed.ProposeManifest(manifest=manifest.to_bytes()))
+    return codec.decode_reply(stream.ask(request.SerializeToString()), "alpha")
+
+
+def test_a_run_waits_for_a_person_and_the_coordinator_is_told_of_the_decision(running, coordinator, home):
+    stream = coordinator.next_stream()
+    manifest = manifest_for(home)
+    assert "approval of a person" in propose(stream, manifest).pending.reason
+    assert "a run" in command("requests", "--home", home.path)
+    time.sleep(0.6)
+    command("approve", "a run", "--home", home.path)
+    assert stream.next("decided").run == "a run"
+    manifest.check_signatures({"alpha": propose(stream, manifest).signature.signature})
+
+
+def test_a_changed_policy_counts_at_once(running, coordinator, home):
+    stream = coordinator.next_stream()
+    manifest = manifest_for(home, epsilon=1.5)
+    assert propose(stream, manifest).WhichOneof("body") == "pending"
+    command("budget", "set", "--epsilon", 1, "--delta", "1e-4", "--home", home.path)
+    assert "the policy allows 1" in propose(stream, manifest).refusal.problem
+    home.policy.write_text("{}")
+    assert "policy cannot be read" in propose(stream, manifest).refusal.problem
+
+
+def test_leaving_the_coordinator_ends_the_connection(running, coordinator, home):
+    stream = coordinator.next_stream()
+    command("revoke", "--coordinator", "--home", home.path)
+    assert "does not trust" in stream.next("goodbye").reason
+    running.join()
+    assert isinstance(running.error, UndersongError)
+
+
+def test_a_certificate_that_grows_old_is_renewed_and_the_next_connection_uses_it(tmp_path, authority, coordinator):
+    from datetime import UTC, datetime
+
+    begin = datetime.now(UTC) - timedelta(days=80)
+    home = Home(joined(tmp_path, authority, address=coordinator.address, begin=begin, life=timedelta(days=90)))
+    with contextlib.closing(Started(home, tmp_path)):
+        first = coordinator.next_stream()
+        request = EnrolmentRequest.parse(first.next("renew").request)
+        assert request.renewal
+        assert request.identity == keys.identity(home).public_key().public_bytes_raw()
+        first.send(renewed=wire.Renewed(grant=Authority().grant(request)))  # another authority's: not taken
+        old = keys.credential(home)
+        first.send(renewed=wire.Renewed(problem="not today"))
+        time.sleep(0.3)
+        assert keys.credential(home) == old
+        first.send(renewed=wire.Renewed(grant=authority.grant(request)))
+        until(lambda: keys.credential(home) != old)
+        first.ask(INTRODUCE)  # the stream and its runs go on
+        first.cut()
+        second = coordinator.next_stream()
+        assert second.serial != first.serial
+        assert enrolment.validity(home)[1] - datetime.now(UTC) > timedelta(days=300)
+
+
+def test_a_stop_lets_the_answer_under_way_leave(running, coordinator):
+    gate, entered = threading.Event(), threading.Event()
+    handle = running.assembled.party.handle
+
+    def slow(data: bytes) -> bytes:
+        entered.set()
+        gate.wait(10)
+        return handle(data)
+
+    running.assembled.party.handle = slow
+    stream = coordinator.next_stream()
+    posted = stream.post(INTRODUCE)
+    assert entered.wait(5)
+    running.daemon.stop()
+    time.sleep(0.4)
+    gate.set()
+    assert stream.reply().id == posted.id
+    assert stream.next("goodbye").reason == "the daemon stops"
+    running.join()
+    assert running.error is None
+
+
+def test_what_cannot_be_journaled_is_not_sent(running, coordinator, monkeypatch, caplog):
+    stream = coordinator.next_stream()
+
+    def full(*_, **__):
+        raise ConfigurationError("outbox.sqlite: cannot be written: disk full")
+
+    monkeypatch.setattr(Outbox, "record", full)
+    with caplog.at_level(logging.ERROR):
+        posted = stream.post(INTRODUCE)
+        with pytest.raises(TimeoutError):
+            stream.reply(timeout_s=0.7)
+        until(lambda: "was not sent" in caplog.text)
+    monkeypatch.undo()
+    stream.post(INTRODUCE, posted.id)
+    assert stream.reply().id == posted.id
+
+
+def test_no_private_text_reaches_log_status_or_outbox(running, coordinator, home, caplog):
+    with caplog.at_level(logging.DEBUG):
+        stream = coordinator.next_stream()
+        propose(stream, manifest_for(home))
+
+        def broken(_):
+            raise RuntimeError("private note 3")
+
+        running.assembled.party._propose = broken
+        reply = propose(stream, manifest_for(home))
+        assert reply.refusal.kind == fed.Refusal.INTERNAL
+    written = caplog.text + home.status.read_text() + str(reply)
+    written += "".join(str(Outbox(home.outbox).data(entry.number)) for entry in Outbox(home.outbox).entries())
+    assert "private note" not in written
+    assert "internal error RuntimeError" in caplog.text
+
+
+def test_the_embeddings_are_computed_once_and_lie_encrypted_beside_the_data(tmp_path, home):
+    marks = tmp_path / "state" / "undersong" / "ledgers"
+    for expected in ([12], []):
+        embedder = HashedEmbedder()
+        assembled = assemble(home, marks=marks, clock=time.time, embedder=embedder)
+        assembled.embeddings.warm(assembled.party.table)
+        assert embedder.asked == expected
+    cache = tmp_path / ".alpha.jsonl.undersong" / "embeddings.sqlite"
+    assert cache.exists()
+    assert json.dumps(home.settings.cache).strip('"') == str(cache.parent)
+
+
+def test_waits_grow_with_failures_and_differ():
+    backoff = Backoff(first_s=0.5, largest_s=60.0)
+    assert [backoff.wait_s(failures, 1.0) for failures in (1, 2, 3, 8, 1000)] == [0.5, 1.0, 2.0, 60.0, 60.0]
+    assert backoff.wait_s(3, 0.0) == pytest.approx(0.2)
+    assert backoff.wait_s(0, 0.5) < 0.5

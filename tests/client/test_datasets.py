@@ -1,0 +1,185 @@
+"""A data set's budget outlives this program's folder; counts are right; nothing is sent."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+
+import pytest
+
+from client import datasets, keys, policy
+from client.state import Home, Settings
+from common.errors import ConfigurationError, PrivacyRefusal
+from common.privacy.accounting import Gaussian
+from common.privacy.ledger import Charge, Ledger
+from tests.doubles.party_home import write_notes
+
+POLICY = policy.HospitalPolicy(total_epsilon=4.0, run_epsilon=2.0, total_delta=1e-4)
+
+
+def make_home(path):
+    home = Home.create(path, Settings("alpha"))
+    keys.create(home)
+    policy.write(home, POLICY)
+    return home
+
+
+def add(home, file, tmp_path, **changes):
+    options = {"text": "text", "label": "label", "user": "patient", "policy": POLICY, "at": 1.0, **changes}
+    return datasets.add(home, file, marks=tmp_path / "marks", **options)
+
+
+def release(home, tmp_path, run="run"):
+    """One release as the daemon makes it: charge, then mark."""
+    data = datasets.load(home)
+    ledger, marks = datasets.open_ledger(home, data, POLICY, tmp_path / "marks", at=2.0)
+    ledger.charge(Charge(run, "00" * 32, "votes/1", 0, (Gaussian(5.0),)))
+    marks.keep(ledger)
+    return ledger
+
+
+@pytest.fixture
+def home(tmp_path):
+    return make_home(tmp_path / "home")
+
+
+@pytest.fixture
+def notes(tmp_path):
+    return write_notes(tmp_path / "notes.jsonl")
+
+
+def test_what_is_in_the_file_is_counted(home, tmp_path):
+    rows = [("a", "x", "1"), ("a", "y", "1"), ("  ", "x", "2"), ("b", "x", "3"), (None, "x", "3"), ("c", "x", "1")]
+    file = tmp_path / "notes.jsonl"
+    file.write_text("".join(json.dumps({"text": t, "label": label, "patient": p}) + "\n" for t, label, p in rows))
+    found, ledger = add(home, file, tmp_path)
+    assert found == datasets.Survey(
+        rows=6, empty=2, records=4, duplicates=1, labels={"x": 3, "y": 1}, users=2, largest_user=3
+    )
+    assert (ledger.budget.epsilon, ledger.budget.delta) == (4.0, 1e-4)
+    assert len(datasets.load(home).table) == 4
+    assert home.settings.cache == str(datasets.beside(file))
+
+
+def test_a_wrong_column_is_named(home, notes, tmp_path):
+    with pytest.raises(ConfigurationError, match="no column 'txt'"):
+        add(home, notes, tmp_path, text="txt")
+    assert home.settings.data == ""
+
+
+def test_adding_the_same_file_again_changes_nothing(home, notes, tmp_path):
+    first = add(home, notes, tmp_path)[1].entries()
+    assert add(home, notes, tmp_path)[1].entries() == first
+
+
+def test_another_version_is_declared_and_what_was_spent_stays_spent(home, notes, tmp_path):
+    add(home, notes, tmp_path)
+    spent = release(home, tmp_path).spent(1e-4)
+    write_notes(notes, records=14)
+    with pytest.raises(PrivacyRefusal, match="has changed since"):
+        datasets.open_ledger(home, datasets.load(home), POLICY, tmp_path / "marks", at=3.0)
+    with pytest.raises(ConfigurationError, match="added before"):
+        add(home, notes, tmp_path)
+    _, ledger = add(home, notes, tmp_path, new_version=True)
+    assert ledger.spent(1e-4) == spent > 0
+
+
+def test_without_a_release_a_lost_folder_costs_nothing(home, notes, tmp_path):
+    add(home, notes, tmp_path)
+    shutil.rmtree(home.path)
+    add(make_home(home.path), notes, tmp_path)
+
+
+@pytest.mark.parametrize(("lost", "renamed"), [("beside", False), ("beside", True), ("user state", False)])
+def test_a_reinstalled_party_is_refused_until_its_ledger_is_restored(home, notes, tmp_path, lost, renamed):
+    add(home, notes, tmp_path)
+    spent = release(home, tmp_path).spent(1e-4)
+    backup = tmp_path / "backup.jsonl"
+    shutil.copyfile(home.ledger, backup)
+    shutil.rmtree(home.path)
+    if lost == "beside":
+        shutil.rmtree(datasets.beside(notes))
+    else:
+        shutil.rmtree(tmp_path / "marks")
+    if renamed:
+        notes = notes.rename(tmp_path / "other.jsonl")
+    fresh = make_home(home.path)
+    with pytest.raises(PrivacyRefusal, match="their ledger is not here") as raised:
+        add(fresh, notes, tmp_path)
+    assert "--restore-ledger" in raised.value.remedy
+    assert not fresh.ledger.exists()
+    _, ledger = add(fresh, notes, tmp_path, restore=backup)
+    assert ledger.spent(1e-4) == spent
+    assert stat.S_IMODE(fresh.ledger.stat().st_mode) == 0o600
+    datasets.open_ledger(fresh, datasets.load(fresh), POLICY, tmp_path / "marks", at=3.0)
+
+
+def test_an_older_backup_is_refused_and_the_right_one_still_taken(home, notes, tmp_path):
+    add(home, notes, tmp_path)
+    release(home, tmp_path, "first")
+    old, new = tmp_path / "old.jsonl", tmp_path / "new.jsonl"
+    shutil.copyfile(home.ledger, old)
+    release(home, tmp_path, "second")
+    shutil.copyfile(home.ledger, new)
+    shutil.rmtree(home.path)
+    fresh = make_home(home.path)
+    with pytest.raises(PrivacyRefusal, match="older than the releases"):
+        add(fresh, notes, tmp_path, restore=old)
+    assert not fresh.ledger.exists()
+    add(fresh, notes, tmp_path, restore=new)
+
+
+def test_a_folder_that_was_set_back_is_refused_at_the_next_start(home, notes, tmp_path):
+    add(home, notes, tmp_path)
+    release(home, tmp_path, "first")
+    shutil.copytree(home.path, tmp_path / "snapshot")
+    release(home, tmp_path, "second")
+    shutil.rmtree(home.path)
+    shutil.copytree(tmp_path / "snapshot", home.path)
+    back = Home(home.path)
+    with pytest.raises(PrivacyRefusal, match="older than the releases"):
+        datasets.open_ledger(back, datasets.load(back), POLICY, tmp_path / "marks", at=3.0)
+
+
+def test_a_forged_backup_is_refused(home, notes, tmp_path):
+    add(home, notes, tmp_path)
+    release(home, tmp_path)
+    backup = tmp_path / "backup.jsonl"
+    backup.write_text(home.ledger.read_text().replace("5.0", "9.0"))
+    shutil.rmtree(home.path)
+    with pytest.raises(PrivacyRefusal, match="does not fit the chain"):
+        add(make_home(home.path), notes, tmp_path, restore=backup)
+
+
+def test_a_ledger_with_charges_is_never_replaced(home, notes, tmp_path):
+    add(home, notes, tmp_path)
+    backup = tmp_path / "backup.jsonl"
+    shutil.copyfile(home.ledger, backup)
+    release(home, tmp_path)
+    with pytest.raises(PrivacyRefusal, match="never replaced"):
+        add(home, notes, tmp_path, restore=backup)
+
+
+def test_a_changed_budget_reaches_the_ledger(home, notes, tmp_path):
+    add(home, notes, tmp_path)
+    larger = policy.change(home, total_epsilon=9.0)
+    ledger, _ = datasets.open_ledger(home, datasets.load(home), larger, tmp_path / "marks", at=3.0)
+    assert Ledger.read(home.ledger).budget.epsilon == ledger.budget.epsilon == 9.0
+
+
+def test_without_a_budget_the_ledger_has_the_smallest_one_never_none(home, notes, tmp_path):
+    _, ledger = add(home, notes, tmp_path, policy=policy.HospitalPolicy())
+    with pytest.raises(PrivacyRefusal, match="its budget is"):
+        ledger.charge(Charge("run", "00" * 32, "votes/1", 0, (Gaussian(5.0),)))
+
+
+def test_a_release_that_cannot_be_marked_is_refused(home, notes, tmp_path, monkeypatch):
+    add(home, notes, tmp_path)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(datasets, "write_json", full)
+    with pytest.raises(PrivacyRefusal, match="cannot be kept"):
+        release(home, tmp_path)

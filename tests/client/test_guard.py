@@ -1,0 +1,216 @@
+"""What a party refuses by itself, whoever asks; each reason reaches the operator (reply) and the hospital (log)."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+
+import pytest
+
+from client.guard import Policy
+from common.errors import PrivacyRefusal
+from common.privacy.ledger import Budget
+from protocol import codec
+from protocol.manifest import Manifest
+from protocol.messages import federation_pb2 as wire
+from protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from protocol.statistics import LabelHistogram, LengthHistogram
+from tests.doubles.parties import make_manifest, make_party, make_tables
+
+LABELS = ("good", "bad")
+QUORUM = Quorum(parties=5, threshold=4, tolerated_dropouts=1, colluders=1)
+PRIVACY = Privacy(2.0, 1e-4, max_records=100)
+HOSPITAL = Policy(
+    largest_epsilon=2.0,
+    largest_delta=1e-4,
+    minimum_parties=4,
+    minimum_threshold=3,
+    statistics=frozenset({"label_histogram"}),
+    units=frozenset({"sample", "user"}),
+)
+
+
+def plan_of(privacy=PRIVACY, quorum=QUORUM, statistic=None, sums=2):
+    statistic = statistic or LabelHistogram(len(LABELS))
+    return plan_sums([SumRequest(f"labels/{number}", statistic) for number in range(sums)], privacy, quorum)
+
+
+@pytest.fixture
+def parties(tmp_path):
+    tables = make_tables(5, 20, LABELS)
+    return {
+        name: make_party(tmp_path, name, table, noise_seed=3, policy=HOSPITAL, budget=Budget(2.5, 1e-4))
+        for name, table in tables.items()
+    }
+
+
+def propose(party, manifest: Manifest) -> wire.Reply:
+    data = wire.Request(version=codec.VERSION, propose=wire.ProposeManifest(manifest=manifest.to_bytes()))
+    return codec.decode_reply(party.handle(data.SerializeToString()), party.name)
+
+
+def agree(parties, manifest: Manifest) -> None:
+    signatures = {name: propose(party, manifest).signature.signature for name, party in parties.items()}
+    for party in parties.values():
+        request = wire.AgreeManifest(manifest=manifest.to_bytes(), signatures=signatures)
+        data = wire.Request(version=codec.VERSION, agree=request).SerializeToString()
+        assert codec.decode_reply(party.handle(data), party.name).WhichOneof("body") == "agreed"
+
+
+def refused(reply: wire.Reply) -> str:
+    assert reply.WhichOneof("body") == "refusal", reply
+    with pytest.raises(PrivacyRefusal):
+        codec.raise_refusal("p0", reply.refusal)
+    return reply.refusal.problem
+
+
+def changed_sum(plan, **changes):
+    first, *rest = plan.sums
+    return dataclasses.replace(plan, sums=(dataclasses.replace(first, **changes), *rest))
+
+
+def test_a_run_within_every_bound_is_signed(parties):
+    reply = propose(parties["p0"], make_manifest(plan_of(), parties, LABELS))
+    assert len(reply.signature.signature) == 64
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        (lambda: plan_of(Privacy(2.5, 1e-4, max_records=100)), "asks for epsilon 2.5, the policy allows 2"),
+        (lambda: plan_of(Privacy(2.0, 1e-3, max_records=100)), "asks for delta 0.001, the policy allows 0.0001"),
+        (lambda: plan_of(Privacy(math.inf, 1e-4, max_records=100)), "asks for epsilon inf"),
+        (lambda: plan_of(Privacy(2.0, 1e-4, "party", 100, max_records=100)), "protects one party"),
+        (lambda: plan_of(statistic=LengthHistogram(edges=(1, 2, 3))), "does not allow the statistic"),
+        # lowered noise: the plan promises 2 and would spend more
+        (lambda: changed_sum(plan_of(), sigma_integer=plan_of().sums[0].sigma_integer / 2), "more than the 2"),
+        # raised or lowered sensitivity
+        (lambda: changed_sum(plan_of(), l2=2.0), "L2 sensitivity 2.0 is not 1"),
+        (lambda: changed_sum(plan_of(), l2=0.5), "L2 sensitivity 0.5 is not 1"),
+        (lambda: changed_sum(plan_of(), linf=0.1), "Linf sensitivity 0.1 is not 1"),
+        (lambda: changed_sum(plan_of(), dimension=3), "dimension 3 is not 2"),
+        (lambda: changed_sum(plan_of(), modulus_bits=8), "modulus"),
+        (lambda: changed_sum(plan_of(), sampling_rate=2.0), "sampling rate"),
+        (lambda: changed_sum(plan_of(), law="none"), "noise law"),
+    ],
+)
+def test_a_plan_beyond_the_policy_or_against_itself_is_refused(parties, plan, words, caplog):
+    with caplog.at_level(logging.WARNING):
+        problem = refused(propose(parties["p0"], make_manifest(plan(), parties, LABELS)))
+    assert words in problem
+    assert problem in caplog.text  # the hospital reads the same words
+
+
+def with_quorum(**changes):
+    return dataclasses.replace(plan_of(), quorum=dataclasses.replace(QUORUM, **changes))
+
+
+def test_too_few_parties_are_refused(parties):
+    three = {name: parties[name] for name in ("p0", "p1", "p2")}
+    plan = plan_of(quorum=Quorum(3, 2, 1, 0))
+    assert "has 3 parties, the policy wants 4" in refused(propose(parties["p0"], make_manifest(plan, three, LABELS)))
+    lowered = make_manifest(with_quorum(threshold=2), parties, LABELS)
+    assert refused(propose(parties["p0"], lowered))  # 2T <= n + c
+    more = Policy(**{**vars(HOSPITAL), "minimum_threshold": 5})
+    parties["p0"].allow(more)
+    words = refused(propose(parties["p0"], make_manifest(plan_of(), parties, LABELS)))
+    assert "4 parties could open the sums of the run, the policy wants 5" in words
+
+
+@pytest.mark.parametrize("changes", [{"threshold": 3}, {"tolerated_dropouts": 2}, {"colluders": 3}])
+def test_a_quorum_that_cannot_hold_is_refused(parties, changes):
+    assert refused(propose(parties["p0"], make_manifest(with_quorum(**changes), parties, LABELS)))
+
+
+def test_a_budget_that_is_exceeded_refuses_the_run_before_anything_is_sent(parties, tmp_path):
+    first = make_manifest(plan_of(), parties, LABELS, run="first")
+    agree(parties, first)
+    ledger = parties["p0"]._ledger
+    for planned in first.plan.sums:
+        ledger.charge(parties["p0"]._charge(first, planned.name, 0))
+    second = make_manifest(plan_of(), parties, LABELS, run="second")
+    problem = refused(propose(parties["p0"], second))
+    assert "its budget is 2.5" in problem
+    assert "signature" not in {propose(parties["p0"], second).WhichOneof("body")}
+
+
+def test_the_same_run_over_another_roster_is_refused(parties):
+    assert propose(parties["p0"], make_manifest(plan_of(), parties, LABELS)).WhichOneof("body") == "signature"
+    four = {name: parties[name] for name in ("p0", "p1", "p2", "p3")}
+    other = make_manifest(plan_of(quorum=Quorum(4, 3, 1, 1)), four, LABELS)
+    assert "another manifest already" in refused(propose(parties["p0"], other))
+
+
+def test_a_roster_without_this_partys_own_key_is_refused(parties):
+    manifest = make_manifest(plan_of(), parties, LABELS)
+    members = [dataclasses.replace(m, identity=bytes(32)) if m.name == "p0" else m for m in manifest.roster]
+    forged = dataclasses.replace(manifest, roster=tuple(members))
+    assert "own name and key" in refused(propose(parties["p0"], forged))
+
+
+def open_sum(party, manifest, name, attempt=0, payload=b""):
+    request = wire.OpenSum(manifest_hash=manifest.hash, sum=name, attempt=attempt, payload=payload)
+    data = wire.Request(version=codec.VERSION, open_sum=request).SerializeToString()
+    return codec.decode_reply(party.handle(data), party.name)
+
+
+def test_a_sum_outside_the_plan_is_refused(parties):
+    manifest = make_manifest(plan_of(), parties, LABELS)
+    agree(parties, manifest)
+    assert "'labels/9' is not in the approved plan" in refused(open_sum(parties["p0"], manifest, "labels/9"))
+
+
+def test_a_manifest_that_was_never_agreed_on_is_refused(parties):
+    manifest = make_manifest(plan_of(), parties, LABELS)
+    assert "not agreed on" in refused(open_sum(parties["p0"], manifest, "labels/0"))
+    propose(parties["p0"], manifest)
+    assert "not agreed on" in refused(open_sum(parties["p0"], manifest, "labels/0"))
+
+
+def test_attempts_that_are_repeated_or_skipped_are_refused(parties):
+    manifest = make_manifest(plan_of(), parties, LABELS)
+    agree(parties, manifest)
+    assert refused(open_sum(parties["p0"], manifest, "labels/0", attempt=1))
+    assert refused(open_sum(parties["p0"], manifest, "labels/0", attempt=7))
+
+
+def test_data_with_labels_that_the_task_does_not_list_are_refused_without_naming_them(parties):
+    manifest = make_manifest(plan_of(statistic=LabelHistogram(1)), parties, LABELS[:1])
+    reply = propose(parties["p0"], manifest)
+    assert reply.refusal.kind == wire.Refusal.CONFIGURATION
+    assert "labels that task.labels does not list" in reply.refusal.problem
+    assert "bad" not in reply.refusal.problem
+
+
+class Undecided:
+    """Consent that somebody else gives or takes."""
+
+    def __init__(self) -> None:
+        self.reason = "waits for a person"
+        self.withdrawn = False
+
+    def decide(self, manifest):
+        return self.reason
+
+    def check(self, manifest):
+        if self.withdrawn:
+            raise PrivacyRefusal("the consent was withdrawn")
+
+
+def test_without_consent_a_run_is_pending_and_withdrawn_consent_stops_its_sums(parties):
+    party, consent = parties["p0"], Undecided()
+    party._consent = consent
+    manifest = make_manifest(plan_of(), parties, LABELS)
+    assert propose(party, manifest).pending.reason == "waits for a person"
+    assert party._store.get(f"run/{manifest.run}") is None  # nothing was signed
+    consent.reason = ""
+    agree(parties, manifest)
+    consent.withdrawn = True
+    assert "withdrawn" in refused(open_sum(party, manifest, "labels/0"))
+
+
+def test_a_refused_run_does_not_wait_for_consent(parties):
+    party = parties["p0"]
+    party._consent = Undecided()
+    assert refused(propose(party, make_manifest(plan_of(Privacy(2.5, 1e-4, max_records=100)), parties, LABELS)))

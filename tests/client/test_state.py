@@ -1,0 +1,103 @@
+"""The party's folder: nobody else reads it, and no file in it is ever half written."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import pytest
+
+from client import keys, state
+from client.state import Home, Settings
+from common.errors import ConfigurationError
+
+
+@pytest.fixture
+def home(tmp_path):
+    made = Home.create(tmp_path / "home", Settings("alpha"))
+    keys.create(made)
+    return made
+
+
+def modes(path):
+    return {each.relative_to(path).as_posix(): stat.S_IMODE(each.stat().st_mode) for each in [path, *path.rglob("*")]}
+
+
+def test_files_are_this_users_only(home):
+    old = os.umask(0)
+    try:
+        state.write_json(home.path / "more.json", {})
+        state.make_folder(home.path / "cache")
+    finally:
+        os.umask(old)
+    for name, mode in modes(home.path).items():
+        assert mode == (0o700 if (home.path / name).is_dir() else 0o600), name
+
+
+@pytest.mark.parametrize(("name", "mode"), [(".", 0o750), ("keys", 0o705), ("keys/identity.key", 0o640)])
+def test_looser_modes_are_refused_with_the_command_that_mends_them(home, name, mode):
+    path = (home.path / name).resolve()
+    path.chmod(mode)
+    with pytest.raises(ConfigurationError, match=f"mode {mode:04o}") as raised:
+        Home(home.path)
+    assert raised.value.remedy == f"chmod {'600' if path.is_file() else '700'} {path}"
+
+
+def test_a_link_in_the_folder_is_refused(home, tmp_path):
+    (tmp_path / "elsewhere").write_text("x")
+    (home.path / "policy.json").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigurationError, match="is a link"):
+        Home(home.path)
+
+
+def test_a_folder_that_holds_anything_is_not_taken(home, tmp_path):
+    with pytest.raises(ConfigurationError, match="not an empty folder"):
+        Home.create(home.path, Settings("beta"))
+    with pytest.raises(ConfigurationError, match="no party lives here"):
+        Home(tmp_path / "nowhere")
+
+
+def test_a_replacement_that_fails_leaves_the_old_file(home, monkeypatch):
+    path = home.path / "settings.json"
+    before = path.read_bytes()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        home.change(data="x")
+    monkeypatch.undo()
+    assert path.read_bytes() == before
+    assert [each.name for each in home.path.glob(".*")] == []
+
+
+def test_one_daemon_a_folder(home):
+    assert not home.is_running
+    with home.running():
+        assert home.is_running
+        with pytest.raises(ConfigurationError, match="runs here already"), Home(home.path).running():
+            pass
+    assert not home.is_running
+
+
+def test_keys_are_drawn_once_and_their_damage_is_named(home):
+    identity = keys.secret(home, "identity")
+    with pytest.raises(FileExistsError):
+        keys.create(home)
+    assert keys.secret(home, "identity") == identity
+    (home.keys / "store.key").write_text("00")
+    with pytest.raises(ConfigurationError, match=r"store\.key: is missing or damaged"):
+        keys.secret(home, "store")
+    with pytest.raises(ConfigurationError, match="no certificate yet"):
+        keys.credential(home)
+
+
+def test_reproducible_keys_are_those_of_the_simulation(tmp_path):
+    from common.canonical import tagged_hash
+    from simulation.entropy import insecure
+
+    made = Home.create(tmp_path / "test", Settings("alpha", insecure_noise_seed=7))
+    keys.create(made)
+    assert keys.secret(made, "identity") == insecure(7, "alpha")("identity")(32)
+    assert keys.secret(made, "data") == tagged_hash("simulated data set", b"0", b"alpha")

@@ -1,0 +1,75 @@
+"""A hospital's folder as its commands make it, and the embedder that needs no weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from client.cli import app
+from tests.doubles.authority import Authority
+from tests.doubles.parties import DIMENSION, EMBEDDER, embed
+
+
+class HashedEmbedder:
+    """What ``client.assemble`` asks of an embedder."""
+
+    fingerprint = EMBEDDER
+    dimension = DIMENSION
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def encode(self, texts, progress=None):
+        self.asked.append(len(texts))
+        if progress is not None:
+            progress(len(texts), len(texts))
+        return embed(texts)
+
+
+def command(*arguments: object, code: int = 0) -> str:
+    """Standard output of an ``undersong-party`` command that ends with ``code``; the words of its error otherwise."""
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments], standalone_mode=False)
+    found = getattr(done.exception, "exit_code", done.exit_code)
+    if not found and isinstance(done.return_value, int):
+        found = done.return_value
+    assert found == code, f"{arguments}: exit code {found}\n{done.output}\n{done.exception!r}"
+    return f"{done.exception}" if done.exception is not None else done.stdout
+
+
+def write_notes(path: Path, records: int = 12, labels=("good", "bad"), start: int = 0) -> Path:
+    rows = [
+        {"text": f"private note {number}", "label": labels[number % len(labels)], "patient": f"patient {number // 2}"}
+        for number in range(start, start + records)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def joined(
+    folder: Path,
+    authority: Authority,
+    name: str = "alpha",
+    *,
+    address: str = "localhost:7443",
+    notes: Path | None = None,
+    approval: str = "each",
+    **grant,
+) -> Path:
+    """A party that has done everything but ``run``; its folder."""
+    from protocol.enrolment import EnrolmentRequest
+
+    home = folder / name
+    package, request, answer = (folder / f"{name}.{kind}" for kind in ("package", "request", "grant"))
+    package.write_bytes(authority.package_bytes(name, address))
+    command("init", name, "--home", home)
+    fingerprint = authority.package(name).fingerprint
+    command("enroll", package, "--fingerprint", fingerprint, "--request-out", request, "--home", home)
+    answer.write_bytes(authority.grant(EnrolmentRequest.parse(request.read_bytes()), **grant))
+    command("enroll", "--grant", answer, "--home", home)
+    command("budget", "set", "--epsilon", 4, "--delta", "1e-4", "--per-run", 2, "--home", home)
+    command("policy", "set", "--approval", approval, "--minimum-parties", 1, "--minimum-threshold", 1, "--home", home)
+    notes = notes or write_notes(folder / f"{name}.jsonl")
+    command("data", "add", notes, "--label-field", "label", "--user-field", "patient", "--home", home)
+    return home
