@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from common.errors import ConfigurationError
 from server.conduct import Outcome
+from server.generation import Usage
 from server.outputs import (
     CARD_NAME,
     LEDGER_NAME,
@@ -17,14 +20,61 @@ from server.outputs import (
     corpus_files,
     write_files,
 )
-from server.report import ReportData, render_card, render_html
+from server.planning import RunPlan
+from server.report.card import render_card
+from server.report.data import Accuracy, GeneratorUse, PrivacyStatement, ReportData
+from server.report.html import render_html
+from server.run import Embed
+
+VERSION = "0.1.0"
+
+
+def report_data(
+    run_plan: RunPlan,
+    outcome: Outcome,
+    embed: Embed,
+    *,
+    created: str,
+    insecure_noise: bool = False,
+    accuracy: Sequence[Accuracy] = (),
+    test_set: str = "",
+    seconds: bool = True,
+) -> ReportData:
+    """The one value from which report, card and final screen are made.
+
+    Args:
+        embed: public texts to embeddings, for the map.
+        created: date in words; "" with ``seconds`` False where two runs' outputs must be equal byte for byte.
+    """
+    task = run_plan.task
+    weights = tuple(tuple(row) for _, row in outcome.records.get("weights", ()))
+    return ReportData(
+        run=outcome.manifest.run,
+        task=task.task.name,
+        description=task.task.description,
+        method=task.method.name,
+        labels=task.task.labels,
+        generators=run_plan.setting.generators,
+        weights=weights,
+        samples=outcome.samples,
+        privacy=_statement(run_plan, insecure_noise),
+        embeddings=embed([sample.text for sample in outcome.samples]),
+        settings=tuple((key, str(value)) for key, value in task.options.model_dump().items()),
+        seconds=tuple(outcome.seconds.items()) if seconds else (),
+        usage=tuple(
+            _use(generator.name, generator.kind, outcome.usage[generator.name]) for generator in task.generators
+        ),
+        accuracy=tuple(accuracy),
+        test_set=test_set,
+        created=created,
+        version=VERSION,
+        plan_hash=outcome.manifest.hash.hex(),
+        embedder=outcome.manifest.embedder,
+    )
 
 
 def publish(
-    folder: Path,
-    outcome: Outcome,
-    report: ReportData,
-    ledgers: Mapping[str, Sequence[Mapping[str, Any]]],
+    folder: Path, outcome: Outcome, report: ReportData, ledgers: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> None:
     """Writes every output file of a run into ``folder``, all or none.
 
@@ -44,19 +94,64 @@ def publish(
     )
 
 
+def published_manifest(folder: Path) -> dict[str, Any]:
+    """``manifest.json`` of a published data set. Raises ConfigurationError where there is none."""
+    path = folder / MANIFEST_NAME
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigurationError(f"{path}: no such file", "name the output folder of a finished run") from None
+    except ValueError:
+        raise ConfigurationError(f"{path}: is not JSON", "it was changed after the run; get a fresh copy") from None
+    return value
+
+
 def _manifest(outcome: Outcome, report: ReportData) -> dict[str, Any]:
     """Everything that ``undersong verify`` needs, and nothing that describes a party's data."""
     return {
-        "private": report.private,
+        "private": report.privacy.is_private,
         "manifest": json.loads(outcome.manifest.to_bytes()),
         "manifest_hash": outcome.manifest.hash.hex(),
-        "signatures": {party: signature.hex() for party, signature in outcome.signatures.items()},
-        "sums": outcome.sums,
+        "signatures": {party: signature.hex() for party, signature in sorted(outcome.signatures.items())},
+        "sums": dict(outcome.sums),
         "receipts": {
             party: {"body": receipt.body.decode("utf-8"), "signature": receipt.signature.hex()}
             for party, receipt in sorted(outcome.receipts.items())
         },
     }
+
+
+def _statement(run_plan: RunPlan, insecure_noise: bool) -> PrivacyStatement:
+    plan = run_plan.plan
+    private = math.isfinite(plan.privacy.epsilon)
+    return PrivacyStatement(
+        epsilon=plan.privacy.epsilon,
+        delta=plan.privacy.delta,
+        unit=plan.privacy.unit,
+        epsilon_after=tuple(plan.epsilon_after(count) for count in range(1, len(plan.sums) + 1)),
+        max_per_unit=plan.privacy.max_per_unit,
+        contribution=plan.privacy.contribution,
+        parties=plan.quorum.parties,
+        tolerated_dropouts=plan.quorum.tolerated_dropouts,
+        colluders=plan.quorum.colluders,
+        epsilon_if_all_others_collude=plan.epsilon_if_all_others_collude() if private and plan.sums else None,
+        insecure_noise=insecure_noise,
+    )
+
+
+def _use(name: str, kind: str, usage: Usage) -> GeneratorUse:
+    return GeneratorUse(
+        name=name,
+        kind=kind,
+        calls=usage.calls,
+        kept=usage.kept,
+        retried=usage.retried,
+        dropped=usage.dropped,
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        price_usd=usage.price_usd,
+        notes=tuple(f"{note}: {count}" for note, count in sorted(usage.notes.items())),
+    )
 
 
 def _sequences(outcome: Outcome) -> dict[str, bytes | str]:
