@@ -19,7 +19,7 @@ from common.canonical import tagged_hash
 from common.errors import ConfigurationError
 from common.privacy.stream import KeyStream
 from protocol.statistics.interface import Float32, Float64, Int64, PublicInputs, RecordView, Rows, Sensitivity
-from protocol.statistics.phrases import Terms
+from protocol.statistics.phrases import matcher
 from protocol.statistics.registry import positive_integer, register
 
 FEATURE_SCALE = 1024  # integer units: rounding toward zero takes 1/2048 of a feature on average
@@ -102,7 +102,7 @@ class FourierFeatures:
         return FEATURE_SCALE
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        terms = Terms(public.texts_of("terms"))
+        terms = matcher(tuple(public.texts_of("terms")))
         vectors = public.embeddings_of("terms").values
         if len(vectors) != len(public.texts_of("terms")):
             raise ConfigurationError("the published terms and their embeddings differ in number", "publish both again")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
+from functools import lru_cache
 
 from common.errors import ConfigurationError
 
@@ -17,11 +18,13 @@ def words(text: str) -> list[str]:
     >>> words("Top-up  FAILED: Marie's card")
     ['top', 'up', 'failed', 'marie', 's', 'card']
     """
+    if text.isascii():  # is its own normal form
+        return [text.lower()] if text.isalpha() else _WORD.findall(text.lower())
     return _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
 
 
 class Terms:
-    """A vocabulary made ready for matching.
+    """A vocabulary made ready for matching; :func:`matcher` keeps the last ones.
 
     Args:
         terms: words or phrases, public.
@@ -68,3 +71,9 @@ class Terms:
                 length -= 1
             position += max(1, length)
         return list(found)
+
+
+@lru_cache(maxsize=2)
+def matcher(terms: tuple[str, ...]) -> Terms:
+    """``Terms`` of a public vocabulary; a large one costs seconds, and a simulation's parties share it."""
+    return Terms(terms)

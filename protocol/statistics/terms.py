@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from common.errors import ConfigurationError
 from protocol.statistics.histogram import COUNT_SCALE
 from protocol.statistics.interface import PublicInputs, RecordView, Rows, Sensitivity
-from protocol.statistics.phrases import Terms
+from protocol.statistics.phrases import matcher
 from protocol.statistics.registry import positive_integer, register
 
 
@@ -61,7 +61,7 @@ class TermHistogram:
             raise ConfigurationError(
                 f"{len(vocabulary)} terms were published, the plan has {self.vocabulary}", "publish the planned ones"
             )
-        terms = Terms(vocabulary)
+        terms = matcher(tuple(vocabulary))
         found = [terms.of(text, self.distinct) for text in records.texts]
         starts = np.cumsum([0, *(len(one) for one in found)])
         columns = np.array([term for one in found for term in one], dtype=np.int64)
