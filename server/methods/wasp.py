@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -37,6 +37,7 @@ class Options(BaseModel):
     examples: Annotated[int, Field(ge=2)] = 8
     shortlist: Annotated[int, Field(ge=1)] = 8
     furthest: bool = True  # false: nearest votes only, and prompts without bad examples (Aug-PE's vote at votes = 1)
+    clip: Literal["sum", "candidate"] = "sum"  # where noisy votes are clipped at zero before they become weights
     prune: bool = False
     prune_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
 
@@ -90,7 +91,8 @@ def run(options: Options, run: Run) -> Sequence[Sample]:
         if t == options.rounds - 1:
             break
         near, far = run.votes(f"votes/{t + 1}")
-        weights = generator_weights(near, run.pool.generator_of, generators)
+        counted = np.maximum(near, 0.0) if options.clip == "candidate" else near
+        weights = generator_weights(counted, run.pool.generator_of, generators)
         for label in range(labels):
             members = run.pool.of_label(label)
             good[label] = run.pool.texts_of(highest(near, members, options.shortlist))
