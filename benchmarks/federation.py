@@ -8,7 +8,9 @@ furthest votes of all so far, up to 12 000 coordinates; more sums of 12 000 foll
 ``private_sum_p50_s``, ``private_sum_p95_s`` (12 000 coordinates, downlink of new candidates apart; issue target: 0.5),
 ``private_sum_seconds`` (all of them), ``round_seconds`` (rounds with their downlink), ``downlink_fraction`` (bytes sent
 in all rounds over the bytes of sending every round's candidates as float32 anew; target 1/6), ``downlink_by_round``,
-``uplink_bytes_per_sum``, ``connections_held``, ``connections_held_target``, ``parties``, ``processes_cpus``.
+``uplink_bytes_per_sum``, ``cpu_seconds_per_sum`` (all processes together; what the seconds would be bound by on a
+machine of its own is this over its cores), ``load_average`` before and after (others' work lengthens every figure in
+seconds), ``connections_held``, ``connections_held_target``, ``parties``, ``processes_cpus``.
 """
 
 from __future__ import annotations
@@ -77,6 +79,14 @@ class Daemons:
                 process.kill()
                 process.wait(20)
 
+    def cpu_seconds(self) -> float:
+        """What all daemons have used so far (Linux)."""
+        tick = os.sysconf("SC_CLK_TCK")
+        fields = [
+            Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split() for process in self._processes
+        ]
+        return sum(int(each[11]) + int(each[12]) for each in fields) / tick
+
     def check(self) -> None:
         for name, process in zip(self.names, self._processes, strict=True):
             if process.poll() is not None:
@@ -132,6 +142,7 @@ def measure(quick: bool, report: Callable[[str], None] = lambda _words: None) ->
     repeats = 8 if quick else 40
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
+        os.environ["XDG_STATE_HOME"] = str(folder / "state")  # heads of ledgers, which outlive a party's folder
         settings = Settings("coordinator", "127.0.0.1:0", ("localhost:7443",), "")
         home = Home.create(folder / "home", settings, now=time.time())
         metrics = Metrics()
@@ -155,7 +166,9 @@ def measure(quick: bool, report: Callable[[str], None] = lambda _words: None) ->
         daemons = stack.enter_context(Daemons(folder, home, parties))
         report("waiting for the daemons")
         wait(lambda: (daemons.check(), server.connected == daemons.names)[1], 300.0)
-        figures = _sums(folder, home, transport, metrics, daemons.names, repeats, report)
+        load = os.getloadavg()[0]
+        figures = _sums(folder, home, transport, metrics, daemons, repeats, report)
+        figures["load_average"] = [round(load, 1), round(os.getloadavg()[0], 1)]
         report("holding connections")
         figures["connections_held"] = _connections(home, server, 50 if quick else CONNECTIONS, parties)
         figures["connections_held_target"] = 50 if quick else CONNECTIONS
@@ -164,8 +177,15 @@ def measure(quick: bool, report: Callable[[str], None] = lambda _words: None) ->
 
 
 def _sums(
-    folder: Path, home: Any, transport: Any, metrics: Any, names: list[str], repeats: int, report: Callable[[str], None]
+    folder: Path,
+    home: Any,
+    transport: Any,
+    metrics: Any,
+    daemons: Daemons,
+    repeats: int,
+    report: Callable[[str], None],
 ) -> dict[str, Any]:
+    names = daemons.names
     from server.federation import Federation
     from server.journal import Journal
     from server.progress import Silent
@@ -212,13 +232,15 @@ def _sums(
         downlink.append((metrics.get("undersong_sent_bytes_total") - before) / len(names))
         anew.append(total * DIMENSION * 4)
         report(f"round {number + 1}: {rounds[-1]:.3f} s, {downlink[-1]:,.0f} bytes to each party")
-    seconds = []
+    seconds: list[float] = []
+    spent = daemons.cpu_seconds() + time.process_time()
     received = metrics.get("undersong_received_bytes_total")
     for number in range(repeats):
         begun = time.perf_counter()
         federation.private_sum(f"again/{number}", [Input("candidates", tuple(segments))])
         seconds.append(time.perf_counter() - begun)
     uplink = (metrics.get("undersong_received_bytes_total") - received) / repeats / len(names)
+    spent = (daemons.cpu_seconds() + time.process_time() - spent) / repeats
     federation.receipts()
     journal.close()
     return {
@@ -229,6 +251,7 @@ def _sums(
         "downlink_fraction": sum(downlink) / sum(anew),
         "downlink_by_round": [round(sent / all_, 4) for sent, all_ in zip(downlink, anew, strict=True)],
         "uplink_bytes_per_sum": uplink,
+        "cpu_seconds_per_sum": spent,
     }
 
 
@@ -259,6 +282,7 @@ def _print(figures: dict[str, Any]) -> None:
         f"private sum of 12 000 coordinates: median {figures['private_sum_p50_s']:.3f} s, 95 % within"
         f" {figures['private_sum_p95_s']:.3f} s (target {TARGET_S} s)"
     )
+    print(f"CPU of all processes: {figures['cpu_seconds_per_sum']:.3f} s a sum; load average {figures['load_average']}")
     print(f"rounds with new candidates: {', '.join(f'{value:.3f}' for value in figures['round_seconds'])} s")
     print(
         f"downlink: {figures['downlink_fraction']:.4f} of sending every candidate anew as float32 (target"

@@ -91,8 +91,8 @@ def test_a_party_that_leaves_for_good_is_waited_for_and_then_left_out(unattended
     run = "left"
     each = unattended.hospitals["stella-maris"]
     # it signs the manifest and then is gone
-    longer = ["--set", "method.samples=60", "--set", "method.rounds=5"]
-    unattended.operator("run", "plan", unattended.task, "--name", run, *longer, "--patience", 4)
+    longer = ["--set", "method.samples=48", "--set", "method.rounds=4"]
+    unattended.operator("run", "plan", unattended.task, "--name", run, *longer, "--patience", 2)
     unattended.operator("run", "start", run)
     wait_for(lambda: f"answered agree with agreed (run '{run}')" in each.daemon.text(), 90.0)
     each.daemon.kill()
@@ -116,6 +116,7 @@ def test_a_party_that_leaves_for_good_is_waited_for_and_then_left_out(unattended
     assert said, words
 
 
+@pytest.mark.slow
 def test_a_slow_party_is_waited_for(unattended, tmp_path):
     run = "slow"
     each = unattended.hospitals["childrens"]
