@@ -108,8 +108,8 @@ def words(value: dict[str, Any]) -> list[str]:
         low, high = min(release["numbers"]), max(release["numbers"])
         lines.append(
             f"  - {times}{release['statistic']}: {release['meaning']}; {low:,}{f' to {high:,}' if high > low else ''}"
-            f" numbers{' each' if times else ''}, with noise of standard deviation {release['sigma']:.3g} in the opened sum"
-            f", where one {privacy['unit']} changes the whole by at most {release['l2_sensitivity']:.3g}."
+            f" numbers{' each' if times else ''}, with noise of standard deviation {release['sigma']:.3g} in the opened"
+            f" sum, where one {privacy['unit']} changes the whole by at most {release['l2_sensitivity']:.3g}."
         )
     lines += [
         "  Each vector is noised here, then masked: the coordinator sees random numbers, and only the sum over all"

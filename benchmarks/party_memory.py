@@ -1,0 +1,240 @@
+"""One party with 100 000 notes: how much memory it needs, and that a later round computes on new candidates only.
+
+    python -m benchmarks.party_memory [--quick] [--made-up-embeddings] [--folder DIR] [--json]
+
+A party is made by the hospital's own commands (``init``, ``data add``, ``budget set``, ``policy set``) and assembled as
+the daemon does; its records are embedded by the packaged model through the encrypted cache, with progress, and a
+coordinator of one party in the same process opens nearest and furthest votes over five rounds of 1 200 new candidates
+each, then once more with none. What is measured is the whole process, so the coordinator's own memory counts too and
+the figure is an upper bound.
+
+Embedding 100 000 notes takes some ten minutes on two cores. ``--folder`` keeps them, so that a second invocation (or
+one that was stopped) finds what is there; what was found and not computed is stated in the figures.
+``--made-up-embeddings`` has the model embed the first 4 096 notes only, so that its memory counts, and puts random unit
+vectors into the encrypted cache for the others; the figures say so. ``--quick`` takes 5 000 notes.
+
+JSON: ``records``, ``embedded_now``, ``embed_s``, ``progress_reports``, ``resident_after_embedding_bytes``,
+``resident_peak_bytes`` (target below 1.5e9), ``round_seconds``, ``repeat_s`` (no new candidates),
+``later_over_first`` (the slowest later round over the first; a party that began anew each round would need 5).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+TARGET_BYTES = 1.5e9
+ROUNDS = 5
+NEW_PER_ROUND = 1200
+DIMENSION = 384
+LABELS = ("cardiac", "respiratory", "injury")
+LARGEST_RATIO = 3.0
+
+WORDS = {
+    "who": ["a farmer", "a child of six", "an elderly woman", "a nurse", "a cyclist", "a fisherman", "a student"],
+    "what": ["chest pain", "a cough", "a cut hand", "shortness of breath", "a swollen ankle", "palpitations"],
+    "when": ["since this morning", "for three days", "after a fall", "at rest", "on exertion", "during the night"],
+    "more": ["no fever", "a known allergy to penicillin", "pale and sweating", "calm", "walked in alone", "in pain"],
+}
+
+
+def write_notes(path: Path, records: int) -> None:
+    """Invented notes, no two alike, about 20 words each."""
+    generator = random.Random(1)
+    with path.open("w", encoding="utf-8") as file:
+        for number in range(records):
+            who, what, when, more = (generator.choice(WORDS[part]) for part in WORDS)
+            text = f"{who}, {what} {when}; {more}, pulse {generator.randint(50, 140)}, note {number} of this ward"
+            row = {"text": text, "label": LABELS[number % len(LABELS)], "patient": f"p{number // 2}"}
+            file.write(json.dumps(row) + "\n")
+
+
+def make_home(folder: Path, records: int) -> Path:
+    """A party made by its own commands; one that is there already stays."""
+    from typer.testing import CliRunner
+
+    from client.cli import app
+
+    home, notes = folder / "party", folder / "notes.jsonl"
+    if (home / "settings.json").exists():
+        return home
+
+    def hospital(*arguments: object) -> None:
+        words = [*map(str, arguments), "--home", str(home)]
+        done = CliRunner().invoke(app, words, standalone_mode=False)
+        if done.exception is not None:
+            raise RuntimeError(f"{arguments}: {done.exception!r}")
+
+    write_notes(notes, records)
+    hospital("init", "ward")
+    hospital("budget", "set", "--epsilon", 1e6, "--delta", "1e-6")
+    hospital("policy", "set", "--approval", "standing", "--minimum-parties", 1, "--minimum-threshold", 1)
+    hospital("data", "add", notes, "--label-field", "label", "--user-field", "patient")
+    return home
+
+
+class MadeUp:
+    """The model for the first texts that it is asked for, random unit vectors for all others."""
+
+    def __init__(self, embedder: Any) -> None:
+        self.fingerprint = embedder.fingerprint
+        self.dimension = DIMENSION
+        self._embedder = embedder
+        self._asked = 0
+        self._rng = np.random.default_rng(2)
+
+    def encode(self, texts: Any, progress: Callable[[int, int], None] | None = None) -> Any:
+        self._asked += 1
+        if self._asked == 1:
+            return self._embedder.encode(texts, progress)
+        rows = self._rng.normal(size=(len(texts), DIMENSION)).astype(np.float32)
+        if progress is not None:
+            progress(len(texts), len(texts))
+        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def measure(folder: Path, records: int, *, made_up: bool, report: Callable[[str], None]) -> dict[str, Any]:
+    """The figures of the module's docstring."""
+    from client.assemble import assemble
+    from client.state import Home
+    from common.embedding import Embedder
+
+    os.environ["XDG_STATE_HOME"] = str(folder / "state")
+    from client.cli_options import marks_folder
+
+    home = Home(make_home(folder, records))
+    reports: list[tuple[int, int]] = []
+
+    def show(done: int, total: int) -> None:
+        reports.append((done, total))
+        if done == total or len(reports) % 200 == 1:
+            report(f"embedded {done} of {total}")
+
+    packaged = Embedder.load()
+    embedder: Any = MadeUp(packaged) if made_up else packaged
+    computed = _counted(embedder)
+    assembled = assemble(home, marks=marks_folder(), clock=time.time, show=show, embedder=embedder)
+    begun = time.perf_counter()
+    assembled.embeddings.warm(assembled.party.table)
+    embed_s = time.perf_counter() - begun
+    after_embedding = _resident()
+    rounds, repeat_s = _rounds(folder, assembled.party, report)
+    return {
+        "records": len(assembled.party.table),
+        "made_up_embeddings": made_up,
+        "embedded_now": sum(computed),
+        "embed_s": round(embed_s, 2),
+        "progress_reports": len(reports),
+        "resident_after_embedding_bytes": after_embedding,
+        "resident_peak_bytes": _resident(),
+        "target_bytes": int(TARGET_BYTES),
+        "round_seconds": [round(seconds, 3) for seconds in rounds],
+        "repeat_s": round(repeat_s, 3),
+        "later_over_first": round(max(rounds[1:]) / rounds[0], 2),
+    }
+
+
+def _counted(embedder: Any) -> list[int]:
+    counts: list[int] = []
+    encode = embedder.encode
+
+    def counting(texts: Any, progress: Any = None) -> Any:
+        counts.append(len(texts))
+        return encode(texts, progress)
+
+    embedder.encode = counting
+    return counts
+
+
+def _rounds(folder: Path, party: Any, report: Callable[[str], None]) -> tuple[list[float], float]:
+    from common.embedding import quantise
+    from protocol.manifest import Manifest
+    from protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+    from protocol.public import Input, Segment, block_id, encode_embeddings
+    from protocol.secagg.parameters import Member
+    from protocol.statistics import TopQVotes
+    from server.federation import Federation
+    from server.journal import Journal
+    from server.progress import Silent
+    from simulation.inprocess import InProcess
+
+    run = f"memory {os.urandom(4).hex()}"
+    sizes = [NEW_PER_ROUND * (number + 1) for number in range(ROUNDS)]
+    requests = [
+        SumRequest(f"round/{number + 1}", TopQVotes(q=8, candidates=size, labels=len(LABELS)))
+        for number, size in enumerate([*sizes, sizes[-1]])
+    ]
+    privacy = Privacy(8.0, 1e-6, "user", 4, max_records=len(party.table))
+    manifest = Manifest(
+        run=run,
+        task={"name": "memory", "description": "a note", "labels": list(LABELS)},
+        method="wasp",
+        embedder=party.embedder.hex(),
+        roster=(Member(party.name, party.public_identity),),
+        plan=plan_sums(requests, privacy, Quorum(1, 1, 0, 0)),
+    )
+    blocks: dict[bytes, bytes] = {}
+    segments: list[Segment] = []
+    journal = Journal(folder / f"{run}.sqlite")
+    federation = Federation(InProcess({party.name: party}), manifest, journal, Silent(), block=blocks.__getitem__)
+    federation.agree()
+    rng = np.random.default_rng(3)
+    seconds = []
+    for number in range(ROUNDS + 1):
+        if number < ROUNDS:
+            vectors = rng.normal(size=(NEW_PER_ROUND, DIMENSION))
+            unit = quantise(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+            data = encode_embeddings(unit, rng.integers(0, len(LABELS), NEW_PER_ROUND))
+            blocks[block_id(data)] = data
+            segments.append(Segment(block_id(data)))
+        begun = time.perf_counter()
+        federation.private_sum(f"round/{number + 1}", [Input("candidates", tuple(segments))])
+        seconds.append(time.perf_counter() - begun)
+        report(f"round {number + 1}: {seconds[-1]:.2f} s, {len(segments) * NEW_PER_ROUND} candidates")
+    journal.close()
+    return seconds[:ROUNDS], seconds[ROUNDS]
+
+
+def _resident() -> int:
+    """The most that this process ever held, bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(peak if sys.platform == "darwin" else peak * 1024)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the figures; 0 unless memory or the later rounds miss their target."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.party_memory", description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="5 000 notes")
+    parser.add_argument("--made-up-embeddings", action="store_true", help="the model embeds 4 096 notes only")
+    parser.add_argument("--folder", type=Path, help="keep notes and embeddings here")
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    options = parser.parse_args(argv)
+    records = 5_000 if options.quick else 100_000
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (options.folder or Path(temporary)).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        figures = measure(
+            folder, records, made_up=options.made_up_embeddings, report=lambda words: print(words, file=sys.stderr)
+        )
+    if options.json:
+        print(json.dumps(figures))
+    else:
+        for key, value in figures.items():
+            print(f"{key}: {value:,}" if isinstance(value, int) else f"{key}: {value}")
+    later = figures["later_over_first"] < LARGEST_RATIO
+    return 0 if figures["resident_peak_bytes"] < TARGET_BYTES and later else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
