@@ -15,7 +15,7 @@ $(STAMP): pyproject.toml
 	touch $@
 
 demo: $(STAMP)
-	$(BIN)/undersong simulate examples/clinic/task.toml --out runs/clinic --fresh
+	$(BIN)/undersong simulate examples/clinic/task.toml --out runs/clinic
 
 test: check
 	$(BIN)/python -m pytest
