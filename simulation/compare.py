@@ -12,7 +12,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -195,7 +195,9 @@ def _measured(bench: Bench, cells: Sequence[Cell], jobs: int) -> Any:
     before = {name: os.environ.get(name) for name in _SINGLE_THREAD}
     os.environ.update(_SINGLE_THREAD)  # read by the libraries when a worker loads them
     try:
-        with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(bench,)) as pool:
+        with ProcessPoolExecutor(
+            jobs, mp_context=context, initializer=_begin, initargs=(replace(bench, _loaded={}),)
+        ) as pool:
             waiting = {pool.submit(_in_worker, cell): cell for cell in cells}
             try:
                 for finished in as_completed(waiting):

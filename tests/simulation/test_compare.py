@@ -193,3 +193,28 @@ def test_a_variant_that_cannot_run_is_found_before_anything_starts(bench, tmp_pa
     with pytest.raises(ConfigurationError, match="votes"):
         comparing.compare(bench, grid(methods=["wasp:votes=99"]), tmp_path / "out", jobs=1, progress=Silent())
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_real_cells_in_workers_are_reproducible_and_pair_by_seed(bench, tmp_path, monkeypatch):
+    monkeypatch.setenv("UNDERSONG_CACHE", str(tmp_path / "cache"))
+    shape = grid(methods=["wasp", "mixture", "private-only", "single:one"], epsilons=[4.0], parties=[2], records=[20])
+    shape = Grid(shape.variants, shape.epsilons, shape.federations, (0, 1), shape.baseline)
+    fixed = Bench(bench.task_file, (), bench.test, 10, insecure_noise_seed=5)
+    runs = [
+        comparing.compare(fixed, shape, tmp_path / name, jobs=jobs, progress=Silent())
+        for name, jobs in (("first", 1), ("second", 2))
+    ]
+    assert len(runs[0]) == 4 * 2
+    for cell, value in runs[0].items():
+        assert {**value, "seconds": 0} == {**runs[1][cell], "seconds": 0}
+        assert value["epsilon_spent"] is None or value["epsilon_spent"] == pytest.approx(4.0, rel=1e-3)
+    table = compare_table.lines(shape, runs[0])
+    assert [line.variant for line in table] == ["wasp", "mixture", "private-only", "single:one"]
+
+
+def test_the_benchmark_names_what_is_missing(tmp_path):
+    from benchmarks import utility
+
+    with pytest.raises(ConfigurationError, match=r"test\.jsonl"):
+        utility.main(["--quick", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
