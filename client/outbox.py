@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
+import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -54,6 +55,9 @@ class Outbox:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._wal: tuple[int, int] | None = None
         try:
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, FILE_MODE))
             with self._database() as database:
@@ -121,13 +125,25 @@ class Outbox:
 
     @contextmanager
     def _database(self) -> Iterator[sqlite3.Connection]:
-        database = sqlite3.connect(self._path, timeout=30.0)
+        # One connection for good: opening and closing it for each reply cost more than the reply. It is made anew
+        # where somebody has replaced the files under it, for what it wrote then would be lost.
+        with self._lock:
+            if self._connection is not None and self._written_to() != self._wal:
+                self._connection.close()
+                self._connection = None
+            if self._connection is None:
+                self._connection = sqlite3.connect(self._path, timeout=30.0, check_same_thread=False)
+                self._connection.execute("PRAGMA synchronous=FULL")
+            with self._connection:
+                yield self._connection
+            self._wal = self._written_to()
+
+    def _written_to(self) -> tuple[int, int] | None:
         try:
-            database.execute("PRAGMA synchronous=FULL")
-            with database:
-                yield database
-        finally:
-            database.close()
+            found = os.stat(f"{self._path}-wal")
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
 
 
 def decode(kind: str, data: bytes) -> dict[str, Any]:
