@@ -50,9 +50,9 @@ def test_the_split_divides_mu_squared_and_an_ensemble_costs_the_root_of_its_stru
         sums[sampler, ensemble] = plan["densities"].sigma
     assert sums["iterative", "logarithmic"] / sums["independent", "logarithmic"] == pytest.approx(math.sqrt(5))
     assert sums["iterative", "linear"] / sums["independent", "logarithmic"] == pytest.approx(math.sqrt(10))
-    assert options(length=10).lengths() == (1, 2, 4, 8, 16)
-    assert options(length=8).lengths() == (1, 2, 4, 8)
-    assert options(length=1).lengths() == (1,)
+    assert options(sampler="iterative", length=10).lengths() == (1, 2, 4, 8, 16)
+    assert options(sampler="iterative", length=8).lengths() == (1, 2, 4, 8)
+    assert options(sampler="iterative", length=1).lengths() == (1,)
 
 
 def test_laplace_noise_is_pure_and_split_by_epsilon(setting):
