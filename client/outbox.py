@@ -57,6 +57,7 @@ class Outbox:
         self._path = path
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
+        self._abandoned: list[sqlite3.Connection] = []
         self._wal: tuple[int, int] | None = None
         try:
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, FILE_MODE))
@@ -129,7 +130,8 @@ class Outbox:
         # where somebody has replaced the files under it, for what it wrote then would be lost.
         with self._lock:
             if self._connection is not None and self._written_to() != self._wal:
-                self._connection.close()
+                # Never closed: closing would write its pages over whatever lies there now.
+                self._abandoned.append(self._connection)
                 self._connection = None
             if self._connection is None:
                 self._connection = sqlite3.connect(self._path, timeout=30.0, check_same_thread=False)
