@@ -84,7 +84,7 @@ def adapt(source: Float32, labels: list[str] | tuple[str, ...], target: Float32,
 
 def _no_worse(excess: Float64) -> bool:
     """Whether a mean excess loss is within its own standard error."""
-    return float(excess.mean()) <= float(excess.std()) / np.sqrt(len(excess))
+    return bool(float(excess.mean()) <= float(excess.std()) / len(excess) ** 0.5)
 
 
 def covariance_distance(head: MLPHead, source: Float32, target: Float32) -> float:
