@@ -64,19 +64,30 @@ def test_a_retry_is_a_new_request_with_a_new_seed(journal):
     assert generator.asked[0].prompt == generator.asked[1].prompt
 
 
+class Seeded(Scripted):
+    """Answers with the request's own seed, so that threads may come in any order."""
+
+    def answer(self, requests):
+        for index, request in enumerate(requests):
+            if self.fail_after is not None and len(self.asked) >= self.fail_after:
+                raise ConfigurationError(f"{self.name}: unreachable")
+            self.asked.append(request)
+            yield index, Answer(f"{self.name} {request.seed}")
+
+
 def test_a_run_that_stopped_asks_nothing_twice(journal):
     orders = [Order("a", "zero_shot", "x"), Order("b", "zero_shot", "y")] * 3
-    broken = Scripted("b", ["b0", "b1", "b2"], fail_after=1)
-    first = Scripted("a", ["a0", "a1", "a2"])
+    first_a, first_b = Seeded("a", []), Seeded("b", [], fail_after=1)
     with pytest.raises(ConfigurationError, match="unreachable"):
-        author(journal, first, broken).write("round 1", 0, orders)
-    again_a, again_b = Scripted("a", ["never"] * 3), Scripted("b", ["b1", "b2"])
+        author(journal, first_a, first_b).write("round 1", 0, orders)
+    again_a, again_b = Seeded("a", []), Seeded("b", [])
     samples = author(journal, again_a, again_b).write("round 1", 0, orders)
-    assert again_a.asked == []
-    assert sorted(again_a.observed) == ["a0", "a1", "a2"]
-    assert len(again_b.asked) == 2
-    assert again_b.observed == ["b0"]
-    assert [sample.text for sample in samples] == ["a0", "b0", "a1", "b1", "a2", "b2"]
+    for first, again in ((first_a, again_a), (first_b, again_b)):
+        assert sorted(again.observed) == sorted(f"{first.name} {request.seed}" for request in first.asked)
+        asked = [request.seed for request in (*first.asked, *again.asked)]
+        assert len(asked) == len(set(asked)) == 3
+    assert len(first_b.asked) == 1
+    assert [sample.generator for sample in samples] == ["a", "b"] * 3
 
 
 def test_seeds_depend_on_the_seed_the_step_and_the_position_only(journal, tmp_path):
