@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -81,12 +82,13 @@ def publish(
     Args:
         ledgers: entries of each party's ledger that concern this run, by party name.
     """
+    corpus = {**corpus_files(outcome.samples), **_sequences(outcome)}
+    manifest = {**_manifest(outcome, report), "files": {name: _sha256(content) for name, content in corpus.items()}}
     write_files(
         folder,
         {
-            **corpus_files(outcome.samples),
-            **_sequences(outcome),
-            MANIFEST_NAME: json.dumps(_manifest(outcome, report), indent=2, ensure_ascii=False) + "\n",
+            **corpus,
+            MANIFEST_NAME: json.dumps(manifest, indent=2, ensure_ascii=False) + "\n",
             LEDGER_NAME: _ledger_lines(ledgers),
             CARD_NAME: render_card(report),
             REPORT_NAME: render_html(report),
@@ -119,6 +121,11 @@ def _manifest(outcome: Outcome, report: ReportData) -> dict[str, Any]:
             for party, receipt in sorted(outcome.receipts.items())
         },
     }
+
+
+def _sha256(content: bytes | str) -> str:
+    data = content.encode("utf-8", "replace") if isinstance(content, str) else content  # as write_files writes it
+    return hashlib.sha256(data).hexdigest()
 
 
 def _statement(run_plan: RunPlan, insecure_noise: bool) -> PrivacyStatement:
