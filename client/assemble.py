@@ -77,6 +77,8 @@ def assemble(
     embedder = embedder or Embedder.load(settings.embedder)
     embeddings = Embeddings(home, embedder, show)
     seed = settings.insecure_noise_seed
+    blocks = DiskBlocks(home.blocks)
+    blocks.prune()
     party = Party(
         settings.party,
         identity=keys.identity(home),
@@ -84,7 +86,7 @@ def assemble(
         policy=allowed.bounds,
         ledger=ledger,
         store=Store(home.journal, settings.party, keys.secret(home, "store")),
-        blocks=DiskBlocks(home.blocks),
+        blocks=blocks,
         embed=embeddings,
         embedder=embedder.fingerprint,
         entropy=from_system if seed is None else insecure(seed, settings.party),

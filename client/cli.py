@@ -325,7 +325,8 @@ def install_service(
     if settings.data:
         writable.append(Path(settings.cache) if settings.cache else datasets.beside(Path(settings.data)))
     account = (user or getpass.getuser()) if system else None
-    program = Path(sys.argv[0]).absolute()
+    started = Path(sys.argv[0]).absolute()
+    program = [str(started)] if started.name == "undersong-party" else [sys.executable, "-m", "client.cli"]
     text = service.unit(party=settings.party, program=program, home=opened.path, writable=writable, user=account)
     target = path or service.default_path(system=system, user_home=Path.home())
     if show:

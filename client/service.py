@@ -48,16 +48,17 @@ USER_ONLY = (
 )
 
 
-def unit(*, party: str, program: Path, home: Path, writable: list[Path], user: str | None) -> str:
+def unit(*, party: str, program: list[str], home: Path, writable: list[Path], user: str | None) -> str:
     """The unit's text.
 
     Args:
+        program: the words that start this program.
         writable: folders that the daemon writes to.
         user: the account it runs under as a system service; None makes a unit of the present user.
     """
     text = UNIT.format(
         party=party,
-        program=_quoted(program),
+        program=" ".join(_quoted(word) for word in program),
         home=_quoted(home),
         writable=" ".join(_quoted(path) for path in dict.fromkeys(writable)),
         user="" if user is None else f"User={user}\n",
@@ -74,6 +75,6 @@ def default_path(*, system: bool, user_home: Path) -> Path:
     return Path("/etc/systemd/system") / name if system else user_home / ".config/systemd/user" / name
 
 
-def _quoted(path: Path) -> str:
+def _quoted(path: Path | str) -> str:
     text = str(path).replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{text}"' if " " in text else text
