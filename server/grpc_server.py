@@ -122,6 +122,11 @@ class GrpcServer:
             self._failure = error
             self._started.set()
         finally:
+            # handlers that the grace did not end
+            rest = asyncio.all_tasks(self._loop)
+            for task in rest:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*rest, return_exceptions=True))
             self._loop.close()
 
     async def _main(self) -> None:
