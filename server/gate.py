@@ -99,15 +99,15 @@ class Gate:
     def admit(self, peer: str) -> str:
         """Says that a verified party speaks over gRPC's ``peer`` ("ipv4:127.0.0.1:PORT"); who that really is."""
         relay = self._relay(peer)
-        if relay is None:
-            return peer
-        relay.admitted = True
-        return relay.source
+        if relay is not None:
+            relay.admitted = True
+        return self.source(peer)
 
     def source(self, peer: str) -> str:
         """The address behind gRPC's ``peer``."""
         relay = self._relay(peer)
-        return peer if relay is None else relay.source
+        # One that has hung up already is not named by its port, which would be a new source each time.
+        return "a closed connection" if relay is None else relay.source
 
     def excuse(self, peer: str) -> None:
         """The connection was refused by name already: its end is not logged a second time."""
