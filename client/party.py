@@ -25,7 +25,7 @@ from common.canonical import canonical_json, tagged_hash
 from common.errors import PrivacyRefusal, UndersongError
 from common.privacy.ledger import Charge, Ledger
 from common.table import Table
-from protocol import codec, statistics
+from protocol import codec, receipt, statistics
 from protocol.manifest import Manifest
 from protocol.messages import federation_pb2 as wire
 from protocol.public import BlockStore, Input, missing_blocks, resolve
@@ -36,7 +36,6 @@ from protocol.vectors import GridVector
 
 SOFTWARE = "undersong 0.1.0"
 COINS_BYTES = 32
-RECEIPT_TAG = "undersong receipt"
 
 log = logging.getLogger(__name__)
 
@@ -408,7 +407,7 @@ class Party:
                 "ledger_head": self._ledger.head,
             }
         )
-        signature = self._identity.sign(tagged_hash(RECEIPT_TAG, body))
+        signature = self._identity.sign(tagged_hash(receipt.TAG, body))
         return self._reply(receipt=wire.Receipt(body=body, signature=signature))
 
 
