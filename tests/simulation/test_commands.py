@@ -1,0 +1,133 @@
+"""The commands as they are typed: plan, init, evaluate; and WASP's options through whole runs."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from server import task as tasks
+from server.outputs import JSONL_NAME
+from server.progress import Silent
+from simulation.deliver import deliver
+from tests.doubles.tasks import LABELS, make_task
+
+
+def undersong(*arguments):
+    command = [sys.executable, "-m", "simulation.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("assignments", "sigma"),
+    [
+        (["privacy.epsilon=4"], 3.531),
+        (["privacy.epsilon=1"], 12.184),
+        (["privacy.epsilon=8"], 1.960),
+        (["privacy.epsilon=4", "privacy.unit=user", "privacy.max_per_user=8"], 3.531),
+        (
+            ["privacy.epsilon=4", "privacy.unit=user", "privacy.max_per_user=8", "privacy.user_contribution=sum"],
+            28.25,
+        ),
+    ],
+)
+def test_plan_prints_the_contract_s_sigma_and_spends_nothing(tmp_path, assignments, sigma):
+    task = make_task(tmp_path, method={"rounds": 5, "votes": 8})
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    options = [part for assignment in assignments for part in ("--set", assignment)]
+    finished = undersong("plan", task, "--json", *options)
+    assert finished.returncode == 0, finished.stderr
+    plan = json.loads(finished.stdout)
+    query = plan["queries"][0]
+    assert query["statistic"] == "top_q_votes"
+    assert query["releases"] == 4
+    assert query["sigma"] == pytest.approx(sigma, rel=5e-3)
+    assert plan["paper"]["sigma"] > query["sigma"]
+    assert {"epsilon", "delta", "unit", "generator_calls"} <= set(plan)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+def test_plan_for_people_says_that_prompts_are_public(tmp_path):
+    finished = undersong("plan", make_task(tmp_path))
+    assert finished.returncode == 0, finished.stderr
+    assert "go to the model provider" in " ".join(finished.stdout.split())
+
+
+def test_init_writes_a_task_that_plan_accepts(tmp_path):
+    make_task(tmp_path)
+    out = tmp_path / "mine.toml"
+    finished = undersong("init", "--from", tmp_path / "good.jsonl", "--out", out)
+    assert finished.returncode == 0, finished.stderr
+    task = tasks.load(out, ['generators.0.corpus="good.jsonl"'])
+    assert set(task.task.labels) == set(LABELS)
+    assert undersong("plan", out).returncode == 0
+    again = undersong("init", "--out", out)
+    assert again.returncode == 2
+    assert "exists already" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["plan", "nowhere.toml"], "no such file"),
+        (["simulate", "nowhere.toml"], "no such file"),
+        (["evaluate", "nowhere", "--test", "nowhere.jsonl"], "no such folder"),
+        (["simulat"], "No such command"),
+    ],
+)
+def test_a_wrong_command_line_exits_with_2_and_one_message(arguments, words):
+    finished = undersong(*arguments)
+    assert finished.returncode == 2
+    assert words in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
+def run(task, out, *assignments):
+    return deliver(
+        tasks.load(task, assignments),
+        out,
+        seed=1,
+        fresh=False,
+        insecure_noise_seed=2,
+        public_cache=out.parent / "cache.sqlite",
+        environment={},
+        progress=Silent(),
+    )
+
+
+def test_wasp_writes_zero_shot_first_then_by_contrast_and_prunes_by_one_more_vote(tmp_path):
+    task = make_task(tmp_path / "task", samples=60)
+    plain = run(task, tmp_path / "plain")
+    kinds = {(sample.round, sample.kind) for sample in plain.report.samples}
+    assert kinds == {(0, "zero_shot"), (1, "contrast"), (2, "contrast")}
+    assert len(plain.report.privacy.epsilon_after) == 2
+    assert [sum(row) for row in plain.report.weights] == pytest.approx([1.0, 1.0, 1.0])
+    pruned = run(task, tmp_path / "pruned", "method.prune=true", "method.prune_share=0.5")
+    assert len(pruned.report.privacy.epsilon_after) == 3
+    # half of each label's texts, rounded up
+    assert len(pruned.report.samples) <= len(plain.report.samples) // 2 + len(LABELS)
+
+
+def test_evaluate_reports_and_searches_for_copies_without_showing_them(tmp_path):
+    task = make_task(tmp_path / "task", method={"rounds": 1})
+    run(task, tmp_path / "out")
+    copied = json.loads((tmp_path / "out" / JSONL_NAME).read_text().splitlines()[0])["text"]
+    private = tmp_path / "private.jsonl"
+    private.write_text(json.dumps({"text": copied, "label": LABELS[0]}) + "\n")
+    finished = undersong(
+        "evaluate",
+        tmp_path / "out",
+        "--test",
+        tmp_path / "task/test.jsonl",
+        "--overlap",
+        private,
+        "--head",
+        "linear",
+        "--json",
+    )
+    assert finished.returncode == 0, finished.stderr
+    report = json.loads(finished.stdout)
+    assert report["private"] is False
+    assert 0 <= report["task_models"][0]["accuracy"] <= 1
+    assert json.dumps(report["overlap"]).find(copied) == -1
+    assert undersong("evaluate", tmp_path / "out").returncode == 2
