@@ -182,14 +182,16 @@ def test_regular_graph(schedule: Schedule) -> None:
 
 
 @pytest.mark.slow
-@settings(SETTINGS, max_examples=1500)
+@pytest.mark.timeout(1800)
+@settings(SETTINGS, max_examples=600)
 @given(schedules())
 def test_complete_graph_and_direct_mode_at_length(schedule: Schedule) -> None:
     check(schedule)
 
 
 @pytest.mark.slow
-@settings(SETTINGS, max_examples=500)
+@pytest.mark.timeout(1800)
+@settings(SETTINGS, max_examples=200)
 @given(schedules(graph=True, largest=60))
 def test_regular_graph_at_length(schedule: Schedule) -> None:
     check(schedule)
