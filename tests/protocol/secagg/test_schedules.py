@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
-from common.errors import UndersongError
+from common.errors import ConfigurationError, UndersongError
 from protocol.messages import secagg_pb2 as wire
 from protocol.secagg.coordinator import Opened, SumAborted, private_sum
 from protocol.secagg.parameters import SumParameters
@@ -72,6 +72,12 @@ def schedules(draw: st.DrawFn, graph: bool = False, largest: int = 30) -> Schedu
         graph_above=3 if graph else 200,
         dimension=9,
     )
+    if graph:
+        # So few parties may have no neighbourhood at the stated failure probabilities: such a plan is refused, not run.
+        try:
+            assert parameters.graph is not None
+        except ConfigurationError:
+            reject()
     return Schedule(
         parameters,
         tuple(draw(st.lists(_events(n), max_size=12))),
