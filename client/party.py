@@ -10,7 +10,7 @@ import hashlib
 import logging
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -83,7 +83,7 @@ class _Attempt:
 
     parameters: SumParameters
     machine: PartyMachine
-    inputs: tuple[Input, ...]
+    inputs: tuple[Input, ...] | None  # None until the coordinator has named them
     coins: bytes = field(repr=False)  # secret seed of the Poisson subsample; erased with the machine's secrets
 
 
@@ -98,7 +98,8 @@ class Party:
         ledger: its own ledger of this data set.
         store: its encrypted journal.
         blocks: where public blocks are kept.
-        embed: texts to quantised embeddings; ``embedder`` is that model's SHA-256 (hex).
+        embed: texts to quantised embeddings; ``embedder`` is that model's SHA-256 (hex), or finds it when it is asked
+            for: reading the weights takes longer than most replies.
         entropy: a source of random bytes for a named purpose; the operating system's, but in tests.
         clock: seconds since the epoch, for the ledger.
         consent: what people decide about a run that the policy allows.
@@ -115,7 +116,7 @@ class Party:
         store: Store,
         blocks: BlockStore,
         embed: Embed,
-        embedder: str,
+        embedder: str | Callable[[], str],
         entropy: Callable[[str], Entropy],
         clock: Callable[[], float],
         consent: Consent | None = None,
@@ -128,7 +129,7 @@ class Party:
         self._store = store
         self._blocks = blocks
         self._embed = embed
-        self._embedder = embedder
+        self._known_embedder = embedder
         self._entropy = entropy
         self._clock = clock
         self._consent = consent or Standing()
@@ -146,6 +147,12 @@ class Party:
     def embedder(self) -> bytes:
         """SHA-256 of the embedding model, 32 bytes."""
         return bytes.fromhex(self._embedder)
+
+    @property
+    def _embedder(self) -> str:
+        if not isinstance(self._known_embedder, str):
+            self._known_embedder = self._known_embedder()
+        return self._known_embedder
 
     @property
     def table(self) -> Table:
@@ -180,6 +187,8 @@ class Party:
                 return self._agree(request.agree)
             case "open_sum":
                 return self._open_sum(request.open_sum)
+            case "prepare_sum":
+                return self._prepare_sum(request.prepare_sum)
             case "sum_step":
                 return self._sum_step(request.sum_step)
             case "void_sum":
@@ -195,7 +204,7 @@ class Party:
             name=self.name,
             identity=self.public_identity,
             software=SOFTWARE,
-            embedder=bytes.fromhex(self._embedder),
+            embedder=self.embedder,
             statistics=statistics.names(),
         )
 
@@ -263,29 +272,48 @@ class Party:
         if missing := missing_blocks(inputs, self._blocks):
             return self._reply(missing=wire.MissingBlocks(blocks=missing))
         self._accept_voids(manifest, message)
-        key = _attempt_key(manifest, message.sum, message.attempt)
-        attempt = self._attempt(manifest, message.sum, message.attempt)
-        if attempt is None:
-            self._check_attempt(manifest, message.sum, message.attempt)
-            entropy = self._entropy(key)
-            parameters = manifest.sum_parameters(message.sum, message.attempt)
-            machine = PartyMachine.open(parameters, self.name, self._identity, entropy)
-            attempt = _Attempt(parameters, machine, inputs, entropy(COINS_BYTES))
-        elif attempt.inputs != inputs:
+        key, attempt = self._begun(manifest, message.sum, message.attempt)
+        if attempt.inputs is not None and attempt.inputs != inputs:
             # Other candidates under the same masks would be a second, different vector.
             raise PrivacyRefusal(f"{message.sum}: the public inputs changed within one attempt")
         reply = self._received(attempt, message.payload)
         serialised = wire.OpenSum(inputs=message.inputs).SerializeToString()
         self._store.put_all(
-            {
-                f"{key}/inputs": serialised,
-                f"{key}/coins": attempt.coins,
-                f"{key}/machine": attempt.machine.snapshot(),
-                f"attempts/{manifest.hash.hex()}/{message.sum}": str(message.attempt).encode(),
-            }
+            {f"{key}/inputs": serialised, **self._opening(key, manifest, message.sum, message.attempt, attempt)}
         )
+        attempt.inputs = inputs
         self._attempts[key] = attempt
         return self._reply(sum_reply=wire.SumReply(payload=reply.payload))
+
+    def _prepare_sum(self, message: wire.PrepareSum) -> wire.Reply:
+        """Keys before the question: nothing in an advert or a share depends on the public inputs."""
+        manifest = self._manifest(message.manifest_hash)
+        self._consent.check(manifest)
+        key, attempt = self._begun(manifest, message.sum, message.attempt)
+        reply = self._received(attempt, message.payload)
+        self._store.put_all(self._opening(key, manifest, message.sum, message.attempt, attempt))
+        self._attempts[key] = attempt
+        return self._reply(sum_reply=wire.SumReply(payload=reply.payload))
+
+    def _begun(self, manifest: Manifest, name: str, number: int) -> tuple[str, _Attempt]:
+        """The attempt's key and the attempt, a new one where the plan allows it."""
+        key = _attempt_key(manifest, name, number)
+        attempt = self._attempt(manifest, name, number)
+        if attempt is None:
+            self._check_attempt(manifest, name, number)
+            entropy = self._entropy(key)
+            parameters = manifest.sum_parameters(name, number)
+            machine = PartyMachine.open(parameters, self.name, self._identity, entropy)
+            attempt = _Attempt(parameters, machine, None, entropy(COINS_BYTES))
+        return key, attempt
+
+    def _opening(self, key: str, manifest: Manifest, name: str, number: int, attempt: _Attempt) -> dict[str, bytes]:
+        """What the store keeps of an attempt that was begun."""
+        return {
+            f"{key}/coins": attempt.coins,
+            f"{key}/machine": attempt.machine.snapshot(),
+            f"attempts/{manifest.hash.hex()}/{name}": str(number).encode(),
+        }
 
     def _sum_step(self, message: wire.SumStep) -> wire.Reply:
         manifest = self._manifest(message.manifest_hash)
@@ -294,12 +322,17 @@ class Party:
         attempt = self._attempt(manifest, message.sum, message.attempt)
         if attempt is None:
             raise PrivacyRefusal(f"{message.sum}: attempt {message.attempt} was never opened at this party")
-        if missing := missing_blocks(attempt.inputs, self._blocks):
-            return self._reply(missing=wire.MissingBlocks(blocks=missing))
         try:
             step = attempt.machine.receive(message.payload)
             if isinstance(step, WantsInput):
-                step = attempt.machine.provide(self._grid(manifest, message.sum, attempt))
+                if attempt.inputs is None:
+                    raise PrivacyRefusal(
+                        f"{message.sum}: a vector is asked for before its public inputs", "open the sum first"
+                    )
+                if missing := missing_blocks(attempt.inputs, self._blocks):
+                    return self._reply(missing=wire.MissingBlocks(blocks=missing))
+                grid = self._grid(manifest, message.sum, attempt.inputs, attempt.coins)
+                step = attempt.machine.provide(grid)
         except UndersongError:
             # A refusal may have tombstoned the attempt: that too must survive a crash.
             self._keep(key, attempt)
@@ -309,14 +342,13 @@ class Party:
         self._keep(key, attempt)
         return self._reply(sum_reply=wire.SumReply(payload=step.payload))
 
-    def _grid(self, manifest: Manifest, name: str, attempt: _Attempt) -> GridVector:
-        planned = manifest.plan[name]
+    def _grid(self, manifest: Manifest, name: str, inputs: Sequence[Input], coins: bytes) -> GridVector:
         return grid_vector(
-            planned,
+            manifest.plan[name],
             self._private_records(manifest),
-            resolve(attempt.inputs, self._blocks),
+            resolve(inputs, self._blocks),
             manifest.plan.privacy,
-            coins=attempt.coins,
+            coins=coins,
             memory=self._memory,
         )
 
@@ -327,12 +359,13 @@ class Party:
             snapshot = self._store.get(f"{key}/machine")
             if snapshot is None:
                 return None
-            inputs = wire.OpenSum.FromString(self._store.get(f"{key}/inputs") or b"").inputs
+            named = self._store.get(f"{key}/inputs")
+            inputs = None if named is None else wire.OpenSum.FromString(named).inputs
             parameters = manifest.sum_parameters(name, number)
             self._attempts[key] = _Attempt(
                 parameters,
                 PartyMachine.restore(parameters, self.name, self._identity, snapshot),
-                tuple(Input.from_wire(given) for given in inputs),
+                None if inputs is None else tuple(Input.from_wire(given) for given in inputs),
                 self._store.get(f"{key}/coins") or b"",
             )
         return self._attempts[key]

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Request(_message.Message):
-    __slots__ = ("version", "introduce", "propose", "agree", "open_sum", "sum_step", "void_sum", "close_run")
+    __slots__ = ("version", "introduce", "propose", "agree", "open_sum", "sum_step", "void_sum", "close_run", "prepare_sum")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INTRODUCE_FIELD_NUMBER: _ClassVar[int]
     PROPOSE_FIELD_NUMBER: _ClassVar[int]
@@ -17,6 +17,7 @@ class Request(_message.Message):
     SUM_STEP_FIELD_NUMBER: _ClassVar[int]
     VOID_SUM_FIELD_NUMBER: _ClassVar[int]
     CLOSE_RUN_FIELD_NUMBER: _ClassVar[int]
+    PREPARE_SUM_FIELD_NUMBER: _ClassVar[int]
     version: int
     introduce: Introduce
     propose: ProposeManifest
@@ -25,7 +26,8 @@ class Request(_message.Message):
     sum_step: SumStep
     void_sum: VoidSum
     close_run: CloseRun
-    def __init__(self, version: _Optional[int] = ..., introduce: _Optional[_Union[Introduce, _Mapping]] = ..., propose: _Optional[_Union[ProposeManifest, _Mapping]] = ..., agree: _Optional[_Union[AgreeManifest, _Mapping]] = ..., open_sum: _Optional[_Union[OpenSum, _Mapping]] = ..., sum_step: _Optional[_Union[SumStep, _Mapping]] = ..., void_sum: _Optional[_Union[VoidSum, _Mapping]] = ..., close_run: _Optional[_Union[CloseRun, _Mapping]] = ...) -> None: ...
+    prepare_sum: PrepareSum
+    def __init__(self, version: _Optional[int] = ..., introduce: _Optional[_Union[Introduce, _Mapping]] = ..., propose: _Optional[_Union[ProposeManifest, _Mapping]] = ..., agree: _Optional[_Union[AgreeManifest, _Mapping]] = ..., open_sum: _Optional[_Union[OpenSum, _Mapping]] = ..., sum_step: _Optional[_Union[SumStep, _Mapping]] = ..., void_sum: _Optional[_Union[VoidSum, _Mapping]] = ..., close_run: _Optional[_Union[CloseRun, _Mapping]] = ..., prepare_sum: _Optional[_Union[PrepareSum, _Mapping]] = ...) -> None: ...
 
 class Reply(_message.Message):
     __slots__ = ("version", "introduction", "signature", "agreed", "sum_reply", "missing", "void_statement", "receipt", "refusal", "pending")
@@ -157,6 +159,18 @@ class OpenSum(_message.Message):
     payload: bytes
     voids: _containers.RepeatedCompositeFieldContainer[VoidCertificate]
     def __init__(self, manifest_hash: _Optional[bytes] = ..., sum: _Optional[str] = ..., attempt: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[Input, _Mapping]]] = ..., blocks: _Optional[_Iterable[bytes]] = ..., payload: _Optional[bytes] = ..., voids: _Optional[_Iterable[_Union[VoidCertificate, _Mapping]]] = ...) -> None: ...
+
+class PrepareSum(_message.Message):
+    __slots__ = ("manifest_hash", "sum", "attempt", "payload")
+    MANIFEST_HASH_FIELD_NUMBER: _ClassVar[int]
+    SUM_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    manifest_hash: bytes
+    sum: str
+    attempt: int
+    payload: bytes
+    def __init__(self, manifest_hash: _Optional[bytes] = ..., sum: _Optional[str] = ..., attempt: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class VoidCertificate(_message.Message):
     __slots__ = ("attempt", "statements")
