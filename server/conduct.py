@@ -12,7 +12,7 @@ from protocol.manifest import Manifest
 from protocol.messages import federation_pb2 as wire
 from protocol.secagg.parameters import Member
 from server import methods
-from server.federation import Federation, introduce
+from server.federation import STAGE_TIMEOUT_S, Federation, introduce
 from server.generation import Author, Usage
 from server.generators import Generator
 from server.journal import Journal
@@ -77,6 +77,8 @@ def conduct(
     embedder: str,
     seed: int,
     clock: Callable[[], float] = time.monotonic,
+    timeout_s: float = STAGE_TIMEOUT_S,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> Outcome:
     """Runs the plan to its end. A journal that knows part of it already is continued, not repeated.
 
@@ -84,12 +86,22 @@ def conduct(
         name: of the run, as it stands in the manifest.
         embed: public texts to quantised embeddings; ``embedder`` is that model's SHA-256 (hex).
         seed: of everything public: prompts, draws, embedded generators.
+        timeout_s: how long a request waits for a party.
+        sleep: between two questions for an approval; may return early where a party has decided.
     """
     watch = Stopwatch(clock)
-    manifest = _manifest(run_plan, name, transport, parties, journal, embedder)
+    manifest = _manifest(run_plan, name, transport, parties, journal, embedder, timeout_s)
     author = Author({generator.name: generator for generator in generators}, prompts, journal, progress, seed=seed)
     run: Run
-    federation = Federation(transport, manifest, journal, progress, block=lambda identity: run.block(identity))
+    federation = Federation(
+        transport,
+        manifest,
+        journal,
+        progress,
+        block=lambda identity: run.block(identity),
+        timeout_s=timeout_s,
+        sleep=sleep,
+    )
     run = Run(
         run_plan.setting,
         author,
@@ -120,12 +132,18 @@ def conduct(
 
 
 def _manifest(
-    run_plan: RunPlan, name: str, transport: Transport, parties: Sequence[str], journal: Journal, embedder: str
+    run_plan: RunPlan,
+    name: str,
+    transport: Transport,
+    parties: Sequence[str],
+    journal: Journal,
+    embedder: str,
+    timeout_s: float,
 ) -> Manifest:
     known = journal.get("manifest")
     if known is not None:
         return Manifest.from_bytes(known)
-    found = introduce(transport, parties)
+    found = introduce(transport, parties, timeout_s)
     for party, introduction in found.items():
         if introduction.name != party:
             raise PrivacyRefusal(f"{party}: introduces itself as {introduction.name!r}")

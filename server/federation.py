@@ -15,7 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from common.errors import ConfigurationError, PeerFault, RoundAborted, TransportError, UndersongError
+from common.errors import (
+    ConfigurationError,
+    PeerFault,
+    PrivacyRefusal,
+    RoundAborted,
+    TransportError,
+    UndersongError,
+)
 from protocol import codec
 from protocol.manifest import Manifest
 from protocol.messages import federation_pb2 as wire
@@ -27,19 +34,22 @@ from server.progress import Progress
 from server.transport import Transport
 
 STAGE_TIMEOUT_S = 120.0
+AGREE_TIMEOUT_S = 10.0  # to show everyone's signatures; who misses them sees them before its first sum
 APPROVAL_POLL_S = 2.0
 LARGEST_ATTEMPTS = 3  # of one sum: void attempts cost no privacy, but something is wrong with the federation
 
 
-def introduce(transport: Transport, parties: Sequence[str]) -> dict[str, wire.Introduction]:
+def introduce(
+    transport: Transport, parties: Sequence[str], timeout_s: float = STAGE_TIMEOUT_S
+) -> dict[str, wire.Introduction]:
     """Who is there. Raises TransportError that names every party that does not answer."""
     requests = {name: wire.Request(version=codec.VERSION, introduce=wire.Introduce()) for name in parties}
-    replies = _exchange(transport, requests, STAGE_TIMEOUT_S)
+    replies = _exchange(transport, requests, timeout_s)
     found = {}
     for name in parties:
         if name not in replies:
             raise TransportError(f"{name}: does not answer", "start its daemon, or plan the run without it")
-        found[name] = _expect(name, replies[name], "introduction").introduction
+        found[name] = expect(name, replies[name], "introduction").introduction
     return found
 
 
@@ -71,30 +81,35 @@ class Federation:
         self._block = block
         self._timeout_s = timeout_s
         self._sleep = sleep
-        self._absences: list[str] = []  # why parties are missing from the attempt that is under way
+        self._absences: dict[str, UndersongError] = {}  # why parties are missing from the attempt under way
         self._held: dict[str, set[bytes]] = {member.name: set() for member in manifest.roster}
         self._agreed: set[str] = set()  # parties that have seen everyone's signatures
 
     def agree(self) -> Mapping[str, bytes]:
         """Every party signs the manifest and sees everyone's signatures. Returns them by party name.
 
-        Waits for parties whose people have not approved yet. Raises the first refusal, with the party's name.
+        Waits for parties whose people have not approved yet. Raises the first refusal, with the party's name, after
+        it has told all of them.
         """
         signatures = self._signatures()
-        self._show_signatures([member.name for member in self.manifest.roster])
+        # Not waited for at length: who is away now is shown them before its first sum.
+        names = [member.name for member in self.manifest.roster]
+        for name, reply in self._show_signatures(names, min(self._timeout_s, AGREE_TIMEOUT_S)).items():
+            try:
+                expect(name, reply, "agreed")
+            except UndersongError as error:
+                self._progress.say(f"{name} does not take part: {error.problem}")
         return signatures
 
-    def _show_signatures(self, names: Sequence[str]) -> None:
-        """One that is away now is shown them before its next sum."""
+    def _show_signatures(self, names: Sequence[str], timeout_s: float) -> dict[str, wire.Reply]:
+        """The replies; who has seen them counts as agreed."""
         agree = wire.Request(
             version=codec.VERSION,
             agree=wire.AgreeManifest(manifest=self.manifest.to_bytes(), signatures=self._signatures()),
         )
-        replies = _exchange(self._transport, dict.fromkeys(names, agree), self._timeout_s)
-        for name in names:
-            if name in replies:
-                _expect(name, replies[name], "agreed")
-                self._agreed.add(name)
+        replies = _exchange(self._transport, dict.fromkeys(names, agree), timeout_s)
+        self._agreed.update(name for name, reply in replies.items() if reply.WhichOneof("body") == "agreed")
+        return replies
 
     def _signatures(self) -> dict[str, bytes]:
         known = self._journal.get_json("manifest/signatures")
@@ -106,12 +121,19 @@ class Federation:
         while waiting:
             replies = _exchange(self._transport, dict.fromkeys(waiting, propose), self._timeout_s)
             pending = []
+            refusals: list[UndersongError] = []
             for name in waiting:
                 reply = replies.get(name)
                 if reply is None or reply.WhichOneof("body") == "pending":
                     pending.append(name)
-                else:
-                    signatures[name] = _expect(name, reply, "signature").signature.signature
+                    continue
+                try:
+                    signatures[name] = expect(name, reply, "signature").signature.signature
+                except UndersongError as error:
+                    self._progress.say(error.problem)
+                    refusals.append(error)
+            if refusals:
+                raise refusals[0]
             if pending:
                 self._progress.update(
                     f"waiting for the approval of {', '.join(pending)}", len(signatures), len(self.manifest.roster)
@@ -144,11 +166,7 @@ class Federation:
                         continue
                 spares_used += 1
                 if spares_used > self.manifest.plan.quorum.spare_attempts:
-                    why = "".join(f"\n  {absence}" for absence in self._absences)
-                    raise RoundAborted(
-                        f"{name}: {aborted.problem}{why}",
-                        aborted.remedy or "start a new run, or plan one with federation.spare_attempts",
-                    ) from None
+                    raise self._gave_up(name, aborted) from None
                 self._progress.say(f"{name}: {aborted.problem}; a spare attempt is used")
         values = io.BytesIO()
         np.save(values, opened.values)
@@ -166,12 +184,20 @@ class Federation:
         assert result is not None
         return result
 
+    def _gave_up(self, name: str, aborted: RoundAborted) -> UndersongError:
+        """Why a sum is not tried again, with what every missing party said."""
+        problem = "".join([f"{name}: {aborted.problem}", *(f"\n  {why.problem}" for why in self._absences.values())])
+        refusals = [why for why in self._absences.values() if isinstance(why, PrivacyRefusal)]
+        if len(refusals) > self.manifest.plan.quorum.tolerated_dropouts:
+            return PrivacyRefusal(problem, refusals[0].remedy or "talk to these parties, then plan a new run")
+        return RoundAborted(problem, aborted.remedy or "start a new run, or plan one with federation.spare_attempts")
+
     def receipts(self) -> dict[str, wire.Receipt]:
         """Each party's signed statement of what it spent; a party that is away is left out."""
         close = wire.Request(version=codec.VERSION, close_run=wire.CloseRun(manifest_hash=self.manifest.hash))
         names = [member.name for member in self.manifest.roster]
         replies = _exchange(self._transport, dict.fromkeys(names, close), self._timeout_s)
-        return {name: _expect(name, reply, "receipt").receipt for name, reply in replies.items()}
+        return {name: expect(name, reply, "receipt").receipt for name, reply in replies.items()}
 
     def opened_facts(self, name: str) -> dict[str, Any] | None:
         """Public facts of an opened sum: survivors, scale, variance, evidence (hex), attempt; None where not opened."""
@@ -220,9 +246,9 @@ class Federation:
             try:
                 if reply is None:
                     raise TransportError(f"{party}: does not answer")
-                payloads[party] = _expect(party, reply, "sum_reply").sum_reply.payload
+                payloads[party] = expect(party, reply, "sum_reply").sum_reply.payload
             except UndersongError as error:
-                self._absences.append(error.problem)
+                self._absences[party] = error
                 self._progress.say(f"{name}: left out: {error.problem}")
         entries = {f"{key}/{party}": payload for party, payload in payloads.items()}
         self._journal.put_all([*entries.items(), (key, json.dumps(list(payloads)).encode("utf-8"))])
@@ -252,10 +278,12 @@ class Federation:
             for number in range(attempt)
             if (statements := self._void_statements(name, number))
         ]
-        if late := [party for party in requests if party not in self._agreed]:
-            self._show_signatures(late)
         replies: dict[str, wire.Reply] = {}
-        ask = dict(requests)
+        if late := [party for party in requests if party not in self._agreed]:
+            shown = self._show_signatures(late, self._timeout_s)
+            replies = {party: reply for party, reply in shown.items() if party not in self._agreed}
+        # Who did not come for the signatures has been waited for; it is not waited for a second time.
+        ask = {party: payload for party, payload in requests.items() if party in self._agreed}
         while ask:
             messages = {
                 party: wire.Request(
@@ -300,14 +328,18 @@ class Federation:
             version=codec.VERSION,
             void_sum=wire.VoidSum(manifest_hash=self.manifest.hash, sum=name, attempt=attempt),
         )
-        names = [member.name for member in self.manifest.roster]
-        replies = _exchange(self._transport, dict.fromkeys(names, request), self._timeout_s)
-        statements = {
-            party: reply.void_statement.statement
-            for party, reply in replies.items()
-            if reply.WhichOneof("body") == "void_statement"
-        }
-        void = secagg.is_void(parameters, statements)
+        away = [party for party, why in self._absences.items() if isinstance(why, TransportError)]
+        there = [member.name for member in self.manifest.roster if member.name not in away]
+        statements: dict[str, bytes] = {}
+        void = False
+        for names in (there, away):  # who is away was waited for already: asked only where the others do not suffice
+            if void or not names:
+                continue
+            replies = _exchange(self._transport, dict.fromkeys(names, request), self._timeout_s)
+            for party, reply in replies.items():
+                if reply.WhichOneof("body") == "void_statement":
+                    statements[party] = reply.void_statement.statement
+            void = secagg.is_void(parameters, statements)
         kept = {party: statement.hex() for party, statement in statements.items()} if void else {}
         self._journal.put_json(f"sum/{name}/void/{attempt}", kept)
         return void
@@ -322,16 +354,19 @@ def _exchange(transport: Transport, requests: Mapping[str, wire.Request], timeou
     raw = transport.exchange(
         {name: request.SerializeToString() for name, request in requests.items()}, timeout_s=timeout_s
     )
-    replies = {}
-    for name, data in raw.items():
-        try:
-            replies[name] = codec.decode_reply(data, name)
-        except PeerFault as error:
-            replies[name] = codec.refusal(ConfigurationError(error.problem, error.remedy))
-    return replies
+    return {name: decode(name, data) for name, data in raw.items()}
 
 
-def _expect(party: str, reply: wire.Reply, body: str) -> wire.Reply:
+def decode(party: str, data: bytes) -> wire.Reply:
+    """A party's reply; bytes that are none become a refusal that names it."""
+    try:
+        return codec.decode_reply(data, party)
+    except PeerFault as error:
+        return codec.refusal(ConfigurationError(error.problem, error.remedy))
+
+
+def expect(party: str, reply: wire.Reply, body: str) -> wire.Reply:
+    """The reply, where it has this body. Raises what the party's refusal says, PeerFault for another body."""
     found = reply.WhichOneof("body")
     if found == "refusal":
         codec.raise_refusal(party, reply.refusal)

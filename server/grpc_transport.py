@@ -169,12 +169,12 @@ class GrpcTransport:
         requests: Mapping[str, bytes],
         *,
         timeout_s: float,
-        watch: Callable[[Waiting], None] = lambda _waiting: None,
+        watch: Callable[[Waiting], bool | None] = lambda _waiting: None,
     ) -> Mapping[str, bytes]:
         """Sends every request and waits until all parties have answered, or for ``timeout_s`` seconds.
 
         Args:
-            watch: called every quarter of a second while replies are missing; what it raises ends the waiting.
+            watch: called every quarter of a second while replies are missing; True, or what it raises, ends the waiting.
         """
         assert self._loop is not None
         begun = time.monotonic()
@@ -194,7 +194,8 @@ class GrpcTransport:
                     answered = len(exchange.replies)
                 if left <= 0:
                     break
-                watch(Waiting(self.presence(missing), answered, left))
+                if watch(Waiting(self.presence(missing), answered, left)):
+                    break
         finally:
             with exchange.changed:
                 rest = dict(exchange.pending)

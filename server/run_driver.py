@@ -147,7 +147,7 @@ class RunDriver:
         return conduct(
             run_plan,
             name=planned.name,
-            transport=_Watched(self, self._transport, planned.patience_s),
+            transport=_Watched(self, self._transport, planned.roster, self._needed),
             parties=list(planned.roster),
             generators=built,
             prompts=Prompts.load(description=task.task.description, labels=task.task.labels, folder=prompts),
@@ -156,6 +156,8 @@ class RunDriver:
             embed=embed,
             embedder=embedder.fingerprint,
             seed=planned.seed,
+            timeout_s=planned.patience_s,
+            sleep=self._transport.sleep,
         )
 
     def _publish(self, planned: Planned, run_plan: RunPlan, outcome: Outcome, embed: Any) -> None:
@@ -251,22 +253,40 @@ class RunDriver:
 
 
 class _Watched:
-    """The transport as one run uses it: with its own patience, and with an eye on the operator."""
+    """The transport as one run uses it: with an eye on the operator, and with its patience spent once a party.
 
-    def __init__(self, driver: RunDriver, transport: GrpcTransport, patience_s: float) -> None:
+    A party that was away for a whole request is not waited for again until it has been connected, as long as the others
+    are enough for the run.
+    """
+
+    def __init__(self, driver: RunDriver, transport: GrpcTransport, roster: Sequence[str], needed: int) -> None:
         self._driver = driver
         self._transport = transport
-        self._patience_s = patience_s
+        self._roster = roster
+        self._needed = needed
+        self._gone: dict[str, float] = {}  # since when a party that was waited for in vain has been away
 
     def exchange(self, requests: Mapping[str, bytes], *, timeout_s: float) -> Mapping[str, bytes]:
         self._driver.check()
-        replies = self._transport.exchange(
-            requests,
-            timeout_s=min(timeout_s, self._patience_s),
-            watch=lambda waiting: self._driver.waits(waiting, len(requests)),
-        )
+
+        def watch(waiting: Waiting) -> bool:
+            self._driver.waits(waiting, len(requests))
+            return self._given_up >= set(waiting.missing)
+
+        begun = time.monotonic()
+        replies = self._transport.exchange(requests, timeout_s=timeout_s, watch=watch)
+        if time.monotonic() - begun >= timeout_s:
+            missing = self._transport.presence([name for name in requests if name not in replies])
+            self._gone.update({name: seen.since for name, seen in missing.items() if not seen.connected})
         self._driver.answered()
         return replies
+
+    @property
+    def _given_up(self) -> set[str]:
+        """Whom nobody need wait for; nobody where the run cannot go on without them."""
+        now = self._transport.presence(self._gone)
+        away = {name for name, since in self._gone.items() if not now[name].connected and now[name].since == since}
+        return away if len(self._roster) - len(away) >= self._needed else set()
 
 
 def _described(missing: Mapping[str, Presence]) -> list[dict[str, Any]]:
