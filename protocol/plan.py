@@ -157,13 +157,21 @@ class Plan:
                 return planned
         raise PrivacyRefusal(f"the private sum {name!r} is not in the approved plan", "plan and approve a new run")
 
+    @property
+    def usable_delta(self) -> float:
+        """What the noise may spend of the declared delta: the samplers' own distance from their law is paid first.
+
+        It costs some 1e-25 and mostly no more than the last bit of delta. Raises PrivacyRefusal where nothing is left.
+        """
+        return _usable_delta(self.privacy, self.quorum, [planned.dimension for planned in self.sums])
+
     def epsilon_after(self, releases: int) -> float:
         """Epsilon, at the plan's delta, after the first ``releases`` sums (information, not the limit)."""
-        return accounting.epsilon(_events(self.sums[:releases]), self.privacy.delta)
+        return accounting.epsilon(_events(self.sums[:releases]), self.usable_delta)
 
     def epsilon(self) -> float:
         """Epsilon of the whole plan, priced spare attempts included."""
-        return accounting.epsilon(self.charged_events(), self.privacy.delta)
+        return accounting.epsilon(self.charged_events(), self.usable_delta)
 
     def epsilon_if_all_others_collude(self) -> float:
         """Epsilon against a coalition of every other party and the coordinator, who can subtract all other noise.
@@ -183,7 +191,7 @@ class Plan:
                 continue
             multiplier = event.noise_multiplier / math.sqrt(honest)
             events.append(accounting.Gaussian(multiplier, sampling_rate=event.sampling_rate))
-        return accounting.epsilon(events, self.privacy.delta)
+        return accounting.epsilon(events, self.usable_delta)
 
     def charged_events(self) -> list[accounting.Event]:
         """Every release of the plan in order, priced spare attempts at the end."""
@@ -270,7 +278,10 @@ def plan_sums(requests: Sequence[SumRequest], privacy: Privacy, quorum: Quorum) 
         ]
         return main + _spare_events(main, quorum.spare_attempts)
 
-    factor = accounting.calibrate(events, privacy.epsilon, privacy.delta) if private and gaussian else 0.0
+    factor = 0.0
+    if private and gaussian:
+        delta = _usable_delta(privacy, quorum, [request.statistic.dimension for request in requests])
+        factor = accounting.calibrate(events, privacy.epsilon, delta)
     for request, share in zip(gaussian, shares, strict=True):
         planned[request.name] = _gaussian(request, factor / math.sqrt(share), privacy, quorum)
     return Plan(privacy, quorum, tuple(planned[request.name] for request in requests))
@@ -304,6 +315,13 @@ def _pure_epsilons(requests: Sequence[SumRequest], epsilon: float, spares: int) 
             f"the Laplace sums with an epsilon of their own leave {left:.4g} of epsilon {epsilon:g}", "raise epsilon"
         )
     return own | {request.name: left * request.budget_share / total for request in sharing}
+
+
+def _usable_delta(privacy: Privacy, quorum: Quorum, dimensions: Sequence[int]) -> float:
+    # Every party draws two numbers (a Laplace share's) or one a coordinate for each of its D + 1 components of noise.
+    coordinates = sum(dimensions) + quorum.spare_attempts * max(dimensions, default=0)
+    drawn = 2 * quorum.parties * (quorum.tolerated_dropouts + 1) * coordinates
+    return accounting.usable_delta(privacy.delta, samples=drawn, epsilon=privacy.epsilon)
 
 
 def _events(sums: Sequence[PlannedSum]) -> list[accounting.Event]:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from common import configuration
 from common.errors import ConfigurationError
 from protocol.plan import Privacy, Quorum
-from protocol.secagg.parameters import check_quorum, default_threshold, defaults
+from protocol.secagg.parameters import check_graph, check_quorum, default_threshold, defaults
 from server import methods
 from server.generators import GeneratorSettings
 
@@ -199,6 +199,7 @@ class Task(Section):
         threshold = default_threshold(parties, colluders) if given.threshold is None else given.threshold
         try:
             check_quorum(parties, threshold, dropouts, colluders)
+            check_graph(parties, dropouts, colluders)
         except ConfigurationError as error:
             raise ConfigurationError(f"[federation] {error.problem}", error.remedy) from None
         return Quorum(parties, threshold, dropouts, colluders, given.spare_attempts)

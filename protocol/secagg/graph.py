@@ -103,7 +103,8 @@ def choose_neighbourhood(
     raise ConfigurationError(
         f"no neighbourhood of {parties} parties withstands {adversaries} adversaries and {dropouts} dropouts "
         f"at 2^-{secrecy_bits} and 2^-{recovery_bits}",
-        "use the complete graph or tolerate fewer",
+        f"lower federation.colluders or federation.tolerated_dropouts, or plan for at most {COMPLETE_UP_TO} parties, "
+        "who use the complete graph",
     )
 
 

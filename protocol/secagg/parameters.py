@@ -67,6 +67,12 @@ def check_quorum(n: int, t: int, d: int, c: int) -> None:
         )
 
 
+def check_graph(n: int, d: int, c: int) -> None:
+    """Raises ConfigurationError where ``n`` parties need a k-regular graph and none withstands ``d`` and ``c``."""
+    if n > COMPLETE_UP_TO:
+        neighbourhood(n, c, d)
+
+
 @dataclass(frozen=True)
 class SumParameters:
     """One attempt of one private sum.
@@ -123,8 +129,9 @@ class SumParameters:
             raise ConfigurationError(f"sigma {self.sigma} is no standard deviation")
         if self.law not in get_args(Law):
             raise ConfigurationError(f"noise law {self.law!r} is unknown", f"use one of {', '.join(get_args(Law))}")
-        # Refuses shares too small to be sampled before anybody makes a key.
+        # Refused before anybody makes a key: shares too small to be sampled, counts that no neighbourhood withstands.
         self.noise_plan  # noqa: B018
+        self.graph  # noqa: B018
 
     @property
     def size(self) -> int:

@@ -5,7 +5,9 @@ import math
 import pytest
 
 from common.errors import PrivacyRefusal
+from protocol.manifest import Manifest
 from protocol.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
+from protocol.secagg.parameters import Member
 from protocol.statistics import TopQVotes
 
 QUORUM = Quorum(parties=5, threshold=4, tolerated_dropouts=1, colluders=1)
@@ -126,3 +128,27 @@ def test_infinite_epsilon_draws_no_noise_and_says_so():
     plan = wasp_plan(Privacy(math.inf, 1e-5))
     assert plan.sums[0].drawn_sigma_integer == 0
     assert plan.epsilon() == math.inf
+
+
+def test_the_samplers_own_distance_is_paid_from_delta_before_the_noise_spends_any():
+    plan = wasp_plan(Privacy(4, 1e-5))
+    assert plan.privacy.delta * (1 - 1e-12) < plan.usable_delta < plan.privacy.delta
+    assert plan.epsilon() <= 4 * (1 + 1e-9)
+    # 4 sums of 12 000 numbers, 2^-110 each, (1 + e^60) times: nothing is left of delta
+    with pytest.raises(PrivacyRefusal, match="does not cover the noise sampler"):
+        wasp_plan(Privacy(60, 1e-5))
+    # a manifest's own figures are checked the same way
+    with pytest.raises(PrivacyRefusal, match="does not cover the noise sampler"):
+        dataclasses.replace(plan, privacy=Privacy(60, 1e-5)).verify()
+
+
+def test_a_roster_that_no_mask_graph_withstands_is_refused_before_anything_is_asked():
+    quorum = Quorum(parties=201, threshold=176, tolerated_dropouts=20, colluders=150)
+    plan = wasp_plan(Privacy(4, 1e-5), quorum, releases=1)
+    roster = tuple(Member(f"p{number:03}", number.to_bytes(32, "big")) for number in range(201))
+    manifest = Manifest("a run", {"labels": []}, "wasp", "00" * 32, roster, plan)
+    with pytest.raises(PrivacyRefusal, match="no neighbourhood of 201 parties") as refused:
+        manifest.verify()
+    assert "federation.colluders" in refused.value.remedy
+    feasible = dataclasses.replace(quorum, threshold=102, tolerated_dropouts=1, colluders=1)
+    dataclasses.replace(manifest, plan=wasp_plan(Privacy(4, 1e-5), feasible, releases=1)).verify()
