@@ -16,12 +16,13 @@ from server.federation import STAGE_TIMEOUT_S, Federation, introduce
 from server.generation import Author, Usage
 from server.generators import Generator
 from server.journal import Journal
+from server.pipelined import PipelinedFederation
 from server.planning import RunPlan
 from server.pool import Sample
 from server.progress import Progress
 from server.prompting import Prompts
 from server.run import Embed, Run
-from server.transport import Transport
+from server.transport import BatchTransport, Transport
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def conduct(
     manifest = _manifest(run_plan, name, transport, parties, journal, embedder, timeout_s)
     author = Author({generator.name: generator for generator in generators}, prompts, journal, progress, seed=seed)
     run: Run
-    federation = Federation(
+    federation = _federation(
         transport,
         manifest,
         journal,
@@ -129,6 +130,15 @@ def conduct(
         records=run.records,
         seconds=watch.seconds,
     )
+
+
+def _federation(
+    transport: Transport, manifest: Manifest, journal: Journal, progress: Progress, **rest: Any
+) -> Federation:
+    # Where a message is dear, several requests share one.
+    if isinstance(transport, BatchTransport):
+        return PipelinedFederation(transport, manifest, journal, progress, **rest)
+    return Federation(transport, manifest, journal, progress, **rest)
 
 
 def _manifest(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 
 class Transport(Protocol):
@@ -14,3 +14,16 @@ class Transport(Protocol):
     """
 
     def exchange(self, requests: Mapping[str, bytes], *, timeout_s: float) -> Mapping[str, bytes]: ...
+
+
+@runtime_checkable
+class BatchTransport(Protocol):
+    """A transport whose every message is dear: one message carries several requests, which are answered in order."""
+
+    def exchange(self, requests: Mapping[str, bytes], *, timeout_s: float) -> Mapping[str, bytes]: ...
+
+    def exchange_batches(
+        self, requests: Mapping[str, Sequence[bytes]], *, timeout_s: float
+    ) -> Mapping[str, Sequence[bytes]]:
+        """As many replies from each party as it got requests; a party that did not answer is left out."""
+        ...

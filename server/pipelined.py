@@ -1,0 +1,304 @@
+"""The driver for transports whose messages are dear: as few of them for a private sum as the protocol allows.
+
+A sum's adverts, nonces and shares depend on the roster alone, not on its public inputs. So while one sum is masked,
+agreed on and unmasked, those of the next one travel in the same messages, and from the second sum on only the three
+stages that need everybody's answer to the one before are left (two in direct mode):
+
+    messages of one sum                 alone    in a run
+    direct (nothing is shared)              3           2
+    complete graph                          5           3
+    k-regular graph                         6           3
+
+The first sum's adverts travel with everyone's signatures. A party that misses a message under which the next sum was
+being prepared loses nothing: it is asked again when that sum begins.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from common.errors import InternalError, RoundAborted, TransportError, UndersongError
+from protocol import codec
+from protocol.messages import federation_pb2 as wire
+from protocol.messages import secagg_pb2
+from protocol.public import Input
+from protocol.secagg import coordinator as secagg
+from protocol.secagg.parameters import SumParameters
+from server.federation import Federation, decode, expect
+from server.transport import BatchTransport
+
+LEFT = {"mask": 3, "consistency": 2, "unmask": 1}  # exchanges from this stage on, itself included
+LEFT_DIRECT = {"mask": 2, "consistency": 1}
+
+
+@dataclass(eq=False)
+class _Course:
+    """One attempt at one sum, as far as it has come.
+
+    Attributes:
+        requests: of the stage that is due, by party; empty where the attempt has ended.
+        came: payloads that came for this stage so far, None from a party whose answer cannot be used.
+        named: whether the parties were told the public inputs.
+        stalled: somebody is late; nothing more is prepared before the sum's own turn.
+    """
+
+    name: str
+    number: int
+    parameters: SumParameters
+    stage: int = 0
+    requests: Mapping[str, bytes] = field(default_factory=dict)
+    came: dict[str, bytes | None] = field(default_factory=dict)
+    named: bool = False
+    stalled: bool = False
+    opened: secagg.Opened | None = None
+    aborted: RoundAborted | None = None
+    absences: dict[str, UndersongError] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._machine = secagg.private_sum(self.parameters)
+        self.advertise: Mapping[str, bytes] = next(self._machine)
+        self.requests = self.advertise
+
+    @property
+    def key(self) -> str:
+        return f"sum/{self.name}/attempt/{self.number}/stage/{self.stage}"
+
+    @property
+    def ended(self) -> bool:
+        return self.opened is not None or self.aborted is not None
+
+    @property
+    def due(self) -> str:
+        """The stage that is due, as secagg.proto names it; empty where the attempt has ended."""
+        if self.ended or not self.requests:
+            return ""
+        return secagg_pb2.Request.FromString(next(iter(self.requests.values()))).WhichOneof("stage") or ""
+
+    @property
+    def left(self) -> int:
+        """Exchanges to come while a next sum may be prepared; 0 before the masked inputs are due."""
+        return (LEFT_DIRECT if self.parameters.direct else LEFT).get(self.due, 0)
+
+    @property
+    def preparation(self) -> int:
+        """Exchanges that need no public inputs."""
+        return 1 if self.parameters.direct else 2 if self.parameters.graph is None else 3
+
+    @property
+    def wanted(self) -> list[str]:
+        return [party for party in self.requests if party not in self.came]
+
+    def take(self, payloads: Mapping[str, bytes]) -> None:
+        """The stage's replies; on to the next stage."""
+        self.came = {}
+        try:
+            self.requests = self._machine.send(payloads)
+            self.stage += 1
+        except StopIteration as stop:
+            self.opened = stop.value
+        except RoundAborted as aborted:
+            self.aborted = aborted
+
+
+class PipelinedFederation(Federation):
+    """:class:`Federation` with the fewest messages; what is asked, charged and opened is the same.
+
+    Args:
+        transport: carries several requests in one message.
+    """
+
+    def __init__(self, transport: BatchTransport, *arguments: Any, **options: Any) -> None:
+        super().__init__(transport, *arguments, **options)
+        self._batches = transport
+        self._courses: dict[tuple[str, int], _Course] = {}
+
+    def _show_signatures(self, names: Sequence[str], timeout_s: float) -> dict[str, wire.Reply]:
+        first = self._next(None)
+        if first is not None and (first.ended or first.stage):
+            first = None
+        messages = {name: [self._agreement(), *([self._prepare(first, name)] if first else [])] for name in names}
+        shown = {}
+        for name, replies in self._send(messages).items():
+            shown[name] = replies[0]
+            if replies[0].WhichOneof("body") == "agreed":
+                self._agreed.add(name)
+                if first is not None:
+                    self._note(first, name, replies[1])
+        if first is not None:
+            self._settle(first, patient=True)
+        return shown
+
+    def _agreement(self) -> wire.Request:
+        return wire.Request(
+            version=codec.VERSION,
+            agree=wire.AgreeManifest(manifest=self.manifest.to_bytes(), signatures=self._signatures()),
+        )
+
+    def _attempt(self, name: str, attempt: int, inputs: Sequence[Input]) -> secagg.Opened:
+        course = self._course(name, attempt)
+        self._absences.update(course.absences)
+        course.absences = self._absences
+        while not course.ended:
+            self._progress.update(f"private sum {name}", course.stage, 5)
+            self._exchange_stage(course, inputs, self._ahead(course))
+        del self._courses[name, attempt]
+        if course.aborted is not None:
+            raise course.aborted
+        assert course.opened is not None
+        return course.opened
+
+    def _course(self, name: str, attempt: int) -> _Course:
+        """The attempt as it stands: under way, or as far as the journal goes."""
+        known = self._courses.get((name, attempt))
+        if known is None:
+            known = _Course(name, attempt, self.manifest.sum_parameters(name, attempt))
+            while not known.ended and (answered := self._journal.get_json(known.key)) is not None:
+                known.take({party: self._journal.get(f"{known.key}/{party}") or b"" for party in answered})
+            self._courses[name, attempt] = known
+        return known
+
+    def _next(self, name: str | None) -> _Course | None:
+        """The first attempt at the sum after ``name`` in the plan (None: at the first one); None where it is open."""
+        names = [planned.name for planned in self.manifest.plan.sums]
+        place = 0 if name is None else names.index(name) + 1
+        if place >= len(names) or self._opened(names[place]) is not None:
+            return None
+        if self._void_statements(names[place], 0):
+            return None  # its first attempt is over
+        return self._course(names[place], 0)
+
+    def _ahead(self, course: _Course) -> _Course | None:
+        """The sum to prepare with this exchange. Begun as late as possible: what waits could only drop out."""
+        if not course.left:
+            return None
+        following = self._next(course.name)
+        if following is None or following.ended or following.stalled or following.due not in ("advertise", *_EARLY):
+            return None
+        return following if following.stage or course.left <= following.preparation else None
+
+    def _exchange_stage(self, course: _Course, inputs: Sequence[Input], ahead: _Course | None) -> None:
+        """One exchange, repeated only to parties that lack public blocks."""
+        wanted = list(dict.fromkeys(segment.block for given in inputs for segment in given.segments))
+        lacking = {party: [i for i in wanted if i not in self._held[party]] for party in course.wanted}
+        asked = course.wanted
+        while asked:
+            parts = {party: self._part(course, party, inputs, lacking[party]) for party in asked}
+            messages = {party: list(part) for party, part in parts.items()}
+            if ahead is not None:
+                for party in ahead.wanted:
+                    messages.setdefault(party, []).append(self._early(ahead, party))
+            again = []
+            for party, replies in self._send(messages).items():
+                own = len(parts.get(party, ()))
+                if own and replies[0].WhichOneof("body") == "agreed":
+                    self._agreed.add(party)
+                if own and (missing := _missing(replies[:own])) is not None:
+                    # asked once more, with what it lacks; a party that then still lacks something is left out
+                    if set(missing) - set(lacking[party]):
+                        again.append(party)
+                    lacking[party] = missing
+                elif own:
+                    if course.due == "mask" or course.named:
+                        self._held[party].update(wanted)
+                    self._note(course, party, replies[own - 1])
+                if ahead is not None and len(replies) > own:
+                    self._note(ahead, party, replies[own])
+            if ahead is not None:
+                self._settle(ahead, patient=True)
+                ahead = None
+            asked = again
+        self._settle(course, patient=False)
+
+    def _part(
+        self, course: _Course, party: str, inputs: Sequence[Input], blocks: Sequence[bytes]
+    ) -> list[wire.Request]:
+        """What one party is asked for a sum whose turn it is."""
+        part = [] if party in self._agreed else [self._agreement()]
+        if course.due == "advertise":
+            if course.number == 0:
+                return [*part, self._prepare(course, party)]
+            course.named = True
+            return [*part, self._open(course, party, inputs, blocks)]
+        if course.due == "mask" and not course.named:
+            part.append(self._open(course, party, inputs, blocks))
+        return [*part, self._step(course.name, course.number, course.requests[party])]
+
+    def _early(self, course: _Course, party: str) -> wire.Request:
+        if course.due == "advertise":
+            return self._prepare(course, party)
+        return self._step(course.name, course.number, course.requests[party])
+
+    def _prepare(self, course: _Course, party: str) -> wire.Request:
+        return wire.Request(
+            version=codec.VERSION,
+            prepare_sum=wire.PrepareSum(
+                manifest_hash=self.manifest.hash,
+                sum=course.name,
+                attempt=course.number,
+                payload=course.advertise[party],
+            ),
+        )
+
+    def _open(self, course: _Course, party: str, inputs: Sequence[Input], blocks: Sequence[bytes]) -> wire.Request:
+        voids = [
+            wire.VoidCertificate(attempt=number, statements=statements)
+            for number in range(course.number)
+            if (statements := self._void_statements(course.name, number))
+        ]
+        return wire.Request(
+            version=codec.VERSION,
+            open_sum=wire.OpenSum(
+                manifest_hash=self.manifest.hash,
+                sum=course.name,
+                attempt=course.number,
+                inputs=[given.to_wire() for given in inputs],
+                blocks=[self._block(identity) for identity in blocks],
+                payload=course.advertise[party],
+                voids=voids,
+            ),
+        )
+
+    def _note(self, course: _Course, party: str, reply: wire.Reply) -> None:
+        """Keeps a reply's payload, or why it is none."""
+        try:
+            course.came[party] = expect(party, reply, "sum_reply").sum_reply.payload
+        except UndersongError as error:
+            course.came[party] = None
+            course.absences[party] = error
+            self._progress.say(f"{course.name}: left out: {error.problem}")
+
+    def _settle(self, course: _Course, *, patient: bool) -> None:
+        """Journals the stage and goes on to the next one, without whoever is late; ``patient``: not without them."""
+        if course.wanted and patient:
+            course.stalled = True
+            return
+        for party in course.wanted:
+            course.absences[party] = TransportError(f"{party}: does not answer")
+            self._progress.say(f"{course.name}: left out: {party}: does not answer")
+        payloads = {party: payload for party in course.requests if (payload := course.came.get(party)) is not None}
+        entries = [(f"{course.key}/{party}", payload) for party, payload in payloads.items()]
+        self._journal.put_all([*entries, (course.key, json.dumps(list(payloads)).encode("utf-8"))])
+        course.take(payloads)
+
+    def _send(self, messages: Mapping[str, Sequence[wire.Request]]) -> dict[str, list[wire.Reply]]:
+        raw = self._batches.exchange_batches(
+            {name: [request.SerializeToString() for request in requests] for name, requests in messages.items()},
+            timeout_s=self._timeout_s,
+        )
+        found = {}
+        for name, replies in raw.items():
+            if len(replies) != len(messages[name]):
+                raise InternalError(f"the transport brought {len(replies)} replies for {len(messages[name])} requests")
+            found[name] = [decode(name, reply) for reply in replies]
+        return found
+
+
+_EARLY = ("reveal", "share")
+
+
+def _missing(replies: Sequence[wire.Reply]) -> list[bytes] | None:
+    """Public blocks that a party lacks; None where it lacks none."""
+    return next((list(reply.missing.blocks) for reply in replies if reply.WhichOneof("body") == "missing"), None)
