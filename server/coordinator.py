@@ -20,6 +20,7 @@ from typing import Any
 from common.errors import ConfigurationError, UndersongError
 from protocol.enrolment import TOKEN_BYTES, EnrolmentRequest, Grant, Package, check_address, check_party_name
 from server.authority import SERVER_DAYS, Authority
+from server.imprint import Signer
 from server.metrics import Metrics
 from server.registry import ENROLLED, REVOKED, Registry
 from server.run_driver import RunDriver
@@ -292,6 +293,7 @@ class Coordinator:
                     public_cache=self._public_cache,
                     environment=self._environment,
                     number=number,
+                    signer=Signer(self._home.settings.name, self._authority),
                 )
                 self._drivers[run.name] = driver
                 driver.start()

@@ -174,7 +174,8 @@ class GrpcTransport:
         """Sends every request and waits until all parties have answered, or for ``timeout_s`` seconds.
 
         Args:
-            watch: called every quarter of a second while replies are missing; True, or what it raises, ends the waiting.
+            watch: called every quarter of a second while replies are missing; it ends the waiting by True or by what
+                it raises.
         """
         assert self._loop is not None
         begun = time.monotonic()

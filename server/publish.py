@@ -12,6 +12,7 @@ from typing import Any
 from common.errors import ConfigurationError
 from server.conduct import Outcome
 from server.generation import Usage
+from server.imprint import Signer
 from server.outputs import (
     CARD_NAME,
     LEDGER_NAME,
@@ -75,15 +76,23 @@ def report_data(
 
 
 def publish(
-    folder: Path, outcome: Outcome, report: ReportData, ledgers: Mapping[str, Sequence[Mapping[str, Any]]]
+    folder: Path,
+    outcome: Outcome,
+    report: ReportData,
+    ledgers: Mapping[str, Sequence[Mapping[str, Any]]],
+    *,
+    signer: Signer | None = None,
 ) -> None:
     """Writes every output file of a run into ``folder``, all or none.
 
     Args:
         ledgers: entries of each party's ledger that concern this run, by party name.
+        signer: the coordinator that puts its name under it; None in a simulation, which has none.
     """
     corpus = {**corpus_files(outcome.samples), **_sequences(outcome)}
     manifest = {**_manifest(outcome, report), "files": {name: _sha256(content) for name, content in corpus.items()}}
+    if signer is not None:
+        manifest = signer.sign(manifest)
     write_files(
         folder,
         {

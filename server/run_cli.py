@@ -205,6 +205,10 @@ def export(
 
 def verify(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A published data set (its manifest.json).")],
+    fingerprint: Annotated[
+        str | None,
+        typer.Option(help="Of the coordinator that must have signed it; refused if another one or none did."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Recomputes the whole (epsilon, delta) of a published data set offline, and says who took part.
@@ -213,7 +217,7 @@ def verify(
     """
     from server.verify import verify as recompute
 
-    verdict = recompute(folder)
+    verdict = recompute(folder, fingerprint=fingerprint)
     if as_json:
         _print_json(verdict.to_json())
     else:

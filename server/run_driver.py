@@ -15,6 +15,7 @@ from common.errors import ConfigurationError, InternalError, TransportError, Und
 from server import generators
 from server.conduct import Outcome, conduct
 from server.grpc_transport import GrpcTransport, Presence, Waiting
+from server.imprint import Signer
 from server.journal import Journal
 from server.planning import RunPlan
 from server.prompting import Prompts
@@ -40,6 +41,7 @@ class RunDriver:
         public_cache: file with embeddings of public texts.
         environment: where generators find their keys.
         number: of the operator's wish that this driver carries out.
+        signer: puts the coordinator's name under what is published.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class RunDriver:
         public_cache: Path,
         environment: Mapping[str, str],
         number: int,
+        signer: Signer,
     ) -> None:
         self.folder = folder
         self.number = number
@@ -58,6 +61,7 @@ class RunDriver:
         self._expelled = expelled
         self._public_cache = public_cache
         self._environment = environment
+        self._signer = signer
         self._wish: State | None = None
         self._status: dict[str, Any] = {"state": "waiting", "number": number, "since": time.time()}
         self._written = 0.0
@@ -172,7 +176,7 @@ class RunDriver:
         import json
 
         ledgers = {party: json.loads(receipt.body)["entries"] for party, receipt in outcome.receipts.items()}
-        publish(self.folder.output, outcome, report, ledgers)
+        publish(self.folder.output, outcome, report, ledgers, signer=self._signer)
 
     # For whom it waits
 

@@ -10,16 +10,19 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from common.canonical import canonical_json
 from common.errors import PeerFault, PrivacyRefusal, UndersongError
 from common.privacy import accounting
+from protocol.enrolment import same_fingerprint
 from protocol.manifest import Manifest
 from protocol.receipt import Receipt, check_receipt
 from protocol.secagg.evidence import check_evidence
+from server import imprint as imprints
+from server.imprint import Imprint
 from server.outputs import LEDGER_NAME
 from server.publish import published_manifest
 
@@ -46,6 +49,7 @@ class Verdict:
         spent: epsilon by party, from its receipt; those ``without_receipt`` are priced by the evidence.
         faults: everything that does not hold, in words; the figures mean nothing unless this is empty.
         insecure: the noise came from a fixed seed, by the data set's own word.
+        imprint: the coordinator that signed the papers and the hashes of the files; None where nobody did.
     """
 
     run: str
@@ -61,6 +65,7 @@ class Verdict:
     unopened: tuple[str, ...]
     faults: tuple[str, ...]
     insecure: bool
+    imprint: Imprint | None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -74,6 +79,7 @@ class Verdict:
             "promised_epsilon": _finite(self.promised),
             "unit": self.unit,
             "parties": list(self.parties),
+            "coordinator": None if self.imprint is None else asdict(self.imprint),
             "epsilon_by_party": {party: _finite(spent) for party, spent in self.spent.items()},
             "without_receipt": list(self.without_receipt),
             "sums": [
@@ -96,6 +102,9 @@ class Verdict:
             f"run {self.run!r}, manifest {self.manifest[:16]}...: every signature, charge and statement holds",
             f"epsilon {self.epsilon:.6g} at delta {self.delta:g} for one {self.unit}"
             f" (promised: {self.promised:.6g}), add/remove neighbours",
+            "signed by no coordinator: a simulation, or somebody took the signature off and may have changed the texts"
+            if self.imprint is None
+            else f"signed by the coordinator {self.imprint.name}; compare its fingerprint: {self.imprint.fingerprint}",
             f"took part: {', '.join(self.parties)}",
         ]
         for opened in self.opened:
@@ -116,9 +125,15 @@ class Verdict:
         return found
 
 
-def verify(folder: Path) -> Verdict:
-    """Checks a published folder. Raises ConfigurationError where there is nothing to check, PrivacyRefusal where the
-    manifest itself cannot be read; every other fault stands in the verdict."""
+def verify(folder: Path, *, fingerprint: str | None = None) -> Verdict:
+    """Checks a published folder.
+
+    Args:
+        fingerprint: of the coordinator that must have signed it, as it told its hospitals; None accepts any, or none.
+
+    Raises ConfigurationError where there is nothing to check, PrivacyRefusal where the manifest itself cannot be read;
+    every other fault stands in the verdict.
+    """
     published = published_manifest(folder)
     faults: list[str] = []
     try:
@@ -137,6 +152,7 @@ def verify(folder: Path) -> Verdict:
     spent = _spending(manifest, opened, checked, faults)
     _ledger(folder, checked, receipts, faults)
     _files(folder, published, faults)
+    imprint = _imprint(published, fingerprint, faults)
     total = max(spent.values(), default=0.0)
     if total > manifest.plan.privacy.epsilon * (1 + 1e-6):
         faults.append(f"the parties were charged epsilon {total:.6g}, more than the promised amount")
@@ -155,7 +171,21 @@ def verify(folder: Path) -> Verdict:
         unopened=tuple(name for name in names if name not in opened),
         faults=tuple(faults),
         insecure=published.get("private") is False and math.isfinite(manifest.plan.privacy.epsilon),
+        imprint=imprint,
     )
+
+
+def _imprint(published: Mapping[str, Any], fingerprint: str | None, faults: list[str]) -> Imprint | None:
+    try:
+        found = imprints.read(published)
+    except PrivacyRefusal as refusal:
+        faults.append(f"the coordinator's signature: {refusal.problem}")
+        return None
+    if fingerprint is not None:
+        signer = "nobody" if found is None else f"a coordinator with the fingerprint {found.fingerprint}"
+        if found is None or not same_fingerprint(fingerprint, found.fingerprint):
+            faults.append(f"the coordinator's signature: {signer} signed it, not the one that was stated")
+    return found
 
 
 def _sums(manifest: Manifest, sums: Mapping[str, Any], faults: list[str]) -> dict[str, Opened]:

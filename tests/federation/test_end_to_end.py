@@ -39,7 +39,8 @@ def check(federation, task, changes, folder, timeout_s):
     federation.wait(run, ["finished"], timeout_s)
     federation.operator("export", run, "--out", published)
 
-    verdict = json.loads(operator("verify", published, "--json"))
+    fingerprint = json.loads(federation.operator("coordinator", "show", "--json"))["fingerprint"]
+    verdict = json.loads(operator("verify", published, "--fingerprint", fingerprint, "--json"))
     assert verdict["holds"], verdict["faults"]
     assert verdict["parties"] == list(HOSPITALS)
     assert verdict["without_receipt"] == []

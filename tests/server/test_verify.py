@@ -14,6 +14,7 @@ from protocol.public import Input, MemoryBlocks, Segment, block_id, encode_embed
 from protocol.secagg.parameters import defaults
 from protocol.statistics import TopQVotes
 from server.federation import Federation
+from server.imprint import Signer
 from server.journal import Journal
 from server.progress import Silent
 from server.verify import verify
@@ -203,3 +204,55 @@ def test_a_ledger_file_that_says_something_else_and_a_changed_corpus_are_named(t
     assert verdict_of(tmp_path, value).faults == ()
     (tmp_path / "ledger.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries[1:]))
     assert "entries of p0" in verdict_of(tmp_path, value).faults[0]
+
+
+@pytest.fixture(scope="module")
+def signer(tmp_path_factory):
+    from tests.doubles.stream import make_home
+
+    return Signer("clinics", make_home(tmp_path_factory.mktemp("coordinator") / "home").authority())
+
+
+def test_the_coordinators_signature_is_checked_and_its_fingerprint_compared(tmp_path, published, signer):
+    signed = signer.sign({**published[0], "files": {"synthetic.jsonl": hashlib.sha256(b"the corpus").hexdigest()}})
+    (tmp_path / "manifest.json").write_text(json.dumps(signed, indent=2))
+    verdict = verify(tmp_path, fingerprint=signer.authority.fingerprint.upper())
+    assert verdict.faults == ()
+    assert (verdict.imprint.name, verdict.imprint.fingerprint) == ("clinics", signer.authority.fingerprint)
+    assert any(signer.authority.fingerprint in line for line in verdict.lines())
+    assert "not the one that was stated" in verify(tmp_path, fingerprint="1234-5678").faults[0]
+
+
+def test_without_a_signature_the_data_set_says_so(tmp_path, published):
+    verdict = verdict_of(tmp_path, published[0])
+    assert verdict.imprint is None
+    assert verdict.to_json()["coordinator"] is None
+    assert any("signed by no coordinator" in line for line in verdict.lines())
+    assert "nobody signed it" in verify(tmp_path, fingerprint="1234-5678").faults[0]
+
+
+def _other_corpus(value):
+    value["files"]["synthetic.jsonl"] = hashlib.sha256(b"another corpus").hexdigest()
+
+
+def _no_receipt(value):
+    del value["receipts"]["p1"]
+
+
+def _other_name(value):
+    value["coordinator"]["name"] = "somebody"
+
+
+def _other_authority(value):
+    value["coordinator"]["ca_certificate"] = value["coordinator"]["ca_certificate"][:-40] + "\n"
+
+
+def _no_key(value):
+    del value["coordinator"]["signing_key"]
+
+
+@pytest.mark.parametrize("tamper", [_other_corpus, _no_receipt, _other_name, _other_authority, _no_key])
+def test_what_changed_after_the_signature_is_a_fault(tmp_path, published, signer, tamper):
+    value = signer.sign({**json.loads(json.dumps(published[0])), "files": {"synthetic.jsonl": "00"}})
+    tamper(value)
+    assert [fault for fault in verdict_of(tmp_path, value).faults if fault.startswith("the coordinator's signature")]
