@@ -6,6 +6,7 @@ write it, signed by the party's identity key. A decision counts for one manifest
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -36,7 +37,8 @@ class Request:
         received_s, decided_s: seconds since the epoch; decided_s is 0 while it is pending.
         decision: what people (or the standing policy) decided.
         reason: why, in the words of who decided; sent to the operator with a refusal.
-        epsilon, parties: as the manifest says, for lists; the guard has checked them.
+        epsilon, parties: as the manifest says, for lists.
+        objection: why the guard refuses it as things stand, whatever people decide; empty where it does not.
         signature: hex, over the decision, by the identity key.
     """
 
@@ -50,7 +52,13 @@ class Request:
     delta: float = 0.0
     parties: int = 0
     method: str = ""
+    objection: str = ""
     signature: str = ""
+
+    @property
+    def undecided(self) -> bool:
+        """Whether it waits for a person, and for nothing else."""
+        return self.decision == "pending" and not self.objection
 
     @property
     def statement(self) -> bytes:
@@ -96,11 +104,11 @@ class Requests:
             raise ConfigurationError(f"{path}: is damaged", "restart the daemon; the coordinator proposes it again")
         return data
 
-    def receive(self, manifest: Manifest, *, at: float) -> Request:
+    def receive(self, manifest: Manifest, *, at: float, objection: str = "") -> Request:
         """Keeps a proposal. A new manifest under a known name is pending again. Raises PrivacyRefusal when flooded."""
         known = self.known(manifest.run)
         if known is not None and known.manifest == manifest.hash.hex():
-            return known
+            return self._noted(known, objection)
         data = manifest.to_bytes()
         pending = sum(request.decision == "pending" for request in self.all())
         if len(data) > LARGEST_MANIFEST_BYTES or (known is None and pending >= MOST_PENDING):
@@ -116,10 +124,28 @@ class Requests:
             delta=privacy.delta,
             parties=len(manifest.roster),
             method=manifest.method,
+            objection=objection,
         )
         write_file(self._path(manifest.run).with_suffix(".manifest"), data)
         write_json(self._path(manifest.run), asdict(request))
         return request
+
+    def refused(self, manifest: Manifest, objection: str, *, at: float) -> None:
+        """Keeps a proposal that the guard refuses, so that people see it; nothing where too many wait already."""
+        known = self.known(manifest.run)
+        if known is not None and known.manifest != manifest.hash.hex():
+            # What was decided about the first manifest stands.
+            self._noted(known, f"another manifest under this name: {objection}")
+            return
+        with contextlib.suppress(PrivacyRefusal):
+            self.receive(manifest, at=at, objection=objection)
+
+    def _noted(self, request: Request, objection: str) -> Request:
+        if request.objection == objection:
+            return request
+        noted = replace(request, objection=objection)
+        write_json(self._path(request.run), asdict(noted))
+        return noted
 
     def decide(self, request: Request, decision: Decision, *, at: float, reason: str = "") -> Request:
         """Signs and writes a decision.
@@ -169,6 +195,9 @@ class PersonalConsent:
             return "waits for the approval of a person at this party"
         self._check(request)
         return ""
+
+    def refused(self, manifest: Manifest, reason: str) -> None:
+        self._requests.refused(manifest, reason, at=self._clock())
 
     def check(self, manifest: Manifest) -> None:
         request = self._requests.known(manifest.run)

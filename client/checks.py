@@ -16,15 +16,15 @@ from typing import Literal
 from client import datasets, enrolment, keys, policy
 from client.connection import secure_channel
 from client.enrolment import Coordinator
-from client.state import Home, read_json
+from client.state import CLOCK_TOLERANCE_S, Home, clock_words, read_json
 from common.errors import ConfigurationError, UndersongError
+from protocol.framing import CLOCK_METADATA
 
 Grade = Literal["ok", "warning", "problem"]
 HEALTH = "/grpc.health.v1.Health/Check"
 CONNECT_S = 8.0
 SMALLEST_FREE_BYTES = 2**30
 EXPIRY_WARNING_DAYS = 14
-CLOCK_TOLERANCE_S = 60.0
 PROXIES = ("grpc_proxy", "https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY")
 
 
@@ -171,9 +171,12 @@ def _network(home: Home, now: float) -> Iterator[Finding]:
     except UndersongError as error:
         yield Finding("coordinator", "problem", error.problem, error.remedy)
         return
+    offset = None
     for address in coordinator.addresses:
         host, _, port = address.rpartition(":")
-        answer = _health(home, coordinator, address)
+        answer, clock = _health(home, coordinator, address)
+        if clock is not None and offset is None:
+            offset = time.time() - clock
         if answer is None:
             yield Finding(f"coordinator {address}", "ok", "answers; TLS 1.3, both certificates are good")
         elif answer:
@@ -185,25 +188,31 @@ def _network(home: Home, now: float) -> Iterator[Finding]:
             )
         else:
             yield from _why_not(home, coordinator, host.strip("[]"), int(port))
-    yield _clock(home)
+    yield _clock(home, offset)
 
 
-def _health(home: Home, coordinator: Coordinator, address: str) -> str | None:
-    """None where the coordinator answers, its words where it refuses this party, "" where nothing comes."""
+def _health(home: Home, coordinator: Coordinator, address: str) -> tuple[str | None, float | None]:
+    """The coordinator's answer, and its clock where it tells it (seconds since the epoch).
+
+    The answer is None where it is well, its words where it refuses this party, "" where nothing comes.
+    """
     import grpc
 
     try:
         credential = keys.credential(home)
     except UndersongError:
-        return ""
+        return "", None
     with secure_channel(address, coordinator, credential) as channel:
         try:
-            channel.unary_unary(HEALTH)(b"", timeout=CONNECT_S)
+            _, call = channel.unary_unary(HEALTH).with_call(b"", timeout=CONNECT_S)
+            told = dict(call.initial_metadata()).get(CLOCK_METADATA)
+            return None, None if told is None else float(told)
         except grpc.RpcError as error:
             if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
-                return str(error.details())[:300]
-            return None if error.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND) else ""
-    return None
+                return str(error.details())[:300], None
+            return None if error.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND) else "", None
+        except ValueError:
+            return None, None
 
 
 def _why_not(home: Home, coordinator: Coordinator, host: str, port: int) -> Iterator[Finding]:
@@ -276,17 +285,20 @@ def _tls(home: Home, coordinator: Coordinator, host: str, raw: socket.socket) ->
         )
 
 
-def _clock(home: Home) -> Finding:
-    try:
-        status = read_json(home.status)
-        offset = float(status["clock_offset_s"])
-    except (UndersongError, KeyError, TypeError, ValueError):
-        return Finding("clock", "ok", f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC; compared at the first connection")
+def _clock(home: Home, offset: float | None) -> Finding:
+    """``offset``: from the coordinator's clock, where it has just told it; else that of the last connection counts."""
+    when = ""
+    if offset is None:
+        when = " at the last connection"
+        try:
+            offset = float(read_json(home.status)["clock_offset_s"])
+        except (UndersongError, KeyError, TypeError, ValueError):
+            return Finding("clock", "ok", f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC; compared at the first connection")
     if abs(offset) > CLOCK_TOLERANCE_S:
         return Finding(
             "clock",
             "problem",
-            f"{abs(offset):.0f} s {'ahead of' if offset > 0 else 'behind'} the coordinator's at the last connection",
+            f"{clock_words(offset)}{when}",
             "set this machine's clock (timedatectl set-ntp true), or tell the operator that theirs is wrong",
         )
-    return Finding("clock", "ok", f"{abs(offset):.1f} s from the coordinator's at the last connection")
+    return Finding("clock", "ok", f"{abs(offset):.1f} s from the coordinator's{when}")

@@ -160,7 +160,9 @@ def requests(home: HomeFolder = None, as_json: AsJson = False) -> None:
         [
             (
                 _printable(request.run),
-                request.decision + (f" ({request.reason})" if request.reason else ""),
+                request.decision
+                + (f" ({request.reason})" if request.reason else "")
+                + (f"; REFUSED by this party's guard: {request.objection}" if request.objection else ""),
                 "not private" if request.epsilon is None else f"{request.epsilon:g}",
                 f"{request.delta:g}",
                 str(request.parties),
@@ -349,7 +351,7 @@ def install_service(
 @app.command()
 def status(home: HomeFolder = None, as_json: AsJson = False) -> int:
     """What the daemon is doing. Exit code 0 where it is connected or paused, 6 where it is not."""
-    from client.state import read_json
+    from client.state import CLOCK_TOLERANCE_S, clock_words, read_json
 
     opened = Home(home_of(home))
     running = opened.is_running
@@ -366,6 +368,10 @@ def status(home: HomeFolder = None, as_json: AsJson = False) -> int:
             print(f"  {says} {facts[key]}" if key != "problem" else f"  {says}: {facts[key]}")
     if facts.get("answered"):
         print(f"  last answered {facts['answered']} at {_time(facts['answered_s'])}")
+    if facts.get("refused"):
+        print(f"  last refused at {_time(facts['refused_s'])}: {facts['refused']}")
+    if abs(facts.get("clock_offset_s", 0.0)) > CLOCK_TOLERANCE_S:
+        print(f"  this machine's clock was {clock_words(facts['clock_offset_s'])} when it connected")
     if facts.get("embedded"):
         print("  embedded {} of {} records".format(*facts["embedded"]))
     if facts.get("waiting"):

@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from client.enrolment import Coordinator
 from client.keys import Credential
 from common.errors import PeerFault, TransportError
+from common.version import SOFTWARE
 from protocol import framing
 from protocol.framing import Envelope, Outgoing, Reassembler, held_by
 from protocol.messages import transport_pb2 as wire
@@ -199,7 +200,8 @@ class Connection:
             self._end(Ended("the coordinator ended the stream", welcomed=self.welcome is not None))
         except PeerFault as fault:
             self._call.cancel()
-            self._end(Ended(f"protocol fault: {fault.problem}", 30.0, welcomed=self.welcome is not None))
+            words = "; ".join(filter(None, (f"protocol fault: {fault.problem}", fault.remedy)))
+            self._end(Ended(words, 30.0, welcomed=self.welcome is not None))
         except grpc.RpcError as error:
             code = error.code() if hasattr(error, "code") else grpc.StatusCode.UNKNOWN
             details = str(error.details() if hasattr(error, "details") else "")[:300]
@@ -216,11 +218,14 @@ class Connection:
             if kind == "goodbye":
                 self._goodbye(message.goodbye)
                 return False
-            if kind != "welcome" or message.welcome.version != framing.VERSION:
+            if kind != "welcome":
+                raise PeerFault("coordinator", "does not begin with a Welcome", "is it an Undersong coordinator?")
+            if message.welcome.version != framing.VERSION:
                 raise PeerFault(
                     "coordinator",
-                    f"does not answer as version {framing.VERSION} of the transport",
-                    "run the same version of Undersong at both ends",
+                    f"({_told(message.welcome.software) or 'unknown software'}) speaks version"
+                    f" {message.welcome.version} of the transport, this program ({SOFTWARE}) speaks {framing.VERSION}",
+                    "run the same version of Undersong at the coordinator and at every party",
                 )
             with self._state.changed:
                 self._state.welcome = message.welcome
@@ -265,6 +270,11 @@ class Connection:
             if self._state.ended is None:
                 self._state.ended = ended
             self._state.changed.notify_all()
+
+
+def _told(text: str) -> str:
+    """What the other side calls itself, short and on one line."""
+    return "".join(character for character in text[:40] if character.isprintable())
 
 
 def _from_party(frame: framing.Frame) -> wire.FromParty:

@@ -17,9 +17,9 @@ from client.approvals import Requests
 from client.assemble import Assembled
 from client.connection import Connection, Ended
 from client.outbox import Outbox
-from client.party import SOFTWARE
-from client.state import Home, write_json
+from client.state import CLOCK_TOLERANCE_S, Home, clock_words, write_json
 from common.errors import ConfigurationError, PrivacyRefusal, TransportError, UndersongError
+from common.version import SOFTWARE
 from protocol import framing
 from protocol.framing import ID_BYTES, Envelope, Outgoing, Reassembler
 from protocol.messages import transport_pb2 as wire
@@ -28,7 +28,6 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 0.25  # how often decisions, pauses and silence are looked for
 STATUS_S = 5.0
-CLOCK_TOLERANCE_S = 60.0
 RENEW_LOOK_S = 3600.0
 
 
@@ -178,7 +177,9 @@ class Daemon:
         )
         log.info("connected to %s at %s", welcome.coordinator[:63], connection.address)
         if abs(offset) > CLOCK_TOLERANCE_S:
-            log.warning("this machine's clock differs from the coordinator's by %.0f s", offset)
+            log.warning("this machine's clock is %s: see `undersong-party check`", clock_words(offset))
+        if welcome.software != SOFTWARE:
+            log.info("the coordinator runs %s, this party %s", welcome.software[:63], SOFTWARE)
         replies = self._answering.new_stream()
         with self._lock:
             self._connection = connection
@@ -240,7 +241,7 @@ class Daemon:
             if known is not None and known != request.decision:
                 log.info("run %r: %s", request.run, request.decision)
                 connection.send(wire.FromParty(decided=wire.Decided(run=request.run)))
-        waiting = [run for run, decision in self._decisions.items() if decision == "pending"]
+        waiting = [request for request in self._requests.all() if request.undecided]
         self._note(waiting=len(waiting))
 
     def _renew(self, connection: Connection) -> None:
@@ -335,8 +336,10 @@ class Daemon:
         self._status_at = now
         last = self._answering.last
         answered = {"answered_s": last[0], "answered": last[1]} if last else {}
+        refusal = self._assembled.party.last_refusal
+        refused = {"refused_s": refusal[0], "refused": refusal[1]} if refusal else {}
         try:
-            write_json(self._home.status, {**self._facts, **answered, "written_s": self._clock()})
+            write_json(self._home.status, {**self._facts, **answered, **refused, "written_s": self._clock()})
         except OSError as error:
             log.warning("the status cannot be written: %s", error.strerror)
 

@@ -25,6 +25,7 @@ from common.canonical import canonical_json, tagged_hash
 from common.errors import PrivacyRefusal, UndersongError
 from common.privacy.ledger import Charge, Ledger
 from common.table import Table
+from common.version import SOFTWARE
 from protocol import codec, receipt, statistics
 from protocol.manifest import Manifest
 from protocol.messages import federation_pb2 as wire
@@ -34,7 +35,6 @@ from protocol.secagg.parameters import Entropy, SumParameters
 from protocol.secagg.party import PartyMachine, Reply, WantsInput
 from protocol.vectors import GridVector
 
-SOFTWARE = "undersong 0.1.0"
 COINS_BYTES = 32
 
 log = logging.getLogger(__name__)
@@ -66,6 +66,10 @@ class Consent(Protocol):
         """Raises PrivacyRefusal where the consent to a signed run was withdrawn."""
         ...
 
+    def refused(self, manifest: Manifest, reason: str) -> None:
+        """Tells the people that the guard refuses a run that was proposed, and why."""
+        ...
+
 
 class Standing:
     """Consent to every run that the policy allows."""
@@ -74,6 +78,9 @@ class Standing:
         return ""
 
     def check(self, manifest: Manifest) -> None:
+        return None
+
+    def refused(self, manifest: Manifest, reason: str) -> None:
         return None
 
 
@@ -138,6 +145,7 @@ class Party:
         self._records: tuple[bytes, PrivateRecords] | None = None
         self._attempts: dict[str, _Attempt] = {}
         self._memory: dict[str, Any] = {}  # what statistics keep between sums
+        self.last_refusal: tuple[float, str] | None = None  # when, and in which words, for the party's own people
 
     @property
     def public_identity(self) -> bytes:
@@ -171,6 +179,7 @@ class Party:
                 reply = self._answer(codec.decode_request(data))
             except UndersongError as error:
                 log.warning("%s refused a request: %s", self.name, error.problem)
+                self.last_refusal = (self._clock(), error.problem)
                 reply = codec.refusal(error)
             except Exception as error:  # noqa: BLE001 - the message of an unforeseen error may hold private data
                 log.error("%s: internal error %s at %s", self.name, type(error).__name__, _place(error))
@@ -212,13 +221,11 @@ class Party:
 
     def _propose(self, message: wire.ProposeManifest) -> wire.Reply:
         manifest = Manifest.from_bytes(message.manifest)
-        self._review(manifest)
-        known = self._store.get(f"run/{manifest.run}")
-        if known is not None and known != manifest.hash:
-            # The same run over another roster could isolate one party's contribution by subtraction.
-            raise PrivacyRefusal(
-                f"run {manifest.run!r} has another manifest already", "start a new run under a new name"
-            )
+        try:
+            self._review(manifest)
+        except UndersongError as error:
+            self._consent.refused(manifest, error.problem)
+            raise
         if reason := self._consent.decide(manifest):
             return self._reply(pending=wire.Pending(reason=reason))
         self._store.put_all({f"run/{manifest.run}": manifest.hash, f"proposed/{manifest.hash.hex()}": message.manifest})
@@ -242,6 +249,12 @@ class Party:
             units=self._private_records(manifest).unit_count,
         )
         self._ledger.check_room(Charge(manifest.run, manifest.hash.hex(), "", 0, tuple(manifest.plan.charged_events())))
+        known = self._store.get(f"run/{manifest.run}")
+        if known is not None and known != manifest.hash:
+            # The same run over another roster could isolate one party's contribution by subtraction.
+            raise PrivacyRefusal(
+                f"run {manifest.run!r} has another manifest already", "start a new run under a new name"
+            )
 
     def _manifest(self, hash_: bytes) -> Manifest:
         if hash_ not in self._manifests:

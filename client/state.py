@@ -30,6 +30,7 @@ from common.errors import ConfigurationError
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
+CLOCK_TOLERANCE_S = 60.0  # beyond that, this machine's clock and the coordinator's differ enough to be told
 
 
 @dataclass(frozen=True)
@@ -194,6 +195,11 @@ class Home:
             yield
         finally:
             os.close(descriptor)
+
+
+def clock_words(offset_s: float) -> str:
+    """This machine's clock beside the coordinator's, in words; positive: ahead."""
+    return f"{abs(offset_s):.0f} s {'ahead of' if offset_s > 0 else 'behind'} the coordinator's"
 
 
 def make_folder(path: Path) -> None:

@@ -17,6 +17,7 @@ from protocol.messages import transport_pb2 as wire
 
 VERSION = 1
 SERVICE = "undersong.transport.Federation"
+CLOCK_METADATA = "undersong-clock"  # seconds since the epoch, beside the answer to a health check
 METHOD = f"/{SERVICE}/Connect"
 CHUNK_BYTES = 256 * 2**10
 MAX_FRAME_BYTES = CHUNK_BYTES + 4096  # gRPC's largest message at both ends

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from common.errors import PeerFault, TransportError, UndersongError
+from common.version import SOFTWARE
 from protocol import framing
 from protocol.enrolment import common_name
 from protocol.messages import transport_pb2 as wire
@@ -27,7 +28,6 @@ from server.registry import Registry
 
 log = logging.getLogger(__name__)
 
-SOFTWARE = "undersong 0.1.0"
 KEEPALIVE_S = 20.0
 SILENCES = 3  # after so many silent keepalive periods a stream is given up
 HELLO_S = 15.0
@@ -39,6 +39,7 @@ MOST_STREAMS = 1000
 OTHER_NAME = "claims another party's name"
 NOT_ALLOWED = "certificate not accepted"
 MALFORMED = "sent a malformed message"
+OTHER_VERSION = "speaks another version of the transport"
 
 Renew = Callable[[str, bytes], bytes]
 
@@ -149,7 +150,7 @@ class GrpcServer:
         handler = grpc.stream_stream_rpc_method_handler(self._connect)
         method = framing.METHOD.rpartition("/")[2]
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(framing.SERVICE, {method: handler}),))
-        health_pb2_grpc.add_HealthServicer_to_server(_Health(self.health, self._admit), server)
+        health_pb2_grpc.add_HealthServicer_to_server(_Health(self.health, self._admit, self._clock), server)
         inner = server.add_secure_port("127.0.0.1:0", self._credentials())
         gate = self._gate = Gate(inner, self._refusals)
         await gate.listen(*self._address)
@@ -206,6 +207,19 @@ class GrpcServer:
         except TimeoutError:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no Hello came")
             return
+        except _OtherVersion as fault:
+            # The operator sees in `undersong parties` who has to update.
+            self._registry.seen(
+                peer.name,
+                now=self._clock(),
+                software=f"{fault.software[:40]}: REFUSED, transport version {fault.version}",
+                embedder="",
+                epsilon_left=None,
+                paused=False,
+            )
+            self._refusals.note(peer.source, OTHER_VERSION, fault.problem)
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{fault.problem}; {fault.remedy}")
+            return
         except PeerFault as fault:
             self._refusals.note(peer.source, MALFORMED, fault.problem)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, fault.problem)
@@ -244,6 +258,8 @@ class GrpcServer:
         self._metrics.add("undersong_streams_total", party=peer.name)
         self._metrics.set("undersong_connections", len(self._links))
         log.info("%s connected from %s (%s)", peer.name, peer.source, hello.software[:80])
+        if hello.software != SOFTWARE:
+            log.warning("%s runs %s, this coordinator %s", peer.name, hello.software[:80], SOFTWARE)
         reader = asyncio.ensure_future(self._read(peer, link, context))
         writer = asyncio.ensure_future(self._write(link, context))
         try:
@@ -356,16 +372,32 @@ class GrpcServer:
                 self._registry.touch(heard)
 
 
+class _OtherVersion(PeerFault):
+    """A party whose program speaks another version of the transport."""
+
+    def __init__(self, party: str, hello: wire.Hello) -> None:
+        self.version = hello.version
+        self.software = hello.software or "unknown software"
+        super().__init__(
+            party,
+            f"{self.software[:40]!r} speaks version {hello.version} of the transport, the coordinator ({SOFTWARE})"
+            f" speaks {framing.VERSION}",
+            "run the same version of Undersong at the coordinator and at every party",
+        )
+
+
 class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     """gRPC's health protocol, for callers with a certificate."""
 
-    def __init__(self, inner: Any, admit: Callable[[Any], Peer | None]) -> None:
+    def __init__(self, inner: Any, admit: Callable[[Any], Peer | None], clock: Callable[[], float]) -> None:
         self._inner = inner
         self._admit = admit
+        self._clock = clock
 
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802 - the protocol's own name
         if self._admit(context) is None:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "this certificate is not accepted here any more")
+        await context.send_initial_metadata(((framing.CLOCK_METADATA, f"{self._clock():.3f}"),))
         return await self._inner.Check(request, context)
 
 
@@ -381,11 +413,7 @@ async def _hello(context: Any, peer: Peer) -> wire.Hello:
     if message.WhichOneof("frame") != "hello":
         raise PeerFault(peer.name, "began without a Hello", "run the same version of Undersong at both ends")
     if message.hello.version != framing.VERSION:
-        raise PeerFault(
-            peer.name,
-            f"speaks version {message.hello.version} of the transport, this program speaks {framing.VERSION}",
-            "run the same version of Undersong at the coordinator and at every party",
-        )
+        raise _OtherVersion(peer.name, message.hello)
     if len(message.hello.boot) != framing.ID_BYTES:
         raise PeerFault(peer.name, "began without the number of its process")
     return message.hello

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import ConfigurationError
+from common.version import VERSION
 from server.conduct import Outcome
 from server.generation import Usage
 from server.imprint import Signer
@@ -27,8 +28,6 @@ from server.report.card import render_card
 from server.report.data import Accuracy, GeneratorUse, PrivacyStatement, ReportData
 from server.report.html import render_html
 from server.run import Embed
-
-VERSION = "0.1.0"
 
 
 def report_data(

@@ -16,6 +16,7 @@ from protocol.manifest import Manifest
 from protocol.plan import Privacy, Quorum, SumRequest, plan_sums
 from protocol.secagg.parameters import Member
 from protocol.statistics import LabelHistogram
+from tests.doubles.party_home import command
 
 
 def manifest(run="first", epsilon=2.0):
@@ -104,6 +105,28 @@ def test_an_approval_that_was_written_by_hand_is_refused(home, consent, forged):
     for ask in (consent.decide, consent.check):
         with pytest.raises(PrivacyRefusal, match="not signed by this party"):
             ask(wanted)
+
+
+def test_what_the_guard_refuses_is_shown_and_waits_for_nobody(home, consent):
+    wanted, requests = manifest(), Requests(home)
+    consent.refused(wanted, "asks for epsilon 2, the policy allows 1")
+    (request,) = requests.all()
+    assert (request.objection, request.undecided) == ("asks for epsilon 2, the policy allows 1", False)
+    shown = command("requests", "--json", "--home", home.path)
+    assert json.loads(shown)["requests"][0]["objection"] == request.objection
+    assert "REFUSED" in command("requests", "--home", home.path)
+    # the policy was widened: the guard objects no more, and a person decides
+    assert "waits" in consent.decide(wanted)
+    assert requests.find("first").undecided
+
+
+def test_another_manifest_that_is_refused_leaves_the_first_ones_approval(home, consent):
+    wanted, requests = manifest(), Requests(home)
+    consent.decide(wanted)
+    requests.decide(requests.find("first"), "approved", at=6.0)
+    consent.refused(manifest(epsilon=3.0), "has another manifest already")
+    consent.check(wanted)
+    assert requests.find("first").objection == "another manifest under this name: has another manifest already"
 
 
 def test_a_flood_of_proposals_is_refused(home, consent):

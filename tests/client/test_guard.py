@@ -193,6 +193,9 @@ class Undecided:
     def decide(self, manifest):
         return self.reason
 
+    def refused(self, manifest, reason):
+        self.objection = reason
+
     def check(self, manifest):
         if self.withdrawn:
             raise PrivacyRefusal("the consent was withdrawn")
@@ -213,4 +216,6 @@ def test_without_consent_a_run_is_pending_and_withdrawn_consent_stops_its_sums(p
 def test_a_refused_run_does_not_wait_for_consent(parties):
     party = parties["p0"]
     party._consent = Undecided()
-    assert refused(propose(party, make_manifest(plan_of(Privacy(2.5, 1e-4, max_records=100)), parties, LABELS)))
+    problem = refused(propose(party, make_manifest(plan_of(Privacy(2.5, 1e-4, max_records=100)), parties, LABELS)))
+    assert party._consent.objection == problem
+    assert party.last_refusal == (0.0, problem)
