@@ -36,6 +36,7 @@ class PrivateRecords:
         self._texts = table.texts
         self._labels = _label_indices(table, label_names)
         self._units = _units(table, privacy)
+        self._unit_hashes = _unit_hashes(table, privacy, key)
         self._embed = embed
         self._embeddings: npt.NDArray[np.float32] | None = None
 
@@ -58,6 +59,11 @@ class PrivateRecords:
     def units(self) -> npt.NDArray[np.int64]:
         """Which privacy unit each record belongs to, int64 [M] in [0, unit_count)."""
         return self._units
+
+    @property
+    def unit_hashes(self) -> npt.NDArray[np.uint64]:
+        """Keyed hash of each record's unit, uint64 [M]; units come and go without moving another unit's hash."""
+        return self._unit_hashes
 
     @property
     def unit_count(self) -> int:
@@ -115,6 +121,19 @@ def _units(table: Table, privacy: Privacy) -> npt.NDArray[np.int64]:
         raise ConfigurationError('privacy.unit is "user" but no user column is named', "name it in data.user")
     numbers: dict[str, int] = {}
     return np.array([numbers.setdefault(user, len(numbers)) for user in table.users], dtype=np.int64)
+
+
+def _unit_hashes(table: Table, privacy: Privacy, key: bytes) -> npt.NDArray[np.uint64]:
+    if privacy.unit == "party":
+        return np.zeros(len(table), dtype=np.uint64)
+    own = hmac.digest(key, b"undersong unit hashes", "sha256")
+    if privacy.unit == "user" and table.users is not None:
+        names: Sequence[str] = table.users
+    else:  # equal samples share a hash: a row number would change when rows before it go
+        labels = table.labels or ("",) * len(table)
+        names = [f"{label}\0{text}" for label, text in zip(labels, table.texts, strict=True)]
+    digests = (hmac.digest(own, name.encode("utf-8", "surrogatepass"), "sha256") for name in names)
+    return np.frombuffer(b"".join(digest[:8] for digest in digests), dtype="<u8").astype(np.uint64)
 
 
 def _label_indices(table: Table, names: Sequence[str]) -> npt.NDArray[np.int64]:

@@ -38,6 +38,7 @@ def plan_run(task: Task) -> RunPlan:
         generators=tuple(generator.name for generator in task.generators),
         folder=task.locate(""),
         privacy=task.privacy.promise(),
+        quorum=task.quorum(),
     )
     options = task.options
     plan = plan_sums(method.plan(options, setting), task.privacy.promise(), task.quorum())

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from common.canonical import tagged_hash
 from common.embedding import quantise
 from common.errors import InternalError
-from protocol.plan import Privacy
+from protocol.plan import Privacy, Quorum
 from protocol.public import Input, Segment, block_id, decode_block, encode_embeddings, encode_numbers, encode_texts
 from protocol.vectors import NoisySum
 from server.federation import Federation
@@ -35,6 +35,7 @@ class Setting:
     generators: tuple[str, ...]
     folder: Path = Path()  # where relative paths of the method's options start
     privacy: Privacy | None = None  # for a method that divides epsilon itself, as its paper does
+    quorum: Quorum | None = None  # for a method whose answers depend on how many parties there are
 
 
 class Run:

@@ -129,13 +129,14 @@ class Bench:
         task = self.task(cell)
         embedder, public, private = self._shared(task)
         test, test_embeddings = self._test(task)
+        truth = (test_embeddings, test.labels or ())
         found: dict[str, Any] = {"generator_calls": 0, "dropped": 0, "weights": None, "epsilon_spent": None}
         if cell.variant.name == PRIVATE_ONLY:
             texts, labels = self._private_records(task, cell.seed)
             weights = None
             embeddings = CachedEmbedder(embedder, private).encode(texts)
         else:
-            texts, labels, weights, facts = self._simulated(task, cell.seed)
+            texts, labels, weights, facts = self._simulated(task, cell.seed, truth)
             embeddings = CachedEmbedder(embedder, public).encode(texts)
             found |= facts
         simulated = time.monotonic()
@@ -156,7 +157,7 @@ class Bench:
         }
 
     def _simulated(
-        self, task: Task, seed: int
+        self, task: Task, seed: int, test: tuple[npt.NDArray[np.float32], Sequence[str]]
     ) -> tuple[Sequence[str], Sequence[str], Sequence[float] | None, dict[str, Any]]:
         """Texts, labels, the weights a method gave its samples (FuseGen does), and facts of the run."""
         from client import store
@@ -195,8 +196,23 @@ class Bench:
                 "dropped": sum(usage.dropped for usage in outcome.usage.values()),
                 "weights": None if not weights else dict(zip(run_plan.setting.generators, weights[-1][1], strict=True)),
                 "epsilon_spent": run_plan.plan.epsilon() if private_run else None,
+                **self._figures(task, outcome.records, test),
             },
         )
+
+    def _figures(
+        self, task: Task, records: Any, test: tuple[npt.NDArray[np.float32], Sequence[str]]
+    ) -> dict[str, dict[str, Any]]:
+        """What a method's own ``figures`` say of its records beside the test set, under "figures"."""
+        from common.embedding import CachedEmbedder
+
+        figures = getattr(methods.load(task.method.name), "figures", None)
+        if figures is None:
+            return {}
+        embedder, public, _ = self._shared(task)
+        numbers = {name: number for number, name in enumerate(task.task.labels)}
+        labels = np.array([numbers.get(label, -1) for label in test[1]] or [-1] * len(test[0]), dtype=np.int64)
+        return {"figures": figures(records, CachedEmbedder(embedder, public).encode, test[0], labels)}
 
     def _private_records(self, task: Task, seed: int) -> tuple[Sequence[str], Sequence[str]]:
         from simulation.simulate import private_tables

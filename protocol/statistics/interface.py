@@ -53,6 +53,14 @@ class RecordView(Protocol):
         """The privacy unit of each record, int64 [M]."""
         ...
 
+    @property
+    def unit_hashes(self) -> npt.NDArray[np.uint64]:
+        """A hash of each record's unit under the party's secret key, uint64 [M].
+
+        It depends on that unit alone, so that what is divided by it stays where it is when other units come and go.
+        """
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class LabelledEmbeddings:

@@ -1,0 +1,121 @@
+"""Votes of teachers, each trained on a shard of a party's records: how many take a public candidate for private."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from common.errors import ConfigurationError
+from protocol.statistics import teachers as training
+from protocol.statistics.histogram import COUNT_SCALE
+from protocol.statistics.interface import Int64, PublicInputs, RecordView, Rows, Sensitivity
+from protocol.statistics.registry import positive_integer, register
+
+
+@register
+@dataclass(frozen=True)
+class TeacherVotes:
+    """The sum over teachers of their votes in {0, 1}^r on r public queries, as scalar counts.
+
+    A row is a teacher's, not a record's: rows of this statistic stand for shards. A unit lies wholly in one shard,
+    found by a keyed hash of the unit, so adding or removing it changes the votes of one teacher, v to v' in {0, 1}^r (a
+    shard without records votes nothing): L1 at most r, L2 sqrt(r), Linf 1, however many records the unit has. That
+    holds because votes are booleans and because a teacher depends on no other shard (protocol.statistics.teachers).
+
+    Attributes:
+        queries: r; fewer may be published, the others then count nothing.
+        teachers: shards a party divides its records into.
+        labels: labels of the task, 0 where it has none; a record without label is then left out of the training.
+        half: whether a teacher votes for the better half of the queries of each class, which no boundary that all
+            candidates lie behind can silence; else for those on the private side of its boundary.
+
+    Public inputs: embeddings "queries" and "contrast", the candidates that teachers tell the records from.
+    """
+
+    name: ClassVar[str] = "teacher_votes"
+    whole: ClassVar[bool] = True  # units of the rows are shards: a Poisson subsample of units cannot be taken of them
+    queries: int
+    teachers: int
+    labels: int = 0
+    half: bool = True
+
+    def __post_init__(self) -> None:
+        positive_integer(self.name, "queries", self.queries)
+        positive_integer(self.name, "teachers", self.teachers, most=1_000_000)
+        positive_integer(self.name, "labels", self.labels, least=0)
+        if type(self.half) is not bool:
+            raise ConfigurationError(f"{self.name}.half is {self.half!r}", "give true or false")
+
+    @property
+    def dimension(self) -> int:
+        return self.queries
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """All queries compose.
+
+        >>> TeacherVotes(queries=100, teachers=15).sensitivity
+        Sensitivity(l1=100.0, l2=10.0, linf=1.0)
+        """
+        return Sensitivity(float(self.queries), math.sqrt(self.queries), 1.0)
+
+    @property
+    def base_scale(self) -> int:
+        return COUNT_SCALE
+
+    def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
+        queries, contrast = public.embeddings_of("queries"), public.embeddings_of("contrast")
+        if len(queries.values) > self.queries:
+            raise ConfigurationError(
+                f"{len(queries.values)} queries are published, the plan has {self.queries}", "publish those planned"
+            )
+        if not len(contrast.values):
+            raise ConfigurationError("no public candidate to train teachers against", "publish some as 'contrast'")
+        kept = distinct(records)
+        labels = records.labels[kept]
+        if self.labels:
+            kept, labels = kept[labels >= 0], labels[labels >= 0]
+        shards = (records.unit_hashes[kept] % np.uint64(self.teachers)).astype(np.int64)
+        votes = training.votes(
+            records.embeddings[kept],
+            self._classes(labels),
+            shards,
+            contrast.values,
+            self._classes(contrast.labels),
+            queries.values,
+            self._classes(queries.labels),
+            teachers=self.teachers,
+            count=max(1, self.labels),
+            half=self.half,
+        )
+        present = np.unique(shards)
+        matrix = np.zeros((len(present), self.queries))
+        matrix[:, : votes.shape[1]] = votes[present]
+        return Rows(matrix, present)
+
+    def _classes(self, labels: Int64) -> Int64:
+        if not self.labels:
+            return np.zeros(len(labels), dtype=np.int64)
+        if len(labels) and (labels.min() < 0 or labels.max() >= self.labels):
+            raise ConfigurationError("a public candidate has no label of the task", "publish labelled candidates")
+        return labels
+
+
+def distinct(records: RecordView) -> Int64:
+    """Positions of the records without those that repeat a text and label of their own unit, int64.
+
+    Only within a unit: what other units hold must not decide which records a shard has.
+    """
+    units, sizes = np.unique(records.units, return_counts=True)
+    several = np.isin(records.units, units[sizes > 1])
+    seen: set[tuple[int, int, str]] = set()
+    kept = ~several
+    texts = records.texts if several.any() else ()
+    for row in np.flatnonzero(several):
+        key = (int(records.units[row]), int(records.labels[row]), " ".join(texts[int(row)].split()).casefold())
+        kept[row] = key not in seen
+        seen.add(key)
+    return np.flatnonzero(kept)

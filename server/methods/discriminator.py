@@ -1,0 +1,327 @@
+"""Generate plenty, keep what could have been private (Song et al. 2024): a private discriminator and a label tutor.
+
+The tutor is the noised label histogram; candidates are written in its proportions; a discriminator that has seen the
+private records through private sums only scores all of them, and the best of each class are kept. ``teachers``: the
+paper's ensemble (PATE, Papernot et al. 2017), distilled into a student. ``moments``: a linear discriminant a class from
+one sum of unit embeddings. docs/discriminator.md derives which needs what.
+
+Deviations from the paper: all r student queries are charged; votes are scalar counts (L2 sqrt(r) instead of sqrt(2 r));
+shards are found by a keyed hash of the unit, not by division of a shuffle; teachers are linear, on frozen embeddings,
+aware of the classes, and vote for the better half of the queries of each class; the student learns the noisy counts,
+which say more than their majorities.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field
+
+from common.errors import ConfigurationError
+from common.privacy import accounting
+from protocol.plan import Plan, SumRequest, plan_sums
+from protocol.statistics.embedding_sum import EmbeddingSum
+from protocol.statistics.histogram import LabelHistogram, LengthHistogram
+from protocol.statistics.outer_products import OuterProducts
+from protocol.statistics.teacher_votes import TeacherVotes
+from protocol.statistics.teachers import Whitening
+from protocol.statistics.votes import TopQVotes
+from server import discriminant
+from server.discriminant import Discriminator
+from server.evaluation.discrimination import discrimination
+from server.generation import Order
+from server.metadata import shares
+from server.pool import Sample
+from server.run import Run, Setting
+from server.selection import highest, largest_remainder
+
+Float = npt.NDArray[np.float64]
+Int = npt.NDArray[np.int64]
+Kind = Literal["teachers", "moments", "votes", "random"]
+
+USEFUL = 10.0  # teachers for each unit of sigma: below, the noise drowns even clear majorities
+PAPER_SIGMA = 1.676  # of each query's counts (Song et al. 2024, epsilon 3.6)
+COVARIANCE_PART = 1 / 3  # of the moments' budget, where outer products are asked for
+HELD_OUT = 0.1  # share of the candidates that no discriminator is fitted on: it is judged by them
+EVERYONE = (0, 1 << 30)  # edges, words: one bin that counts every record, where there are no labels
+
+
+class Options(BaseModel):
+    """[method] keys.
+
+    Attributes:
+        discriminator: "teachers", "moments", or "auto", which chooses from the plan; "votes" (the records' Top-Q votes
+            for candidates, as WASP casts them) and "random" are there to be compared with.
+        samples: N, candidates to write; ``keep`` is the share of them that becomes the corpus.
+        tutor_share: of the budget, for the label histogram; 0 asks for none and takes the classes as equal.
+        teachers: shards a party; ``queries`` r that each votes on; ``contrast`` candidates it is trained against.
+        half: whether a teacher votes for the better half of the queries of each class, or by its boundary.
+        covariance: p, axes in which outer products are asked for besides the means; 0 for means alone.
+        embedding_size: coordinates of an embedding.
+        votes: Q of "votes".
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    discriminator: Literal["auto", "teachers", "moments", "votes", "random"] = "auto"
+    samples: Annotated[int, Field(ge=2)] = 6000
+    keep: Annotated[float, Field(gt=0, le=1)] = 0.5
+    tutor_share: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    teachers: Annotated[int, Field(ge=1, le=1_000_000)] = 100
+    queries: Annotated[int, Field(ge=1)] = 400
+    contrast: Annotated[int, Field(ge=1)] = 1000
+    half: bool = True
+    covariance: Annotated[int, Field(ge=0, le=512)] = 0
+    embedding_size: Annotated[int, Field(ge=1)] = 384
+    votes: Annotated[int, Field(ge=1, le=16)] = 8
+
+
+def plan(options: Options, setting: Setting) -> list[SumRequest]:
+    """The tutor's histogram and what the discriminator asks. Refuses teachers whose answers would be of no use."""
+    kind = chosen(options, setting)
+    if kind == "teachers":
+        _check_teachers(options, setting)
+    return _requests(options, setting, kind)
+
+
+def generator_calls(options: Options, setting: Setting) -> int:
+    return options.samples
+
+
+def paper_figures(options: Options, plan: Plan) -> dict[str, float]:
+    """What the paper's noise spends over all r queries, as its two counts a query and as scalar counts."""
+    delta = plan.privacy.delta
+    return {
+        "sigma": PAPER_SIGMA,
+        "epsilon_really_spent": _composed(PAPER_SIGMA / math.sqrt(2.0), options.queries, delta),
+        "epsilon_as_scalar_counts": _composed(PAPER_SIGMA, options.queries, delta),
+    }
+
+
+def chosen(options: Options, setting: Setting) -> Kind:
+    """What ``auto`` stands for in this plan: the discriminator whose direction is known better, by its planned noise.
+
+    A mean over n records is known to sigma sqrt(classes) / n in every direction. r votes of T teachers share d
+    directions: sigma sqrt(d / r) / T. T is the only lower bound of n that a plan has: a shard has a record at least.
+    """
+    if options.discriminator != "auto":
+        return options.discriminator
+    if setting.privacy is None or setting.quorum is None or setting.privacy.norm_factor > 1:
+        return "moments"
+    sigma, total = _teacher_sigma(options, setting), _teachers_in_all(options, setting)
+    if total < USEFUL * sigma or options.queries >= options.samples:
+        return "moments"
+    moments = plan_sums(_requests(options, setting, "moments"), setting.privacy, setting.quorum)["moments"].sigma
+    by_votes = sigma * math.sqrt(options.embedding_size / options.queries)
+    return "teachers" if by_votes < moments * math.sqrt(max(1, len(setting.labels))) else "moments"
+
+
+def run(options: Options, run: Run) -> Sequence[Sample]:
+    """The method. Returns the candidates that are kept."""
+    kind = chosen(options, run.setting)
+    label_shares, counts, count_sigma = _tutor(options, run, kind)
+    run.record("label shares", 0, label_shares.tolist())
+    run.generate("candidates", 0, _orders(options, run, label_shares))
+    order = run.rng("candidates").permutation(len(run.pool))
+    held = math.floor(len(order) * HELD_OUT)
+    student: Discriminator | None = None
+    if kind == "teachers":
+        student = _distilled(options, run, order[held:])
+    elif kind == "moments":
+        student = _discriminant(options, run, order[held:], counts, count_sigma)
+    if student is not None:
+        scores = student.scores(run.embeddings(run.pool.samples), run.pool.label_of)
+    elif kind == "votes":
+        near, far = run.votes("votes")
+        scores = near - far
+    else:
+        scores = run.rng("random").random(len(run.pool))
+    run.record("discriminator", 0, kind)
+    run.record("student", 0, student)
+    run.record("held out", 0, ([run.pool.samples[i] for i in order[:held]], run.pool.label_of[order[:held]]))
+    return [run.pool.samples[i] for i in kept(scores, run.pool.label_of, label_shares, options.keep)]
+
+
+def kept(scores: Float, label_of: Int, label_shares: Float, share: float) -> list[int]:
+    """Positions of the best candidates of each class, ascending: in the tutor's proportions as far as they suffice.
+
+    >>> kept(np.array([3.0, 1.0, 2.0, 0.0]), np.array([0, 0, 0, 1]), np.array([0.5, 0.5]), 0.5)
+    [0, 3]
+    """
+    available = np.bincount(label_of, minlength=len(label_shares))
+    total = max(1, round(share * len(scores)))
+    counts = np.zeros(len(label_shares), dtype=np.int64)
+    while counts.sum() < total:  # what a class cannot fill goes to the others; every turn fills a class or ends
+        free = counts < available
+        weights = np.where(free, label_shares, 0.0)
+        if not weights.any():
+            weights = free.astype(np.float64)
+        counts = np.minimum(counts + largest_remainder(weights, total - int(counts.sum())), available)
+    found: list[int] = []
+    for label, count in enumerate(counts):
+        found += highest(scores, np.flatnonzero(label_of == label), int(count)).tolist()
+    return sorted(found)
+
+
+def figures(
+    records: Mapping[str, Sequence[tuple[int, Any]]], embed: Any, test: npt.NDArray[np.float32], labels: Int
+) -> dict[str, Any]:
+    """How well the discriminator tells real test texts from candidates it was not fitted on; for ``undersong compare``.
+
+    Args:
+        records: of the run.
+        embed: texts to quantised embeddings.
+        test: embeddings of real texts, float32 [n, d], with ``labels`` as indices, int64 [n].
+    """
+    found: dict[str, Any] = {"discriminator": records["discriminator"][-1][1]}
+    student, (held, classes) = records["student"][-1][1], records["held out"][-1][1]
+    if student is None or not len(held):
+        return found
+    real = np.maximum(labels, 0)
+    accuracy, auc = discrimination(
+        student.scores(test, real), real, student.scores(embed([one.text for one in held]), classes), classes
+    )
+    return found | {"discriminator_accuracy": accuracy, "discriminator_auc": auc}
+
+
+# The plan
+
+
+def _requests(options: Options, setting: Setting, kind: Kind) -> list[SumRequest]:
+    labels = len(setting.labels)
+    asked: list[SumRequest] = []
+    if (labels > 1 and options.tutor_share) or kind == "moments":
+        if not options.tutor_share:
+            raise ConfigurationError(
+                'method.tutor_share is 0, and discriminator = "moments" divides by the counts it pays for',
+                "give it a share, such as 0.1",
+            )
+        counting = LabelHistogram(labels) if labels else LengthHistogram(EVERYONE)
+        asked.append(SumRequest("labels", counting, options.tutor_share))
+    rest = 1.0 - options.tutor_share if asked else 1.0
+    if kind == "teachers":
+        statistic = TeacherVotes(queries=options.queries, teachers=options.teachers, labels=labels, half=options.half)
+        asked.append(SumRequest("teachers", statistic, rest))
+    elif kind == "moments":
+        means = rest * (1.0 - COVARIANCE_PART) if options.covariance else rest
+        asked.append(SumRequest("moments", EmbeddingSum(options.embedding_size, labels), means))
+        if options.covariance:
+            asked.append(SumRequest("covariance", OuterProducts(options.covariance, labels), rest - means))
+    elif kind == "votes":
+        asked.append(SumRequest("votes", TopQVotes(q=options.votes, candidates=options.samples, labels=labels), rest))
+    return asked
+
+
+def _check_teachers(options: Options, setting: Setting) -> None:
+    if options.queries >= options.samples:
+        raise ConfigurationError(
+            f"method.queries = {options.queries} of {options.samples} samples leave none to train teachers against",
+            "lower method.queries, or raise method.samples",
+        )
+    privacy, quorum = setting.privacy, setting.quorum
+    if privacy is None or quorum is None or not math.isfinite(privacy.epsilon):
+        return
+    if privacy.norm_factor > 1:
+        raise ConfigurationError(
+            'privacy.user_contribution = "sum": a unit lies in one shard and changes one teacher, however many records'
+            f" it has, and must not be charged {privacy.norm_factor} times",
+            'set privacy.user_contribution = "mean"',
+        )
+    sigma, total = _teacher_sigma(options, setting), _teachers_in_all(options, setting)
+    needed = math.ceil(USEFUL * sigma)
+    if total >= needed:
+        return
+    a_party = math.ceil(needed / quorum.parties)
+    more = "raise privacy.epsilon" if privacy.unit == "party" else f"set method.teachers to {a_party} (a party)"
+    fewer = math.floor(options.queries * (total / (USEFUL * sigma)) ** 2)
+    raise ConfigurationError(
+        f"method.teachers: {total} teachers in all cannot answer {options.queries} queries at epsilon"
+        f" {privacy.epsilon:g}: the noise has sigma {sigma:.1f} votes, and a useful answer needs {needed} teachers"
+        f" (sigma at most a tenth of them)",
+        f"{more}, lower method.queries to {fewer}, " * (fewer > 0)
+        + f"{more}, " * (fewer == 0)
+        + 'or set method.discriminator = "moments"',
+    )
+
+
+def _teacher_sigma(options: Options, setting: Setting) -> float:
+    assert setting.privacy is not None
+    assert setting.quorum is not None
+    return plan_sums(_requests(options, setting, "teachers"), setting.privacy, setting.quorum)["teachers"].sigma
+
+
+def _teachers_in_all(options: Options, setting: Setting) -> int:
+    assert setting.privacy is not None
+    assert setting.quorum is not None
+    # One unit lies in one shard: where the unit is the party, so does all it has.
+    return setting.quorum.parties * (1 if setting.privacy.unit == "party" else options.teachers)
+
+
+def _composed(multiplier: float, count: int, delta: float) -> float:
+    return accounting.epsilon([accounting.Gaussian(multiplier, count=count)], delta)
+
+
+# The run
+
+
+def _tutor(options: Options, run: Run, kind: Kind) -> tuple[Float, Float, float]:
+    """Shares of the classes, their noisy counts, and the noise of each count."""
+    classes = max(1, len(run.setting.labels))
+    if not any(request.name == "labels" for request in _requests(options, run.setting, kind)):
+        return np.full(classes, 1.0 / classes), np.zeros(classes), 0.0
+    opened = run.private_sum("labels", [])
+    return shares(opened.natural), opened.natural, opened.sigma
+
+
+def _orders(options: Options, run: Run, label_shares: Float) -> list[Order]:
+    """Zero-shot orders; every generator writes the same number of each class, but for the remainder."""
+    names, labels = run.setting.generators, run.setting.labels or ("",)
+    wanted = np.repeat(np.arange(len(labels)), largest_remainder(label_shares, options.samples))
+    return [Order(names[i % len(names)], "zero_shot", labels[label]) for i, label in enumerate(wanted)]
+
+
+def _distilled(options: Options, run: Run, order: Int) -> Discriminator:
+    """Teachers' votes on the first of ``order``, against the next; the student is fitted on the former."""
+    count = min(options.queries, len(order) // 2)
+    drawn = [[run.pool.samples[i] for i in order[:count]]]
+    drawn.append([run.pool.samples[i] for i in order[count : count + options.contrast]])
+    (asked, queries), (shown, contrast) = (
+        run.publish_samples(name, name, samples) for name, samples in zip(("queries", "contrast"), drawn, strict=True)
+    )
+    opened = run.private_sum("teachers", [asked, shown])
+    classes = max(1, len(run.setting.labels))
+    whitening = Whitening(run.embeddings(contrast), _classes(run, contrast), classes)
+    return discriminant.distilled(
+        whitening,
+        run.embeddings(queries),
+        _classes(run, queries),
+        opened.natural[: len(queries)],
+        sigma=opened.sigma,
+        classes=classes,
+    )
+
+
+def _discriminant(options: Options, run: Run, order: Int, counts: Float, count_sigma: float) -> Discriminator:
+    candidates = [run.pool.samples[i] for i in order]
+    embeddings, of = run.embeddings(candidates), _classes(run, candidates)
+    whitening = Whitening(embeddings, of, len(counts))
+    opened = run.private_sum("moments", [])
+    found = discriminant.linear_discriminant(
+        whitening, opened.natural.reshape(len(counts), -1), counts, sigma=opened.sigma, count_sigma=count_sigma
+    )
+    if not options.covariance:
+        return found
+    projection = discriminant.projection(whitening, embeddings, of, options.covariance)
+    shown = [run.publish_numbers("projection", projection), run.publish_numbers("means", whitening.means)]
+    products = run.private_sum("covariance", shown)
+    records = max(float(counts.sum()), count_sigma * math.sqrt(len(counts)), 1.0)
+    return discriminant.curved(found, projection, embeddings, of, products.natural / records, products.sigma / records)
+
+
+def _classes(run: Run, samples: Sequence[Sample]) -> Int:
+    """Each sample's label as a number; 0 where the task has none."""
+    return np.maximum(run.label_numbers(samples), 0)
