@@ -21,6 +21,8 @@ from server.run_folder import ENDED, PATIENCE_S, Action, Planned, RunFolder
 
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="The run's name (`undersong run list`).")]
 WATCH_POLL_S = 0.2
+LOG_LINES = 20  # of a run's log that are shown with it
+FINAL = ("finished", "stopped")  # no wish of the operator changes these any more
 
 run_app = typer.Typer(help="Plans, starts and watches runs.", no_args_is_help=True, add_completion=False)
 
@@ -113,20 +115,28 @@ def watch(
 ) -> None:
     """Shows what a run does until it ends: for whom it waits, how long, and when it goes on with which quorum.
 
-    Exit code 0 when it finished, that of its error when it failed, 3 when it was stopped.
+    Who refused what is told as it happens. Exit code 0 when it finished, that of its error when it failed, 3 when it
+    was stopped.
     """
     from common.errors import TransportError
 
     opened = Home(home)
     run = opened.run(name)
     run.planned()
-    begun, shown = time.monotonic(), ""
+    begun, shown, told = time.monotonic(), "", max(0, len(run.log()) - LOG_LINES)
     while True:
         status = run.status()
+        lines = run.log()[told:]
+        told += len(lines)
         words = _words(status)
-        if words != shown and not as_json:
-            print(words, flush=True)
-            shown = words
+        if not as_json:
+            for line in lines:
+                print(line, flush=True)
+            if words != shown:
+                print(words, flush=True)
+        shown = words
+        if status["state"] in FINAL:
+            break
         number = run.wanted()[1]
         if status["state"] in ENDED and int(status.get("number", number)) >= number:
             break
@@ -134,7 +144,7 @@ def watch(
             raise TransportError(f"run {name!r} did not end within {timeout:g} s", "it goes on; watch it again")
         time.sleep(WATCH_POLL_S)
     if as_json:
-        _print_json(status)
+        _print_json({**status, "log": run.log()[-LOG_LINES:]})
     error = status.get("error")
     if status["state"] == "failed" and error:
         print(
@@ -173,11 +183,15 @@ def show(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False
     figures = planning.to_json(run_plan)
     status = run.status()
     if as_json:
-        _print_json({"run": name, "parties": list(planned.roster), "status": status, "plan": figures})
+        log = run.log()[-LOG_LINES:]
+        _print_json({"run": name, "parties": list(planned.roster), "status": status, "log": log, "plan": figures})
         return
     Console().print(render(run_plan, figures))
     print(f"parties: {', '.join(planned.roster)}")
+    print("\n".join(run.log()[-LOG_LINES:]))
     print(_words(status))
+    if status.get("error", {}).get("remedy"):
+        print(f"  remedy: {status['error']['remedy']}")
 
 
 def export(
@@ -248,7 +262,7 @@ def _want(home: Path, name: str, action: Action, as_json: bool) -> None:
     run: RunFolder = opened.run(name)
     run.planned()
     state = run.status()["state"]
-    if state in ("finished", "stopped"):
+    if state in FINAL:
         raise ConfigurationError(f"run {name!r} is {state}", "plan a new one: undersong run plan")
     run.want(action)
     served = opened.served

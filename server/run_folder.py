@@ -137,6 +137,13 @@ class RunFolder:
         with (self.path / "log.txt").open("a", encoding="utf-8") as file:
             file.write(f"{stamp} {line}\n")
 
+    def log(self) -> list[str]:
+        """What :meth:`say` wrote, by lines."""
+        try:
+            return (self.path / "log.txt").read_text(encoding="utf-8", errors="replace").splitlines()
+        except FileNotFoundError:
+            return []
+
 
 def read_json(path: Path) -> dict[str, Any] | None:
     """None where the file is missing. Raises ConfigurationError for one that was damaged."""
