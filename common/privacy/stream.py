@@ -8,7 +8,9 @@ machine. A seed is used for one purpose and one stream only.
 
 from __future__ import annotations
 
-from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
+from collections.abc import Callable
+
+from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
@@ -17,8 +19,8 @@ from common.errors import InternalError
 SEED_BYTES = 32
 # Fits the second-level cache together with the accumulator's chunk and the zero plaintext; smaller pays for calls.
 CHUNK_BYTES = 1 << 17
-_ZEROS = memoryview(bytes(CHUNK_BYTES))
-_COUNTER_ZERO = bytes(16)
+ZEROS = memoryview(bytes(CHUNK_BYTES))
+_MODE = CTR(bytes(16))
 
 
 class KeyStream:
@@ -28,27 +30,24 @@ class KeyStream:
     'dc95c078'
     """
 
-    __slots__ = ("_context",)
+    __slots__ = ("xor_into",)
 
     def __init__(self, seed: bytes) -> None:
         """Start at block zero. Raises InternalError unless ``seed`` is 32 bytes."""
         if len(seed) != SEED_BYTES:
             raise InternalError(f"a stream seed is {SEED_BYTES} bytes, got {len(seed)}")
-        self._context: CipherContext = Cipher(AES256(seed), CTR(_COUNTER_ZERO)).encryptor()
+        # (data, out): data XOR the stream's next bytes; with ``ZEROS`` the bytes themselves. The cipher's own method:
+        # a sum of many masks calls it for each of them and each part.
+        self.xor_into: Callable[[memoryview, memoryview], int] = Cipher(AES256(seed), _MODE).encryptor().update_into
 
     def __repr__(self) -> str:
         return "KeyStream(AES-256-CTR)"
 
     def fill(self, out: memoryview) -> None:
         """Write the next ``out.nbytes`` bytes of the stream to ``out``, a writable contiguous buffer of bytes."""
-        update = self._context.update_into
-        size = out.nbytes
-        if size <= CHUNK_BYTES:
-            update(_ZEROS if size == CHUNK_BYTES else _ZEROS[:size], out)
-            return
-        for start in range(0, size, CHUNK_BYTES):
+        for start in range(0, out.nbytes, CHUNK_BYTES):
             part = out[start : start + CHUNK_BYTES]
-            update(_ZEROS[: part.nbytes], part)
+            self.xor_into(ZEROS[: part.nbytes], part)
 
     def read(self, size: int) -> bytes:
         """The next ``size`` bytes as a new object: for permutations and tests, not for bulk."""

@@ -42,9 +42,17 @@ _NONCE = bytes(12)
 
 
 def hkdf(salt: bytes, secret: bytes, *infos: bytes) -> tuple[bytes, ...]:
-    """HKDF-SHA256 (RFC 5869), one 32-byte output for each info string."""
-    pseudorandom = hmac.digest(salt, secret, "sha256")
-    return tuple(hmac.digest(pseudorandom, info + b"\x01", "sha256") for info in infos)
+    """HKDF-SHA256 (RFC 5869), one 32-byte output for each info string. The salt is public."""
+    extract = _salted(salt).copy()
+    extract.update(secret)
+    pseudorandom = extract.digest()
+    return tuple([hmac.digest(pseudorandom, info + b"\x01", "sha256") for info in infos])
+
+
+@lru_cache(maxsize=64)
+def _salted(salt: bytes) -> hmac.HMAC:
+    """HMAC under a transcript, begun once: every neighbour's keys are extracted with the same one."""
+    return hmac.new(salt, digestmod="sha256")
 
 
 def public_key(secret: bytes) -> bytes:

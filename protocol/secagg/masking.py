@@ -7,7 +7,6 @@ ten million coordinates costs its wire bytes and one chunk of memory, and the ci
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,10 +16,10 @@ from protocol.secagg.prg import MaskStreams, Sign, aligned_bytes
 from protocol.vectors import MaskedVector, NoisyVector, Ring
 
 
-def masked_body(noisy: NoisyVector, masks: Sequence[tuple[bytes, Sign]], bits: int) -> tuple[bytearray, bytes]:
+def masked_body(noisy: NoisyVector, masks: Sequence[tuple[bytes, Sign]], bits: int) -> tuple[list[bytes], bytes]:
     """(packed low ``bits`` bits of ``noisy`` plus masks, their SHA-256); ``noisy`` int64 [d], masks as in ``prg``.
 
-    The bytes are those of ``ring.pack`` over ``prg.add_masks``.
+    The bytes, in parts, are those of ``ring.pack`` over ``prg.add_masks``; whoever sends them joins them once.
     """
     values = noisy.values
     dtype = ring.ring_dtype(bits)
@@ -29,25 +28,14 @@ def masked_body(noisy: NoisyVector, masks: Sequence[tuple[bytes, Sign]], bits: i
     size = streams.words
     room = aligned_bytes(size * dtype.itemsize)
     accumulator: Ring = np.frombuffer(room, np.uint32) if dtype == np.uint32 else np.frombuffer(room, np.uint64)
-    packed = bytearray(ring.packed_bytes(bits, len(values)))
+    parts: list[bytes] = []
     hasher = hashlib.sha256()
-    end = 0
     for start in range(0, len(values), size):
         part = values[start : start + size]
         chunk = accumulator[: len(part)]
         chunk[:] = part
         streams.add_to(chunk)
-        data = _packed(MaskedVector(chunk), bits)
-        hasher.update(data)
-        packed[end : end + len(data)] = data
-        end += len(data)
+        parts.append(ring.pack(MaskedVector(chunk).values, bits))
+        hasher.update(parts[-1])
     streams.close()
-    return packed, hasher.digest()
-
-
-def _packed(masked: MaskedVector, bits: int) -> bytes | memoryview:
-    """``ring.pack``, without a copy where the words are the wire's already."""
-    words = masked.values
-    if bits == 8 * words.itemsize and sys.byteorder == "little":
-        return words.data.cast("B")
-    return ring.pack(words, bits)
+    return parts, hasher.digest()

@@ -97,18 +97,17 @@ def parse_request(parameters: SumParameters, data: bytes) -> tuple[Stage, int, w
     return _STAGES[name], message.reveal.roll if name == "reveal" else 0, message
 
 
-def reply_bytes(
-    parameters: SumParameters, party: int, stage: Stage, body: bytes | bytearray, signature: bytes
-) -> bytes:
-    """A Reply, serialised.
+def reply_bytes(parameters: SumParameters, party: int, stage: Stage, body: Sequence[bytes], signature: bytes) -> bytes:
+    """A Reply, serialised; its body comes in parts.
 
-    Written in parts, because the body may be tens of megabytes and each pass through a message object copies it:
+    Written in parts itself, because the body may be tens of megabytes and each pass through a message object copies it:
     protobuf's wire format is its fields one after the other, here in ascending order as the library writes them.
     """
     head = wire.Reply(version=VERSION, sid=parameters.sid, party=party, stage=int(stage))  # type: ignore[arg-type]
-    parts: list[bytes | bytearray] = [head.SerializeToString(deterministic=True)]
-    if body:
-        parts += [_BODY_TAG, _varint(len(body)), body]
+    parts = [head.SerializeToString(deterministic=True)]
+    size = sum(map(len, body))
+    if size:
+        parts += [_BODY_TAG, _varint(size), *body]
     parts.append(wire.Reply(signature=signature).SerializeToString(deterministic=True))
     return b"".join(parts)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -163,7 +163,7 @@ class PartyMachine:
             if body is None:
                 self._pending = _Pending(seen, draft)
                 return WantsInput(tuple(self._parameters.name(party) for party in draft.sharers))
-            return self._commit(rule, roll, seen, draft, body)
+            return self._commit(rule, roll, seen, draft, [body], sid.body_hash(body))
         except UndersongError as error:
             self._end(error.problem)
             raise
@@ -205,7 +205,7 @@ class PartyMachine:
             )
         if not self._state.tombstone:
             self._end(reason)
-        return Reply(self._signed(Stage.VOID, b"", sid.body_hash(b"")), False)
+        return Reply(self._signed(Stage.VOID, (), sid.body_hash(b"")), False)
 
     # --- what each stage checks and answers -------------------------------------------------------------------------
 
@@ -299,18 +299,20 @@ class PartyMachine:
         )
         hasher = keys.ShareHasher(draft.transcript)
         for dealer, sealed, public in zip(dealers, ciphertexts, hashes, strict=True):
-            name, peer = own.name(dealer), draft.peers[dealer]
+            peer = draft.peers[dealer]
             plain = keys.unseal(peer.inward_key, draft.transcript, dealer, me, sealed, public)
             if plain is None:
                 raise PeerFault(
-                    name,
+                    own.name(dealer),
                     "its shares for this party do not open: swapped or corrupted ciphertext, or another view of the "
                     "adverts",
                     "start a new attempt, without this party if it happens again",
                 )
             one, two = plain[: shamir.SHARE_BYTES], plain[shamir.SHARE_BYTES :]
             if public != hasher.both(dealer, me, one, two):
-                raise PeerFault(name, "dealt shares that differ from their public hashes", "start a new attempt")
+                raise PeerFault(
+                    own.name(dealer), "dealt shares that differ from their public hashes", "start a new attempt"
+                )
             draft.peers[dealer] = Peer(mask_key=peer.mask_key, self_share=one, mask_share=two)
 
     def _consistency(self, draft: PartyState, message: wire.Request) -> bytes:
@@ -443,14 +445,14 @@ class PartyMachine:
 
     def _masks(self, state: PartyState) -> list[tuple[bytes, Sign]]:
         """What hides x + noise: PRG(b_i), and +-PRG(pairwise key) for each neighbour (the lower index adds)."""
-        own, me = self._parameters, self._me
+        own, me, transcript = self._parameters, self._me, state.transcript
         masks: list[tuple[bytes, Sign]] = []
         if not own.direct:
             masks.append((state.secret("self_mask"), 1))
         agreement = keys.Agreement(state.secret("mask"))
-        for other in own.topology(state.transcript).neighbours(me, state.sharers):
-            shared = agreement.shared(own.name(other), state.peers[other].mask_key)
-            masks.append((keys.mask_key(state.transcript, shared, me, other), 1 if me < other else -1))
+        for other in own.topology(transcript).neighbours(me, state.sharers):
+            shared = agreement.shared(own.roster[other].name, state.peers[other].mask_key)
+            masks.append((keys.mask_key(transcript, shared, me, other), 1 if me < other else -1))
         return masks
 
     def _check_grid(self, grid: GridVector) -> None:
@@ -474,7 +476,7 @@ class PartyMachine:
         size = self._parameters.size
         return sid.opened_set(state.transcript, to_bitmap(state.sharers, size), to_bitmap(state.survivors, size))
 
-    def _signed(self, stage: Stage, body: bytes | bytearray, digest: bytes) -> bytes:
+    def _signed(self, stage: Stage, body: Sequence[bytes], digest: bytes) -> bytes:
         signature = keys.sign(self._identity, self._parameters.sid, stage, self._me, digest)
         return reply_bytes(self._parameters, self._me, stage, body, signature)
 
@@ -484,10 +486,10 @@ class PartyMachine:
         roll: int,
         request: bytes,
         draft: PartyState,
-        body: bytes | bytearray,
-        digest: bytes | None = None,
+        body: Sequence[bytes],
+        digest: bytes,
     ) -> Reply:
-        payload = self._signed(rule.stage, body, sid.body_hash(body) if digest is None else digest)
+        payload = self._signed(rule.stage, body, digest)
         draft.answered = {**draft.answered, (rule.stage, roll): Answered(request, payload)}
         draft.phase = rule.then
         draft.erase(rule.erases)

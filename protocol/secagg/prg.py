@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from common.errors import InternalError
-from common.privacy.stream import CHUNK_BYTES, KeyStream, wipe
+from common.privacy.stream import CHUNK_BYTES, ZEROS, KeyStream, wipe
 from protocol.vectors import Ring
 
 Sign = Literal[1, -1]
@@ -57,19 +57,19 @@ class MaskStreams:
         if word is None:
             raise InternalError(f"masks are words of uint32 or uint64, not {dtype}")
         self.words = CHUNK_BYTES // word.itemsize
-        self._streams: list[tuple[Callable[[memoryview], None], np.ufunc]] = []
+        self._streams: list[tuple[Callable[[memoryview, memoryview], int], np.ufunc]] = []
         for key, sign in masks:
             if sign not in (1, -1):
                 raise InternalError(f"a mask's sign is 1 or -1, got {sign!r}")
-            self._streams.append((KeyStream(key).fill, np.add if sign == 1 else np.subtract))
+            self._streams.append((KeyStream(key).xor_into, np.add if sign == 1 else np.subtract))
         self._window = aligned_bytes(CHUNK_BYTES)
         self._source: npt.NDArray[np.generic] = np.frombuffer(self._window, dtype=word)
 
     def add_to(self, target: Ring) -> None:
         """Add the next ``len(target)`` (at most ``words``) words of every mask, in place."""
-        source, out = self._source[: len(target)], self._window[: target.nbytes]
-        for fill, combine in self._streams:
-            fill(out)
+        source, out, zeros = self._source[: len(target)], self._window[: target.nbytes], ZEROS[: target.nbytes]
+        for xor_into, combine in self._streams:
+            xor_into(zeros, out)
             combine(target, source, target)
 
     def close(self) -> None:

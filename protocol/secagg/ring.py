@@ -105,7 +105,7 @@ def pack(values: Ring, bits: int) -> bytes:
         raise InternalError(f"cannot pack {values.dtype} {values.shape} into words of {bits} bits")
     native = _native(bits)
     if native is not None:
-        return values.astype(native).tobytes()
+        return values.astype(native, copy=False).tobytes()
     out = bytearray(packed_bytes(bits, len(values)))
     window = memoryview(out)
     # 64/g words of b bits fill b/g 64-bit words exactly, with g = gcd(b, 64).
