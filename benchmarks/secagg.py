@@ -9,8 +9,8 @@ Flower's has not, signatures, hashes of shares, packing, consistency, is in. Flo
 keys are not authenticated: it does less.
 
 JSON: ``masked_input`` = list of {n, degree, d, ours_s, flower_s, ratio_to_flower, floor_s, largest_ratio}, the floor
-being the stage's AES-256-CTR and X25519 alone, which the protocol prescribes; ``stages`` = list of {n, degree, d, stage,
-ours_s, flower_s, ratio, ours_bytes, flower_bytes}, ``aes_fraction`` (mask expansion over raw AES-256-CTR),
+being the stage's AES-256-CTR and X25519 alone, which the protocol prescribes; ``stages`` = list of {n, degree, d,
+stage, ours_s, flower_s, ratio, ours_bytes, flower_bytes}, ``aes_fraction`` (mask expansion over raw AES-256-CTR),
 ``party_cpu_ms`` (a whole sum at one party, n = 100, d = 100 000), ``unmask_cpu_s`` (coordinator, n = 100,
 d = 100 000, 10 dropouts), ``unmask_d`` and ``targets`` with whether each is met.
 """
