@@ -1,7 +1,7 @@
 """Which candidates could have been private: linear scores from noisy votes or noisy moments. All post-processing.
 
-Both discriminators are linear in the embedding, one direction a class, and both are Bayesian with known noise: without
-evidence every score is 0, and a class with few records leans on the direction that the classes have in common.
+Both discriminators are linear in the embedding, one direction a class, and both are Bayesian with known noise: what
+noise alone explains is pulled to 0, and a class with few records leans on the direction that the classes share.
 """
 
 from __future__ import annotations
@@ -54,7 +54,14 @@ class Discriminator:
 
 
 def distilled(
-    whitening: Whitening, queries: Float32, query_classes: Int, counts: Float, *, sigma: float, classes: int
+    whitening: Whitening,
+    queries: Float32,
+    query_classes: Int,
+    counts: Float,
+    *,
+    sigma: float,
+    teachers: int,
+    classes: int,
 ) -> Discriminator:
     """The student: Bayesian linear regression of noisy vote counts on the queries.
 
@@ -63,10 +70,11 @@ def distilled(
 
     Args:
         queries, query_classes: float32 [r, d] and int64 [r]; ``counts`` of each with noise ``sigma``, float64 [r].
+        teachers: at most so many voted, in all.
     """
     x = whitening(queries, query_classes).astype(np.float64)
     y = counts - _class_means(counts, query_classes, classes)
-    signal = max(float(y @ y) / max(1, len(y)) - sigma**2, 0.0)
+    signal = min(max(float(y @ y) / max(1, len(y)) - sigma**2, 0.0), teachers**2 / 4)
     if not signal:
         return Discriminator(whitening, np.zeros((classes, x.shape[1])))
     same = query_classes[:, None] == query_classes

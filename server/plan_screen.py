@@ -48,6 +48,7 @@ def render(run: RunPlan, figures: dict[str, Any]) -> RenderableType:
     collude = figures["epsilon_if_all_others_collude"]
     if collude is not None:
         lines.append(f"If every other party colludes, one party's own noise alone still gives epsilon {collude:.3f}.")
+    lines.extend(figures.get("method_notes", ()))
     if "paper" in figures:
         paper = figures["paper"]
         lines.append(

@@ -83,6 +83,9 @@ def to_json(run: RunPlan) -> dict[str, Any]:
         known = len(priced) == len(estimates)
         result["price_usd"] = [sum(price[end] for price in priced) for end in (0, 1)] if known else None
         result["time_s"] = [max(estimate.seconds[end] for estimate in estimates) for end in (0, 1)]
+    notes = getattr(methods.load(run.task.method.name), "notes", None)
+    if notes is not None:
+        result["method_notes"] = notes(run.task.options, run.setting)
     paper = _paper_figures(run)
     if paper is not None:
         result["paper"] = paper

@@ -102,6 +102,22 @@ def paper_figures(options: Options, plan: Plan) -> dict[str, float]:
     }
 
 
+def notes(options: Options, setting: Setting) -> list[str]:
+    """What ``auto`` stands for, and how many teachers a useful answer needs; for ``undersong plan``."""
+    kind = chosen(options, setting)
+    found = [f'Discriminator: "auto" stands for "{kind}" in this plan.'] if options.discriminator == "auto" else []
+    if setting.privacy is None or setting.quorum is None or not math.isfinite(setting.privacy.epsilon):
+        return found
+    if options.discriminator in ("auto", "teachers"):
+        sigma = _teacher_sigma(options, setting)
+        found.append(
+            f"Teachers: {options.queries} queries have noise of sigma {sigma:.1f} votes, so a useful answer needs"
+            f" {math.ceil(USEFUL * sigma)} teachers (sigma at most a tenth of them); the plan has"
+            f" {_teachers_in_all(options, setting)}."
+        )
+    return found
+
+
 def chosen(options: Options, setting: Setting) -> Kind:
     """What ``auto`` stands for in this plan: the discriminator whose direction is known better, by its planned noise.
 
@@ -301,6 +317,7 @@ def _distilled(options: Options, run: Run, order: Int) -> Discriminator:
         _classes(run, queries),
         opened.natural[: len(queries)],
         sigma=opened.sigma,
+        teachers=len(opened.survivors) * options.teachers,
         classes=classes,
     )
 

@@ -77,6 +77,7 @@ class Records:
         self.labels = np.array([labels.index(label) for label in table.labels], dtype=np.int64)
         self.embeddings = embed(table.texts)
         self.units = np.arange(len(table))
+        self.unit_hashes = np.random.default_rng(0).integers(0, 2**63, len(table)).astype(np.uint64)
 
     def __len__(self) -> int:
         return len(self.texts)

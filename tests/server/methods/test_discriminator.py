@@ -1,0 +1,199 @@
+"""The private discriminator: what its plan refuses and chooses, what a run asks, and which candidates it keeps."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from common.errors import ConfigurationError
+from protocol.plan import Plan, Privacy, Quorum, plan_sums
+from server import task as tasks
+from server.methods import discriminator
+from server.methods.discriminator import Options
+from server.planning import plan_run, to_json
+from server.run import Setting
+from tests.doubles.bench import run_method
+from tests.doubles.parties import embed
+
+ALONE = Quorum(1, 1, 0, 0)
+
+
+def setting(epsilon=3.6, parties=1, labels=("a", "b"), **privacy):
+    quorum = Quorum(parties, parties, 0, 0)
+    return Setting(labels, ("one",), privacy=Privacy(epsilon, 1e-5, **privacy), quorum=quorum)
+
+
+def test_fifteen_teachers_cannot_answer_a_thousand_queries():
+    """Song et al. 2024: sigma 37.5 at (3.6, 1e-5), so 375 teachers; the remedies named are enough."""
+    options = Options(discriminator="teachers", teachers=15, queries=1000, tutor_share=0)
+    with pytest.raises(ConfigurationError, match=r"method\.teachers: 15 teachers.* 375 teachers") as refused:
+        discriminator.plan(options, setting())
+    assert "method.teachers to 375" in refused.value.remedy
+    enough = discriminator.plan(options.model_copy(update={"teachers": 375}), setting())
+    assert plan_sums(enough, Privacy(3.6, 1e-5), ALONE)["teachers"].sigma == pytest.approx(37.5, abs=0.05)
+    with pytest.raises(ConfigurationError):
+        discriminator.plan(options.model_copy(update={"teachers": 374}), setting())
+    discriminator.plan(options.model_copy(update={"teachers": 38}), setting(parties=10))
+    fewer = Options(discriminator="teachers", teachers=100, queries=1000, tutor_share=0)
+    with pytest.raises(ConfigurationError) as refused:
+        discriminator.plan(fewer, setting())
+    queries = int(refused.value.remedy.split("queries to ")[1].split(",")[0])
+    assert queries == 71
+    discriminator.plan(fewer.model_copy(update={"queries": queries}), setting())
+
+
+def test_what_the_paper_s_noise_really_spends():
+    """PRIVACY.md: 1 000 queries at sigma 1.676 are epsilon 469 as two counts each, 258 as scalar counts."""
+    plan = Plan(Privacy(3.6, 1e-5), ALONE)
+    figures = discriminator.paper_figures(Options(queries=1000), plan)
+    assert figures["epsilon_really_spent"] == pytest.approx(469, abs=1)
+    assert figures["epsilon_as_scalar_counts"] == pytest.approx(258, abs=1)
+
+
+def test_a_party_as_the_unit_is_one_teacher_and_summed_users_are_refused():
+    with pytest.raises(ConfigurationError, match="10 teachers in all") as refused:
+        discriminator.plan(Options(discriminator="teachers", teachers=500), setting(parties=10, unit="party"))
+    assert "method.teachers" not in refused.value.remedy
+    summed = {"unit": "user", "max_per_unit": 4, "contribution": "sum"}
+    with pytest.raises(ConfigurationError, match="user_contribution"):
+        discriminator.plan(Options(discriminator="teachers", teachers=5000), setting(**summed))
+    assert discriminator.chosen(Options(teachers=5000), setting(**summed)) == "moments"
+    with pytest.raises(ConfigurationError, match=r"method\.queries"):
+        discriminator.plan(Options(discriminator="teachers", samples=50, queries=50), setting())
+
+
+@pytest.mark.parametrize(
+    ("options", "facts", "kind"),
+    [
+        ({}, {}, "moments"),
+        ({"teachers": 100_000}, {}, "moments"),  # two classes: two sums beat 384 directions of votes
+        ({"teachers": 100}, {"labels": tuple(map(str, range(500)))}, "moments"),  # too few teachers to be of use
+        ({"teachers": 1000}, {"labels": tuple(map(str, range(500)))}, "teachers"),
+        ({"teachers": 100, "embedding_size": 4}, {"labels": tuple("abcdefgh"), "epsilon": 40.0}, "teachers"),
+        ({"teachers": 100, "embedding_size": 16}, {"labels": tuple("abcdefgh"), "epsilon": 40.0}, "moments"),
+        ({"teachers": 100, "embedding_size": 16, "covariance": 4},
+         {"labels": tuple("abcdefghijkl"), "epsilon": 40.0}, "teachers"),  # outer products take a part of the budget
+    ],
+)  # fmt: skip
+def test_auto_chooses_from_the_plan_alone(options, facts, kind):
+    chosen = discriminator.chosen(Options(**options), setting(**facts))
+    assert chosen == kind
+    assert [request.name for request in discriminator.plan(Options(**options), setting(**facts))][1] == kind
+    assert any(f'"{kind}"' in note for note in discriminator.notes(Options(**options), setting(**facts)))
+
+
+def test_moments_need_the_counts_that_they_divide_by():
+    with pytest.raises(ConfigurationError, match="tutor_share"):
+        discriminator.plan(Options(discriminator="moments", tutor_share=0), setting())
+    unlabelled = discriminator.plan(Options(discriminator="moments"), setting(labels=()))
+    assert [request.statistic.dimension for request in unlabelled] == [1, 384]
+
+
+def test_kept_candidates_follow_the_tutor_as_far_as_they_suffice():
+    scores, label_of = np.arange(10.0), np.array([0] * 6 + [1] * 4)
+    assert discriminator.kept(scores, label_of, np.array([0.5, 0.5]), 0.4) == [4, 5, 8, 9]
+    assert discriminator.kept(scores, label_of, np.array([0.0, 1.0]), 0.6) == [4, 5, 6, 7, 8, 9]  # two from the other
+    assert discriminator.kept(scores, label_of, np.array([1.0, 0.0]), 1.0) == list(range(10))
+    assert discriminator.kept(scores, label_of, np.array([0.9, 0.1]), 0.01) == [5]
+
+
+def write_task(folder, records=600, epsilon=8.0, labels=("a", "b"), **method):
+    """Private notes of two classes; the pool has texts near them and far ones, three times as many."""
+    rng = np.random.default_rng(0)
+    rows = [{"text": f"near {label}", "label": label} for _ in range(records // 4) for label in "aaab"]
+    for number, row in enumerate(rows):
+        row["text"] += f" {number}"
+    (folder / "private.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pool = [{"text": f"{rng.choice(['near', 'far', 'far', 'far'])} {label} p{n}", "label": label}
+            for n in range(400) for label in "ab"]  # fmt: skip
+    (folder / "pool.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pool))
+    keys = {"samples": 400, "queries": 80, "contrast": 100, "teachers": 60, "embedding_size": 48, **method}
+    lines = [
+        f'[task]\nname = "t"\ndescription = "a note"\nlabels = {json.dumps(list(labels))}',
+        '[data]\npath = "private.jsonl"\ntext = "text"\nlabel = "label"',
+        f"[privacy]\nepsilon = {epsilon}\ndelta = 1e-5\n[federation]\nparties = 1",
+        '[method]\nname = "discriminator"\n' + "\n".join(f"{key} = {json.dumps(value)}" for key, value in keys.items()),
+        *(f'[[generators]]\nname = "g{n}"\nkind = "replay"\npath = "pool.jsonl"' for n in range(2)),
+    ]
+    (folder / "task.toml").write_text("\n".join(lines))
+    return tasks.load(folder / "task.toml")
+
+
+@pytest.fixture(autouse=True)
+def words_have_directions(monkeypatch):
+    """The first two words of a text decide its embedding, the rest is a little noise."""
+
+    def by_words(texts):
+        heads = [text.split() for text in texts]
+        near, label, rest = (embed([words[place] for words in heads]) for place in range(3))
+        mixed = 0.6 * near + 0.6 * label + 0.4 * rest
+        return np.round(mixed / np.linalg.norm(mixed, axis=1, keepdims=True) * 0.99 * 2048).astype(np.float32) / 2048
+
+    monkeypatch.setattr("tests.doubles.bench.embed", by_words)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "asked"),
+    [
+        ("teachers", {}, ["labels", "teachers"]),
+        ("moments", {}, ["labels", "moments"]),
+        ("moments", {"covariance": 4}, ["labels", "moments", "covariance"]),
+        ("votes", {}, ["labels", "votes"]),
+        ("random", {}, ["labels"]),
+    ],
+)
+def test_a_run_asks_exactly_its_plan_and_keeps_what_is_near(tmp_path, kind, changes, asked):
+    task = write_task(tmp_path, discriminator=kind, keep=0.2, **changes)
+    run_plan = plan_run(task)
+    samples, run = run_method(task, run_plan, seed=0)
+    assert run.asked == [planned.name for planned in run_plan.plan.sums] == asked
+    assert run.ordered >= run_plan.generator_calls == 400
+    assert len(samples) == round(0.2 * len(run.pool))
+    assert np.mean([sample.label == "a" for sample in samples]) == pytest.approx(0.75, abs=0.05)
+    near = np.mean([sample.text.startswith("near") for sample in samples])
+    written = np.mean([sample.text.startswith("near") for sample in run.pool.samples])
+    assert written < 0.45
+    assert near < 0.6 if kind == "random" else near > 0.8
+    by_author = [sum(sample.generator == name for sample in run.pool.samples) for name in ("g0", "g1")]
+    assert abs(by_author[0] - by_author[1]) <= 20  # some orders end as duplicates
+    classes = np.arange(100) % 2
+    real = run._embed([f"near {'ab'[label]} t{n}" for n, label in enumerate(classes)])
+    figures = discriminator.figures(run.records, run._embed, real, classes)
+    assert figures.pop("discriminator") == kind
+    if kind in ("teachers", "moments"):
+        assert 0.65 < figures["discriminator_accuracy"] <= figures["discriminator_auc"] <= 1.0
+    else:
+        assert not figures  # nothing that could score a text it has not seen
+
+
+def test_without_labels_and_with_auto_a_run_ends(tmp_path):
+    task = write_task(tmp_path, labels=(), discriminator="auto", keep=0.5)
+    run_plan = plan_run(task)
+    _, run = run_method_without_labels(task, run_plan)
+    assert run.asked == ["labels", "moments"]
+    assert run_plan.plan["labels"].dimension == 1
+
+
+def run_method_without_labels(task, run_plan):
+    import tests.doubles.bench as bench
+
+    class Unlabelled(bench.Records):
+        def __init__(self, table, labels):
+            super().__init__(type(table)(table.texts, ("x",) * len(table), None), ["x"])
+            self.labels = np.full(len(table), -1, dtype=np.int64)
+
+    original, bench.Records = bench.Records, Unlabelled
+    try:
+        return run_method(task, run_plan, seed=0)
+    finally:
+        bench.Records = original
+
+
+def test_the_screen_says_how_many_teachers_a_useful_answer_needs(tmp_path):
+    figures = to_json(plan_run(write_task(tmp_path, discriminator="teachers")))
+    sigma = figures["queries"][1]["sigma"]
+    (note,) = figures["method_notes"]
+    assert f"needs {math.ceil(10 * sigma)} teachers" in note
+    assert "the plan has 60" in note
+    assert figures["paper"]["epsilon_really_spent"] > figures["paper"]["epsilon_as_scalar_counts"] > 8.0
