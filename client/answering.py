@@ -22,99 +22,26 @@ KEPT_REPLIES = 64
 log = logging.getLogger(__name__)
 
 
-class Answering:
-    """Requests in, replies out.
-
-    A reply that nobody has acknowledged is sent again on the next stream; after a crash the coordinator asks again, and
-    the party's own journal gives the same bytes.
+class Recorded:
+    """The party as its building sees it: the policy is followed, and every reply is in the outbox before it leaves.
 
     Args:
-        send: hands a reply to the stream that is open, if one is.
         clock: seconds since the epoch.
     """
 
     def __init__(
-        self,
-        home: Home,
-        assembled: Assembled,
-        outbox: Outbox,
-        *,
-        send: Callable[[Outgoing], None],
-        clock: Callable[[], float] = time.time,
+        self, home: Home, assembled: Assembled, outbox: Outbox, *, clock: Callable[[], float] = time.time
     ) -> None:
         self._home = home
         self._assembled = assembled
         self._outbox = outbox
-        self._send = send
         self._clock = clock
-        self._jobs: queue.SimpleQueue[Envelope | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._wanted: set[bytes] = set()  # ids that wait; emptied with every new stream
-        self._current: bytes | None = None
-        self._replies: OrderedDict[bytes, Outgoing] = OrderedDict()
         self._policy_read = 0
         self._runs: dict[bytes, str] = {}
         self.last: tuple[float, str] | None = None  # when and what was answered, for the status
-        self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
-        self._thread.start()
 
-    def request(self, envelope: Envelope) -> None:
-        """A request has arrived; one that is known is answered once."""
-        with self._lock:
-            if envelope.id in self._wanted or envelope.id == self._current or envelope.id in self._replies:
-                return
-            self._wanted.add(envelope.id)
-        self._jobs.put(envelope)
-
-    def acknowledged(self, id_: bytes) -> None:
-        with self._lock:
-            self._replies.pop(id_, None)
-
-    def new_stream(self) -> list[Outgoing]:
-        """The replies to send again. What waited is dropped: the coordinator repeats what it still wants."""
-        with self._lock:
-            self._wanted.clear()
-            return list(self._replies.values())
-
-    @property
-    def busy(self) -> bool:
-        with self._lock:
-            return self._current is not None or bool(self._wanted)
-
-    def stop(self, grace_s: float) -> None:
-        """Lets the request under way finish, for so long at most."""
-        with self._lock:
-            self._wanted.clear()
-        self._jobs.put(None)
-        self._thread.join(grace_s)
-
-    def _work(self) -> None:
-        while True:
-            envelope = self._jobs.get()
-            if envelope is None:
-                return
-            with self._lock:
-                if envelope.id not in self._wanted:
-                    continue
-                self._wanted.discard(envelope.id)
-                self._current = envelope.id
-            try:
-                reply = Outgoing(envelope.id, self._answer(envelope.data))
-                with self._lock:
-                    self._replies[envelope.id] = reply
-                    while len(self._replies) > KEPT_REPLIES:
-                        self._replies.popitem(last=False)
-                self._send(reply)
-            except UndersongError as error:
-                # Nothing leaves that is not journaled; the coordinator asks again.
-                log.error("a reply could not be journaled and was not sent: %s", error.problem)
-            except Exception as error:  # noqa: BLE001 - its words may hold private data
-                log.error("internal error %s; the request stays unanswered", type(error).__name__)
-            finally:
-                with self._lock:
-                    self._current = None
-
-    def _answer(self, data: bytes) -> bytes:
+    def answer(self, data: bytes) -> bytes:
+        """One request's reply, journaled. Raises ConfigurationError where it cannot be: then it must not leave."""
         try:
             self._follow_policy()
         except UndersongError as error:
@@ -125,7 +52,7 @@ class Answering:
         begun = time.monotonic()
         reply = self._assembled.party.handle(data)
         try:
-            self._assembled.marks.keep(self._assembled.ledger)
+            self._assembled.keep_marks()
         except UndersongError as error:
             log.error("%s", error.problem)
             reply = codec.refusal(error).SerializeToString()
@@ -182,3 +109,95 @@ class Answering:
         if changed != self._policy_read:
             self._assembled.party.allow(policy.read(self._home).bounds)
             self._policy_read = changed
+
+
+class Answering:
+    """Requests in, replies out.
+
+    A reply that nobody has acknowledged is sent again on the next stream; after a crash the coordinator asks again, and
+    the party's own journal gives the same bytes.
+
+    Args:
+        send: hands a reply to the stream that is open, if one is.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        assembled: Assembled,
+        outbox: Outbox,
+        *,
+        send: Callable[[Outgoing], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._recorded = Recorded(home, assembled, outbox, clock=clock)
+        self._send = send
+        self._jobs: queue.SimpleQueue[Envelope | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._wanted: set[bytes] = set()  # ids that wait; emptied with every new stream
+        self._current: bytes | None = None
+        self._replies: OrderedDict[bytes, Outgoing] = OrderedDict()
+        self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
+        self._thread.start()
+
+    def request(self, envelope: Envelope) -> None:
+        """A request has arrived; one that is known is answered once."""
+        with self._lock:
+            if envelope.id in self._wanted or envelope.id == self._current or envelope.id in self._replies:
+                return
+            self._wanted.add(envelope.id)
+        self._jobs.put(envelope)
+
+    def acknowledged(self, id_: bytes) -> None:
+        with self._lock:
+            self._replies.pop(id_, None)
+
+    def new_stream(self) -> list[Outgoing]:
+        """The replies to send again. What waited is dropped: the coordinator repeats what it still wants."""
+        with self._lock:
+            self._wanted.clear()
+            return list(self._replies.values())
+
+    @property
+    def last(self) -> tuple[float, str] | None:
+        """When and what was answered, for the status."""
+        return self._recorded.last
+
+    @property
+    def busy(self) -> bool:
+        with self._lock:
+            return self._current is not None or bool(self._wanted)
+
+    def stop(self, grace_s: float) -> None:
+        """Lets the request under way finish, for so long at most."""
+        with self._lock:
+            self._wanted.clear()
+        self._jobs.put(None)
+        self._thread.join(grace_s)
+
+    def _work(self) -> None:
+        while True:
+            envelope = self._jobs.get()
+            if envelope is None:
+                return
+            with self._lock:
+                if envelope.id not in self._wanted:
+                    continue
+                self._wanted.discard(envelope.id)
+                self._current = envelope.id
+            try:
+                reply = Outgoing(envelope.id, self._recorded.answer(envelope.data))
+                with self._lock:
+                    self._replies[envelope.id] = reply
+                    while len(self._replies) > KEPT_REPLIES:
+                        self._replies.popitem(last=False)
+                self._send(reply)
+            except UndersongError as error:
+                # Nothing leaves that is not journaled; the coordinator asks again.
+                log.error("a reply could not be journaled and was not sent: %s", error.problem)
+            except Exception as error:  # noqa: BLE001 - its words may hold private data
+                log.error("internal error %s; the request stays unanswered", type(error).__name__)
+            finally:
+                with self._lock:
+                    self._current = None

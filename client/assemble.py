@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +33,39 @@ class Assembled:
     ledger: Ledger
     marks: Marks
     embeddings: Embeddings
+
+    def keep_marks(self) -> None:
+        """Keeps the ledger's head outside the party's folder; before a reply leaves. Raises PrivacyRefusal."""
+        if not isinstance(self.ledger, Late) or self.ledger.made:
+            self.marks.keep(self.ledger)
+
+
+class Late:
+    """Stands for a value that is made when something of it is first used."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._lock = threading.RLock()
+        self._value: list[Any] = []
+
+    def __repr__(self) -> str:
+        return "Late(hidden)"
+
+    @property
+    def made(self) -> bool:
+        return bool(self._value)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._get()(*arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._get(), name)
+
+    def _get(self) -> Any:
+        with self._lock:
+            if not self._value:
+                self._value.append(self._make())
+            return self._value[0]
 
 
 class Embeddings:
@@ -89,6 +124,43 @@ def assemble(
         blocks=blocks,
         embed=embeddings,
         embedder=embedder.fingerprint,
+        entropy=from_system if seed is None else insecure(seed, settings.party),
+        clock=clock,
+        consent=PersonalConsent(home, standing=lambda: policy.read(home).approval == "standing", clock=clock),
+    )
+    return Assembled(party, ledger, kept, embeddings)
+
+
+def assemble_for_a_message(home: Home, *, marks: Path, clock: Callable[[], float]) -> Assembled:
+    """The same party for a process that answers one message: what the message does not need is never opened.
+
+    A step of a private sum but the masked vector's reads neither records nor ledger nor model. What is missing, damaged
+    or refused is found when it is first used, and becomes the refusal that is answered: no record is used and nothing
+    is charged before :func:`client.datasets.open_ledger` has checked data set, ledger and marks.
+
+    Raises:
+        ConfigurationError, PrivacyRefusal: keys or policy are missing or damaged.
+    """
+    settings = home.settings
+    allowed = policy.read(home)
+    seed = settings.insecure_noise_seed
+    embedder: Any = Late(lambda: Embedder.load(settings.embedder))
+    embeddings: Any = Late(lambda: Embeddings(home, embedder, lambda _done, _total: None))
+    data: Any = Late(lambda: datasets.load(home))
+    opened = functools.cache(lambda: datasets.open_ledger(home, data, allowed, marks, at=clock()))
+    ledger: Any = Late(lambda: opened()[0])
+    kept: Any = Late(lambda: opened()[1])
+    blocks = DiskBlocks(home.blocks)
+    party = Party(
+        settings.party,
+        identity=keys.identity(home),
+        data=data,
+        policy=allowed.bounds,
+        ledger=ledger,
+        store=Store(home.journal, settings.party, keys.secret(home, "store")),
+        blocks=blocks,
+        embed=embeddings,
+        embedder=lambda: str(embedder.fingerprint),
         entropy=from_system if seed is None else insecure(seed, settings.party),
         clock=clock,
         consent=PersonalConsent(home, standing=lambda: policy.read(home).approval == "standing", clock=clock),

@@ -113,3 +113,12 @@ def _parquet(rows: Sequence[tuple[str, str, str, int, str]]) -> bytes:
     sink = io.BytesIO()
     pyarrow.parquet.write_table(table, sink, compression="zstd")
     return sink.getvalue()
+
+
+def copy_outputs(source: Path, target: Path) -> list[str]:
+    """Copies what a finished run wrote; the names of the files, sorted."""
+    contents: dict[str, bytes | str] = {
+        name: (source / name).read_bytes() for name in OUTPUT_NAMES if (source / name).exists()
+    }
+    write_files(target, contents)
+    return sorted(contents)

@@ -64,7 +64,7 @@ def plan(
     from server.run_folder import coordinator_task
 
     opened = Home(home)
-    roster = _roster(opened, parties)
+    roster = enrolled_roster(opened, parties)
     data = configuration.override(configuration.read_toml(task_file), assignments or ())
     folder = task_file.absolute().parent
     run_plan = planning.plan_run(coordinator_task(data, folder, roster))
@@ -201,20 +201,17 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Copies a finished run's corpus, card, report, manifest with receipts and ledgers into a folder of yours."""
-    from server.outputs import OUTPUT_NAMES, write_files
+    from server.outputs import copy_outputs
 
     run = Home(home).run(name)
     run.planned()
     if run.status()["state"] != "finished":
         raise ConfigurationError(f"run {name!r} is {run.status()['state']}", "export it when it has finished")
-    contents: dict[str, bytes | str] = {
-        each: (run.output / each).read_bytes() for each in OUTPUT_NAMES if (run.output / each).exists()
-    }
-    write_files(out, contents)
+    written = copy_outputs(run.output, out)
     if as_json:
-        _print_json({"run": name, "folder": str(out), "files": sorted(contents)})
+        _print_json({"run": name, "folder": str(out), "files": written})
     else:
-        print(f"wrote {', '.join(sorted(contents))} into {out}; check it with: undersong verify {out}")
+        print(f"wrote {', '.join(written)} into {out}; check it with: undersong verify {out}")
 
 
 def verify(
@@ -240,7 +237,8 @@ def verify(
         raise typer.Exit(PrivacyRefusal.exit_code)
 
 
-def _roster(home: Home, parties: str | None) -> tuple[str, ...]:
+def enrolled_roster(home: Home, parties: str | None) -> tuple[str, ...]:
+    """The named parties (separated by commas), or everyone enrolled. Raises ConfigurationError for a stranger."""
     registry = home.registry()
     enrolled = registry.enrolled()
     registry.close()

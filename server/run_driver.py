@@ -1,47 +1,31 @@
-"""Drives one run in a thread of the serving process, and says at every moment what it does and for whom it waits."""
+"""Drives one run over the native transport, in a thread of the serving process, and says for whom it waits."""
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.embedding import CachedEmbedder, Embedder, PublicFileCache
-from common.errors import ConfigurationError, InternalError, TransportError, UndersongError
-from server import generators
-from server.conduct import Outcome, conduct
+from common.errors import ConfigurationError
+from server.driver import Driver
 from server.grpc_transport import GrpcTransport, Presence, Waiting
 from server.imprint import Signer
 from server.journal import Journal
-from server.planning import RunPlan
-from server.prompting import Prompts
-from server.publish import publish, report_data
-from server.run_folder import Planned, RunFolder, State
+from server.run_folder import Planned, RunFolder
+from server.transport import Transport
 
-log = logging.getLogger(__name__)
-
-STATUS_S = 0.5  # how often the status file is renewed at most
 ROSTER_POLL_S = 0.5
 
 
-class Interrupted(BaseException):
-    """The operator wants something else. No handler of errors may hold it up."""
-
-
-class RunDriver:
+class RunDriver(Driver):
     """One run that is under way.
 
     Args:
         transport: of the whole coordinator.
         expelled: names of parties that were revoked, asked now and then.
-        public_cache: file with embeddings of public texts.
-        environment: where generators find their keys.
-        number: of the operator's wish that this driver carries out.
-        signer: puts the coordinator's name under what is published.
+        public_cache, environment, number, signer: see :class:`Driver`.
     """
 
     def __init__(
@@ -55,18 +39,10 @@ class RunDriver:
         number: int,
         signer: Signer,
     ) -> None:
-        self.folder = folder
-        self.number = number
+        super().__init__(folder, public_cache=public_cache, environment=environment, number=number, signer=signer)
         self._transport = transport
         self._expelled = expelled
-        self._public_cache = public_cache
-        self._environment = environment
-        self._signer = signer
-        self._wish: State | None = None
-        self._status: dict[str, Any] = {"state": "waiting", "number": number, "since": time.time()}
-        self._written = 0.0
-        self._needed = 0
-        self._thread = threading.Thread(target=self._run, name=f"run {folder.name}", daemon=True)
+        self._thread = threading.Thread(target=self.run, name=f"run {folder.name}", daemon=True)
 
     def start(self) -> None:
         self._note(durable=True)
@@ -76,111 +52,18 @@ class RunDriver:
     def alive(self) -> bool:
         return self._thread.is_alive()
 
-    def interrupt(self, becomes: State) -> None:
-        """Ends the run at its next step; its journal keeps everything. ``becomes`` is the state it is left in."""
-        self._wish = becomes
-
     def join(self, timeout_s: float) -> None:
         self._thread.join(timeout_s)
 
-    def _run(self) -> None:
-        try:
-            self._conduct()
-            self._end("finished")
-        except Interrupted:
-            state = self._wish or "paused"
-            if state == "running":  # the coordinator stops: whoever starts it again goes on
-                self._status["message"] = "the coordinator was stopped; the run goes on when it is started again"
-                self._end("waiting")
-            else:
-                self._end(state)
-        except UndersongError as error:
-            self._end("failed", {"problem": error.problem, "remedy": error.remedy, "exit_code": error.exit_code})
-        except Exception as error:  # noqa: BLE001 - its words may hold anything, so only its kind and place are kept
-            frames = traceback.extract_tb(error.__traceback__)
-            place = " < ".join(f"{frame.filename.rsplit('/', 2)[-1]}:{frame.lineno}" for frame in reversed(frames[-5:]))
-            problem = f"internal error: {type(error).__name__} at {place}"
-            self._end("failed", {"problem": problem, "remedy": "", "exit_code": InternalError.exit_code})
+    def carrier(self, planned: Planned) -> Transport:
+        return _Watched(self, self._transport, planned.roster, self._needed)
 
-    def _end(self, state: State, error: Mapping[str, Any] | None = None) -> None:
-        for key in ("waiting", "phase", "done", "total"):
-            self._status.pop(key, None)
-        if error is not None:
-            self._status["error"] = dict(error)
-            log.error("run %s failed: %s", self.folder.name, error["problem"])
-            self.folder.say(f"failed: {error['problem']}")
-        else:
-            log.info("run %s is %s", self.folder.name, state)
-            self.folder.say(state)
-        self._status["state"] = state
-        self._note(durable=True)
-
-    def _conduct(self) -> None:
-        planned = self.folder.planned()
-        run_plan = planned.load()
-        quorum = run_plan.plan.quorum
-        self._needed = quorum.parties - quorum.tolerated_dropouts
-        journal = Journal(self.folder.journal_path)
-        try:
-            embedder = Embedder.load(run_plan.task.embedder.model)
-            embed = CachedEmbedder(embedder, PublicFileCache(self._public_cache)).encode
-            while True:
-                self._await_roster(planned, journal)
-                try:
-                    outcome = self._outcome(planned, run_plan, journal, embed, embedder)
-                    break
-                except TransportError as error:
-                    self.say(f"{error.problem}; asking again")
-            self._publish(planned, run_plan, outcome, embed)
-        finally:
-            journal.close()
-
-    def _outcome(
-        self, planned: Planned, run_plan: RunPlan, journal: Journal, embed: Any, embedder: Embedder
-    ) -> Outcome:
-        task = run_plan.task
-        self._status["state"] = "running"
-        built = generators.build(
-            task.generators,
-            labels=task.task.labels,
-            folder=task.locate(""),
-            embed=embed,
-            environment=self._environment,
-        )
-        prompts = task.locate(task.prompts.folder) if task.prompts.folder else None
-        return conduct(
-            run_plan,
-            name=planned.name,
-            transport=_Watched(self, self._transport, planned.roster, self._needed),
-            parties=list(planned.roster),
-            generators=built,
-            prompts=Prompts.load(description=task.task.description, labels=task.task.labels, folder=prompts),
-            journal=journal,
-            progress=self,
-            embed=embed,
-            embedder=embedder.fingerprint,
-            seed=planned.seed,
-            timeout_s=planned.patience_s,
-            sleep=self._transport.sleep,
-        )
-
-    def _publish(self, planned: Planned, run_plan: RunPlan, outcome: Outcome, embed: Any) -> None:
-        insecure = planned.insecure_noise_seed is not None
-        report = report_data(
-            run_plan,
-            outcome,
-            embed,
-            created=time.strftime("%Y-%m-%d %H:%M"),
-            insecure_noise=insecure,
-        )
-        import json
-
-        ledgers = {party: json.loads(receipt.body)["entries"] for party, receipt in outcome.receipts.items()}
-        publish(self.folder.output, outcome, report, ledgers, signer=self._signer)
+    def sleep(self, seconds: float) -> None:
+        self._transport.sleep(seconds)
 
     # For whom it waits
 
-    def _await_roster(self, planned: Planned, journal: Journal) -> None:
+    def await_roster(self, planned: Planned, journal: Journal) -> None:
         """Until every party is connected; once the manifest is signed, until enough of them are."""
         begun = time.time()
         signed = journal.get("manifest/signatures") is not None
@@ -229,31 +112,6 @@ class RunDriver:
     def answered(self) -> None:
         if self._status.pop("waiting", None) is not None:
             self._note()
-
-    def check(self) -> None:
-        """Raises Interrupted where the operator wants this run to end here."""
-        if self._wish is not None:
-            raise Interrupted
-
-    # Progress (server/progress.py)
-
-    def update(self, phase: str, done: int, total: int) -> None:
-        self.check()
-        self._status.update(phase=phase, done=done, total=total)
-        self._note()
-
-    def say(self, message: str) -> None:
-        self.check()
-        self._status["message"] = message
-        self.folder.say(message)
-        log.info("run %s: %s", self.folder.name, message)
-        self._note()
-
-    def _note(self, *, durable: bool = False) -> None:
-        now = time.monotonic()
-        if durable or now - self._written >= STATUS_S:
-            self._written = now
-            self.folder.write_status(self._status, durable=durable)
 
 
 class _Watched:
