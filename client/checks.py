@@ -59,7 +59,7 @@ def check(
     yield _certificate(home, now)
     yield _proxy(environment)
     if not offline:
-        yield from _network(home, now)
+        yield from _network(home, time.time if now_s is None else lambda: now)
 
 
 def _ask(name: str, question: Callable[[], str]) -> Finding:
@@ -165,7 +165,7 @@ def _proxy(environment: Mapping[str, str]) -> Finding:
     )
 
 
-def _network(home: Home, now: float) -> Iterator[Finding]:
+def _network(home: Home, clock: Callable[[], float]) -> Iterator[Finding]:
     try:
         coordinator = enrolment.coordinator(home)
     except UndersongError as error:
@@ -174,9 +174,9 @@ def _network(home: Home, now: float) -> Iterator[Finding]:
     offset = None
     for address in coordinator.addresses:
         host, _, port = address.rpartition(":")
-        answer, clock = _health(home, coordinator, address)
-        if clock is not None and offset is None:
-            offset = time.time() - clock
+        answer, told = _health(home, coordinator, address)
+        if told is not None and offset is None:
+            offset = clock() - told
         if answer is None:
             yield Finding(f"coordinator {address}", "ok", "answers; TLS 1.3, both certificates are good")
         elif answer:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from client import cli_data, cli_rules
-from client.cli_options import AsJson, HomeFolder, RunName, home_of, marks_folder, print_json, show_rows
+from client.cli_options import AsJson, HomeFolder, RunName, home_of, marks_folder, print_json
 from client.state import Home, Settings, read_input, write_file
 from common import entry
 from common.errors import ConfigurationError
+from common.rows import show_rows
 
 if TYPE_CHECKING:
     from client.approvals import Decision
@@ -31,6 +32,7 @@ cli_data.mount(app)
 cli_rules.mount(app)
 
 NOT_CONNECTED = 6
+REFUSALS_SHOWN = 3
 
 
 @app.command()
@@ -368,8 +370,8 @@ def status(home: HomeFolder = None, as_json: AsJson = False) -> int:
             print(f"  {says} {facts[key]}" if key != "problem" else f"  {says}: {facts[key]}")
     if facts.get("answered"):
         print(f"  last answered {facts['answered']} at {_time(facts['answered_s'])}")
-    if facts.get("refused"):
-        print(f"  last refused at {_time(facts['refused_s'])}: {facts['refused']}")
+    for refused in facts.get("refused", ())[-REFUSALS_SHOWN:]:
+        print(f"  refused at {_time(refused['at_s'])}: {refused['problem']}")
     if abs(facts.get("clock_offset_s", 0.0)) > CLOCK_TOLERANCE_S:
         print(f"  this machine's clock was {clock_words(facts['clock_offset_s'])} when it connected")
     if facts.get("embedded"):

@@ -12,9 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
-from client.cli_options import AsJson, HomeFolder, home_of, marks_folder, print_json, show_rows
+from client.cli_options import AsJson, HomeFolder, home_of, marks_folder, print_json
 from client.state import FILE_MODE, Home
 from common.errors import ConfigurationError
+from common.rows import show_rows
 
 data_app = typer.Typer(help="This party's data set. None of these commands sends anything.", no_args_is_help=True)
 

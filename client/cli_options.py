@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,30 +39,6 @@ def marks_folder() -> Path:
 def print_json(value: Mapping[str, Any]) -> None:
     """JSON has no infinity: it is written as the text "inf"."""
     print(json.dumps(_finite(value), indent=2, ensure_ascii=False))
-
-
-def show_rows(headings: Sequence[str], rows: Sequence[Sequence[str]], nothing: str) -> None:
-    """A table on the terminal; plain lines with tabs where the output is no terminal."""
-    import sys
-
-    if not rows:
-        print(nothing)
-        return
-    if not sys.stdout.isatty():
-        print("\t".join(headings))
-        for row in rows:
-            print("\t".join(row))
-        return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table()
-    for heading in headings:
-        table.add_column(heading)
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    Console().print(table)
 
 
 def _finite(value: Any) -> Any:

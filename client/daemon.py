@@ -87,6 +87,7 @@ class Daemon:
         self._facts: dict[str, Any] = {"state": "starting", "since_s": clock()}
         assembled.embeddings.show = self.progress
         self._status_at = 0.0
+        self._refusals_told: dict[str, float] = {}
         self._renewal_asked = 0.0
         self._embedding_told: int | None = None  # how many records, while a computation goes on
         self._decisions: dict[str, str] = {}
@@ -331,15 +332,16 @@ class Daemon:
 
     def _say(self) -> None:
         now = time.monotonic()
-        if now - self._status_at < STATUS_S and self._status_at:
+        refusals = dict(self._assembled.party.refusals)
+        if now - self._status_at < STATUS_S and self._status_at and refusals == self._refusals_told:
             return
         self._status_at = now
+        self._refusals_told = refusals
         last = self._answering.last
         answered = {"answered_s": last[0], "answered": last[1]} if last else {}
-        refusal = self._assembled.party.last_refusal
-        refused = {"refused_s": refusal[0], "refused": refusal[1]} if refusal else {}
+        refused = [{"at_s": at, "problem": problem} for problem, at in refusals.items()]
         try:
-            write_json(self._home.status, {**self._facts, **answered, **refused, "written_s": self._clock()})
+            write_json(self._home.status, {**self._facts, **answered, "refused": refused, "written_s": self._clock()})
         except OSError as error:
             log.warning("the status cannot be written: %s", error.strerror)
 

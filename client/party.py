@@ -36,6 +36,7 @@ from protocol.secagg.party import PartyMachine, Reply, WantsInput
 from protocol.vectors import GridVector
 
 COINS_BYTES = 32
+KEPT_REFUSALS = 10
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +146,7 @@ class Party:
         self._records: tuple[bytes, PrivateRecords] | None = None
         self._attempts: dict[str, _Attempt] = {}
         self._memory: dict[str, Any] = {}  # what statistics keep between sums
-        self.last_refusal: tuple[float, str] | None = None  # when, and in which words, for the party's own people
+        self.refusals: dict[str, float] = {}  # the last words with which it refused, and when; for its own people
 
     @property
     def public_identity(self) -> bytes:
@@ -179,7 +180,10 @@ class Party:
                 reply = self._answer(codec.decode_request(data))
             except UndersongError as error:
                 log.warning("%s refused a request: %s", self.name, error.problem)
-                self.last_refusal = (self._clock(), error.problem)
+                self.refusals.pop(error.problem, None)
+                self.refusals[error.problem] = self._clock()
+                while len(self.refusals) > KEPT_REFUSALS:
+                    del self.refusals[next(iter(self.refusals))]
                 reply = codec.refusal(error)
             except Exception as error:  # noqa: BLE001 - the message of an unforeseen error may hold private data
                 log.error("%s: internal error %s at %s", self.name, type(error).__name__, _place(error))

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from common.errors import ConfigurationError
+from common.rows import show_rows
 from server.coordinator import DEFAULT_BIND, DEFAULT_METRICS, INVITATION_DAYS, Home, Settings
 from server.outputs import write_files
 
@@ -196,20 +195,22 @@ def parties(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
     if as_json:
         _print_json([party.to_json() for party in found])
         return
-    table = Table()
-    for heading in ("party", "state", "last seen", "certificate until", "software", "embedder", "epsilon left"):
-        table.add_column(heading)
-    for party in found:
-        table.add_row(
-            party.name,
-            party.state + (" (paused)" if party.paused else ""),
-            "never" if party.last_seen is None else _ago(time.time() - party.last_seen),
-            "" if party.certificate_expires_at is None else _day(party.certificate_expires_at),
-            party.software,
-            party.embedder[:12],
-            "not shared" if party.epsilon_left is None else f"{party.epsilon_left:g}",
-        )
-    Console().print(table)
+    show_rows(
+        ("party", "state", "last seen", "certificate until", "software", "embedder", "epsilon left"),
+        [
+            (
+                party.name,
+                party.state + (" (paused)" if party.paused else ""),
+                "never" if party.last_seen is None else _ago(time.time() - party.last_seen),
+                "" if party.certificate_expires_at is None else _day(party.certificate_expires_at),
+                party.software,
+                party.embedder[:12],
+                "not shared" if party.epsilon_left is None else f"{party.epsilon_left:g}",
+            )
+            for party in found
+        ],
+        "nobody was invited yet: undersong invite NAME",
+    )
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -193,11 +193,17 @@ class Federation:
         return RoundAborted(problem, aborted.remedy or "start a new run, or plan one with federation.spare_attempts")
 
     def receipts(self) -> dict[str, wire.Receipt]:
-        """Each party's signed statement of what it spent; a party that is away is left out."""
+        """Each party's signed statement of what it spent; a party that is away, or gives none, is left out."""
         close = wire.Request(version=codec.VERSION, close_run=wire.CloseRun(manifest_hash=self.manifest.hash))
         names = [member.name for member in self.manifest.roster]
         replies = _exchange(self._transport, dict.fromkeys(names, close), self._timeout_s)
-        return {name: expect(name, reply, "receipt").receipt for name, reply in replies.items()}
+        receipts = {}
+        for name, reply in replies.items():
+            try:
+                receipts[name] = expect(name, reply, "receipt").receipt
+            except UndersongError as error:  # the sums are open: a receipt that is missing is priced by them
+                self._progress.say(f"no receipt: {error.problem}")
+        return receipts
 
     def opened_facts(self, name: str) -> dict[str, Any] | None:
         """Public facts of an opened sum: survivors, scale, variance, evidence (hex), attempt; None where not opened."""

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from common import configuration
 from common.errors import ConfigurationError, PrivacyRefusal
+from common.rows import show_rows
 from server.coordinator import Home
 from server.coordinator_cli import DEFAULT_HOME, AsJson, HomeFolder
 from server.run_folder import ENDED, PATIENCE_S, Action, Planned, RunFolder
@@ -163,12 +163,11 @@ def list_runs(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
     if as_json:
         _print_json(rows)
         return
-    table = Table()
-    for heading in ("run", "state", "what it does"):
-        table.add_column(heading)
-    for row in rows:
-        table.add_row(row["run"], row["state"], _words(row))
-    Console().print(table)
+    show_rows(
+        ("run", "state", "what it does"),
+        [(row["run"], row["state"], _words(row)) for row in rows],
+        "no run is planned: undersong run plan TASK.toml",
+    )
 
 
 @run_app.command()

@@ -218,4 +218,4 @@ def test_a_refused_run_does_not_wait_for_consent(parties):
     party._consent = Undecided()
     problem = refused(propose(party, make_manifest(plan_of(Privacy(2.5, 1e-4, max_records=100)), parties, LABELS)))
     assert party._consent.objection == problem
-    assert party.last_refusal == (0.0, problem)
+    assert party.refusals == {problem: 0.0}

@@ -1,0 +1,28 @@
+"""Lists as a command prints them: for a person at a terminal, or for the next program."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+
+def show_rows(headings: Sequence[str], rows: Sequence[Sequence[str]], nothing: str) -> None:
+    """A table on the terminal; plain lines with tabs where the output is no terminal."""
+    if not rows:
+        print(nothing)
+        return
+    if not sys.stdout.isatty():
+        print("\t".join(headings))
+        for row in rows:
+            print("\t".join(row))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for heading in headings:
+        table.add_column(heading)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console().print(table)

@@ -1,0 +1,146 @@
+"""A served coordinator and real daemons in one process: real gRPC and TLS, the programs' own commands, no weights."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from client.assemble import assemble
+from client.daemon import Backoff, Daemon
+from client.state import Home as PartyHome
+from client.state import read_json
+from common.errors import UndersongError
+from server.coordinator import Coordinator, Home
+from tests.doubles.hospitals import operator
+from tests.doubles.party_home import HashedEmbedder, command
+from tests.doubles.processes import free_port
+from tests.doubles.tasks import make_task
+
+NAMES = ("alpha", "beta", "delta", "gamma")
+FAST = Backoff(first_s=0.05, largest_s=0.2, refused_s=0.4)
+
+
+class Hospital:
+    """One party; its daemon runs in a thread."""
+
+    def __init__(self, name: str, folder: Path, offset_s: float) -> None:
+        self.name = name
+        self.home = folder / name
+        self._marks = folder / "state" / "undersong" / "ledgers"
+        self._offset_s = offset_s
+        self.daemon: Daemon | None = None
+        self.error: UndersongError | None = None
+        self._thread: threading.Thread | None = None
+
+    def __call__(self, *arguments: object, code: int = 0) -> str:
+        return command(*arguments, "--home", self.home, code=code)
+
+    def start(self) -> None:
+        home = PartyHome(self.home)
+        assembled = assemble(home, marks=self._marks, clock=self.clock, embedder=HashedEmbedder())
+        self.daemon = Daemon(home, assembled, backoff=FAST, use_proxy=False, clock=self.clock)
+        self._thread = threading.Thread(target=self._run, args=(self.daemon,), daemon=True)
+        self._thread.start()
+
+    def clock(self) -> float:
+        return time.time() + self._offset_s
+
+    def _run(self, daemon: Daemon) -> None:
+        try:
+            with PartyHome(self.home).running():
+                daemon.run()
+        except UndersongError as error:
+            self.error = error
+
+    def stop(self) -> None:
+        if self.daemon is not None and self._thread is not None:
+            self.daemon.stop()
+            self._thread.join(40.0)
+            self.daemon = None
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return read_json(PartyHome(self.home).status)
+
+    @property
+    def charges(self) -> list[tuple[str, str, int]]:
+        lines = (self.home / "ledger.jsonl").read_text().splitlines()
+        entries = [json.loads(line) for line in lines]
+        return [(each["run"], each["query"], each["attempt"]) for each in entries if each["kind"] == "charge"]
+
+
+class Alliance:
+    """Everybody enrolled, connected and approving by a standing policy; ends with its context.
+
+    The caller replaces ``Embedder.load`` (see the fixture), because a coordinator loads its model by itself.
+
+    Args:
+        clocks: seconds by which each party's clock is wrong, by name.
+    """
+
+    def __init__(self, folder: Path, names: Sequence[str] = NAMES, clocks: Mapping[str, float] | None = None) -> None:
+        self.folder = folder
+        self.home = folder / "coordinator"
+        self.port = free_port()
+        self.task = make_task(folder / "task", parties=len(names), records=10)
+        offsets = dict(clocks or {})
+        self.hospitals = {name: Hospital(name, folder, offsets.get(name, 0.0)) for name in names}
+
+    def __enter__(self) -> Alliance:
+        address = f"localhost:{self.port}"
+        self.operator("coordinator", "init", "--address", address, "--bind", f"127.0.0.1:{self.port}", "--metrics", "")
+        self.coordinator = Coordinator(
+            Home(self.home), public_cache=self.folder / "cache.sqlite", environment={}, keepalive_s=5.0
+        )
+        self._thread = threading.Thread(target=self.coordinator.serve, daemon=True)
+        self._thread.start()
+        fingerprint = json.loads(self.operator("coordinator", "show", "--json"))["fingerprint"]
+        private = sorted((self.folder / "task" / "private").glob("*.jsonl"))
+        for each, notes in zip(self.hospitals.values(), private, strict=True):
+            self._enrol(each, fingerprint, notes)
+        for each in self.hospitals.values():
+            each.start()
+        self.until(lambda: sorted(self.coordinator.server.connected) == sorted(self.hospitals))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self.hospitals.values():
+            each.stop()
+        self.coordinator.stop()
+        self._thread.join(30.0)
+
+    def operator(self, *arguments: object, code: int = 0) -> str:
+        return operator(*arguments, "--home", self.home, code=code)
+
+    def start(self, run: str, *options: object) -> None:
+        self.operator("run", "plan", self.task, "--name", run, "--patience", 5, *options)
+        self.operator("run", "start", run)
+
+    def watch(self, run: str, code: int = 0) -> str:
+        """What `undersong run watch` says until the run has ended with ``code``."""
+        return self.operator("run", "watch", run, "--timeout", 60, code=code)
+
+    def shown(self, run: str) -> dict[str, Any]:
+        return dict(json.loads(self.operator("run", "show", run, "--json")))
+
+    @staticmethod
+    def until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
+        end = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < end, "it did not come to pass"
+            time.sleep(0.02)
+
+    def _enrol(self, each: Hospital, fingerprint: str, notes: Path) -> None:
+        package, request, grant = (self.folder / f"{each.name}.{kind}" for kind in ("package", "request", "grant"))
+        self.operator("invite", each.name, "--out", package)
+        each("init", each.name)
+        each("enroll", package, "--fingerprint", fingerprint, "--request-out", request)
+        self.operator("sign", request, "--out", grant)
+        each("enroll", "--grant", grant)
+        each("data", "add", notes, "--label-field", "label", "--user-field", "user")
+        each("budget", "set", "--epsilon", 500, "--delta", "1e-3", "--per-run", 5)
+        each("policy", "set", "--approval", "standing")

@@ -1,0 +1,168 @@
+"""Clocks that are ten minutes off, daemons that come back as another version: the run ends right, or says why not."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+
+import pytest
+
+from client import checks, daemon
+from client.daemon import Daemon
+from client.state import Home as PartyHome
+from common.embedding import Embedder
+from common.version import SOFTWARE
+from protocol import codec
+from protocol.messages import federation_pb2 as wire
+from server.methods import wasp
+from tests.doubles.alliance import Alliance
+from tests.doubles.hospitals import operator
+from tests.doubles.party_home import HashedEmbedder
+
+OFF_S = 600.0
+
+
+@pytest.fixture(scope="module")
+def alliance(tmp_path_factory):
+    """The first party's clock is ahead, the second one's behind."""
+    with pytest.MonkeyPatch.context() as patched:
+        folder = tmp_path_factory.mktemp("clocks")
+        patched.setenv("XDG_STATE_HOME", str(folder / "state"))
+        patched.setattr(Embedder, "load", lambda *_: HashedEmbedder())
+        with Alliance(folder, clocks={"alpha": OFF_S, "beta": -OFF_S}) as made:
+            yield made
+
+
+def clock_finding(each, now_s):
+    marks = each.home.parent / "state" / "undersong" / "ledgers"
+    found = {
+        finding.name: finding
+        for finding in checks.check(PartyHome(each.home), marks=marks, environment={}, now_s=now_s)
+    }
+    assert found["certificate"].grade == "ok"
+    return found["clock"]
+
+
+def test_clocks_ten_minutes_off_are_named_and_the_run_ends_right(alliance, tmp_path):
+    for name, words in (("alpha", "600 s ahead of the coordinator's"), ("beta", "600 s behind the coordinator's")):
+        each = alliance.hospitals[name]
+        assert words in each("status")
+        finding = clock_finding(each, each.clock())
+        assert (finding.grade, words in finding.says, "timedatectl" in finding.remedy) == ("problem", True, True)
+    # asked anew, not remembered from the last connection: a clock that was set is well at once
+    assert clock_finding(alliance.hospitals["alpha"], time.time()).grade == "ok"
+    alliance.start("clocks")
+    alliance.watch("clocks")
+    alliance.operator("export", "clocks", "--out", tmp_path / "published")
+    verdict = json.loads(operator("verify", tmp_path / "published", "--json"))
+    assert verdict["holds"], verdict["faults"]
+    assert all(len(found["survivors"]) == 4 for found in verdict["sums"])
+    for each in alliance.hospitals.values():
+        each("ledger", "--verify")
+
+
+def test_a_clock_that_is_behind_the_certificates_beginning_is_named_as_the_cause(alliance):
+    each = alliance.hospitals["gamma"]
+    found = list(
+        checks.check(
+            PartyHome(each.home),
+            marks=each.home.parent / "state" / "undersong" / "ledgers",
+            environment={},
+            now_s=time.time() - 2 * 3600,
+            offline=True,
+        )
+    )
+    (certificate,) = [finding for finding in found if finding.name == "certificate"]
+    assert (certificate.grade, "clock" in certificate.remedy) == ("problem", True)
+
+
+def test_a_daemon_that_comes_back_as_a_newer_version_goes_on(alliance, monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
+    each, original = alliance.hospitals["gamma"], wasp.run
+
+    def updated(options, run):
+        each.stop()
+        monkeypatch.setattr(daemon, "SOFTWARE", "undersong 9.9.9")
+        each.start()
+        alliance.until(lambda: each.status.get("state") == "connected")
+        return original(options, run)
+
+    monkeypatch.setattr(wasp, "run", updated)
+    alliance.start("updated")
+    alliance.watch("updated")
+    assert {query for run, query, _ in each.charges if run == "updated"} >= {"votes/1", "votes/2"}
+    parties = {party["name"]: party["software"] for party in json.loads(alliance.operator("parties", "--json"))}
+    assert (parties["gamma"], parties["alpha"]) == ("undersong 9.9.9", SOFTWARE)
+    assert "undersong 9.9.9" in alliance.operator("parties")
+    assert f"gamma runs undersong 9.9.9, this coordinator {SOFTWARE}" in caplog.text
+    assert f"the coordinator runs {SOFTWARE}, this party undersong 9.9.9" in caplog.text
+
+
+def test_a_daemon_of_a_newer_transport_is_refused_and_both_sides_read_why(alliance, monkeypatch):
+    each, hello = alliance.hospitals["delta"], Daemon._hello
+
+    def newer(self, paused):
+        made = hello(self, paused)
+        if made.party == "delta":
+            made.version, made.software = 2, "undersong 10.0"
+        return made
+
+    each.stop()
+    monkeypatch.setattr(Daemon, "_hello", newer)
+    each.start()
+    words = "'undersong 10.0' speaks version 2 of the transport, the coordinator (undersong"
+    alliance.until(lambda: words in each.status.get("problem", ""))
+    assert words in each("status", code=6)
+    assert "run the same version of Undersong at the coordinator and at every party" in each.status["problem"]
+    parties = {party["name"]: party["software"] for party in json.loads(alliance.operator("parties", "--json"))}
+    assert parties["delta"] == "undersong 10.0: REFUSED, transport version 2"
+    alliance.start("without delta")
+    alliance.until(
+        lambda: "delta (away" in alliance.shown("without delta")["status"].get("waiting", {}).get("words", "")
+    )
+    # put back, it is there again, and the run goes on by itself
+    each.stop()
+    monkeypatch.undo()
+    each.start()
+    alliance.watch("without delta")
+
+
+def test_a_daemon_of_a_newer_protocol_is_left_out_with_the_reason(alliance, monkeypatch):
+    transport = alliance.coordinator.transport
+    exchange, original = transport.exchange, wasp.run
+
+    def newer(requests, **options):
+        replies = dict(exchange(requests, **options))
+        if "beta" in replies:  # as a newer program of beta would have written it
+            reply = codec.decode_reply(replies["beta"], "beta")
+            reply.version = 2
+            replies["beta"] = reply.SerializeToString()
+        return replies
+
+    def updated(options, run):
+        monkeypatch.setattr(transport, "exchange", newer)
+        return original(options, run)
+
+    monkeypatch.setattr(wasp, "run", updated)
+    alliance.start("newer protocol")
+    said = alliance.watch("newer protocol")
+    assert "left out: beta" in said
+    assert "speaks version 2 of the protocol, this program speaks 1" in said
+
+
+def test_a_request_of_a_newer_coordinator_is_refused_and_the_hospital_reads_why(alliance):
+    asked = wire.Request(version=2, introduce=wire.Introduce()).SerializeToString()
+    reply = alliance.coordinator.transport.exchange({"alpha": asked}, timeout_s=10.0)["alpha"]
+    words = "coordinator: speaks version 2 of the protocol, this program speaks 1"
+    assert words in codec.decode_reply(reply, "alpha").refusal.problem
+    alliance.until(lambda: words in alliance.hospitals["alpha"]("status"))
+
+
+def test_the_program_says_the_version_that_was_installed():
+    import tomllib
+
+    from tests.doubles.processes import ROOT
+
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"undersong {declared}" == SOFTWARE

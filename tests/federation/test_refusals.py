@@ -1,0 +1,266 @@
+"""What a hospital's guard refuses over the real connection: its people and the operator read the same reason."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import shutil
+
+import pytest
+
+from common.embedding import Embedder
+from common.errors import PrivacyRefusal
+from protocol import codec
+from protocol.manifest import Manifest
+from protocol.plan import SumRequest, plan_sums
+from protocol.statistics import LabelHistogram
+from server.federation import Federation
+from server.journal import Journal
+from server.methods import wasp
+from server.progress import Silent
+from server.run_folder import RunFolder
+from tests.doubles.alliance import Alliance
+from tests.doubles.party_home import HashedEmbedder
+
+
+@pytest.fixture(scope="module")
+def alliance(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patched:
+        folder = tmp_path_factory.mktemp("alliance")
+        patched.setenv("XDG_STATE_HOME", str(folder / "state"))
+        patched.setattr(Embedder, "load", lambda *_: HashedEmbedder())
+        with Alliance(folder) as made:
+            yield made
+
+
+@pytest.fixture(autouse=True)
+def warnings(caplog):
+    caplog.set_level(logging.INFO)
+
+
+@pytest.fixture
+def finished(alliance):
+    """A run that everybody signed and that has ended well."""
+    if not (alliance.home / "runs" / "finished").exists():
+        alliance.start("finished")
+        alliance.watch("finished")
+    return RunFolder(alliance.home / "runs" / "finished")
+
+
+def manifest_of(folder):
+    journal = Journal(folder.journal_path)
+    try:
+        signatures = journal.get_json("manifest/signatures")
+        return Manifest.from_bytes(journal.get("manifest")), signatures
+    finally:
+        journal.close()
+
+
+def both_see(alliance, run, hospital, words, caplog, *, objection=True):
+    """The run failed by a refusal; the operator reads it everywhere, and the hospital too."""
+    said = alliance.watch(run, code=PrivacyRefusal.exit_code)
+    assert f"{hospital} refuses: " in said
+    assert words in said
+    shown = alliance.shown(run)
+    assert words in shown["status"]["error"]["problem"]
+    assert any(words in line for line in shown["log"])
+    assert words in alliance.operator("run", "show", run)
+    assert words in alliance.operator("run", "list", "--json")
+    assert any(words in record.message for record in caplog.records if record.name.startswith("server."))
+    assert any(
+        words in record.message and record.message.startswith(f"{hospital} refused")
+        for record in caplog.records
+        if record.name == "client.party"
+    )
+    each = alliance.hospitals[hospital]
+    alliance.until(lambda: reads(each, words))
+    assert words in each("status")
+    if objection:
+        (request,) = [found for found in json.loads(each("requests", "--json"))["requests"] if found["run"] == run]
+        assert words in request["objection"]
+        assert "REFUSED" in each("requests")
+    assert run not in {charged for charged, _, _ in each.charges}
+
+
+def reads(each, words):
+    """Whether the hospital's people find these words in its status."""
+    return any(words in refused["problem"] for refused in json.loads(each("status", "--json"))["refused"])
+
+
+def tampered(alliance, run, tamper):
+    """Plans a run, and puts another manifest than the honest one into the coordinator's journal."""
+    alliance.operator("run", "plan", alliance.task, "--name", run)
+    folder = RunFolder(alliance.home / "runs" / run)
+    honest = dataclasses.replace(
+        manifest_of(RunFolder(alliance.home / "runs" / "finished"))[0],
+        run=run,
+        plan=folder.planned().load().plan,
+    )
+    journal = Journal(folder.journal_path)
+    journal.put("manifest", tamper(honest).to_bytes())
+    journal.close()
+    alliance.operator("run", "start", run)
+
+
+def with_first_sum(manifest, **changes):
+    first, *rest = manifest.plan.sums
+    plan = dataclasses.replace(manifest.plan, sums=(dataclasses.replace(first, **changes), *rest))
+    return dataclasses.replace(manifest, plan=plan)
+
+
+@pytest.mark.parametrize(
+    ("name", "tamper", "words"),
+    [
+        (
+            "lowered noise",
+            lambda manifest: with_first_sum(manifest, sigma_integer=manifest.plan.sums[0].sigma_integer * 0.9),
+            "the plan spends epsilon",
+        ),
+        (
+            "raised sensitivity",
+            lambda manifest: with_first_sum(manifest, l2=manifest.plan.sums[0].l2 * 2),
+            "L2 sensitivity",
+        ),
+        (
+            "more dropouts",
+            lambda manifest: dataclasses.replace(
+                manifest,
+                plan=dataclasses.replace(
+                    manifest.plan, quorum=dataclasses.replace(manifest.plan.quorum, tolerated_dropouts=2)
+                ),
+            ),
+            "threshold 3 is more than the 2 parties left",
+        ),
+    ],
+)
+def test_a_plan_that_was_tampered_with_is_refused(alliance, finished, name, tamper, words, caplog):
+    tampered(alliance, name, tamper)
+    both_see(alliance, name, "alpha", words, caplog)
+
+
+def test_too_few_parties_are_refused(alliance, finished, caplog):
+    alliance.hospitals["beta"]("policy", "set", "--minimum-parties", 9)
+    try:
+        alliance.start("few")
+        both_see(alliance, "few", "beta", "the run has 4 parties, the policy wants 9", caplog)
+    finally:
+        alliance.hospitals["beta"]("policy", "set", "--minimum-parties", 3)
+    # widened again, the same run goes on where it failed
+    alliance.operator("run", "resume", "few")
+    alliance.watch("few")
+
+
+def test_an_exceeded_budget_is_refused_as_soon_as_it_was_lowered(alliance, finished, caplog):
+    each = alliance.hospitals["gamma"]
+    spent = json.loads(each("budget", "show", "--json"))["spent_epsilon"]
+    assert spent > 0
+    each("budget", "set", "--epsilon", spent + 0.2, "--delta", "1e-3", "--per-run", 2.5)
+    try:
+        alliance.start("dear", "--set", "privacy.epsilon=2")
+        both_see(alliance, "dear", "gamma", f"its budget is {spent + 0.2:g}", caplog)
+    finally:
+        each("budget", "set", "--epsilon", 500, "--delta", "1e-3", "--per-run", 5)
+
+
+def test_the_same_run_over_another_roster_is_refused(alliance, finished, caplog):
+    alliance.start("twice")
+    alliance.watch("twice")
+    before = {name: each.charges for name, each in alliance.hospitals.items()}
+    # a coordinator that lost its folder, or lies: the same name, without one of the parties
+    shutil.rmtree(alliance.home / "runs" / "twice")
+    alliance.start("twice", "--parties", "alpha,beta,gamma")
+    said = alliance.watch("twice", code=3)
+    assert "alpha refuses: run 'twice' was charged under another manifest" in said
+    assert {name: each.charges for name, each in alliance.hospitals.items()} == before
+    (request,) = [
+        found
+        for found in json.loads(alliance.hospitals["alpha"]("requests", "--json"))["requests"]
+        if found["run"] == "twice"
+    ]
+    assert (request["decision"], "another manifest under this name" in request["objection"]) == ("approved", True)
+
+
+def test_a_sum_outside_the_approved_plan_is_refused_by_everybody(alliance, finished, tmp_path, caplog):
+    manifest, signatures = manifest_of(finished)
+    more = plan_sums([SumRequest("extra", LabelHistogram(2))], manifest.plan.privacy, manifest.plan.quorum)
+    forged = dataclasses.replace(manifest, plan=dataclasses.replace(manifest.plan, sums=more.sums))
+    forged.__dict__["hash"] = manifest.hash  # it claims to be the one that was signed
+    journal = Journal(tmp_path / "journal.sqlite")
+    journal.put_json("manifest/signatures", signatures)
+    federation = Federation(
+        alliance.coordinator.transport, forged, journal, Silent(), block=lambda _: b"", timeout_s=5.0
+    )
+    federation._agreed.update(alliance.hospitals)
+    with pytest.raises(PrivacyRefusal) as refused:
+        federation.private_sum("extra", [])
+    for name, each in alliance.hospitals.items():
+        words = f"{name} refuses: the private sum 'extra' is not in the approved plan"
+        assert words in refused.value.problem
+        alliance.until(lambda each=each: reads(each, "the private sum 'extra' is not in the approved plan"))
+    journal.close()
+
+
+def before_the_first_sum(monkeypatch, act):
+    """Calls ``act`` once everybody has agreed and before the method asks anything."""
+    original = wasp.run
+
+    def run(options, run_):
+        act()
+        return original(options, run_)
+
+    monkeypatch.setattr(wasp, "run", run)
+
+
+def test_a_withdrawn_consent_leaves_the_party_out_and_the_operator_reads_why(alliance, monkeypatch):
+    each = alliance.hospitals["beta"]
+    before_the_first_sum(monkeypatch, lambda: each("revoke", "withdrawn", "--reason", "the ethics board"))
+    alliance.start("withdrawn")
+    said = alliance.watch("withdrawn")
+    assert "left out: beta refuses: run 'withdrawn' was revoked by this party: the ethics board" in said
+    assert "withdrawn" not in {run for run, _, _ in each.charges}
+    assert "revoked" in each("requests")
+
+
+def test_where_too_many_withdraw_the_run_ends_with_their_reasons(alliance, monkeypatch):
+    def act():
+        for name in ("beta", "gamma"):
+            alliance.hospitals[name]("revoke", "deserted", "--reason", f"{name} has reasons")
+
+    before_the_first_sum(monkeypatch, act)
+    alliance.start("deserted")
+    said = alliance.watch("deserted", code=3)
+    assert "beta has reasons" in said
+    assert "gamma has reasons" in said
+
+
+def test_a_replayed_request_gives_the_same_bytes_or_a_refusal_and_costs_nothing(alliance, monkeypatch):
+    transport = alliance.coordinator.transport
+    exchange, kept = transport.exchange, []
+
+    def recording(requests, **options):
+        replies = exchange(requests, **options)
+        kept.append((dict(requests), dict(replies)))
+        return replies
+
+    monkeypatch.setattr(transport, "exchange", recording)
+    alliance.start("replayed")
+    alliance.watch("replayed")
+    monkeypatch.undo()
+    before = {name: each.charges for name, each in alliance.hospitals.items()}
+    same = refused = 0
+    for requests, replies in kept:
+        for name, reply in exchange(requests, timeout_s=20.0).items():
+            if reply == replies[name]:
+                same += 1
+                continue
+            body = codec.decode_reply(reply, name).WhichOneof("body")
+            asked = codec.decode_request(requests[name]).WhichOneof("body")
+            assert body == "refusal" or asked == "close_run", (asked, body)
+            refused += 1
+    assert same > refused
+    assert {name: each.charges for name, each in alliance.hospitals.items()} == before
+    # another party's request is none of mine: its payload names another recipient or another transcript
+    step = next(requests for requests, _ in kept if requests["alpha"] != requests["beta"])
+    crossed = exchange({"alpha": step["beta"]}, timeout_s=20.0)["alpha"]
+    assert codec.decode_reply(crossed, "alpha").WhichOneof("body") == "refusal"
