@@ -15,6 +15,7 @@ from protocol.messages import federation_pb2 as wire
 
 INTRODUCE = wire.Request(version=codec.VERSION, introduce=wire.Introduce()).SerializeToString()
 PULL_S = 0.3
+PULL_SOON_S = 0.05  # where few messages are under way, so that none waits for room
 LATE_S = 5.0  # how much longer than its reply is waited for a message stays valid
 
 
@@ -30,6 +31,7 @@ class FlowerTransport:
             None trusts every node (one owner's simulation).
         say: told of nodes that are left aside.
         watch: called while replies are missing; what it raises ends the waiting.
+        outstanding: messages under way at a time; None sends all of an exchange at once.
     """
 
     def __init__(
@@ -39,11 +41,13 @@ class FlowerTransport:
         identities: Mapping[str, bytes] | None,
         say: Callable[[str], None] = lambda _words: None,
         watch: Callable[[], None] = lambda: None,
+        outstanding: int | None = None,
     ) -> None:
         self._grid = grid
         self._identities = identities
         self._say = say
         self._watch = watch
+        self._outstanding = outstanding
         self._nodes: dict[str, int] = {}
         self._answered: set[int] = set()  # nodes that have introduced themselves, as whomever
         self._introductions: dict[str, bytes] = {}
@@ -87,32 +91,43 @@ class FlowerTransport:
 
     def _deliver(self, requests: Mapping[int, Sequence[bytes]], timeout_s: float) -> dict[int, list[bytes]]:
         """The replies by node. Flower's own loop asks every three seconds and cannot be interrupted; this one can."""
+        unsent = list(requests)[::-1]
+        waiting: dict[str, int] = {}
+        found: dict[int, list[bytes]] = {}
+        ends = time.monotonic() + timeout_s
+        while unsent or waiting:
+            room = len(unsent) if self._outstanding is None else self._outstanding - len(waiting)
+            batch = [unsent.pop() for _ in range(min(room, len(unsent)))]
+            waiting |= self._push({node: requests[node] for node in batch}, max(ends - time.monotonic(), 1.0))
+            came = list(self._grid.pull_messages(list(waiting))) if waiting else []
+            for message in came:
+                node = waiting.pop(message.metadata.reply_to_message_id, None)
+                if node is not None and (replies := self._replies(node, message)) is not None:
+                    found[node] = replies
+            if time.monotonic() > ends:
+                break
+            self._watch()
+            if waiting and not (unsent and came):
+                time.sleep(PULL_S if self._outstanding is None else PULL_SOON_S)
+        return found
+
+    def _push(self, requests: Mapping[int, Sequence[bytes]], ttl_s: float) -> dict[str, int]:
+        """Sends messages; their ids with their nodes."""
+        if not requests:
+            return {}
         messages = [
             Message(
                 RecordDict({RECORD: ConfigRecord({REQUESTS: list(batch)})}),
                 dst_node_id=node,
                 message_type=MESSAGE_TYPE,
-                ttl=timeout_s + LATE_S,
+                ttl=ttl_s + LATE_S,
             )
             for node, batch in requests.items()
         ]
         self.messages += len(messages)
         pushed = {identity for identity in self._grid.push_messages(messages) if identity}
-        waiting = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
-        waiting = {identity: node for identity, node in waiting.items() if identity in pushed}
-        del messages
-        ends = time.monotonic() + timeout_s
-        found: dict[int, list[bytes]] = {}
-        while waiting:
-            for message in self._grid.pull_messages(list(waiting)):
-                node = waiting.pop(message.metadata.reply_to_message_id, None)
-                if node is not None and (replies := self._replies(node, message)) is not None:
-                    found[node] = replies
-            if not waiting or time.monotonic() > ends:
-                break
-            self._watch()
-            time.sleep(PULL_S)
-        return found
+        sent = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
+        return {identity: node for identity, node in sent.items() if identity in pushed}
 
     def _replies(self, node: int, message: Message) -> list[bytes] | None:
         if message.has_error():

@@ -6,12 +6,13 @@ import math
 import os
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast, get_args
 
 import typer
 from rich.console import Console
 
 from common import entry
+from common.errors import ConfigurationError
 from server import cli as server_cli
 from server import task as tasks
 from server.cli import AsJson, Assignments, TaskFile, app
@@ -30,6 +31,9 @@ def simulate(
     seed: Annotated[int, typer.Option(help="Fixes everything but noise, keys and masks.", min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="Output folder (else the task's output.dir).")] = None,
     assignments: Assignments = None,
+    engine: Annotated[
+        str, typer.Option(help='"inprocess", or "flower": Flower\'s simulation engine, for hundreds of parties.')
+    ] = "inprocess",
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over: removes what the folder's last run wrote.")
     ] = False,
@@ -43,8 +47,11 @@ def simulate(
     from server.display import Display
     from server.progress import Silent
     from simulation.deliver import deliver
+    from simulation.simulate import Engine
 
     entry.log_to_stderr(debug=debug)
+    if engine not in get_args(Engine):
+        raise ConfigurationError(f"--engine {engine!r} is unknown", f"choose {' or '.join(get_args(Engine))}")
     given = {
         "federation.parties": parties,
         "federation.alpha": alpha,
@@ -64,6 +71,7 @@ def simulate(
             public_cache=server_cli.public_cache_path(),
             environment=os.environ,
             progress=progress,
+            engine=cast(Engine, engine),
         )
     if as_json:
         server_cli.print_json(delivered.to_json())

@@ -25,7 +25,7 @@ from server.publish import publish, report_data
 from server.report.data import Accuracy, ReportData
 from server.report.screen import final_screen
 from server.task import Task
-from simulation.simulate import Simulated, ledger_path, private_tables, simulate
+from simulation.simulate import Engine, Simulated, ledger_path, private_tables, simulate
 from simulation.workspace import Workspace
 
 FREE_KINDS = ("ngram", "replay")  # a comparison may ask these again at no cost
@@ -67,6 +67,7 @@ def deliver(
     public_cache: Path,
     environment: Mapping[str, str],
     progress: Progress,
+    engine: Engine = "inprocess",
 ) -> Delivered:
     """Runs or continues ``task`` in ``folder`` and writes its outputs.
 
@@ -76,6 +77,7 @@ def deliver(
     run_plan = planning.plan_run(task)
     private_tables(task, seed)
     test = _test_table(task)
+    # The engine is not among them: a run that one began, the other may end.
     arguments = {"seed": seed, "insecure_noise_seed": insecure_noise_seed}
     workspace = Workspace(folder, task, arguments, fresh=fresh)
     try:
@@ -89,6 +91,7 @@ def deliver(
             public_cache=PublicFileCache(public_cache),
             environment=environment,
             progress=progress,
+            engine=engine,
         )
         accuracy = (
             () if test is None else _accuracies(run_plan, workspace, simulated, test, environment, seed, progress)

@@ -7,7 +7,9 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,21 +20,27 @@ from client.party import DataSet, Party
 from client.records import Embed
 from client.store import Store
 from common.canonical import tagged_hash
-from common.embedding import CachedEmbedder, Embedder, EmbeddingCache, MemoryCache
+from common.embedding import CachedEmbedder, Embedder, EmbeddingCache, EncryptedFileCache, MemoryCache
 from common.errors import ConfigurationError
 from common.privacy.ledger import Ledger
 from common.table import Table, read_table
-from protocol.public import MemoryBlocks
+from protocol.public import BlockStore, MemoryBlocks
+from protocol.secagg.parameters import Entropy
 from server import generators
 from server.conduct import Outcome, conduct
+from server.federation import STAGE_TIMEOUT_S
 from server.planning import RunPlan
 from server.progress import Progress
 from server.prompting import Prompts
 from server.task import Task
+from server.transport import Transport
 from simulation import entropy
 from simulation.inprocess import InProcess
 from simulation.partition import dirichlet
-from simulation.workspace import Workspace
+from simulation.workspace import Workspace, read_keys
+
+Engine = Literal["inprocess", "flower"]
+FLOWER_TIMEOUT_S = 3600.0
 
 
 @dataclass(frozen=True, repr=False)
@@ -112,6 +120,7 @@ def simulate(
     reachable: Callable[[str, int], bool] = lambda _name, _message: True,
     embedder: Embedder | None = None,
     private_cache: EmbeddingCache | None = None,
+    engine: Engine = "inprocess",
 ) -> Simulated:
     """Runs the plan with every party in this process; continues what ``workspace`` holds already.
 
@@ -123,14 +132,19 @@ def simulate(
         reachable: which message arrives (simulated dropouts).
         embedder: loaded already (a comparison of many runs), else the task's is loaded.
         private_cache: shared by all parties and by several runs over the same records, in memory or encrypted.
+        engine: what carries the messages: parties in this process, or Flower's simulation engine (on Ray).
     """
     task = run_plan.task
     tables = private_tables(task, seed)
     embedder = embedder or Embedder.load(task.embedder.model)
-    clock, monotonic = _clocks(insecure_noise_seed)
+    clock, monotonic = clocks(insecure_noise_seed)
+    cast = Cast(task, workspace.state, workspace.parties_path, seed, insecure_noise_seed)
+    cast.draw_keys(workspace, tables)
+    if engine == "flower":
+        # its actors are processes: what they compute is kept, encrypted, where each of them and this process finds it
+        private_cache = cast.shared_cache()
     # one a party, as between hospitals, unless the caller keeps one for many runs
     private = {name: private_cache or MemoryCache() for name in tables}
-    parties = _parties(task, workspace, tables, embedder, seed, insecure_noise_seed, clock, progress, private)
     public = CachedEmbedder(embedder, public_cache)
     embed_public = _shown(public, "public texts", progress)
     built = generators.build(
@@ -141,70 +155,120 @@ def simulate(
         environment=environment,
     )
     folder = task.locate(task.prompts.folder) if task.prompts.folder else None
-    outcome = conduct(
-        run_plan,
-        name=_run_name(task, workspace, insecure_noise_seed),
-        transport=InProcess(parties, reachable=reachable),
-        parties=list(parties),
-        generators=built,
-        prompts=Prompts.load(description=task.task.description, labels=task.task.labels, folder=folder),
-        journal=workspace.journal,
-        progress=progress,
-        embed=embed_public,
-        embedder=embedder.fingerprint,
-        seed=seed,
-        clock=monotonic,
-    )
+
+    def over(transport: Transport) -> Outcome:
+        return conduct(
+            run_plan,
+            name=_run_name(task, workspace, insecure_noise_seed),
+            transport=transport,
+            parties=list(tables),
+            generators=built,
+            prompts=Prompts.load(description=task.task.description, labels=task.task.labels, folder=folder),
+            journal=workspace.journal,
+            progress=progress,
+            embed=embed_public,
+            embedder=embedder.fingerprint,
+            seed=seed,
+            clock=monotonic,
+            # a message to a thousand parties takes minutes on few cores; one that is lost is not waited for
+            timeout_s=STAGE_TIMEOUT_S if engine == "inprocess" else FLOWER_TIMEOUT_S,
+        )
+
+    if engine == "flower":
+        from simulation.flower import over_flower
+
+        outcome = over_flower(cast, list(tables), over, progress=progress, reachable=reachable)
+    else:
+        blocks = MemoryBlocks()  # public and named by content, so the parties may share what each would hold
+        parties = {
+            name: cast.party(
+                name,
+                table,
+                blocks=blocks,
+                embed=_shown(CachedEmbedder(embedder, private[name]), name, progress),
+                embedder=embedder.fingerprint,
+                clock=clock,
+            )
+            for name, table in tables.items()
+        }
+        outcome = over(InProcess(parties, reachable=reachable))
     known = _ReadThrough([public_cache, *private.values()])
     embed_any = _shown(CachedEmbedder(embedder, known), "for the comparison", progress)
     return Simulated(outcome, tables, embed_public, embed_any)
 
 
 def ledger_path(workspace: Workspace, party: str) -> Path:
-    return workspace.state / "ledgers" / f"{party}.jsonl"
+    return _ledger_path(workspace.state, party)
 
 
-def _parties(
-    task: Task,
-    workspace: Workspace,
-    tables: Mapping[str, Table],
-    embedder: Embedder,
-    seed: int,
-    insecure_noise_seed: int | None,
-    clock: Callable[[], float],
-    progress: Progress,
-    private: Mapping[str, EmbeddingCache],
-) -> dict[str, Party]:
-    sources = {
-        name: entropy.from_system if insecure_noise_seed is None else entropy.insecure(insecure_noise_seed, name)
-        for name in tables
-    }
-    secrets = workspace.secrets(
-        lambda: (
-            {"store": os.urandom(32).hex()}
-            | {f"identity/{name}": source("identity")(32).hex() for name, source in sources.items()}
+def _ledger_path(state: Path, party: str) -> Path:
+    return state / "ledgers" / f"{party}.jsonl"
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Whoever plays the parties of a simulation: this process, or the actors of Flower's engine.
+
+    Attributes:
+        task: of the simulation.
+        state: the workspace's own folder; ``store`` is the parties' encrypted journal in it.
+        seed: chooses which records a cap keeps.
+        insecure_noise_seed: tests only.
+    """
+
+    task: Task
+    state: Path
+    store: Path
+    seed: int
+    insecure_noise_seed: int | None
+
+    def draw_keys(self, workspace: Workspace, names: Iterable[str]) -> None:
+        """Once a simulation."""
+        workspace.secrets(
+            lambda: (
+                {"store": os.urandom(32).hex()}
+                | {f"identity/{name}": self._entropy(name)("identity")(32).hex() for name in names}
+            )
         )
-    )
-    blocks = MemoryBlocks()  # public and named by content, so the parties may share what each would hold
-    policy = Policy(largest_epsilon=math.inf, largest_delta=1.0)
-    parties = {}
-    for name, table in tables.items():
+
+    @cached_property
+    def keys(self) -> dict[str, bytes]:
+        return {name: bytes.fromhex(key) for name, key in read_keys(self.state).items()}
+
+    def shared_cache(self) -> EmbeddingCache:
+        """Embeddings of private records, encrypted, for several processes."""
+        return EncryptedFileCache(self.state / "embeddings.sqlite", self.keys["store"])
+
+    def party(
+        self,
+        name: str,
+        table: Table,
+        *,
+        blocks: BlockStore,
+        embed: Embed,
+        embedder: str | Callable[[], str],
+        clock: Callable[[], float],
+    ) -> Party:
+        """One party, as it stands in the workspace."""
         # which records a cap keeps is part of what --seed fixes
-        data = DataSet(table, tagged_hash("simulated data set", str(seed).encode(), name.encode()))
-        parties[name] = Party(
+        data = DataSet(table, tagged_hash("simulated data set", str(self.seed).encode(), name.encode()))
+        return Party(
             name,
-            identity=Ed25519PrivateKey.from_private_bytes(bytes.fromhex(secrets[f"identity/{name}"])),
+            identity=Ed25519PrivateKey.from_private_bytes(self.keys[f"identity/{name}"]),
             data=data,
-            policy=policy,
-            ledger=Ledger.open(ledger_path(workspace, name), data.fingerprint, at=clock()),
-            store=Store(workspace.parties_path, name, bytes.fromhex(secrets["store"])),
+            policy=Policy(largest_epsilon=math.inf, largest_delta=1.0),
+            ledger=Ledger.open(_ledger_path(self.state, name), data.fingerprint, at=clock()),
+            store=Store(self.store, name, self.keys["store"]),
             blocks=blocks,
-            embed=_shown(CachedEmbedder(embedder, private[name]), name, progress),
-            embedder=embedder.fingerprint,
-            entropy=sources[name],
+            embed=embed,
+            embedder=embedder,
+            entropy=self._entropy(name),
             clock=clock,
         )
-    return parties
+
+    def _entropy(self, name: str) -> Callable[[str], Entropy]:
+        seed = self.insecure_noise_seed
+        return entropy.from_system if seed is None else entropy.insecure(seed, name)
 
 
 def _shown(embedder: CachedEmbedder, name: str, progress: Progress) -> Embed:
@@ -224,7 +288,8 @@ def _run_name(task: Task, workspace: Workspace, insecure_noise_seed: int | None)
     return name
 
 
-def _clocks(insecure_noise_seed: int | None) -> tuple[Callable[[], float], Callable[[], float]]:
+def clocks(insecure_noise_seed: int | None) -> tuple[Callable[[], float], Callable[[], float]]:
+    """(seconds since the epoch, monotonic seconds)."""
     # Under an insecure seed the outputs are compared byte by byte: no time may stand in them.
     if insecure_noise_seed is not None:
         return (lambda: 0.0), (lambda: 0.0)

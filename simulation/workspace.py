@@ -16,6 +16,7 @@ from server.outputs import OUTPUT_NAMES
 from server.task import Task
 
 STATE = ".undersong"
+KEYS = "keys.json"
 
 
 class Workspace:
@@ -76,10 +77,9 @@ class Workspace:
 
     def secrets(self, draw: Any) -> dict[str, str]:
         """Keys of the simulated parties, drawn once and kept readable by this user only."""
-        path = self.state / "keys.json"
+        path = self.state / KEYS
         if path.exists():
-            kept: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
-            return kept
+            return read_keys(self.state)
         drawn: dict[str, str] = draw()
         temporary = path.with_suffix(".new")
         descriptor = os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
@@ -89,3 +89,9 @@ class Workspace:
             os.fsync(file.fileno())
         os.replace(temporary, path)
         return drawn
+
+
+def read_keys(state: Path) -> dict[str, str]:
+    """The simulated parties' keys (hex) by their names, as :meth:`Workspace.secrets` drew them."""
+    kept: dict[str, str] = json.loads((state / KEYS).read_text(encoding="utf-8"))
+    return kept
