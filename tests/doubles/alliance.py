@@ -15,6 +15,7 @@ from client.state import Home as PartyHome
 from client.state import read_json
 from common.errors import UndersongError
 from server.coordinator import Coordinator, Home
+from server.methods import wasp
 from tests.doubles.hospitals import operator
 from tests.doubles.party_home import HashedEmbedder, command
 from tests.doubles.processes import free_port
@@ -22,6 +23,17 @@ from tests.doubles.tasks import make_task
 
 NAMES = ("alpha", "beta", "delta", "gamma")
 FAST = Backoff(first_s=0.05, largest_s=0.2, refused_s=0.4)
+
+
+def before_the_first_sum(monkeypatch: Any, act: Callable[[], object]) -> None:
+    """Calls ``act`` in each run once everybody has agreed and before the method asks anything."""
+    original = wasp.run
+
+    def run(options: Any, run_: Any) -> Any:
+        act()
+        return original(options, run_)
+
+    monkeypatch.setattr(wasp, "run", run)
 
 
 class Hospital:

@@ -7,7 +7,10 @@ import os
 
 import pytest
 
+from common.embedding import Embedder
+from tests.doubles.alliance import Alliance
 from tests.doubles.hospitals import Federation, clinic_task, some_notes
+from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.processes import CoordinatorProcess, free_port
 from tests.doubles.stream import Credentials, make_home
 
@@ -40,6 +43,17 @@ def clinic(tmp_path_factory):
         for key in ("XDG_STATE_HOME", "UNDERSONG_CACHE", "HF_HUB_OFFLINE"):
             os.environ.pop(key, None)
         os.environ.update({key: value for key, value in before.items() if key not in os.environ})
+
+
+@pytest.fixture(scope="module")
+def alliance(tmp_path_factory):
+    """Four hospitals and their coordinator in this process, with embeddings that need no weights."""
+    with pytest.MonkeyPatch.context() as patched:
+        folder = tmp_path_factory.mktemp("alliance")
+        patched.setenv("XDG_STATE_HOME", str(folder / "state"))
+        patched.setattr(Embedder, "load", lambda *_: HashedEmbedder())
+        with Alliance(folder) as made:
+            yield made
 
 
 @pytest.fixture(scope="session")

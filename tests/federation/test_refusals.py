@@ -9,7 +9,6 @@ import shutil
 
 import pytest
 
-from common.embedding import Embedder
 from common.errors import PrivacyRefusal
 from protocol import codec
 from protocol.manifest import Manifest
@@ -17,21 +16,9 @@ from protocol.plan import SumRequest, plan_sums
 from protocol.statistics import LabelHistogram
 from server.federation import Federation
 from server.journal import Journal
-from server.methods import wasp
 from server.progress import Silent
 from server.run_folder import RunFolder
-from tests.doubles.alliance import Alliance
-from tests.doubles.party_home import HashedEmbedder
-
-
-@pytest.fixture(scope="module")
-def alliance(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patched:
-        folder = tmp_path_factory.mktemp("alliance")
-        patched.setenv("XDG_STATE_HOME", str(folder / "state"))
-        patched.setattr(Embedder, "load", lambda *_: HashedEmbedder())
-        with Alliance(folder) as made:
-            yield made
+from tests.doubles.alliance import before_the_first_sum
 
 
 @pytest.fixture(autouse=True)
@@ -199,17 +186,6 @@ def test_a_sum_outside_the_approved_plan_is_refused_by_everybody(alliance, finis
         assert words in refused.value.problem
         alliance.until(lambda each=each: reads(each, "the private sum 'extra' is not in the approved plan"))
     journal.close()
-
-
-def before_the_first_sum(monkeypatch, act):
-    """Calls ``act`` once everybody has agreed and before the method asks anything."""
-    original = wasp.run
-
-    def run(options, run_):
-        act()
-        return original(options, run_)
-
-    monkeypatch.setattr(wasp, "run", run)
 
 
 def test_a_withdrawn_consent_leaves_the_party_out_and_the_operator_reads_why(alliance, monkeypatch):
