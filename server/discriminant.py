@@ -6,6 +6,7 @@ noise alone explains is pulled to 0, and a class with few records leans on the d
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,6 +25,7 @@ RESIDUAL = 0.3  # share of the votes' variance (without noise) that no linear sc
 OWN_SHARE = 1.0  # prior variance of a class's deviation beside that of the common direction, for votes
 FITTING = 0.95  # share of the candidates whose projection is at most 1 long
 CURVATURES = (0.2, 5.0)  # variances of the records relative to the candidates' that are believed
+MOST_WEIGHT = 1.5  # absolute logarithm of a sample's weight
 DAMPING = 0.25  # of the quadratic part: whole, it lost on both data sets of docs/discriminator.md
 
 
@@ -66,7 +68,7 @@ def distilled(
     """The student: Bayesian linear regression of noisy vote counts on the queries.
 
     Counts are centred by class, since how many teachers voted is private. Weighing them by their known noise says more
-    than their majorities would, and needs no threshold.
+    than their majorities would, and needs no threshold. Scores are in deviations of the votes between queries.
 
     Args:
         queries, query_classes: float32 [r, d] and int64 [r]; ``counts`` of each with noise ``sigma``, float64 [r].
@@ -82,7 +84,7 @@ def distilled(
     prior = signal / max(float((x * x).sum(axis=1).mean()) * (1.0 + OWN_SHARE), 1e-12)
     kernel = prior * product * (1.0 + OWN_SHARE * same)
     kernel[np.diag_indices_from(kernel)] += sigma**2 + RESIDUAL * signal
-    alpha = prior * np.linalg.solve(kernel, y)
+    alpha = prior / math.sqrt(signal) * np.linalg.solve(kernel, y)
     own = np.stack([(alpha * (query_classes == label)) @ x for label in range(classes)])
     return Discriminator(whitening, alpha @ x + OWN_SHARE * own)
 
@@ -157,6 +159,23 @@ def curved(
     values, vectors = np.linalg.eigh(np.eye(size) + relative * signal / (signal + variance))
     inner = (vectors * (1.0 - 1.0 / np.clip(values, *CURVATURES))) @ vectors.T
     return replace(found, projection=projection, curvature=0.5 * DAMPING * axes @ inner @ axes.T)
+
+
+def weights(scores: Float, label_of: Int) -> Float:
+    """How much each kept sample counts in training: exp of its score above its class's median, float64 [n].
+
+    Within ``MOST_WEIGHT`` either way, and in deviations of the scores where those are above 1: importance weights of
+    the full likelihood ratio would leave a handful of samples. The mean is 1 in every class.
+    """
+    found = np.zeros(len(scores))
+    for label in np.unique(label_of):
+        of = label_of == label
+        found[of] = scores[of] - np.median(scores[of])
+    scale = max(1.0, float(found.std())) if len(found) else 1.0
+    found = np.exp(np.clip(found / scale, -MOST_WEIGHT, MOST_WEIGHT))
+    for label in np.unique(label_of):
+        found[label_of == label] /= found[label_of == label].mean()
+    return found
 
 
 def _log_likelihood(observed: Float, noise: Float, common: Float, own: Float) -> float:

@@ -29,7 +29,7 @@ OWN_PART = np.float32(1.0)  # of a class's deviation beside the common direction
 RIDGE = 1.0  # added to the candidates' covariance, in units of its mean eigenvalue
 LONGEST = 2.0  # norm of a whitened embedding; a typical candidate's is 1
 REGULARISATION = 0.03  # weight of half the squared parameters beside a mean logistic loss
-STEPS = 60
+STEPS = 40
 
 
 class Whitening:
@@ -110,7 +110,7 @@ def votes(
         directions, bias = _trained(own_rows, against)
         batch = np.zeros((BATCH, len(q)), dtype=np.bool_)
         for label, where in asked:
-            scores = q[where] @ directions[label] + bias
+            scores = q[where] @ directions[label].T + bias
             level = np.median(scores, axis=0) if half else np.float32(0.0)
             batch[:, where] = (scores > level).T
         batch[[len(rows) == 0 for rows in members]] = False
@@ -119,7 +119,7 @@ def votes(
 
 
 def _trained(members: list[tuple[Float32, Int64]], against: list[Float32]) -> tuple[Float32, Float32]:
-    """Directions, float32 [classes, d, BATCH], and biases, float32 [BATCH], of one batch of teachers.
+    """Directions, float32 [classes, BATCH, d], and biases, float32 [BATCH], of one batch of teachers.
 
     Accelerated gradient descent (Nesterov 1983), a fixed number of steps from zero, on half the mean loss of the
     shard's records plus half that of the candidates, plus ``REGULARISATION`` / 2 times the squared parameters.
@@ -138,7 +138,7 @@ def _trained(members: list[tuple[Float32, Int64]], against: list[Float32]) -> tu
     ratio = float(np.sqrt(REGULARISATION * step))
     momentum = np.float32((1.0 - ratio) / (1.0 + ratio))
     decay = np.float32(1.0 - step * REGULARISATION)
-    common, own = np.zeros((width, BATCH), np.float32), np.zeros((count, width, BATCH), np.float32)
+    common, own = np.zeros((BATCH, width), np.float32), np.zeros((count, BATCH, width), np.float32)
     bias = np.zeros(BATCH, np.float32)
     a_common, a_own, a_bias = common, own, bias
     for _ in range(STEPS):
@@ -147,12 +147,12 @@ def _trained(members: list[tuple[Float32, Int64]], against: list[Float32]) -> tu
         directions = a_common + OWN_PART * a_own
         for label in present:
             part = against[label]
-            pull = _logistic(part @ directions[label] + a_bias) * weights[label]
-            slope[label] = part.T @ pull
+            pull = _logistic(part @ directions[label].T + a_bias) * weights[label]
+            slope[label] = pull.T @ part
             slope_bias = slope_bias + pull.sum(axis=0)
         for slot, label, rows, weight in runs:
-            push = weight * _logistic(-(rows @ directions[label][:, slot] + a_bias[slot]))
-            slope[label][:, slot] -= rows.T @ push
+            push = weight * _logistic(-(rows @ directions[label, slot] + a_bias[slot]))
+            slope[label, slot] -= push @ rows
             slope_bias[slot] -= push.sum()
         new_common = decay * a_common - step * slope.sum(axis=0)
         new_own = decay * a_own - step * OWN_PART * slope

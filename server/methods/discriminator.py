@@ -44,6 +44,8 @@ Int = npt.NDArray[np.int64]
 Kind = Literal["teachers", "moments", "votes", "random"]
 
 USEFUL = 10.0  # teachers for each unit of sigma: below, the noise drowns even clear majorities
+FEWEST_QUERIES = 50  # that are worth proposing
+FEWEST = 20  # teachers in all, where there is hardly any noise
 PAPER_SIGMA = 1.676  # of each query's counts (Song et al. 2024, epsilon 3.6)
 COVARIANCE_PART = 1 / 3  # of the moments' budget, where outer products are asked for
 HELD_OUT = 0.1  # share of the candidates that no discriminator is fitted on: it is judged by them
@@ -57,8 +59,11 @@ class Options(BaseModel):
         discriminator: "teachers", "moments", or "auto", which chooses from the plan; "votes" (the records' Top-Q votes
             for candidates, as WASP casts them) and "random" are there to be compared with.
         samples: N, candidates to write; ``keep`` is the share of them that becomes the corpus.
+        weighted: whether the discriminator's scores also weigh the kept samples where a model is trained on them
+            (recorded as "sample_weights").
         tutor_share: of the budget, for the label histogram; 0 asks for none and takes the classes as equal.
-        teachers: shards a party; ``queries`` r that each votes on; ``contrast`` candidates it is trained against.
+        teachers: shards a party; 0 is as many as a useful answer needs. ``queries`` r that each votes on;
+            ``contrast`` candidates it is trained against.
         half: whether a teacher votes for the better half of the queries of each class, or by its boundary.
         covariance: p, axes in which outer products are asked for besides the means; 0 for means alone.
         embedding_size: coordinates of an embedding.
@@ -69,9 +74,10 @@ class Options(BaseModel):
 
     discriminator: Literal["auto", "teachers", "moments", "votes", "random"] = "auto"
     samples: Annotated[int, Field(ge=2)] = 6000
-    keep: Annotated[float, Field(gt=0, le=1)] = 0.5
+    keep: Annotated[float, Field(gt=0, le=1)] = 0.75
+    weighted: bool = True
     tutor_share: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    teachers: Annotated[int, Field(ge=1, le=1_000_000)] = 100
+    teachers: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     queries: Annotated[int, Field(ge=1)] = 400
     contrast: Annotated[int, Field(ge=1)] = 1000
     half: bool = True
@@ -85,7 +91,7 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     kind = chosen(options, setting)
     if kind == "teachers":
         _check_teachers(options, setting)
-    return _requests(options, setting, kind)
+    return _requests(options, setting, kind, _teachers_a_party(options, setting))
 
 
 def generator_calls(options: Options, setting: Setting) -> int:
@@ -159,7 +165,10 @@ def run(options: Options, run: Run) -> Sequence[Sample]:
     run.record("discriminator", 0, kind)
     run.record("student", 0, student)
     run.record("held out", 0, ([run.pool.samples[i] for i in order[:held]], run.pool.label_of[order[:held]]))
-    return [run.pool.samples[i] for i in kept(scores, run.pool.label_of, label_shares, options.keep)]
+    chosen_ones = kept(scores, run.pool.label_of, label_shares, options.keep)
+    if options.weighted and student is not None:
+        run.record("sample_weights", 0, discriminant.weights(scores, run.pool.label_of)[chosen_ones].tolist())
+    return [run.pool.samples[i] for i in chosen_ones]
 
 
 def kept(scores: Float, label_of: Int, label_shares: Float, share: float) -> list[int]:
@@ -207,7 +216,7 @@ def figures(
 # The plan
 
 
-def _requests(options: Options, setting: Setting, kind: Kind) -> list[SumRequest]:
+def _requests(options: Options, setting: Setting, kind: Kind, teachers: int = 1) -> list[SumRequest]:
     labels = len(setting.labels)
     asked: list[SumRequest] = []
     if (labels > 1 and options.tutor_share) or kind == "moments":
@@ -220,7 +229,7 @@ def _requests(options: Options, setting: Setting, kind: Kind) -> list[SumRequest
         asked.append(SumRequest("labels", counting, options.tutor_share))
     rest = 1.0 - options.tutor_share if asked else 1.0
     if kind == "teachers":
-        statistic = TeacherVotes(queries=options.queries, teachers=options.teachers, labels=labels, half=options.half)
+        statistic = TeacherVotes(queries=options.queries, teachers=teachers, labels=labels, half=options.half)
         asked.append(SumRequest("teachers", statistic, rest))
     elif kind == "moments":
         means = rest * (1.0 - COVARIANCE_PART) if options.covariance else rest
@@ -252,15 +261,15 @@ def _check_teachers(options: Options, setting: Setting) -> None:
     if total >= needed:
         return
     a_party = math.ceil(needed / quorum.parties)
-    more = "raise privacy.epsilon" if privacy.unit == "party" else f"set method.teachers to {a_party} (a party)"
+    remedies = [f"set method.teachers to {a_party} (a party)" if privacy.unit != "party" else "raise privacy.epsilon"]
     fewer = math.floor(options.queries * (total / (USEFUL * sigma)) ** 2)
+    if fewer >= FEWEST_QUERIES:
+        remedies.append(f"lower method.queries to {fewer}")
     raise ConfigurationError(
         f"method.teachers: {total} teachers in all cannot answer {options.queries} queries at epsilon"
         f" {privacy.epsilon:g}: the noise has sigma {sigma:.1f} votes, and a useful answer needs {needed} teachers"
         f" (sigma at most a tenth of them)",
-        f"{more}, lower method.queries to {fewer}, " * (fewer > 0)
-        + f"{more}, " * (fewer == 0)
-        + 'or set method.discriminator = "moments"',
+        ", ".join([*remedies, 'or set method.discriminator = "moments"']),
     )
 
 
@@ -273,8 +282,18 @@ def _teacher_sigma(options: Options, setting: Setting) -> float:
 def _teachers_in_all(options: Options, setting: Setting) -> int:
     assert setting.privacy is not None
     assert setting.quorum is not None
-    # One unit lies in one shard: where the unit is the party, so does all it has.
-    return setting.quorum.parties * (1 if setting.privacy.unit == "party" else options.teachers)
+    return setting.quorum.parties * _teachers_a_party(options, setting)
+
+
+def _teachers_a_party(options: Options, setting: Setting) -> int:
+    if setting.privacy is None or setting.quorum is None:
+        return max(1, options.teachers)
+    if setting.privacy.unit == "party":
+        return 1  # one unit lies in one shard: all that a party has
+    if options.teachers:
+        return options.teachers
+    needed = max(FEWEST, math.ceil(USEFUL * _teacher_sigma(options, setting)))
+    return math.ceil(needed / setting.quorum.parties)
 
 
 def _composed(multiplier: float, count: int, delta: float) -> float:
@@ -317,7 +336,7 @@ def _distilled(options: Options, run: Run, order: Int) -> Discriminator:
         _classes(run, queries),
         opened.natural[: len(queries)],
         sigma=opened.sigma,
-        teachers=len(opened.survivors) * options.teachers,
+        teachers=len(opened.survivors) * _teachers_a_party(options, run.setting),
         classes=classes,
     )
 

@@ -70,6 +70,7 @@ def test_a_party_as_the_unit_is_one_teacher_and_summed_users_are_refused():
         ({"teachers": 100_000}, {}, "moments"),  # two classes: two sums beat 384 directions of votes
         ({"teachers": 100}, {"labels": tuple(map(str, range(500)))}, "moments"),  # too few teachers to be of use
         ({"teachers": 1000}, {"labels": tuple(map(str, range(500)))}, "teachers"),
+        ({}, {"labels": tuple(map(str, range(500)))}, "teachers"),
         ({"teachers": 100, "embedding_size": 4}, {"labels": tuple("abcdefgh"), "epsilon": 40.0}, "teachers"),
         ({"teachers": 100, "embedding_size": 16}, {"labels": tuple("abcdefgh"), "epsilon": 40.0}, "moments"),
         ({"teachers": 100, "embedding_size": 16, "covariance": 4},
@@ -81,6 +82,15 @@ def test_auto_chooses_from_the_plan_alone(options, facts, kind):
     assert chosen == kind
     assert [request.name for request in discriminator.plan(Options(**options), setting(**facts))][1] == kind
     assert any(f'"{kind}"' in note for note in discriminator.notes(Options(**options), setting(**facts)))
+
+
+@pytest.mark.parametrize(("epsilon", "parties"), [(1.0, 1), (4.0, 10), (math.inf, 3)])
+def test_without_a_number_a_plan_has_as_many_teachers_as_it_needs(epsilon, parties):
+    facts = setting(epsilon, parties)
+    requests = discriminator.plan(Options(discriminator="teachers"), facts)
+    teachers, sigma = requests[1].statistic.teachers, plan_sums(requests, facts.privacy, facts.quorum)["teachers"].sigma
+    assert teachers * parties >= max(20, 10 * sigma)
+    assert (teachers - 1) * parties < max(20, 10 * sigma)
 
 
 def test_moments_need_the_counts_that_they_divide_by():
@@ -155,6 +165,9 @@ def test_a_run_asks_exactly_its_plan_and_keeps_what_is_near(tmp_path, kind, chan
     written = np.mean([sample.text.startswith("near") for sample in run.pool.samples])
     assert written < 0.45
     assert near < 0.6 if kind == "random" else near > 0.8
+    weights = run.records.get("sample_weights")
+    assert (weights is not None) == (kind in ("teachers", "moments"))
+    assert weights is None or (len(weights[0][1]) == len(samples) and min(weights[0][1]) > 0)
     by_author = [sum(sample.generator == name for sample in run.pool.samples) for name in ("g0", "g1")]
     assert abs(by_author[0] - by_author[1]) <= 20  # some orders end as duplicates
     classes = np.arange(100) % 2
