@@ -4,6 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PIPED_WIDTH = 160  # columns, where the output is no terminal
+
+
+def screen() -> Console:
+    """Where tables and panels go: as wide as the terminal, and wide enough for every column where there is none."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
 
 
 def show_rows(headings: Sequence[str], rows: Sequence[Sequence[str]], nothing: str) -> None:
@@ -16,7 +29,6 @@ def show_rows(headings: Sequence[str], rows: Sequence[Sequence[str]], nothing: s
         for row in rows:
             print("\t".join(row))
         return
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -25,4 +37,4 @@ def show_rows(headings: Sequence[str], rows: Sequence[Sequence[str]], nothing: s
         table.add_column(heading)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    Console().print(table)
+    screen().print(table)

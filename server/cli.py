@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from common.errors import ConfigurationError
+from common.rows import screen
 from server import coordinator_cli, run_cli
 from server import task as tasks
 
@@ -54,7 +54,7 @@ def plan(task_file: TaskFile, assignments: Assignments = None, as_json: AsJson =
     if as_json:
         print_json(figures)
     else:
-        Console().print(render(run_plan, figures))
+        screen().print(render(run_plan, figures))
 
 
 @app.command()
@@ -129,4 +129,4 @@ def evaluate(
     if as_json:
         print(report.to_json())
     else:
-        Console().print(report.render())
+        screen().print(report.render())

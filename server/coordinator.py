@@ -112,6 +112,12 @@ class Home:
         except BlockingIOError:
             return True
 
+    @property
+    def connected(self) -> list[str]:
+        """Parties with a stream to the serving process, a moment ago; nobody where there is no such process."""
+        serving = read_json(self.path / "serving.json")
+        return [] if serving is None or not self.served else list(serving.get("connected", ()))
+
     @contextmanager
     def serving(self) -> Iterator[None]:
         """Held by the one serving process. Raises ConfigurationError where another one has it."""
@@ -229,16 +235,9 @@ class Coordinator:
         self.endpoint: Endpoint | None = None
         if home.settings.metrics:
             self.endpoint = Endpoint(*_host_port(home.settings.metrics), self.metrics, self.health)
-        replace_json(
-            home.path / "serving.json",
-            {
-                "pid": os.getpid(),
-                "port": self.server.port,
-                "metrics_port": self.endpoint.port if self.endpoint else None,
-                "since": time.time(),
-            },
-            durable=False,
-        )
+        self._since = time.time()
+        self._told: list[str] = []
+        self._tell([])
 
     def health(self) -> dict[str, Any]:
         """What ``/healthz`` says."""
@@ -247,6 +246,21 @@ class Coordinator:
             "connected": self.server.connected,
             "runs": {run.name: run.status()["state"] for run in self._home.runs()},
         }
+
+    def _tell(self, connected: list[str]) -> None:
+        """Renews what commands read of this process."""
+        self._told = connected
+        replace_json(
+            self._home.path / "serving.json",
+            {
+                "pid": os.getpid(),
+                "port": self.server.port,
+                "metrics_port": self.endpoint.port if self.endpoint else None,
+                "since": self._since,
+                "connected": connected,
+            },
+            durable=False,
+        )
 
     def stop(self) -> None:
         self._stopping.set()
@@ -261,6 +275,8 @@ class Coordinator:
                     self._tend(run)
                 except UndersongError as error:
                     log.error("run %s: %s", run.name, error.problem)
+            if (connected := self.server.connected) != self._told:
+                self._tell(connected)
             if time.monotonic() - reviewed > 60.0:
                 reviewed = time.monotonic()
                 self._renew_server()

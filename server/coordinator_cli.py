@@ -188,12 +188,14 @@ def revoke(
 
 
 def parties(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
-    """Everyone who was invited: state, last seen, certificate, software, embedder, budget left where it is shared."""
-    registry = Home(home).registry()
+    """Everyone who was invited: state, connected or when last seen, certificate, software, embedder, budget left."""
+    opened = Home(home)
+    registry = opened.registry()
     found = registry.parties()
     registry.close()
+    connected = opened.connected
     if as_json:
-        _print_json([party.to_json() for party in found])
+        _print_json([{**party.to_json(), "connected": party.name in connected} for party in found])
         return
     show_rows(
         ("party", "state", "last seen", "certificate until", "software", "embedder", "epsilon left"),
@@ -201,7 +203,11 @@ def parties(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
             (
                 party.name,
                 party.state + (" (paused)" if party.paused else ""),
-                "never" if party.last_seen is None else _ago(time.time() - party.last_seen),
+                "connected"
+                if party.name in connected
+                else "never"
+                if party.last_seen is None
+                else _ago(time.time() - party.last_seen),
                 "" if party.certificate_expires_at is None else _day(party.certificate_expires_at),
                 party.software,
                 party.embedder[:12],

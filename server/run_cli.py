@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from common import configuration
 from common.errors import ConfigurationError, PrivacyRefusal
-from common.rows import show_rows
+from common.rows import screen, show_rows
 from server.coordinator import Home
 from server.coordinator_cli import DEFAULT_HOME, AsJson, HomeFolder
 from server.run_folder import ENDED, PATIENCE_S, Action, Planned, RunFolder
@@ -22,6 +21,11 @@ from server.run_folder import ENDED, PATIENCE_S, Action, Planned, RunFolder
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="The run's name (`undersong run list`).")]
 WATCH_POLL_S = 0.2
 LOG_LINES = 20  # of a run's log that are shown with it
+TOLD = {
+    "run": "is to go on; follow it with: undersong run watch",
+    "pause": "is to pause at its next step",
+    "stop": "is to end for good at its next step",
+}
 FINAL = ("finished", "stopped")  # no wish of the operator changes these any more
 
 run_app = typer.Typer(help="Plans, starts and watches runs.", no_args_is_help=True, add_completion=False)
@@ -78,7 +82,7 @@ def plan(
     if as_json:
         _print_json(figures)
         return
-    Console().print(render(run_plan, figures))
+    screen().print(render(run_plan, figures))
     print(f"planned {name!r} with {', '.join(roster)}; start it with: undersong run start {name!r}")
 
 
@@ -185,7 +189,7 @@ def show(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False
         log = run.log()[-LOG_LINES:]
         _print_json({"run": name, "parties": list(planned.roster), "status": status, "log": log, "plan": figures})
         return
-    Console().print(render(run_plan, figures))
+    screen().print(render(run_plan, figures))
     print(f"parties: {', '.join(planned.roster)}")
     print("\n".join(run.log()[-LOG_LINES:]))
     print(_words(status))
@@ -266,7 +270,8 @@ def _want(home: Path, name: str, action: Action, as_json: bool) -> None:
     if as_json:
         _print_json({"run": name, "wanted": action, "served": served})
         return
-    print(f"{name}: {action}" + ("" if served else "; it takes effect once the coordinator is served"))
+    when = "" if served else "; it takes effect once the coordinator is served: undersong coordinator serve"
+    print(f"run {name!r} {TOLD[action]}{when}")
 
 
 def _words(status: dict[str, Any]) -> str:

@@ -42,6 +42,7 @@ class RunDriver(Driver):
         super().__init__(folder, public_cache=public_cache, environment=environment, number=number, signer=signer)
         self._transport = transport
         self._expelled = expelled
+        self._journal: Journal | None = None
         self._thread = threading.Thread(target=self.run, name=f"run {folder.name}", daemon=True)
 
     def start(self) -> None:
@@ -66,8 +67,8 @@ class RunDriver(Driver):
     def await_roster(self, planned: Planned, journal: Journal) -> None:
         """Until every party is connected; once the manifest is signed, until enough of them are."""
         begun = time.time()
-        signed = journal.get("manifest/signatures") is not None
-        needed = self._needed if signed else len(planned.roster)
+        self._journal = journal
+        needed = self._needed if self._signed else len(planned.roster)
         while True:
             self.check()
             presence = self._transport.presence(planned.roster)
@@ -94,18 +95,29 @@ class RunDriver(Driver):
             self._note()
             time.sleep(ROSTER_POLL_S)
 
+    @property
+    def _signed(self) -> bool:
+        """Whether everybody has signed the manifest: before that a run can do without nobody."""
+        return self._journal is not None and self._journal.get("manifest/signatures") is not None
+
     def waits(self, waiting: Waiting, asked: int) -> None:
         """A request is under way and replies are missing."""
         self.check()
-        enough = waiting.answered >= self._needed
-        late = f"{waiting.answered} of {asked} have answered, the quorum is {self._needed}"
-        outcome = "without them" if enough else f"only if {self._needed - waiting.answered} more answer by then"
+        signed = self._signed
+        needed = self._needed if signed else asked
+        late = f"{waiting.answered} of {asked} have answered, {f'the quorum is {needed}' if signed else 'all must'}"
+        if not signed:
+            outcome = f"in {waiting.left_s:.0f} s they are asked again"
+        elif waiting.answered >= needed:
+            outcome = f"in {waiting.left_s:.0f} s it goes on without them"
+        else:
+            outcome = f"in {waiting.left_s:.0f} s it goes on only if {needed - waiting.answered} more answer by then"
         self._status["waiting"] = {
             "for": _described(waiting.missing),
             "since": self._status.get("waiting", {}).get("since", time.time()),
             "goes_on_at": time.time() + waiting.left_s,
-            "goes_on_with": self._needed,
-            "words": f"waiting for {_names(waiting.missing)}; {late}; in {waiting.left_s:.0f} s it goes on {outcome}",
+            "goes_on_with": needed,
+            "words": f"waiting for {_names(waiting.missing)}; {late}; {outcome}",
         }
         self._note()
 

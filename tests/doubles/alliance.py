@@ -108,7 +108,7 @@ class Alliance:
         self.coordinator = Coordinator(
             Home(self.home), public_cache=self.folder / "cache.sqlite", environment={}, keepalive_s=5.0
         )
-        self._thread = threading.Thread(target=self.coordinator.serve, daemon=True)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
         fingerprint = json.loads(self.operator("coordinator", "show", "--json"))["fingerprint"]
         private = sorted((self.folder / "task" / "private").glob("*.jsonl"))
@@ -124,6 +124,10 @@ class Alliance:
             each.stop()
         self.coordinator.stop()
         self._thread.join(30.0)
+
+    def _serve(self) -> None:
+        with Home(self.home).serving():
+            self.coordinator.serve()
 
     def operator(self, *arguments: object, code: int = 0) -> str:
         return operator(*arguments, "--home", self.home, code=code)
