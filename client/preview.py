@@ -15,7 +15,7 @@ WORDS = {
     "top_q_votes": "for each candidate text, how many of your records have it among their nearest (and furthest) ones",
     "corrected_votes": "for each candidate text, how many of your records have it among their nearest ones, corrected"
     " for texts that are near to everything",
-    "generator_votes": "for each text generator, how many of your records are nearest to what it wrote",
+    "projections": "the sum of your records' positions along a few public directions, and how many they are",
     "classifier_votes": "for each of a few public classifiers, how well it labels your records",
     "label_histogram": "how many of your records have each label",
     "length_histogram": "how many of your records have each length",

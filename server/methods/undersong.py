@@ -1,9 +1,9 @@
 """Undersong: generators judged by low-dimensional private sums, examples chosen by hub-corrected votes.
 
-docs/method.md derives it. What differs from WASP (Zou et al. 2025): records judge the K generators directly, in K
-coordinates and not through N candidates; most of the budget goes there, and early, since every later round gains from
-it; what the sums say is shrunk by their known noise, so that without evidence the corpus is the plain mixture; bad
-examples come from public data alone.
+docs/method.md derives it. What differs from WASP (Zou et al. 2025): the records judge the K generators directly, in 2 K
+coordinates and not through N candidates: whose classifiers are right, and which mixture of generators lies where they
+lie; most of the budget goes there, and early, since every later round gains from it; what the sums say is shrunk by
+their known noise, so that without evidence the corpus is the plain mixture; bad examples come from public data alone.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from protocol.plan import SumRequest
 from protocol.statistics.classifier_votes import ClassifierVotes
 from protocol.statistics.corrected_votes import CorrectedVotes
-from protocol.statistics.generator_votes import GeneratorVotes
 from protocol.statistics.hubness import reach
-from server import consistency
+from protocol.statistics.projections import Projections
+from server import consistency, matching
 from server.generation import Order
 from server.pool import Sample
 from server.run import Run, Setting
@@ -31,15 +31,15 @@ Float = npt.NDArray[np.float64]
 Int = npt.NDArray[np.int64]
 STRENGTH = 3.0  # inverse regularisation of the generators' classifiers
 SAMPLING_VARIANCE = 0.12  # of a record's centred answer, for classifiers that differ on about half of the records
-LEAST_CLOSENESS = 0.05  # of the mean's: closeness alone never silences a generator
+LEAST_SHARE = 0.1  # of an equal share: where a generator's texts lie alone never silences it
 
 
 class Options(BaseModel):
     """[method] keys: ``samples`` N and ``rounds`` T. The others switch parts off for ablations; none needs tuning.
 
     ``votes`` Q nearest candidates, ``examples`` a prompt drawn from the ``shortlist`` best (and worst); ``vote_share``
-    of the budget is for candidate votes, ``close_share`` for closeness, the rest for usefulness; each round has
-    ``fade`` times the budget of the one before; weights are closeness ** ``closeness`` * exp(``usefulness`` * gain).
+    of the budget is for candidate votes, ``match_share`` for matching, the rest for usefulness; each round has
+    ``fade`` times the budget of the one before; weights are matched ** ``matching`` * exp(``usefulness`` * gain).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -47,12 +47,12 @@ class Options(BaseModel):
     samples: Annotated[int, Field(ge=1)] = 6000
     rounds: Annotated[int, Field(ge=2)] = 5
     votes: Annotated[int, Field(ge=1, le=16)] = 8
-    examples: Annotated[int, Field(ge=2)] = 8
+    examples: Annotated[int, Field(ge=1)] = 8
     shortlist: Annotated[int, Field(ge=1)] = 32
     vote_share: Annotated[float, Field(gt=0, lt=1)] = 0.15
-    close_share: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    match_share: Annotated[float, Field(gt=0, lt=1)] = 0.15
     fade: Annotated[float, Field(gt=0, le=1)] = 0.5
-    closeness: Annotated[float, Field(ge=0)] = 1.0
+    matching: Annotated[float, Field(ge=0)] = 1.0
     usefulness: Annotated[float, Field(ge=0)] = 40.0
     hubs: bool = True
     shrink: bool = True
@@ -64,9 +64,8 @@ class Options(BaseModel):
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
-    """After each round but the last: how close and how useful each generator is, and votes for candidates."""
+    """After each round but the last: how useful each generator is, where the records lie, votes for candidates."""
     generators, labels = len(setting.generators), len(setting.labels)
-    close = GeneratorVotes(q=options.votes, generators=generators, labels=labels)
     requests = []
     for t, size in enumerate(np.cumsum(options.per_round())[:-1]):
         budget = options.fade**t
@@ -74,10 +73,11 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
         rest = 1.0 - options.vote_share
         if generators > 1 and labels > 1:
             useful = ClassifierVotes(classifiers=generators, labels=labels)
-            requests.append(SumRequest(f"useful/{t + 1}", useful, budget * (rest - options.close_share)))
-            rest = options.close_share
+            requests.append(SumRequest(f"useful/{t + 1}", useful, budget * (rest - options.match_share)))
+            rest = options.match_share
         if generators > 1:
-            requests.append(SumRequest(f"close/{t + 1}", close, budget * rest))
+            places = Projections(directions=generators - 1, labels=labels)
+            requests.append(SumRequest(f"places/{t + 1}", places, budget * rest))
         requests.append(SumRequest(f"votes/{t + 1}", votes, budget * options.vote_share))
     return requests
 
@@ -91,12 +91,13 @@ def run(options: Options, run: Run) -> Sequence[Sample]:
     generators, labels = len(run.setting.generators), max(1, len(run.setting.labels))
     judged = generators > 1 and labels > 1
     weights = np.full(generators, 1.0 / generators)
-    close, useful = Evidence.none(generators), Evidence.none(generators)
+    places, useful = Evidence.none(generators), Evidence.none(generators)
+    basis: matching.Basis | None = None
     good: list[list[str]] = [[] for _ in range(labels)]
     bad: list[list[str]] = [[] for _ in range(labels)]
     for t, count in enumerate(options.per_round()):
         run.record("weights", t, weights.tolist())
-        run.generate(f"round {t + 1}", t, _orders(options, run, t, largest_remainder(weights, count), good, bad))
+        run.generate(f"round {t + 1}", t, _orders(options, run, t, _counts(run, weights, count), good, bad))
         if t == options.rounds - 1:
             break
         embeddings, label_of, author = run.embeddings(run.pool.samples), run.pool.label_of, run.pool.generator_of
@@ -107,9 +108,13 @@ def run(options: Options, run: Run) -> Sequence[Sample]:
             heads = consistency.classifiers(embeddings, label_of, author, generators, labels, strength=STRENGTH)
             useful.add(run.private_sum(f"useful/{t + 1}", [run.publish_numbers("classifiers", heads)]))
         if generators > 1:
-            authors = run.publish_numbers("authors", author.astype(np.float64))
-            close.add(run.private_sum(f"close/{t + 1}", [*shown, authors]))
-            weights = believed(options, close, useful)
+            basis = basis or matching.Basis.of(embeddings, label_of, author, generators, len(run.setting.labels))
+            published = run.publish_numbers("projections", basis.published())
+            places.add(run.private_sum(f"places/{t + 1}", [published]))
+            means, spread = basis.means(embeddings, label_of, author, generators), basis.spread(embeddings, label_of)
+            matched = matching.shares(places, basis, means, spread, shrink=options.shrink)
+            run.record("matched", t, matched.tolist())
+            weights = believed(options, matched, matching.records_of(places), useful)
         if judged:
             support = consistency.support(heads, weights, embeddings, label_of, author)
         votes = run.private_sum(f"votes/{t + 1}", shown).natural[: len(run.pool)]
@@ -122,18 +127,13 @@ def run(options: Options, run: Run) -> Sequence[Sample]:
     return run.pool.samples
 
 
-def believed(options: Options, close: Evidence, useful: Evidence) -> Float:
-    """Weights of the generators, float64 [K], sum 1: relative closeness times the exponential of relative usefulness.
+def believed(options: Options, matched: Float, records: float, useful: Evidence) -> Float:
+    """Weights of the generators, float64 [K], sum 1: matched shares times the exponential of relative usefulness.
 
-    Both are means a record. The number of records is private: the split votes' noisy total stands for it, and at
-    least the noise of that total, so that a few records in much noise count as little evidence.
+    Usefulness is a mean a record; ``records`` is how many there are (noisy: :func:`matching.records_of`).
     """
-    generators = len(close.mean)
-    records = max(float(close.mean.sum()), close.sigma * np.sqrt(generators), 1.0)
-    share = close.mean * generators / records
-    share_noise = np.hypot(close.sigma * generators / records, np.sqrt((generators - 1) / records))
-    relative = shrunk(share, float(share_noise)) if options.shrink else share - share.mean()
-    weights: Float = np.maximum(1.0 + relative, LEAST_CLOSENESS) ** options.closeness
+    generators = len(matched)
+    weights: Float = np.maximum(matched * generators, LEAST_SHARE) ** options.matching
     if useful.precision:
         right = useful.mean / records
         right_noise = np.hypot(useful.sigma / records, np.sqrt(SAMPLING_VARIANCE / records))
@@ -141,6 +141,12 @@ def believed(options: Options, close: Evidence, useful: Evidence) -> Float:
         weights = weights * np.exp(np.clip(options.usefulness * gain, -20.0, 20.0))
     normalised: Float = weights / weights.sum()
     return normalised
+
+
+def _counts(run: Run, weights: Float, count: int) -> Int:
+    """``count`` texts over the generators so that the whole corpus comes as near to ``weights`` as it can."""
+    written = np.bincount(run.pool.generator_of, minlength=len(weights))
+    return largest_remainder(np.maximum(weights * (written.sum() + count) - written, 0.0), count)
 
 
 def _orders(

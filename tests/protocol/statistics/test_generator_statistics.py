@@ -14,8 +14,8 @@ from protocol import statistics
 from protocol.statistics import LabelledEmbeddings, PublicInputs
 from protocol.statistics.classifier_votes import ClassifierVotes
 from protocol.statistics.corrected_votes import CorrectedVotes
-from protocol.statistics.generator_votes import GeneratorVotes
 from protocol.statistics.hubness import GRID, nearest, reach
+from protocol.statistics.projections import COUNT, PLACE, Projections
 
 
 class Records:
@@ -40,7 +40,7 @@ def made(seed, records=20, candidates=30, generators=3, labels=3):
         {"candidates": LabelledEmbeddings(shown, of)},
         {
             "reach": reach(shown, of),
-            "authors": rng.integers(0, generators, candidates).astype(np.float64),
+            "projections": rng.normal(size=(15, generators)),
             "classifiers": rng.normal(size=(generators, 13, labels)),
         },
     )
@@ -64,8 +64,7 @@ def test_no_row_passes_its_bound(seed, q, generators, hard):
     records, public = made(seed, generators=generators)
     for statistic in (
         CorrectedVotes(q=q, candidates=30, labels=3),
-        GeneratorVotes(q=q, generators=generators, labels=3),
-        GeneratorVotes(q=q, generators=generators),
+        Projections(directions=generators, labels=3),
         ClassifierVotes(classifiers=generators, labels=3, hard=hard),
     ):
         matrix = dense(statistic.rows(records, public, {}))
@@ -119,17 +118,27 @@ def test_reach_is_the_mean_similarity_to_the_nearest_fellows_on_the_grid():
     assert (found * GRID == np.rint(found * GRID)).all()
 
 
-def test_generator_votes_split_one_vote_and_do_not_reward_numbers():
-    rng = np.random.default_rng(2)
-    shown = np.repeat(unit(rng, 1), 12, axis=0)
-    authors = np.array([0.0] * 10 + [1.0] * 2)
-    public = PublicInputs(
-        {"candidates": LabelledEmbeddings(shown, np.zeros(12, dtype=np.int64))},
-        {"reach": np.zeros(12), "authors": authors},
-    )
-    records = Records(unit(rng, 5), np.zeros(5, dtype=np.int64))
-    matrix = dense(GeneratorVotes(q=12, generators=2, labels=1).rows(records, public, {}))
-    assert matrix == pytest.approx(np.full((5, 2), 0.5))
+def test_places_are_the_shortened_projections_around_the_labels_centre_and_a_count():
+    records, public = made(4)
+    matrix = dense(Projections(directions=3, labels=3).rows(records, public, {}))
+    published = public.numbers["projections"]
+    for row, embedding, label in zip(matrix, records.embeddings, records.labels, strict=True):
+        if label < 0:
+            assert (row == 0).all()
+            continue
+        place = embedding @ published[:12] - published[12 + label]
+        assert row[0] == COUNT
+        assert row[1:] == pytest.approx(PLACE * place / max(1.0, np.linalg.norm(place)))
+    norms = np.linalg.norm(matrix[records.labels >= 0], axis=1)
+    assert norms.max() == pytest.approx(1.0)  # some are shortened
+    assert norms.min() < 0.99  # and some are not
+
+
+def test_places_without_labels_have_one_centre_and_count_everybody():
+    records, public = made(4)
+    only = PublicInputs({}, {"projections": public.numbers["projections"][:13]})
+    matrix = dense(Projections(directions=3).rows(records, only, {}))
+    assert (matrix[:, 0] == COUNT).all()
 
 
 def test_a_hub_loses_votes_to_what_is_nearest_for_its_own_sake():
@@ -149,8 +158,8 @@ def test_what_does_not_fit_is_refused():
     records, public = made(0)
     with pytest.raises(ConfigurationError, match="candidates"):
         CorrectedVotes(q=2, candidates=10, labels=3).rows(records, public, {})
-    with pytest.raises(ConfigurationError, match="authors"):
-        GeneratorVotes(q=2, generators=1, labels=3).rows(records, public, {})
+    with pytest.raises(ConfigurationError, match="projections"):
+        Projections(directions=2, labels=3).rows(records, public, {})
     with pytest.raises(ConfigurationError, match="classifiers"):
         ClassifierVotes(classifiers=4, labels=3).rows(records, public, {})
     with pytest.raises(ConfigurationError, match="correction"):
@@ -164,7 +173,7 @@ def test_what_does_not_fit_is_refused():
 def test_they_travel_by_name_and_parameters():
     for statistic in (
         CorrectedVotes(q=3, candidates=9, labels=2),
-        GeneratorVotes(q=3, generators=4, labels=2),
+        Projections(directions=3, labels=2),
         ClassifierVotes(classifiers=4, labels=2, hard=False),
     ):
         assert statistics.build(statistic.name, statistics.parameters(statistic)) == statistic

@@ -1,0 +1,112 @@
+"""Shares of the generators whose mixture lies where the private records lie: moments along a few public directions.
+
+The generators' texts have means mu_k around their label's centre, the mean over the generators. Only K - 1 directions
+tell them apart, so only there is the records' own mean asked for (``protocol/statistics/projections``): K - 1 noisy
+numbers, whatever the number of candidates. The shares are those of the mixture whose mean comes nearest (the linear
+maximum mean discrepancy, Gretton et al. 2012), pulled towards equal ones as far as the known noise reaches.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from protocol.statistics.projections import COUNT, PLACE
+from server.trust import Evidence
+
+Float32 = npt.NDArray[np.float32]
+Float = npt.NDArray[np.float64]
+Int = npt.NDArray[np.int64]
+
+MATRIX_GRID = float(1 << 16)  # times the embeddings' 2^-11: every partial sum of a product is exact in float64
+OFFSET_GRID = float(1 << 27)
+RADIUS_QUANTILE = 0.95  # of the candidates lie within the radius; a record that lies beyond it is moved onto it
+SUM_TO_ONE = 1e4  # weight of the equation that shares sum to one, against coordinates of at most 1
+
+
+@dataclass(frozen=True)
+class Basis:
+    """The directions in which the generators' means differ, fixed after the first round so that answers add up.
+
+    Attributes:
+        directions: orthonormal, float64 [d, K - 1].
+        centres: of the labels, float64 [max(1, C), d].
+        radius: the records' coordinates are asked for in units of it.
+    """
+
+    directions: Float
+    centres: Float
+    radius: float
+
+    @classmethod
+    def of(cls, embeddings: Float32, labels: Int, author: Int, generators: int, classes: int) -> Basis:
+        """From the first texts: unit embeddings [n, d], labels (-1 where the task has none), who wrote them."""
+        group = np.maximum(labels, 0)
+        means = _means(embeddings, group, author, generators, max(1, classes))
+        centres: Float = np.nan_to_num(np.nanmean(means, axis=0))
+        differences = np.nan_to_num(means - centres).mean(axis=1)
+        directions = np.linalg.svd(differences, full_matrices=False)[2][: generators - 1].T
+        inside = np.linalg.norm((embeddings - centres[group]) @ directions, axis=1)
+        return cls(directions, centres, max(float(np.quantile(inside, RADIUS_QUANTILE)), 1e-3))
+
+    def published(self) -> Float:
+        """The public input "projections", on a grid on which every machine computes the same products."""
+        matrix = np.rint(self.directions / self.radius * MATRIX_GRID) / MATRIX_GRID
+        offsets = np.rint(self.centres @ matrix * OFFSET_GRID) / OFFSET_GRID
+        return np.vstack([matrix, offsets])
+
+    def means(self, embeddings: Float32, labels: Int, author: Int, generators: int) -> Float:
+        """Each generator's mean around the centres along the directions, labels weighed alike: float64 [K, K - 1]."""
+        group = np.maximum(labels, 0)
+        found = _means(embeddings, group, author, generators, len(self.centres)) - self.centres
+        result: Float = np.nan_to_num(found).mean(axis=1) @ self.directions
+        return result
+
+    def spread(self, embeddings: Float32, labels: Int) -> float:
+        """Variance of one text's coordinate, averaged over the directions: what a single record's place tells."""
+        places = (embeddings - self.centres[np.maximum(labels, 0)]) @ self.directions
+        return float(places.var(axis=0).mean()) if places.size else 0.0
+
+
+def records_of(evidence: Evidence) -> float:
+    """How many records answered. Private, hence noisy; at least what noise alone would make it, and at least 1."""
+    return max(float(evidence.mean[0]), evidence.sigma, COUNT) / COUNT
+
+
+def _fewest(evidence: Evidence) -> float:
+    """How many records there are at least, but for one case in forty: few records in much noise tell nothing."""
+    return max(float(evidence.mean[0]) - 2.0 * evidence.sigma, COUNT) / COUNT
+
+
+def shares(evidence: Evidence, basis: Basis, means: Float, spread: float, *, shrink: bool = True) -> Float:
+    """The generators' shares, float64 [K], not negative, sum 1.
+
+    With r the records' mean along the directions, v its variance (the known noise and ``spread``, over no more records
+    than there surely are) and D the means: the w on the simplex that minimises |D' w - r|^2 + K v |w - 1/K|^2, the most probable shares where they vary
+    by 1/K around equal ones before anything is known. Much noise gives equal shares.
+    """
+    generators = len(means)
+    unit, fewest = basis.radius / PLACE, _fewest(evidence)
+    place = evidence.mean[1:] * unit / records_of(evidence)
+    variance = (evidence.sigma * unit / fewest) ** 2 + spread / fewest if shrink else 0.0
+    pull = math.sqrt(generators * variance)
+    equations = np.vstack([means.T, pull * np.eye(generators), np.full((1, generators), SUM_TO_ONE)])
+    wanted = np.concatenate([place, np.full(generators, pull / generators), [SUM_TO_ONE]])
+    from scipy.optimize import nnls
+
+    found: Float = nnls(equations, wanted)[0]
+    return found / found.sum() if found.sum() > 0 else np.full(generators, 1.0 / generators)
+
+
+def _means(embeddings: Float32, group: Int, author: Int, generators: int, classes: int) -> Float:
+    """Mean embedding of every generator's texts of every label, float64 [K, C, d]; NaN where there is none."""
+    cell = author * classes + group
+    sums = np.zeros((generators * classes, embeddings.shape[1]))
+    np.add.at(sums, cell, embeddings)
+    counts = np.bincount(cell, minlength=generators * classes)[:, None]
+    with np.errstate(invalid="ignore"):
+        means: Float = (sums / np.where(counts, counts, np.nan)).reshape(generators, classes, -1)
+    return means
