@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import multiprocessing
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -187,7 +189,6 @@ def _measured(bench: Bench, cells: Sequence[Cell], jobs: int) -> Any:
         for cell in cells:
             yield cell, _guarded(bench, cell)
         return
-    import multiprocessing
     from concurrent.futures import ProcessPoolExecutor, as_completed
 
     # Fresh processes: forking one that has started torch's threads would hang.
@@ -217,6 +218,15 @@ _bench: Bench | None = None
 def _begin(bench: Bench) -> None:
     global _bench
     _bench = bench
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed would wait for its next cell for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _in_worker(cell: Cell) -> dict[str, Any] | UndersongError:

@@ -4,6 +4,12 @@ import csv
 import io
 import json
 import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -218,3 +224,26 @@ def test_the_benchmark_names_what_is_missing(tmp_path):
 
     with pytest.raises(ConfigurationError, match=r"test\.jsonl"):
         utility.main(["--quick", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
+
+
+def test_workers_end_with_a_parent_that_was_killed():
+    script = (
+        "import multiprocessing, os, time\n"
+        "from concurrent.futures import ProcessPoolExecutor\n"
+        "from simulation import compare\n"
+        "if __name__ == '__main__':\n"
+        "    context = multiprocessing.get_context('spawn')\n"
+        "    pool = ProcessPoolExecutor(1, mp_context=context, initializer=compare._begin, initargs=(None,))\n"
+        "    print(pool.submit(os.getpid).result(), flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
+        worker = int(parent.stdout.readline())
+        parent.kill()
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if not Path(f"/proc/{worker}").exists() or " Z " in Path(f"/proc/{worker}/stat").read_text():
+            return
+        time.sleep(0.05)
+    os.kill(worker, signal.SIGKILL)
+    pytest.fail("the worker outlived its parent")
