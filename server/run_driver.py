@@ -57,7 +57,7 @@ class RunDriver(Driver):
         self._thread.join(timeout_s)
 
     def carrier(self, planned: Planned) -> Transport:
-        return _Watched(self, self._transport, planned.roster, self._needed)
+        return _Watched(self, self._transport, planned, self._needed)
 
     def sleep(self, seconds: float) -> None:
         self._transport.sleep(seconds)
@@ -133,10 +133,11 @@ class _Watched:
     are enough for the run.
     """
 
-    def __init__(self, driver: RunDriver, transport: GrpcTransport, roster: Sequence[str], needed: int) -> None:
+    def __init__(self, driver: RunDriver, transport: GrpcTransport, planned: Planned, needed: int) -> None:
         self._driver = driver
         self._transport = transport
-        self._roster = roster
+        self._roster = planned.roster
+        self._patience_s = planned.patience_s
         self._needed = needed
         self._gone: dict[str, float] = {}  # since when a party that was waited for in vain has been away
 
@@ -149,7 +150,7 @@ class _Watched:
 
         begun = time.monotonic()
         replies = self._transport.exchange(requests, timeout_s=timeout_s, watch=watch)
-        if time.monotonic() - begun >= timeout_s:
+        if time.monotonic() - begun >= self._patience_s:
             missing = self._transport.presence([name for name in requests if name not in replies])
             self._gone.update({name: seen.since for name, seen in missing.items() if not seen.connected})
         self._driver.answered()

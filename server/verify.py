@@ -97,7 +97,7 @@ class Verdict:
     def lines(self) -> list[str]:
         """The verdict as a person reads it."""
         if self.faults:
-            return [f"NOT VERIFIED: {len(self.faults)} faults", *(f"  {fault}" for fault in self.faults), REMEDY]
+            return ["NOT VERIFIED:", *(f"  {fault}" for fault in self.faults), REMEDY]
         found = [
             f"run {self.run!r}, manifest {self.manifest[:16]}...: every signature, charge and statement holds",
             f"epsilon {self.epsilon:.6g} at delta {self.delta:g} for one {self.unit}"

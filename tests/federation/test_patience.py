@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import time
 
+import pytest
+
 from common.errors import ConfigurationError, PrivacyRefusal
 from tests.doubles.alliance import before_the_first_sum
 from tests.doubles.hospitals import operator
 
 
+@pytest.mark.slow  # it waits; the same rule is tested in tests/server/test_run_driver.py
 def test_a_party_that_is_away_for_good_costs_the_patience_once(alliance, monkeypatch, tmp_path):
-    each, patience = alliance.hospitals["gamma"], 2.0
+    each, patience = alliance.hospitals["gamma"], 5.0
     transport, waited = alliance.coordinator.transport, []
     exchange = transport.exchange
 

@@ -11,8 +11,8 @@ from server.grpc_transport import Presence, Waiting
 from server.imprint import Signer
 from server.journal import Journal
 from server.metrics import Metrics
-from server.run_driver import RunDriver
-from server.run_folder import RunFolder
+from server.run_driver import RunDriver, _Watched
+from server.run_folder import Planned, RunFolder
 
 
 @pytest.fixture
@@ -33,6 +33,58 @@ def driver(tmp_path):
     made._journal = Journal(tmp_path / "journal.sqlite")
     yield made
     made._journal.close()
+
+
+class AwayTransport:
+    """Everybody answers at once but those who are away; they are waited for until the watch says that it is enough."""
+
+    def __init__(self, away):
+        self.since = dict.fromkeys(away, 1.0)
+        self.connected = set()
+
+    def presence(self, names):
+        return {name: Presence(self._there(name), self.since.get(name, 0.0), 0.0) for name in names}
+
+    def _there(self, name):
+        return name not in self.since or name in self.connected
+
+    def exchange(self, requests, *, timeout_s, watch):
+        end = time.monotonic() + timeout_s
+        missing = [name for name in requests if not self._there(name)]
+        while missing and time.monotonic() < end:
+            if watch(Waiting(self.presence(missing), len(requests) - len(missing), end - time.monotonic())):
+                break
+            time.sleep(0.005)
+        return {name: b"" for name in requests if name not in missing}
+
+
+def waited(watched, timeout_s=0.2):
+    begun = time.monotonic()
+    watched.exchange(dict.fromkeys(("alpha", "beta", "delta", "gamma"), b""), timeout_s=timeout_s)
+    return time.monotonic() - begun
+
+
+def watched_over(driver, transport):
+    planned = Planned("a run", {}, "", ("alpha", "beta", "delta", "gamma"), 0, None, 0.2)
+    return _Watched(driver, transport, planned, 3)
+
+
+def test_who_was_away_for_a_whole_request_is_not_waited_for_again_until_it_was_back(driver):
+    transport = AwayTransport(["gamma"])
+    watched = watched_over(driver, transport)
+    assert waited(watched, 0.05) >= 0.05  # a question that waits for less than the patience spends none of it
+    assert waited(watched) >= 0.2
+    assert waited(watched) < 0.1
+    transport.connected.add("gamma")
+    assert waited(watched) < 0.1
+    transport.connected.clear()
+    transport.since["gamma"] = 2.0
+    assert waited(watched) >= 0.2
+
+
+def test_where_the_run_cannot_go_on_without_them_they_are_waited_for_each_time(driver):
+    watched = watched_over(driver, AwayTransport(["gamma", "delta"]))
+    assert [waited(watched) >= 0.2 for _ in range(3)] == [True, True, True]
 
 
 def words(driver, answered):
