@@ -288,12 +288,11 @@ def run(
     """The daemon: connects to the coordinator, answers approved runs, until SIGTERM. Opens no port."""
     import signal
 
-    from client import logs
-    from common import tls
+    from common import logs, tls
 
     if log_format not in ("text", "json"):
         raise ConfigurationError(f"log format {log_format!r} is unknown", "use text or json")
-    logs.to_stderr(as_json=log_format == "json", debug=debug)
+    logs.to_stderr(("common", "protocol", "client"), as_json=log_format == "json", debug=debug)
     tls.only_tls_1_3()
     opened = Home(home_of(home))
     with opened.running():

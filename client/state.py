@@ -16,7 +16,6 @@ Files are 0600 and folders 0700; anything looser is refused, because another use
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import stat
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import ConfigurationError
+from common.lock import holding, is_held
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
@@ -172,7 +172,7 @@ class Home:
     def running(self) -> Iterator[None]:
         """Held by the one daemon. Raises ConfigurationError where another one runs."""
         try:
-            with self._lock():
+            with holding(self._lock):
                 yield
         except BlockingIOError:
             raise ConfigurationError(
@@ -181,20 +181,11 @@ class Home:
 
     @property
     def is_running(self) -> bool:
-        try:
-            with self._lock():
-                return False
-        except BlockingIOError:
-            return True
+        return is_held(self._lock)
 
-    @contextmanager
-    def _lock(self) -> Iterator[None]:
-        descriptor = os.open(self.path / "daemon.lock", os.O_CREAT | os.O_RDWR, FILE_MODE)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield
-        finally:
-            os.close(descriptor)
+    @property
+    def _lock(self) -> Path:
+        return self.path / "daemon.lock"
 
 
 def clock_words(offset_s: float) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
 import logging
 import os
 import re
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import ConfigurationError, UndersongError
+from common.lock import holding, is_held
 from protocol.enrolment import TOKEN_BYTES, EnrolmentRequest, Grant, Package, check_address, check_party_name
 from server.authority import SERVER_DAYS, Authority
 from server.imprint import Signer
@@ -106,11 +105,7 @@ class Home:
     @property
     def served(self) -> bool:
         """Whether a process serves this home now."""
-        try:
-            with self._lock():
-                return False
-        except BlockingIOError:
-            return True
+        return is_held(self._lock)
 
     @property
     def connected(self) -> list[str]:
@@ -122,19 +117,14 @@ class Home:
     def serving(self) -> Iterator[None]:
         """Held by the one serving process. Raises ConfigurationError where another one has it."""
         try:
-            with self._lock():
+            with holding(self._lock):
                 yield
         except BlockingIOError:
             raise ConfigurationError(f"{self.path}: another process serves this coordinator", "stop it first") from None
 
-    @contextmanager
-    def _lock(self) -> Iterator[None]:
-        descriptor = os.open(self.path / "serving.lock", os.O_CREAT | os.O_RDWR, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield
-        finally:
-            os.close(descriptor)
+    @property
+    def _lock(self) -> Path:
+        return self.path / "serving.lock"
 
     # Parties
 
@@ -356,33 +346,6 @@ def serve(home: Home, *, public_cache: Path, environment: Mapping[str, str], kee
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda _number, _frame: coordinator.stop())
         coordinator.serve()
-
-
-class JsonLines(logging.Formatter):
-    """Log records as one JSON object a line. The messages are the same public words as in plain text."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        value = {
-            "at": round(record.created, 3),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info and record.exc_info[0] is not None:
-            value["exception"] = record.exc_info[0].__name__
-        return json.dumps(value, ensure_ascii=False)
-
-
-def log_to_stderr(*, as_json: bool, debug: bool) -> None:
-    """Our own packages at information level, libraries at warnings."""
-    handler = logging.StreamHandler()
-    plain = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
-    handler.setFormatter(JsonLines() if as_json else plain)
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(logging.WARNING)
-    for package in ("common", "protocol", "server"):
-        logging.getLogger(package).setLevel(logging.DEBUG if debug else logging.INFO)
 
 
 def _host_port(address: str) -> tuple[str, int]:

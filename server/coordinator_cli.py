@@ -93,12 +93,13 @@ def serve(
     debug: Annotated[bool, typer.Option("--debug", help="Log more (never private data).")] = False,
 ) -> None:
     """Listens for the parties and drives the runs, until SIGTERM. Started again, it goes on where it was."""
+    from common import logs
     from common.tls import only_tls_1_3
     from server import coordinator
     from server.cli import public_cache_path
 
     only_tls_1_3()
-    coordinator.log_to_stderr(as_json=log_json, debug=debug)
+    logs.to_stderr(("common", "protocol", "server"), as_json=log_json, debug=debug)
     coordinator.serve(Home(home), public_cache=public_cache_path(), environment=dict(os.environ), keepalive_s=keepalive)
 
 

@@ -1,0 +1,54 @@
+"""A log line is one line and shows no value of an exception; a lock is one process's."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from common.lock import holding, is_held
+from common.logs import to_stderr
+
+
+@pytest.fixture(autouse=True)
+def root():
+    logger = logging.getLogger()
+    handlers, level = logger.handlers[:], logger.level
+    yield
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
+
+
+def logged(capsys, *, as_json):
+    to_stderr(("server",), as_json=as_json, debug=False)
+    log = logging.getLogger("server.run")
+    try:
+        raise ValueError("a private note")
+    except ValueError:
+        log.exception("run %s failed", "first\n2026-01-01 INFO forged")
+    log.debug("not at this level")
+    logging.getLogger("library").info("what a library was given")
+    return capsys.readouterr().err
+
+
+def test_text_is_one_line_a_record_without_a_traceback(capsys):
+    (line,) = logged(capsys, as_json=False).splitlines()
+    assert line.endswith("ERROR run first 2026-01-01 INFO forged failed")
+
+
+def test_json_names_the_exceptions_kind_and_nothing_of_it(capsys):
+    (line,) = logged(capsys, as_json=True).splitlines()
+    value = json.loads(line)
+    assert (value["level"], value["logger"], value["exception"]) == ("error", "server.run", "ValueError")
+    assert "private" not in line
+
+
+def test_a_lock_is_held_by_one(tmp_path):
+    path = tmp_path / "lock"
+    assert not is_held(path)
+    with holding(path):
+        assert is_held(path)
+        with pytest.raises(BlockingIOError), holding(path):
+            pass
+    assert not is_held(path)
