@@ -45,6 +45,8 @@ rounds = 5
 votes = 8                   # Q: each record votes for its Q nearest and Q furthest candidates
 examples = 8                # example texts in a prompt, half good, half bad
 shortlist = 8               # best and worst texts a label from which the examples are drawn
+# name = "discriminator"    # another method: write plenty, keep what could have been private (docs/discriminator.md)
+# keep = 0.75               # of its candidates
 
 [[generators]]              # repeat this section for several; the method finds out which is best
 name = "small"
