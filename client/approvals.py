@@ -12,9 +12,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from client.state import Home, read_json, write_file, write_json
+from client.state import Home, read_json, write_json
 from common.canonical import canonical_json, tagged_hash
 from common.errors import ConfigurationError, PrivacyRefusal
+from common.files import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,7 +127,7 @@ class Requests:
             method=manifest.method,
             objection=objection,
         )
-        write_file(self._path(manifest.run).with_suffix(".manifest"), data)
+        replace_file(self._path(manifest.run).with_suffix(".manifest"), data)
         write_json(self._path(manifest.run), asdict(request))
         return request
 

@@ -8,8 +8,9 @@ import time
 from collections import OrderedDict
 from pathlib import Path
 
-from client.state import make_folder, write_file
+from client.state import make_folder
 from common.errors import PeerFault
+from common.files import replace_file
 from protocol.public import Block, block_id, decode_block
 
 MEMORY_BYTES = 256 * 2**20
@@ -58,7 +59,7 @@ class DiskBlocks:
         path = self._path(identity)
         if not path.exists():
             make_folder(path.parent)
-            write_file(path, data)
+            replace_file(path, data)
         return self._remember(block)
 
     def prune(self, older_than_s: float = KEPT_S) -> int:

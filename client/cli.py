@@ -13,9 +13,10 @@ import typer
 
 from client import cli_data, cli_rules
 from client.cli_options import AsJson, HomeFolder, RunName, home_of, marks_folder, print_json
-from client.state import Home, Settings, read_input, write_file
+from client.state import Home, Settings, read_input
 from common import entry
 from common.errors import ConfigurationError
+from common.files import replace_file
 from common.rows import show_rows
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def enroll(
         enrolment.coordinator(opened)
         data = enrolment.request(opened, None)
     target = request or Path(f"{opened.settings.party}.request.json")
-    write_file(target, data)
+    replace_file(target, data)
     from protocol.enrolment import party_fingerprint
 
     own = party_fingerprint(opened.settings.party, keys.identity(opened).public_key().public_bytes_raw())
@@ -398,7 +399,7 @@ def outbox(
     if entry_number is not None:
         data = kept.data(entry_number)
         if raw is not None:
-            write_file(raw, data)
+            replace_file(raw, data)
         found = next(entry for entry in kept.entries() if entry.number == entry_number)
         print_json({**asdict(found), "decoded": journal.decode(found.kind, data)})
         return
@@ -430,7 +431,7 @@ def outbox(
 def pause(home: HomeFolder = None, as_json: AsJson = False) -> None:
     """Takes part in nothing until `undersong-party resume`; stays connected, answers nothing."""
     opened = Home(home_of(home))
-    write_file(opened.pause, b"paused\n")
+    replace_file(opened.pause, b"paused\n")
     _say_paused(opened, as_json)
 
 

@@ -6,8 +6,9 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from client.state import FILE_MODE, Home, write_file
+from client.state import FILE_MODE, Home
 from common.errors import ConfigurationError
+from common.files import replace_file
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -79,7 +80,7 @@ def new_tls_key(home: Home) -> EllipticCurvePrivateKey:
     from protocol import enrolment
 
     key = enrolment.new_tls_key()
-    write_file(home.keys / "tls.next.pem", key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    replace_file(home.keys / "tls.next.pem", key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     return key
 
 
@@ -102,7 +103,7 @@ def pending_tls_key(home: Home) -> EllipticCurvePrivateKey:
 def install(home: Home, certificates: str) -> None:
     """The awaited certificate takes effect: key and certificates in one file, replaced in one step."""
     waiting = home.keys / "tls.next.pem"
-    write_file(home.keys / "tls.pem", waiting.read_bytes() + certificates.encode("ascii"))
+    replace_file(home.keys / "tls.pem", waiting.read_bytes() + certificates.encode("ascii"))
     waiting.unlink()
 
 

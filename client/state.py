@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import ConfigurationError
+from common.files import replace_file
 from common.lock import holding, is_held
 
 FOLDER_MODE = 0o700
@@ -199,28 +200,8 @@ def make_folder(path: Path) -> None:
     path.mkdir(mode=FOLDER_MODE, exist_ok=True)
 
 
-def write_file(path: Path, data: bytes) -> None:
-    """Replaces a file, whole or not at all, readable by this user only; on the disk when this returns."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    write_file(path, json.dumps(value, indent=2, ensure_ascii=False).encode("utf-8") + b"\n")
+    replace_file(path, json.dumps(value, indent=2, ensure_ascii=False).encode("utf-8") + b"\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:

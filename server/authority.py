@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from common.errors import ConfigurationError
+from common.files import replace_file
 from protocol.enrolment import check_party_name, coordinator_fingerprint
 
 AUTHORITY_DAYS = 3650
@@ -92,7 +93,7 @@ class Authority:
             .sign(key, hashes.SHA256())
         )
         _write_key(folder / _SIGNING_KEY, ed25519.Ed25519PrivateKey.generate())
-        write_private(folder / _CA_CERTIFICATE, certificate.public_bytes(serialization.Encoding.PEM))
+        replace_file(folder / _CA_CERTIFICATE, certificate.public_bytes(serialization.Encoding.PEM))
         # Last, because its presence says that the folder is whole.
         _write_key(folder / _CA_KEY, key)
         authority = cls(folder)
@@ -156,7 +157,7 @@ class Authority:
         # The certificate first: with a new key and an old certificate the server would not start.
         both = {_SERVER_KEY + ".new": _private_pem(key), _SERVER_CERTIFICATE + ".new": _pem(certificate)}
         for name, data in both.items():
-            write_private(self._folder / name, data)
+            replace_file(self._folder / name, data)
         for name in both:
             os.replace(self._folder / name, self._folder / name.removesuffix(".new"))
 
@@ -187,7 +188,7 @@ class Authority:
             entry = x509.RevokedCertificateBuilder().serial_number(int(serial, 16)).revocation_date(_time(at)).build()
             builder = builder.add_revoked_certificate(entry)
         path = self._folder / _REVOCATIONS
-        write_private(path, builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+        replace_file(path, builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
         return path
 
     def _authority_identifier(self) -> x509.AuthorityKeyIdentifier:
@@ -206,17 +207,6 @@ class Authority:
 
 def serial_of(certificate: x509.Certificate) -> str:
     return f"{certificate.serial_number:x}"
-
-
-def write_private(path: Path, data: bytes) -> None:
-    """Writes a file that only its owner may read (0600): whole or not at all, on the disk when this returns."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    descriptor = os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
 
 
 def _builder(
@@ -272,4 +262,4 @@ def _private_pem(key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey) ->
 
 
 def _write_key(path: Path, key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey) -> None:
-    write_private(path, _private_pem(key))
+    replace_file(path, _private_pem(key))

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from common.errors import ConfigurationError
+from common.files import sync_folder
 from server.pool import Sample
 
 JSONL_NAME = "synthetic.jsonl"
@@ -66,17 +67,9 @@ def write_files(folder: Path, contents: Mapping[str, bytes | str]) -> None:
             for temporary, _ in waiting:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(temporary)
-        _sync_folder(folder)
+        sync_folder(folder)
     except OSError as error:
         raise _explained(folder, error) from None
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _explained(folder: Path, error: OSError) -> ConfigurationError:

@@ -7,7 +7,6 @@ anywhere; the serving process alone writes ``status.json``, the commands alone w
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any, Literal
 
 from common import configuration
 from common.errors import ConfigurationError
+from common.files import replace_file
 from server import planning
 from server.planning import RunPlan
 from server.task import Task
@@ -158,11 +158,4 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 def replace_json(path: Path, value: Mapping[str, Any], *, durable: bool) -> None:
     """Replaces a file whole; ``durable``: it is on the disk when this returns."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    descriptor = os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    os.replace(temporary, path)
+    replace_file(path, json.dumps(value, indent=1).encode("utf-8"), durable=durable)

@@ -24,6 +24,7 @@ from typing import Any
 
 from common.canonical import canonical_json, tagged_hash
 from common.errors import ConfigurationError, PrivacyRefusal
+from common.files import sync_folder
 from common.privacy import accounting
 from common.privacy.accounting import DiscreteLaplace, Event, Gaussian, Laplace, Pure
 
@@ -120,7 +121,7 @@ class Ledger:
                         "at": at,
                     },
                 )
-                _sync_folder(path.parent)
+                sync_folder(path.parent)
         if ledger._fingerprint != fingerprint:
             raise PrivacyRefusal(
                 f"{path} is the ledger of another data set, or of another version of this one",
@@ -447,11 +448,3 @@ def charge_of(entry: Mapping[str, Any]) -> Charge:
         for event in entry["events"]
     )
     return Charge(entry["run"], entry["manifest"], entry["query"], entry["attempt"], events)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -76,8 +76,9 @@ class Stream:
 
     def ask(self, data: bytes) -> bytes:
         posted = self.post(data)
-        envelope = self.reply()
-        assert envelope.id == posted.id
+        # an earlier reply whose acknowledgement was lost with its stream comes first
+        while (envelope := self.reply()).id != posted.id:
+            pass
         return envelope.data
 
 
