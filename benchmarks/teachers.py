@@ -79,7 +79,8 @@ def main(argv: list[str] | None = None) -> int:
         for row in found:
             print(
                 f"{row['teachers']} teachers over {row['records']} records: {row['seconds']} s"
-                f" ({row['processor_seconds']} s of processor time), correlation of votes with the truth {row['correlation']}"
+                f" ({row['processor_seconds']} s of processor time), votes correlate"
+                f" {row['correlation']} with the truth"
             )
     bounded = [row for row in found if row["teachers"] <= 100 and row["records"] <= 5000]
     return 0 if all(row["seconds"] < LIMIT_S for row in bounded) else 1
