@@ -23,8 +23,8 @@ WORDS = {
     "metadata_histograms": "how many of your records have each label, each length and each of a few public keywords",
     "embedding_sum": "the sum of your records' embeddings, from which only their common direction can be seen",
     "outer_products": "how your records vary along a few public directions, summed over all of them",
-    "teacher_votes": "for each of a few public texts, how many of the classifiers that are trained here, each on a part of"
-    " your records, take it for one of yours; the classifiers stay here",
+    "teacher_votes": "for each of a few public texts, how many of the classifiers that are trained here, each on a part"
+    " of your records, take it for one of yours; the classifiers stay here",
     "fourier_features": "sums of random waves over your records' phrases, from which only densities can be estimated",
 }
 
