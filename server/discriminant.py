@@ -21,6 +21,7 @@ Int = npt.NDArray[np.int64]
 
 # Prior variances are chosen among these by marginal likelihood.
 LEVELS = (0.0, *(float(level) for level in np.logspace(-4, 1, 11)))
+VOTE_LEVELS = tuple(float(level) for level in np.logspace(-4, 0, 13))  # of the variance of votes, to the largest
 RESIDUAL = 0.3  # share of the votes' variance (without noise) that no linear score explains
 OWN_SHARE = 1.0  # prior variance of a class's deviation beside that of the common direction, for votes
 FITTING = 0.95  # share of the candidates whose projection is at most 1 long
@@ -68,7 +69,8 @@ def distilled(
     """The student: Bayesian linear regression of noisy vote counts on the queries.
 
     Counts are centred by class, since how many teachers voted is private. Weighing them by their known noise says more
-    than their majorities would, and needs no threshold. Scores are in deviations of the votes between queries.
+    than their majorities would, and needs no threshold. How much the votes vary between queries without the noise is
+    what makes them likeliest; scores are in deviations of that.
 
     Args:
         queries, query_classes: float32 [r, d] and int64 [r]; ``counts`` of each with noise ``sigma``, float64 [r].
@@ -76,15 +78,19 @@ def distilled(
     """
     x = whitening(queries, query_classes).astype(np.float64)
     y = counts - _class_means(counts, query_classes, classes)
-    signal = min(max(float(y @ y) / max(1, len(y)) - sigma**2, 0.0), teachers**2 / 4)
-    if not signal:
-        return Discriminator(whitening, np.zeros((classes, x.shape[1])))
     same = query_classes[:, None] == query_classes
-    product = x @ x.T
-    prior = signal / max(float((x * x).sum(axis=1).mean()) * (1.0 + OWN_SHARE), 1e-12)
-    kernel = prior * product * (1.0 + OWN_SHARE * same)
-    kernel[np.diag_indices_from(kernel)] += sigma**2 + RESIDUAL * signal
-    alpha = prior / math.sqrt(signal) * np.linalg.solve(kernel, y)
+    kernel = x @ x.T * (1.0 + OWN_SHARE * same)
+    scale = max(float(np.trace(kernel)) / max(1, len(y)), 1e-12)
+    values, vectors = np.linalg.eigh(kernel / scale)
+    turned = vectors.T @ y
+
+    def log_likelihood(signal: float) -> float:
+        variance = signal * np.maximum(values, 0.0) + sigma**2 + RESIDUAL * signal
+        return float(-0.5 * (np.log(variance) + turned**2 / variance).sum())
+
+    # A vote is 0 or 1, so counts vary by at most half of the teachers.
+    signal = max((teachers**2 / 4 * level for level in VOTE_LEVELS), key=log_likelihood)
+    alpha = math.sqrt(signal) / scale * (vectors @ (turned / (signal * (values + RESIDUAL) + sigma**2)))
     own = np.stack([(alpha * (query_classes == label)) @ x for label in range(classes)])
     return Discriminator(whitening, alpha @ x + OWN_SHARE * own)
 
