@@ -9,11 +9,12 @@ from functools import cached_property
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from common.canonical import canonical_json, tagged_hash
 from common.errors import ConfigurationError, PeerFault, PrivacyRefusal
 from protocol.plan import Plan
+from protocol.secagg.keys import verified
 from protocol.secagg.parameters import Member, SumParameters
 
 VERSION = 1
@@ -125,8 +126,8 @@ class Manifest:
         """Everyone of the roster signed these very bytes. Raises PeerFault that names who did not."""
         for member in self.roster:
             try:
-                Ed25519PublicKey.from_public_bytes(member.identity).verify(signatures.get(member.name, b""), self.hash)
-            except InvalidSignature:
+                verified(member.identity, self.hash, signatures.get(member.name, b""))
+            except (InvalidSignature, ValueError):
                 raise PeerFault(
                     member.name, "has not signed this manifest", "propose the manifest to every party again"
                 ) from None

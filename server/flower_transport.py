@@ -62,9 +62,8 @@ class FlowerTransport:
         """Asks every node that is new who it is; the names of all that are known."""
         new = [node for node in self._grid.get_node_ids() if node not in self._answered]
         for node, replies in self._deliver({node: [INTRODUCE] for node in new}, timeout_s).items():
-            if replies:
+            if replies and self._introduced(node, replies[0]):
                 self._answered.add(node)
-                self._introduced(node, replies[0])
         return self.found
 
     def exchange(self, requests: Mapping[str, bytes], *, timeout_s: float) -> Mapping[str, bytes]:
@@ -138,18 +137,24 @@ class FlowerTransport:
             return None
         return [bytes(reply) for reply in message.content[RECORD].get(REPLIES, [])]
 
-    def _introduced(self, node: int, reply: bytes) -> None:
+    def _introduced(self, node: int, data: bytes) -> bool:
+        """Whether the node has said who it is; one that refused is asked again."""
         try:
-            introduction = codec.decode_reply(reply, f"node {node}").introduction
+            reply = codec.decode_reply(data, f"node {node}")
         except PeerFault as error:
             self._say(error.problem)
-            return
+            return True
+        if reply.WhichOneof("body") != "introduction":
+            self._say(f"a SuperNode does not introduce itself: {reply.refusal.problem}; {reply.refusal.remedy}")
+            return False
+        introduction = reply.introduction
         name = introduction.name
         if self._identities is not None and self._identities.get(name) != introduction.identity:
             self._say(f"a SuperNode introduces itself as {name[:63]!r} with a key that is not enrolled; left aside")
-            return
+            return True
         self._nodes[name] = node
-        self._introductions[name] = reply
+        self._introductions[name] = data
+        return True
 
     def _name(self, node: int) -> str:
         return next((name for name, known in self._nodes.items() if known == node), f"node {node}")

@@ -10,6 +10,9 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common.errors import ConfigurationError, InternalError
+from common.errors import ConfigurationError, InternalError, TransportError
 from server.conduct import Outcome
 from server.progress import Progress
 from server.task import Task
@@ -27,17 +30,20 @@ if TYPE_CHECKING:
     from flwr.app import Context, Message
 
     from common.embedding import CachedEmbedder
+    from server.flower_transport import FlowerTransport
     from simulation.simulate import Cast
 
 STAGE = "flower.json"
 OBJECT_STORE_BYTES = 256 * 2**20  # Ray's shared memory: messages only, a few at a time
-OUTSTANDING = 8  # messages an actor: Flower's engine looks through all of them for every node, ten times a second
+NODES_S = 600.0
+OUTSTANDING = 16  # messages an actor: enough to keep it busy, few enough to stay small
 OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_worker_niceness": "0",  # Ray's 15 would let whatever else runs starve the parties
 }
 
 
@@ -84,12 +90,12 @@ def over_flower(
     def main(grid: Grid, context: Context) -> None:
         try:
             transport = FlowerTransport(grid, identities=None, say=progress.say, outstanding=OUTSTANDING * count)
-            transport.locate(timeout_s=600.0)
+            _await_nodes(transport, len(names))
             ended.append(run(_Lossy(transport, reachable)))
         except BaseException as error:  # noqa: BLE001 - raised again by whoever waits for the engine
             ended.append(error)
 
-    with _quiet():
+    with _quiet(), _looking_where_something_waits():
         run_simulation(
             server_app=server,
             client_app=client,
@@ -106,6 +112,17 @@ def over_flower(
     return ended[0]
 
 
+def _await_nodes(transport: FlowerTransport, count: int) -> None:
+    """The engine adds its nodes while the ServerApp runs already."""
+    ends = time.monotonic() + NODES_S
+    while len(transport.locate(timeout_s=NODES_S)) < count:
+        if time.monotonic() > ends:
+            raise TransportError(
+                f"{len(transport.found)} of {count} simulated parties answer", "look at Flower's log with --debug"
+            )
+        time.sleep(0.2)
+
+
 class _Lossy:
     """The transport of a simulation: a message that ``reachable`` denies is lost before it is sent."""
 
@@ -113,6 +130,11 @@ class _Lossy:
         self._transport = transport
         self._reachable = reachable
         self._messages: dict[str, int] = {}
+
+    @property
+    def messages(self) -> int:
+        """Flower messages sent so far."""
+        return int(self._transport.messages)
 
     def exchange(self, requests: Mapping[str, bytes], *, timeout_s: float) -> Mapping[str, bytes]:
         found: Mapping[str, bytes] = self._transport.exchange(self._arriving(requests), timeout_s=timeout_s)
@@ -193,6 +215,38 @@ def _stage(state: str) -> _Stage:
 
 
 @contextmanager
+def _looking_where_something_waits() -> Iterator[None]:
+    """Ten times a second, Flower's engine looks through every stored message for each of its nodes: with a thousand of
+    both that keeps one core busy with nothing else. Nodes for which nothing was stored since are passed over."""
+    from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkState
+
+    store, get = InMemoryLinkState.store_message_ins, InMemoryLinkState.get_message_ins
+    waiting: Counter[int] = Counter()
+    lock = threading.Lock()
+
+    def storing(self: Any, message: Any) -> Any:
+        identity = store(self, message)
+        if identity:
+            with lock:
+                waiting[message.metadata.dst_node_id] += 1
+        return identity
+
+    def getting(self: Any, node_id: int, limit: int | None, **rest: Any) -> Any:
+        if waiting[node_id] <= 0:
+            return []
+        found = get(self, node_id, limit, **rest)
+        with lock:
+            waiting[node_id] -= len(found)
+        return found
+
+    InMemoryLinkState.store_message_ins, InMemoryLinkState.get_message_ins = storing, getting
+    try:
+        yield
+    finally:
+        InMemoryLinkState.store_message_ins, InMemoryLinkState.get_message_ins = store, get
+
+
+@contextmanager
 def _quiet() -> Iterator[None]:
     """Flower's own words are of use where it fails; and it leaves the environment as it found it."""
     logger = logging.getLogger("flwr")
@@ -210,10 +264,10 @@ def _write_stage(cast: Cast) -> None:
 
     make_folder(cast.state / "blocks")
     value = {
-        "task": cast.task.model_dump(mode="json", exclude={"folder"}),
+        "task": cast.task.model_dump(exclude={"folder"}),  # not in JSON mode: that has no infinity
         "folder": str(cast.task.folder),
         "store": str(cast.store),
         "seed": cast.seed,
         "insecure_noise_seed": cast.insecure_noise_seed,
     }
-    (cast.state / STAGE).write_text(json.dumps(value), encoding="utf-8")
+    (cast.state / STAGE).write_text(json.dumps(value, default=str), encoding="utf-8")

@@ -1,0 +1,303 @@
+"""One private sum over Flower's simulation engine, at 50, 200 and 1 000 parties.
+
+    python -m benchmarks.flower [--quick] [--json] [--parties N ...] [--actors N]
+
+Every party has 20 records (the clinic example's 600 notes, dealt again and again and embedded before the measurement: a
+record's embedding is made once in its life), real keys, masks, noise, an encrypted journal and a ledger. One vote over
+6 000 public candidates, nearest and furthest: 12 000 coordinates. A tenth of the parties fall silent, spread evenly
+over the stages (sharing, masking, consistency, unmasking; above 200 parties revealing nonces too); as many may collude.
+JSON: a list with one object a size: ``parties``, ``survivors``, ``seconds`` (``find``: the nodes introduce themselves,
+the engine's start included, ``agree``: manifest and adverts, ``sum``: the private sum, ``all``), ``messages`` (to all
+parties together, ``messages_a_party`` to one that stays), ``cpu_seconds`` (this process and Ray's; what the seconds
+would be bound by on a machine of its own is this over its cores), ``peak_memory_bytes`` (proportional set size of this
+process and Ray's together), ``largest_error`` (of the opened sum against the survivors' exact votes, in standard
+deviations of the noise in it), ``load_average`` (others' work lengthens every figure in seconds).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.embedding import CachedEmbedder, Embedder, EmbeddingCache, PublicFileCache, quantise
+from protocol.manifest import Manifest
+from protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from protocol.public import Input, Segment, block_id, encode_embeddings
+from protocol.secagg.parameters import Member, default_threshold
+from protocol.statistics import TopQVotes, top_q_votes
+from server.cli import public_cache_path
+from server.federation import introduce
+from server.journal import Journal
+from server.pipelined import PipelinedFederation
+from server.progress import Silent
+from server.task import load
+from server.transport import BatchTransport
+
+ROOT = Path(__file__).resolve().parents[1]
+CLINIC = ROOT / "examples" / "clinic"
+SIZES = (50, 200, 1000)
+RECORDS = 20
+CANDIDATES = 6000
+DIMENSION = 384
+TARGET_S = 600.0
+TARGET_BYTES = 8e9
+
+
+class Memory(threading.Thread):
+    """Watches this process and its descendants (Linux): the largest proportional set size, and the time they used."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.peak_bytes = 0
+        self._seconds: dict[int, float] = {}
+        self._ended = threading.Event()
+
+    @property
+    def cpu_seconds(self) -> float:
+        return sum(self._seconds.values())
+
+    def run(self) -> None:
+        while not self._ended.wait(1.0):
+            self.look()
+
+    def end(self) -> None:
+        self._ended.set()
+        self.join()
+
+    def look(self) -> None:
+        total = 0
+        for pid in _family(os.getpid()):
+            try:
+                rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # it has ended meanwhile
+            total += next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")) * 1024
+            self._seconds[pid] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        self.peak_bytes = max(self.peak_bytes, total)
+
+
+class Reporting(Silent):
+    """What the run says goes to the report."""
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report = report
+
+    def say(self, message: str) -> None:
+        self._report(message)
+
+    def update(self, phase: str, done: int, total: int) -> None:
+        self._report(f"{time.strftime('%H:%M:%S')} {phase}: stage {done}")
+
+
+def _family(root: int) -> list[int]:
+    parents: dict[int, list[int]] = {}
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            try:
+                parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            parents.setdefault(parent, []).append(int(path.name))
+    found, waiting = [], [root]
+    while waiting:
+        pid = waiting.pop()
+        found.append(pid)
+        waiting += parents.get(pid, [])
+    return found
+
+
+def measure(
+    parties: int, actors: int | None = None, report: Callable[[str], None] = lambda _words: None
+) -> dict[str, Any]:
+    """The figures of one size; see the module's docstring."""
+    from simulation.flower import over_flower
+    from simulation.simulate import Cast, private_tables
+    from simulation.workspace import Workspace
+
+    watch = Memory()
+    seconds: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        task = load(_task(folder, parties), [])
+        workspace = Workspace(folder / "run", task, {}, fresh=False)
+        tables = private_tables(task, 0)
+        cast = Cast(task, workspace.state, workspace.parties_path, 0, None)
+        cast.draw_keys(workspace, tables)
+        embedder = Embedder.load()
+        cached = CachedEmbedder(embedder, _Copied(PublicFileCache(public_cache_path()), cast.shared_cache()))
+        cached.encode(sorted({text for table in tables.values() for text in table.texts}))
+        watch.start()
+        begun = time.perf_counter()
+        rng = np.random.default_rng(1)
+        vectors = rng.normal(size=(CANDIDATES, DIMENSION))
+        unit = quantise((vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32))
+        labels = rng.integers(0, len(task.task.labels), CANDIDATES)
+        block = encode_embeddings(unit, labels)
+        statistic = TopQVotes(q=8, candidates=CANDIDATES, labels=len(task.task.labels))
+        tenth = parties // 10
+        quorum = Quorum(parties, default_threshold(parties, tenth), tenth, tenth)
+        plan = plan_sums([SumRequest("votes", statistic)], Privacy(4.0, 1e-5), quorum)
+        assert plan.sums[0].dimension == 2 * CANDIDATES
+        silent = _silent(list(tables), tenth, from_message=3 if parties > 200 else 4)
+        carried: dict[str, int] = {}
+
+        def run(transport: BatchTransport) -> Any:
+            seconds["find"] = time.perf_counter() - begun
+            report(f"{parties} parties: the nodes are known after {seconds['find']:.1f} s")
+            found = introduce(transport, list(tables))
+            manifest = Manifest(
+                run="benchmark",
+                task={"name": "benchmark", "description": "a note", "labels": list(task.task.labels)},
+                method="wasp",
+                embedder=embedder.fingerprint,
+                roster=tuple(Member(party, found[party].identity) for party in sorted(found)),
+                plan=plan,
+            )
+            journal = Journal(folder / "journal.sqlite")
+            federation = PipelinedFederation(
+                transport, manifest, journal, Reporting(report), block=lambda _id: block, timeout_s=3600.0
+            )
+            since = time.perf_counter()
+            federation.agree()
+            seconds["agree"] = time.perf_counter() - since
+            report(f"{parties} parties: agreed after {seconds['agree']:.1f} s")
+            since = time.perf_counter()
+            opened = federation.private_sum("votes", [Input("candidates", (Segment(block_id(block)),))])
+            seconds["sum"] = time.perf_counter() - since
+            report(f"{parties} parties: {len(opened.survivors)} in the sum after {seconds['sum']:.1f} s")
+            carried["messages"] = transport.messages  # type: ignore[attr-defined]
+            journal.close()
+            return opened
+
+        opened = over_flower(
+            cast,
+            list(tables),
+            run,
+            progress=Reporting(report),
+            reachable=lambda party, number: number < silent.get(party, number + 1),
+            actors=actors,
+        )
+        workspace.journal.close()
+        seconds["all"] = time.perf_counter() - begun
+        watch.end()
+        error = _largest_error(task, tables, opened, unit, labels, cached)
+    return {
+        "parties": parties,
+        "records_a_party": RECORDS,
+        "coordinates": 2 * CANDIDATES,
+        "silent": len(silent),
+        "survivors": len(opened.survivors),
+        "seconds": {key: round(value, 1) for key, value in seconds.items()},
+        "messages": carried["messages"],
+        "messages_a_party": 3 + (5 if parties > 200 else 4),
+        "cpu_seconds": round(watch.cpu_seconds, 1),
+        "peak_memory_bytes": watch.peak_bytes,
+        "largest_error": round(error, 2),
+        "actors": actors or len(os.sched_getaffinity(0)),
+        "load_average": [round(each, 1) for each in os.getloadavg()],
+    }
+
+
+class _Copied:
+    """A cache that copies what is asked of it into another one, which the parties read."""
+
+    def __init__(self, public: PublicFileCache, parties: EmbeddingCache) -> None:
+        self._public = public
+        self._parties = parties
+
+    def get(self, keys: Sequence[bytes]) -> dict[bytes, Any]:
+        found = self._public.get(keys)
+        self._parties.put(found.items())
+        return found
+
+    def put(self, rows: Iterable[tuple[bytes, Any]]) -> None:
+        kept = list(rows)
+        self._public.put(kept)
+        self._parties.put(kept)
+
+
+def _task(folder: Path, parties: int) -> Path:
+    notes = [
+        json.loads(line)
+        for path in sorted((CLINIC / "data" / "hospitals").glob("*.jsonl"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+    ]
+    rng = np.random.default_rng(0)
+    rows = [notes[row] for row in rng.integers(0, len(notes), parties * RECORDS)]
+    (folder / "notes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    text = (CLINIC / "task.toml").read_text(encoding="utf-8")
+    head, _, tail = text.partition("[data]")
+    rest = tail[tail.index("[privacy]") : tail.index("[evaluation]")].replace('"data/', f'"{CLINIC}/data/')
+    rest = rest.replace("parties = 5", f"parties = {parties}\nalpha = inf").replace('unit = "user"', 'unit = "sample"')
+    rest = "\n".join(line for line in rest.splitlines() if not line.startswith(("max_per_user", "user_contribution")))
+    data = f'[data]\npath = "{folder}/notes.jsonl"\ntext = "text"\nlabel = "label"\n\n'
+    (folder / "task.toml").write_text(head + data + rest, encoding="utf-8")
+    return folder / "task.toml"
+
+
+def _silent(names: list[str], count: int, *, from_message: int) -> dict[str, int]:
+    """By name, the number of the first message that does not arrive; spread over the stages.
+
+    Message 0 introduces, 1 proposes, 2 brings signatures and asks for adverts; the private sum's others follow.
+    """
+    chosen = np.random.default_rng(2).permutation(len(names))[:count]
+    stages = range(from_message - 1, 8) if from_message == 3 else range(3, 7)
+    numbers = [number for number in stages if number >= 3]
+    return {names[row]: numbers[place % len(numbers)] for place, row in enumerate(chosen)}
+
+
+def _largest_error(task: Any, tables: Any, opened: Any, unit: Any, labels: Any, embedder: CachedEmbedder) -> float:
+    near = np.zeros(CANDIDATES, dtype=np.int64)
+    far = np.zeros_like(near)
+    names = {name: number for number, name in enumerate(task.task.labels)}
+    for party in opened.survivors:
+        table = tables[party]
+        own = np.array([names[label] for label in table.labels])
+        one, two = top_q_votes(embedder.encode(table.texts), own, unit, labels, 8)
+        near += one
+        far += two
+    exact = np.concatenate([near, far]) * (opened.scale // 128)
+    return float(np.abs(opened.values - exact).max() / (opened.sigma * opened.scale))
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        seconds = row["seconds"]
+        print(
+            f"{row['parties']} parties, {row['survivors']} in the sum: {seconds['sum']} s for the sum,"
+            f" {seconds['all']} s in all (CPU {row['cpu_seconds']} s), {row['messages']} messages,"
+            f" {row['peak_memory_bytes'] / 1e9:.2f} GB, largest error {row['largest_error']} sigma"
+        )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the figures; 0 unless time or memory of issue 8 are exceeded, or the sum is not the survivors'."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.flower", description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="50 parties only")
+    parser.add_argument("--json", action="store_true", help="one JSON list on standard output")
+    parser.add_argument("--parties", type=int, nargs="+", help="other sizes")
+    parser.add_argument("--actors", type=int, help="Ray's processes (else one a core)")
+    options = parser.parse_args(argv)
+    sizes = options.parties or (SIZES[:1] if options.quick else SIZES)
+    rows = [measure(size, options.actors, lambda words: print(words, file=sys.stderr, flush=True)) for size in sizes]
+    print(json.dumps(rows)) if options.json else _print(rows)
+    good = all(
+        row["seconds"]["all"] < TARGET_S and row["peak_memory_bytes"] < TARGET_BYTES and row["largest_error"] < 7.0
+        for row in rows
+    )
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,212 @@
+"""The same hospitals behind each transport: real folders, real pipeline, only the embedding model replaced."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from client import keys
+from client.assemble import assemble
+from client.cli import app as hospital_cli
+from client.state import Home
+from common.errors import UndersongError
+from common.privacy.ledger import Ledger
+from protocol.enrolment import EnrolmentRequest, Package
+from protocol.messages import federation_pb2, secagg_pb2
+from simulation.inprocess import InProcess, InProcessBatches
+from tests.doubles.party_home import HashedEmbedder
+from tests.doubles.stream import Served, make_home
+
+NOISE_SEED = 7
+TRANSPORTS = ("in process", "in process, batches", "gRPC", "Flower")
+
+
+class Hospitals:
+    """A coordinator's folder and enrolled party folders, reproducible to the last bit.
+
+    Attributes:
+        homes: party folders by name.
+        identities: Ed25519 public keys by name.
+    """
+
+    def __init__(self, folder: Path, names: Sequence[str], records: int, budget: float) -> None:
+        self.folder = folder
+        self.marks = folder / "marks"
+        self.coordinator = make_home(folder / "coordinator")
+        self.homes = {name: folder / name for name in names}
+        self._records = records
+        self._budget = budget
+
+    def enrol(self, port: int) -> None:
+        """Every party, with a coordinator that listens on ``port``."""
+        from dataclasses import replace
+
+        self.coordinator.settings = replace(self.coordinator.settings, addresses=(f"localhost:{port}",))
+        for name, home in self.homes.items():
+            self._enrol(name, home)
+        self.identities = {
+            name: keys.identity(Home(home)).public_key().public_bytes_raw() for name, home in self.homes.items()
+        }
+
+    def _enrol(self, name: str, home: Path) -> None:
+        def hospital(*arguments: object) -> None:
+            done = CliRunner().invoke(hospital_cli, [*map(str, arguments), "--home", str(home)], standalone_mode=False)
+            assert not done.exit_code, f"{arguments}: {done.output} {done.exception!r}"
+
+        notes, package, request, grant = (
+            self.folder / f"{name}.{kind}" for kind in ("jsonl", "package", "request", "grant")
+        )
+        rows = [
+            {"text": f"note {number} of {name}", "label": "xy"[number % 2], "patient": f"{name}-{number // 2}"}
+            for number in range(self._records)
+        ]
+        notes.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        package.write_bytes(
+            self.coordinator.invite(name, now=time.time()).sign(self.coordinator.authority().signing_key)
+        )
+        hospital("init", name, "--insecure-noise-seed", NOISE_SEED)
+        fingerprint = Package.parse(package.read_bytes()).fingerprint
+        hospital("enroll", package, "--fingerprint", fingerprint, "--request-out", request)
+        grant.write_bytes(self.coordinator.sign(EnrolmentRequest.parse(request.read_bytes()), now=time.time()))
+        hospital("enroll", "--grant", grant)
+        hospital("data", "add", notes, "--text-field", "text", "--label-field", "label", "--user-field", "patient")
+        hospital("budget", "set", "--epsilon", self._budget, "--delta", "1e-3")
+        hospital("policy", "set", "--approval", "standing", "--minimum-parties", 1, "--minimum-threshold", 1)
+
+    def charges(self) -> dict[str, list[tuple[object, ...]]]:
+        """What each party's ledger says was spent."""
+        return {
+            name: [
+                (entry["run"], entry["query"], entry["attempt"], json.dumps(entry["events"]))
+                for entry in Ledger.read(home / "ledger.jsonl").entries()
+                if entry["kind"] == "charge"
+            ]
+            for name, home in self.homes.items()
+        }
+
+
+@contextmanager
+def carried(kind: str, folder: Path, *, parties: int = 4, records: int = 12, budget: float = 50.0):
+    """(hospitals, transport) of one of TRANSPORTS."""
+    with ExitStack() as stack:
+        hospitals = Hospitals(folder, [f"p{number}" for number in range(parties)], records, budget)
+        if kind == "gRPC":
+            yield hospitals, stack.enter_context(_native(hospitals))
+            return
+        hospitals.enrol(7443)
+        if kind == "Flower":
+            yield hospitals, stack.enter_context(_flower(hospitals))
+            return
+        made = {
+            name: assemble(Home(home), marks=hospitals.marks, clock=time.time, embedder=HashedEmbedder()).party
+            for name, home in hospitals.homes.items()
+        }
+        yield hospitals, (InProcess if kind == "in process" else InProcessBatches)(made)
+
+
+@contextmanager
+def _native(hospitals: Hospitals):
+    """The real server, and the real daemon of each party in a thread."""
+    from client.daemon import Backoff, Daemon
+
+    with Served(hospitals.coordinator) as served:
+        hospitals.enrol(served.port)
+        daemons = []
+        for home in map(Home, hospitals.homes.values()):
+            made = assemble(home, marks=hospitals.marks, clock=time.time, embedder=HashedEmbedder())
+            daemons.append(Daemon(home, made, backoff=Backoff(0.05, 0.2), use_proxy=False, warm=False))
+        threads = [threading.Thread(target=_run, args=(daemon,), daemon=True) for daemon in daemons]
+        for thread in threads:
+            thread.start()
+        try:
+            end = time.monotonic() + 30.0
+            while len(served.server.connected) < len(daemons):
+                assert time.monotonic() < end, "the daemons do not connect"
+                time.sleep(0.02)
+            yield served.transport
+        finally:
+            for daemon in daemons:
+                daemon.stop()
+            for thread in threads:
+                thread.join(30.0)
+
+
+def _run(daemon: object) -> None:
+    try:
+        daemon.run()
+    except UndersongError as error:
+        print(error)
+
+
+@contextmanager
+def _flower(hospitals: Hospitals):
+    """The real ClientApp on Flower's own grid and loop; a party is assembled anew for each message."""
+    from client import assemble as assembly
+    from client.flower_app import app
+    from server.flower_transport import FlowerTransport
+    from tests.doubles.flower_memory import FlowerInMemory
+
+    before = assembly.Embedder
+    assembly.Embedder = _Hashed
+    try:
+        with FlowerInMemory(app, hospitals.homes) as flower:
+            transport = FlowerTransport(flower.grid, identities=hospitals.identities, outstanding=64)
+            assert transport.locate(timeout_s=30.0) == sorted(hospitals.homes)
+            yield transport
+    finally:
+        assembly.Embedder = before
+
+
+class _Hashed:
+    @staticmethod
+    def load(_model: str) -> HashedEmbedder:
+        return HashedEmbedder()
+
+
+class Losing:
+    """A transport that loses the message in which one party is asked for one stage of one sum, once.
+
+    Args:
+        lost: (party, sum, stage as secagg.proto names it).
+    """
+
+    def __init__(self, transport, lost: set[tuple[str, str, str]]) -> None:
+        self._transport = transport
+        self.lost = set(lost)
+
+    def exchange(self, requests: Mapping[str, bytes], *, timeout_s: float) -> Mapping[str, bytes]:
+        kept = {name: request for name, request in requests.items() if not self._loses(name, [request])}
+        return self._transport.exchange(kept, timeout_s=timeout_s)
+
+    def _loses(self, party: str, requests: Sequence[bytes]) -> bool:
+        found = {(party, *_stage(request)) for request in requests} & self.lost
+        self.lost -= found
+        return bool(found)
+
+
+class LosingBatches(Losing):
+    def exchange_batches(
+        self, requests: Mapping[str, Sequence[bytes]], *, timeout_s: float
+    ) -> Mapping[str, Sequence[bytes]]:
+        kept = {name: batch for name, batch in requests.items() if not self._loses(name, batch)}
+        return self._transport.exchange_batches(kept, timeout_s=timeout_s)
+
+
+def losing(transport, lost: set[tuple[str, str, str]]) -> Losing:
+    kind: Callable = LosingBatches if hasattr(transport, "exchange_batches") else Losing
+    return kind(transport, lost)
+
+
+def _stage(request: bytes) -> tuple[str, str]:
+    message = federation_pb2.Request.FromString(request)
+    kind = message.WhichOneof("body") or ""
+    body = getattr(message, kind)
+    if kind != "sum_step":
+        return str(getattr(body, "sum", "")), kind
+    return body.sum, secagg_pb2.Request.FromString(body.payload).WhichOneof("stage") or ""

@@ -1,0 +1,164 @@
+"""One contract for every transport: the same inputs, opened sums, ledgers and refusals, whatever carries them.
+
+"gRPC" is the real server with real daemons; "Flower" is the real ClientApp on Flower's own in-memory grid and loop.
+(tests/federation/test_flower.py starts Flower's programs.) Every party folder is made by the hospital's own commands.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from common.errors import PrivacyRefusal, RoundAborted
+from protocol.manifest import Manifest
+from protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from protocol.public import Input, Segment, block_id, encode_embeddings
+from protocol.secagg.parameters import Member, defaults
+from protocol.statistics import TopQVotes
+from server.federation import Federation, introduce
+from server.journal import Journal
+from server.pipelined import PipelinedFederation
+from server.progress import Silent
+from tests.doubles.carried import TRANSPORTS, carried, losing
+from tests.doubles.parties import EMBEDDER, embed
+
+LABELS = ("x", "y")
+CANDIDATES = [f"candidate {number}" for number in range(30)]
+REFERENCE = "in process"
+OTHERS = [kind for kind in TRANSPORTS if kind != REFERENCE]
+
+
+class Run:
+    """A run of a few votes over whichever transport."""
+
+    def __init__(self, hospitals, transport, folder, *, sums=2, epsilon=4.0, run="a run"):
+        names = sorted(hospitals.homes)
+        threshold, dropouts, colluders = defaults(len(names))
+        statistic = TopQVotes(q=3, candidates=len(CANDIDATES), labels=len(LABELS))
+        plan = plan_sums(
+            [SumRequest(f"votes/{number}", statistic) for number in range(1, sums + 1)],
+            Privacy(epsilon, 1e-4),
+            Quorum(len(names), threshold, dropouts, colluders),
+        )
+        found = introduce(transport, names, 30.0)
+        self.manifest = Manifest(
+            run=run,
+            task={"name": "test", "description": "a note", "labels": list(LABELS)},
+            method="test",
+            embedder=EMBEDDER,
+            roster=tuple(Member(name, found[name].identity) for name in names),
+            plan=plan,
+        )
+        labels = np.array([number % 2 for number in range(len(CANDIDATES))], dtype=np.int64)
+        self.block = encode_embeddings(embed(CANDIDATES), labels)
+        self.inputs = [Input("candidates", (Segment(block_id(self.block)),))]
+        driver = PipelinedFederation if hasattr(transport, "exchange_batches") else Federation
+        self.federation = driver(
+            transport,
+            self.manifest,
+            Journal(folder / f"{run}.sqlite"),
+            Silent(),
+            block=lambda _identity: self.block,
+            timeout_s=20.0,
+        )
+
+    def open(self, number):
+        return self.federation.private_sum(f"votes/{number}", self.inputs)
+
+
+def opened_by(kind, folder, lost=frozenset()):
+    """What two sums open to and what they cost."""
+    with carried(kind, folder) as (hospitals, transport):
+        run = Run(hospitals, losing(transport, lost) if lost else transport, folder)
+        run.federation.agree()
+        opened = [run.open(number) for number in (1, 2)]
+        receipts = run.federation.receipts()
+        assert sorted(receipts) == sorted(hospitals.homes)
+        return [(each.values.tolist(), each.survivors) for each in opened], hospitals.charges()
+
+
+# p2 loses a stage of the first sum and another one of the second: one dropout is tolerated at a time
+LOST = frozenset({("p2", "votes/1", "share"), ("p1", "votes/2", "mask")})
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    return {lost: opened_by(REFERENCE, tmp_path_factory.mktemp("reference"), lost) for lost in (frozenset(), LOST)}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_the_same_sums_open_and_the_same_is_charged(kind, tmp_path, reference):
+    assert opened_by(kind, tmp_path) == reference[frozenset()]
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_with_dropouts_the_same_survivors_sums_open(kind, tmp_path, reference):
+    opened, charges = reference[LOST]
+    assert [survivors for _, survivors in opened] == [("p0", "p1", "p3"), ("p0", "p2", "p3")]
+    assert opened_by(kind, tmp_path, LOST) == (opened, charges)
+
+
+@pytest.mark.parametrize("kind", TRANSPORTS)
+def test_the_same_is_refused_in_the_same_words(kind, tmp_path):
+    with carried(kind, tmp_path, budget=5.0) as (hospitals, transport):
+        with pytest.raises(PrivacyRefusal, match="p0 refuses: the run asks for epsilon 6, the policy allows 5"):
+            Run(hospitals, transport, tmp_path, epsilon=6.0, run="too much").federation.agree()
+        run = Run(hospitals, transport, tmp_path)
+        run.federation.agree()
+        with pytest.raises(PrivacyRefusal, match="not in the approved plan"):
+            run.federation.private_sum("votes/9", run.inputs)
+        run.open(1)
+        # another plan under the same name could isolate somebody's contribution by subtraction
+        (tmp_path / "other").mkdir()
+        with pytest.raises(PrivacyRefusal, match="p0 refuses: run 'a run' was charged under another manifest"):
+            Run(hospitals, transport, tmp_path / "other", sums=1).federation.agree()
+        assert all(len(charges) == 1 for charges in hospitals.charges().values())
+
+
+@pytest.mark.parametrize("kind", TRANSPORTS)
+def test_too_few_parties_open_nothing_and_a_void_attempt_costs_nothing(kind, tmp_path):
+    with carried(kind, tmp_path) as (hospitals, transport):
+        lost = {(party, "votes/1", "mask") for party in ("p1", "p2")}
+        carrier = losing(transport, lost)
+        run = Run(hospitals, carrier, tmp_path, sums=1)
+        run.federation.agree()
+        assert run.open(1).survivors == ("p0", "p1", "p2", "p3")
+        assert {charge[2] for charge in hospitals.charges()["p1"]} == {1}
+        # and where they stay away the run ends with the reason
+        again = Run(hospitals, carrier, tmp_path, sums=1, run="another run")
+        again.federation.agree()
+        carrier.lost = {(party, "votes/1", stage) for party in ("p1", "p2") for stage in ("share", "void_sum")}
+        carrier.lost |= {(party, "votes/1", "open_sum") for party in ("p1", "p2")}
+        with pytest.raises(RoundAborted, match="p1: does not answer"):
+            again.open(1)
+
+
+def test_a_paused_party_is_a_dropout_on_flower(tmp_path):
+    with carried("Flower", tmp_path) as (hospitals, transport):
+        run = Run(hospitals, transport, tmp_path)
+        run.federation.agree()
+        (hospitals.homes["p3"] / "paused").write_bytes(b"")
+        (hospitals.homes["p3"] / "paused").chmod(0o600)
+        begun = time.monotonic()
+        assert run.open(1).survivors == ("p0", "p1", "p2")
+        assert time.monotonic() - begun < 15.0  # it says at once that it does not take part
+        (hospitals.homes["p3"] / "paused").unlink()
+        assert run.open(2).survivors == ("p0", "p1", "p2", "p3")
+
+
+def test_an_impostor_is_left_aside_and_a_daemon_beside_a_supernode_is_refused(tmp_path):
+    from client.state import Home
+    from server.flower_transport import FlowerTransport
+
+    with carried("Flower", tmp_path, parties=3) as (hospitals, transport):
+        said = []
+        identities = {**hospitals.identities, "p1": hospitals.identities["p0"]}
+        other = FlowerTransport(transport._grid, identities=identities, say=said.append, outstanding=64)
+        assert other.locate(timeout_s=20.0) == ["p0", "p2"]
+        assert said == ["a SuperNode introduces itself as 'p1' with a key that is not enrolled; left aside"]
+        with Home(hospitals.homes["p0"]).running():
+            beside = FlowerTransport(transport._grid, identities=None, say=said.append, outstanding=64)
+            assert beside.locate(timeout_s=20.0) == ["p1", "p2"]
+        assert "this party is not ready" in said[-1]
