@@ -85,8 +85,8 @@ def shares(evidence: Evidence, basis: Basis, means: Float, spread: float, *, shr
     """The generators' shares, float64 [K], not negative, sum 1.
 
     With r the records' mean along the directions, v its variance (the known noise and ``spread``, over no more records
-    than there surely are) and D the means: the w on the simplex that minimises |D' w - r|^2 + K v |w - 1/K|^2, the most probable shares where they vary
-    by 1/K around equal ones before anything is known. Much noise gives equal shares.
+    than there surely are) and D the means: the w on the simplex that minimises |D' w - r|^2 + K v |w - 1/K|^2, the most
+    probable shares where they vary by 1/K around equal ones before anything is known. Much noise gives equal shares.
     """
     generators = len(means)
     unit, fewest = basis.radius / PLACE, _fewest(evidence)

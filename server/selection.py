@@ -34,6 +34,22 @@ def highest(scores: Float, among: Int, size: int) -> Int:
     return among[order]
 
 
+def standing_out(scores: Float, among: Int, sigma: float) -> Int:
+    """Those members of ``among`` whose score noise of deviation ``sigma`` alone would give one of them on average.
+
+    The bound is the (1 - 1/n) quantile of the noise over n members; without noise, every score above 0.
+
+    >>> standing_out(np.array([0.0, 9.0, 1.0, 2.0]), np.arange(4), 2.0).tolist()
+    [1, 3]
+    """
+    from scipy.special import ndtri
+
+    if not len(among):
+        return among
+    bound = sigma * float(ndtri(1.0 - 1.0 / len(among))) if len(among) > 1 else 0.0
+    return among[scores[among] > max(bound, 0.0)]
+
+
 def generator_weights(votes: Float, generator_of: Int, generators: int) -> Float:
     """w_k proportional to (votes for k's samples / all votes) / (k's samples / all samples); sums to 1.
 

@@ -24,7 +24,7 @@ from server import consistency, matching
 from server.generation import Order
 from server.pool import Sample
 from server.run import Run, Setting
-from server.selection import balanced_labels, highest, largest_remainder
+from server.selection import balanced_labels, highest, largest_remainder, standing_out
 from server.trust import Evidence, shrunk
 
 Float = npt.NDArray[np.float64]
@@ -39,7 +39,8 @@ class Options(BaseModel):
 
     ``votes`` Q nearest candidates, ``examples`` a prompt drawn from the ``shortlist`` best (and worst); ``vote_share``
     of the budget is for candidate votes, ``match_share`` for matching, the rest for usefulness; each round has
-    ``fade`` times the budget of the one before; weights are matched ** ``matching`` * exp(``usefulness`` * gain).
+    ``fade`` times the budget of the one before. ``certain`` examples have votes that stand out of the noise; where none
+    does the prompt shows none. Weights are matched ** ``matching`` * exp(``usefulness`` * gain).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -47,9 +48,9 @@ class Options(BaseModel):
     samples: Annotated[int, Field(ge=1)] = 6000
     rounds: Annotated[int, Field(ge=2)] = 5
     votes: Annotated[int, Field(ge=1, le=16)] = 8
-    examples: Annotated[int, Field(ge=1)] = 8
+    examples: Annotated[int, Field(ge=1)] = 4
     shortlist: Annotated[int, Field(ge=1)] = 32
-    vote_share: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    vote_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
     match_share: Annotated[float, Field(gt=0, lt=1)] = 0.15
     fade: Annotated[float, Field(gt=0, le=1)] = 0.5
     matching: Annotated[float, Field(ge=0)] = 1.0
@@ -57,6 +58,7 @@ class Options(BaseModel):
     hubs: bool = True
     shrink: bool = True
     bad: bool = True
+    certain: bool = True
 
     def per_round(self) -> list[int]:
         counts: list[int] = largest_remainder(np.ones(self.rounds), self.samples).tolist()
@@ -117,13 +119,16 @@ def run(options: Options, run: Run) -> Sequence[Sample]:
             weights = believed(options, matched, matching.records_of(places), useful)
         if judged:
             support = consistency.support(heads, weights, embeddings, label_of, author)
-        votes = run.private_sum(f"votes/{t + 1}", shown).natural[: len(run.pool)]
+        opened = run.private_sum(f"votes/{t + 1}", shown)
+        votes = opened.natural[: len(run.pool)]
         for label in range(labels):
             members = run.pool.of_label(label)
             sound = members[support[members] >= 0]  # others would give these texts the same label
-            good[label] = run.pool.texts_of(highest(votes, sound if len(sound) else members, options.shortlist))
+            chosen = standing_out(votes, sound, opened.sigma) if options.certain else sound
+            good[label] = run.pool.texts_of(highest(votes, chosen, options.shortlist))
             if options.bad and judged:
                 bad[label] = run.pool.texts_of(highest(-support, members, options.shortlist))
+        run.record("examples", t, [len(texts) for texts in good])
     return run.pool.samples
 
 
@@ -160,7 +165,7 @@ def _orders(
         written += np.bincount(wanted, minlength=len(good))
         for label in wanted:
             name = run.setting.labels[label] if run.setting.labels else ""
-            half = options.examples // 2 if bad[label] else 0
+            half = options.examples // 2 if good[label] and bad[label] else 0
             shown, avoided = _drawn(rng, good[label], options.examples - half), _drawn(rng, bad[label], half)
             orders.append(Order(generator, "contrast" if shown else "zero_shot", name, good=shown, bad=avoided))
     return orders

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.selection import balanced_labels, generator_weights, highest, largest_remainder
+from server.selection import balanced_labels, generator_weights, highest, largest_remainder, standing_out
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=20), st.integers(0, 1000))
@@ -42,3 +42,15 @@ def test_labels_are_as_even_as_can_be(count, labels, start):
     dealt = np.bincount(balanced_labels(count, labels, already), minlength=labels)
     assert dealt.sum() == count
     assert dealt.max() - dealt.min() <= 1
+
+
+def test_only_scores_that_noise_does_not_explain_stand_out():
+    rng = np.random.default_rng(0)
+    among = np.arange(1000)
+    alone = [len(standing_out(rng.normal(0, 5.0, 1000), among, 5.0)) for _ in range(200)]
+    assert 0.7 < np.mean(alone) < 1.3
+    scores = rng.normal(0, 5.0, 1000)
+    scores[:20] += 60.0
+    assert set(range(20)) <= set(standing_out(scores, among, 5.0).tolist())
+    assert standing_out(np.array([0.0, 1.0, -1.0]), np.arange(3), 0.0).tolist() == [1]
+    assert len(standing_out(scores, among[:0], 5.0)) == 0

@@ -70,8 +70,8 @@ def test_the_plan_asks_most_early_and_for_usefulness():
     requests = plan(Options(), Setting(("a", "b"), ("one", "two")))
     assert [request.name for request in requests[:4]] == ["useful/1", "places/1", "votes/1", "useful/2"]
     shares = {request.name: request.budget_share for request in requests}
-    assert shares["useful/1"] == pytest.approx(0.7)
-    assert shares["useful/2"] == pytest.approx(0.35)
+    assert shares["useful/1"] == pytest.approx(0.75)
+    assert shares["useful/2"] == pytest.approx(0.375)
     assert [r.name for r in plan(Options(rounds=2), Setting((), ("one", "two")))] == ["places/1", "votes/1"]
     assert [r.name for r in plan(Options(rounds=2), Setting(("a", "b"), ("one",)))] == ["votes/1"]
 
