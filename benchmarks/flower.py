@@ -49,6 +49,7 @@ SIZES = (50, 200, 1000)
 RECORDS = 20
 CANDIDATES = 6000
 DIMENSION = 384
+GRAPH_ABOVE = 200  # parties; the complete graph serves up to there
 TARGET_S = 600.0
 TARGET_BYTES = 8e9
 
@@ -149,7 +150,7 @@ def measure(
         quorum = Quorum(parties, default_threshold(parties, tenth), tenth, tenth)
         plan = plan_sums([SumRequest("votes", statistic)], Privacy(4.0, 1e-5), quorum)
         assert plan.sums[0].dimension == 2 * CANDIDATES
-        silent = _silent(list(tables), tenth, from_message=3 if parties > 200 else 4)
+        silent = _silent(list(tables), tenth)
         carried: dict[str, int] = {}
 
         def run(transport: BatchTransport) -> Any:
@@ -200,7 +201,7 @@ def measure(
         "survivors": len(opened.survivors),
         "seconds": {key: round(value, 1) for key, value in seconds.items()},
         "messages": carried["messages"],
-        "messages_a_party": 3 + (5 if parties > 200 else 4),
+        "messages_a_party": 3 + (6 if parties > GRAPH_ABOVE else 4),
         "cpu_seconds": round(watch.cpu_seconds, 1),
         "peak_memory_bytes": watch.peak_bytes,
         "largest_error": round(error, 2),
@@ -246,14 +247,14 @@ def _task(folder: Path, parties: int) -> Path:
     return folder / "task.toml"
 
 
-def _silent(names: list[str], count: int, *, from_message: int) -> dict[str, int]:
+def _silent(names: list[str], count: int) -> dict[str, int]:
     """By name, the number of the first message that does not arrive; spread over the stages.
 
-    Message 0 introduces, 1 proposes, 2 brings signatures and asks for adverts; the private sum's others follow.
+    Message 0 introduces, 1 proposes, 2 brings signatures and asks for adverts. On a random graph 3 asks for nonces and,
+    since somebody does not reveal, 4 asks anew; then come shares, masks, consistency and unmasking.
     """
     chosen = np.random.default_rng(2).permutation(len(names))[:count]
-    stages = range(from_message - 1, 8) if from_message == 3 else range(3, 7)
-    numbers = [number for number in stages if number >= 3]
+    numbers = (3, 5, 6, 7, 8) if len(names) > GRAPH_ABOVE else (3, 4, 5, 6)
     return {names[row]: numbers[place % len(numbers)] for place, row in enumerate(chosen)}
 
 

@@ -427,6 +427,21 @@ def outbox(
     )
 
 
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def supernode(
+    ctx: typer.Context,
+    fab_hash: Annotated[
+        list[str], typer.Option("--fab-hash", help="SHA-256 of an app bundle that may run here; repeatable.")
+    ],
+    home: HomeFolder = None,
+) -> None:
+    """Runs Flower's SuperNode for this party; what follows goes to `flower-supernode`. Only pinned bundles are run."""
+    from client.flower_supernode import run as run_supernode
+
+    opened = Home(home_of(home))
+    run_supernode(fab_hash, ["--node-config", f'party-folder="{opened.path}"', *ctx.args])
+
+
 @app.command()
 def pause(home: HomeFolder = None, as_json: AsJson = False) -> None:
     """Takes part in nothing until `undersong-party resume`; stays connected, answers nothing."""

@@ -29,6 +29,7 @@ from server.journal import Journal
 from server.run_folder import Planned, RunFolder, coordinator_task
 from server.transport import Transport
 
+OUTSTANDING = 100  # messages under way at a time: what they bring lies in memory until it is sent
 LOOK_S = 2.0  # between two looks for nodes that are new
 APPROVAL_S = 10.0  # between two questions for an approval: each starts a process at the party
 
@@ -152,7 +153,9 @@ class FlowerDriver(Driver):
 
     def __init__(self, folder: RunFolder, grid: Grid, identities: Mapping[str, bytes], **rest: Any) -> None:
         super().__init__(folder, **rest)
-        self._transport = FlowerTransport(grid, identities=identities, say=self.say, watch=self.check)
+        self._transport = FlowerTransport(
+            grid, identities=identities, say=self.say, watch=self.check, outstanding=OUTSTANDING
+        )
 
     def await_roster(self, planned: Planned, journal: Journal) -> None:
         signed = journal.get("manifest/signatures") is not None

@@ -12,6 +12,7 @@ from common.errors import PeerFault
 from protocol import codec
 from protocol.flower import MESSAGE_TYPE, RECORD, REPLIES, REQUESTS
 from protocol.messages import federation_pb2 as wire
+from server.transport import Lazily
 
 INTRODUCE = wire.Request(version=codec.VERSION, introduce=wire.Introduce()).SerializeToString()
 PULL_S = 0.3
@@ -85,8 +86,8 @@ class FlowerTransport:
         if any(self._nodes.get(name) not in present for name in requests) and present - self._answered:
             self.locate(timeout_s=timeout_s)
         names = {self._nodes[name]: name for name in requests if name in self._nodes}
-        replies = self._deliver({node: requests[name] for node, name in names.items()}, timeout_s)
-        return {names[node]: batch for node, batch in replies.items() if len(batch) == len(requests[names[node]])}
+        replies = self._deliver(Lazily(names, lambda node: requests[names[node]]), timeout_s)
+        return {names[node]: batch for node, batch in replies.items() if batch}
 
     def _deliver(self, requests: Mapping[int, Sequence[bytes]], timeout_s: float) -> dict[int, list[bytes]]:
         """The replies by node. Flower's own loop asks every three seconds and cannot be interrupted; this one can."""

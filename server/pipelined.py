@@ -16,11 +16,11 @@ being prepared loses nothing: it is asked again when that sum begins.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from common.errors import InternalError, RoundAborted, TransportError, UndersongError
+from common.errors import RoundAborted, TransportError, UndersongError
 from protocol import codec
 from protocol.messages import federation_pb2 as wire
 from protocol.messages import secagg_pb2
@@ -28,7 +28,7 @@ from protocol.public import Input
 from protocol.secagg import coordinator as secagg
 from protocol.secagg.parameters import SumParameters
 from server.federation import Federation, decode, expect
-from server.transport import BatchTransport
+from server.transport import BatchTransport, Lazily
 
 LEFT = {"mask": 3, "consistency": 2, "unmask": 1}  # exchanges from this stage on, itself included
 LEFT_DIRECT = {"mask": 2, "consistency": 1}
@@ -119,9 +119,14 @@ class PipelinedFederation(Federation):
         first = self._next(None)
         if first is not None and (first.ended or first.stage):
             first = None
-        messages = {name: [self._agreement(), *([self._prepare(first, name)] if first else [])] for name in names}
+        agreement = self._agreement()
+        count = 1 if first is None else 2
         shown = {}
-        for name, replies in self._send(messages).items():
+        for name, replies in self._send(
+            names, lambda name: [agreement, *([self._prepare(first, name)] if first else [])]
+        ).items():
+            if len(replies) != count:
+                continue
             shown[name] = replies[0]
             if replies[0].WhichOneof("body") == "agreed":
                 self._agreed.add(name)
@@ -185,14 +190,25 @@ class PipelinedFederation(Federation):
         lacking = {party: [i for i in wanted if i not in self._held[party]] for party in course.wanted}
         asked = course.wanted
         while asked:
-            parts = {party: self._part(course, party, inputs, lacking[party]) for party in asked}
-            messages = {party: list(part) for party, part in parts.items()}
-            if ahead is not None:
-                for party in ahead.wanted:
-                    messages.setdefault(party, []).append(self._early(ahead, party))
+            early = set() if ahead is None else set(ahead.wanted)
+            sizes: dict[str, int] = {}
+
+            def ask(
+                party: str,
+                asked: Sequence[str] = tuple(asked),
+                early: Set[str] = frozenset(early),
+                sizes: dict[str, int] = sizes,
+                ahead: _Course | None = ahead,
+            ) -> list[wire.Request]:
+                part = self._part(course, party, inputs, lacking[party]) if party in asked else []
+                sizes[party] = len(part)
+                return [*part, self._early(ahead, party)] if ahead is not None and party in early else part
+
             again = []
-            for party, replies in self._send(messages).items():
-                own = len(parts.get(party, ()))
+            for party, replies in self._send(list(dict.fromkeys([*asked, *early])), ask).items():
+                own = sizes[party]
+                if len(replies) != own + (party in early):
+                    continue  # as good as no answer
                 if own and replies[0].WhichOneof("body") == "agreed":
                     self._agreed.add(party)
                 if own and (missing := _missing(replies[:own])) is not None:
@@ -204,7 +220,7 @@ class PipelinedFederation(Federation):
                     if course.due == "mask" or course.named:
                         self._held[party].update(wanted)
                     self._note(course, party, replies[own - 1])
-                if ahead is not None and len(replies) > own:
+                if ahead is not None and party in early:
                     self._note(ahead, party, replies[own])
             if ahead is not None:
                 self._settle(ahead, patient=True)
@@ -283,17 +299,13 @@ class PipelinedFederation(Federation):
         self._journal.put_all([*entries, (course.key, json.dumps(list(payloads)).encode("utf-8"))])
         course.take(payloads)
 
-    def _send(self, messages: Mapping[str, Sequence[wire.Request]]) -> dict[str, list[wire.Reply]]:
-        raw = self._batches.exchange_batches(
-            {name: [request.SerializeToString() for request in requests] for name, requests in messages.items()},
-            timeout_s=self._timeout_s,
-        )
-        found = {}
-        for name, replies in raw.items():
-            if len(replies) != len(messages[name]):
-                raise InternalError(f"the transport brought {len(replies)} replies for {len(messages[name])} requests")
-            found[name] = [decode(name, reply) for reply in replies]
-        return found
+    def _send(
+        self, parties: Sequence[str], ask: Callable[[str], Sequence[wire.Request]]
+    ) -> dict[str, list[wire.Reply]]:
+        """What every party answers to what ``ask`` makes for it, when its message is sent."""
+        requests = Lazily(parties, lambda party: [request.SerializeToString() for request in ask(party)])
+        raw = self._batches.exchange_batches(requests, timeout_s=self._timeout_s)
+        return {name: [decode(name, reply) for reply in replies] for name, replies in raw.items()}
 
 
 _EARLY = ("reveal", "share")

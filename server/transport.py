@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Protocol, TypeVar, runtime_checkable
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 class Transport(Protocol):
@@ -27,3 +30,22 @@ class BatchTransport(Protocol):
     ) -> Mapping[str, Sequence[bytes]]:
         """As many replies from each party as it got requests; a party that did not answer is left out."""
         ...
+
+
+class Lazily(Mapping[Key, Value]):
+    """A mapping whose values are made each time they are read: a thousand requests need not lie in memory at once."""
+
+    def __init__(self, keys: Collection[Key], make: Callable[[Key], Value]) -> None:
+        self._keys = keys
+        self._make = make
+
+    def __getitem__(self, key: Key) -> Value:
+        if key not in self._keys:
+            raise KeyError(key)
+        return self._make(key)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)

@@ -24,7 +24,7 @@ from common.errors import ConfigurationError, InternalError, TransportError
 from server.conduct import Outcome
 from server.progress import Progress
 from server.task import Task
-from server.transport import Transport
+from server.transport import Lazily, Transport
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
@@ -148,14 +148,14 @@ class _Lossy:
         )
         return found
 
-    def _arriving(self, requests: Mapping[str, Any]) -> dict[str, Any]:
-        arriving = {}
-        for name, request in requests.items():
+    def _arriving(self, requests: Mapping[str, Any]) -> Mapping[str, Any]:
+        arriving = []
+        for name in requests:
             number = self._messages.get(name, 0)
             self._messages[name] = number + 1
             if self._reachable(name, number):
-                arriving[name] = request
-        return arriving
+                arriving.append(name)
+        return Lazily(dict.fromkeys(arriving), requests.__getitem__)
 
 
 @dataclass(frozen=True)
