@@ -77,8 +77,9 @@ def deliver(
     run_plan = planning.plan_run(task)
     private_tables(task, seed)
     test = _test_table(task)
-    # The engine is not among them: a run that one began, the other may end.
-    arguments = {"seed": seed, "insecure_noise_seed": insecure_noise_seed}
+    arguments: dict[str, Any] = {"seed": seed, "insecure_noise_seed": insecure_noise_seed}
+    if engine != "inprocess":
+        arguments["engine"] = engine  # what it prepares ahead, the other one could not end
     workspace = Workspace(folder, task, arguments, fresh=fresh)
     try:
         if workspace.continued:
