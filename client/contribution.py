@@ -40,6 +40,7 @@ def grid_vector(
         scale=planned.scale,
         unit_contribution=privacy.contribution,
         max_per_unit=privacy.max_per_unit,
+        max_records=privacy.max_records,
     )
 
 

@@ -1,4 +1,4 @@
-"""One party's private records: capped, embedded on demand, and never shown."""
+"""One party's private records: capped a unit, embedded on demand, and never shown."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ Embed = Callable[[Sequence[str]], npt.NDArray[np.float32]]
 class PrivateRecords:
     """The records that take part in a run; the view a statistic reads (protocol.statistics.RecordView).
 
-    A unit keeps at most ``max_per_unit`` records and the party at most ``max_records``, chosen by a keyed hash of
-    their content, so that the choice is stable, secret, and moved by one unit only when that unit changes.
+    A unit keeps at most ``max_per_unit`` records, chosen by a keyed hash of their content, so that the choice is
+    stable, secret, and moved by one unit only when that unit changes. The party keeps all its units: were some dropped
+    to reach a total, one more record would displace another's, and a neighbour would differ in two of them.
 
     Args:
         table: the party's file.
         label_names: the task's labels; a record without label, or of a task without labels, has label -1.
-        privacy: unit and caps.
+        privacy: unit and its cap.
         key: secret of this data set, 32 bytes.
         embed: texts to quantised unit embeddings, float32 [n, d]; called once, when first needed.
     """
@@ -90,19 +91,18 @@ def fingerprint(table: Table, key: bytes) -> str:
 
 
 def _capped(table: Table, privacy: Privacy, key: bytes) -> list[int]:
+    if privacy.unit == "sample":
+        return list(range(len(table)))
     rank = [_rank(table, row, key) for row in range(len(table))]
-    order = sorted(range(len(table)), key=rank.__getitem__)
-    if privacy.unit != "sample":
-        units = _units(table, privacy)
-        seen: dict[int, int] = {}
-        within = []
-        for row in order:
-            unit = int(units[row])
-            seen[unit] = seen.get(unit, 0) + 1
-            if seen[unit] <= privacy.max_per_unit:
-                within.append(row)
-        order = within
-    return sorted(order[: privacy.max_records])
+    units = _units(table, privacy)
+    seen: dict[int, int] = {}
+    within = []
+    for row in sorted(range(len(table)), key=rank.__getitem__):
+        unit = int(units[row])
+        seen[unit] = seen.get(unit, 0) + 1
+        if seen[unit] <= privacy.max_per_unit:
+            within.append(row)
+    return sorted(within)
 
 
 def _rank(table: Table, row: int, key: bytes) -> bytes:

@@ -40,7 +40,8 @@ class Privacy:
         unit: whose presence is hidden: one record, one user (patient), or one whole party.
         max_per_unit: cap on a unit's records (1 for unit "sample").
         contribution: how a unit's records count together: their mean (same norm as one) or their sum (times the cap).
-        max_records: public cap on a party's records; it fixes the modulus.
+        max_records: what the modulus is made for: each coordinate of a party's vector is clamped to what so many
+            records could reach. Clamping is 1-Lipschitz in every norm, so it costs no privacy.
     """
 
     epsilon: float

@@ -6,7 +6,9 @@ rows hold: a statistic with a wrong formula loses utility here, never privacy (S
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Any, Literal
 
 import numpy as np
@@ -29,6 +31,7 @@ def contribute(
     scale: int,
     unit_contribution: Literal["mean", "sum"] = "mean",
     max_per_unit: int = 1,
+    max_records: int | None = None,
 ) -> GridVector:
     """One party's exact integer contribution to a private sum.
 
@@ -38,9 +41,12 @@ def contribute(
         scale: integer units per natural unit (for means: the plan's, a multiple of max_per_unit).
         unit_contribution: how a unit's rows count together. A mean of rows within the bound stays within it.
         max_per_unit: rows a unit may have.
+        max_records: each coordinate is clamped to what so many rows at the bound reach, which the modulus is made for.
+            Two vectors that differ by one unit are no further apart after it, in any norm; dropping records to reach
+            that number instead would let one unit displace another and double the distance.
 
     Returns:
-        int64 [dimension]; the sum over units of trunc(scale x mean or sum of the unit's clipped rows).
+        int64 [dimension]; the sum over units of trunc(scale x mean or sum of the unit's clipped rows), clamped.
 
     Raises:
         InternalError: rows of a wrong shape, not finite, too many in a unit, or past the bound after clipping.
@@ -61,6 +67,9 @@ def contribute(
     for block, sizes in _unit_sums(statistic, rows, order, counts):
         divisor = sizes if unit_contribution == "mean" else np.ones_like(sizes)
         _add_rounded(total, block, divisor, scale, bound, factor, statistic.name)
+    if max_records is not None:
+        largest = math.floor(Fraction(bound.linf) * scale * max_records)
+        np.clip(total, -largest, largest, out=total)
     return GridVector(total)
 
 

@@ -109,6 +109,22 @@ def test_every_unit_stays_within_its_bound(seed: int, form: str, mean: bool, siz
         assert np.linalg.norm(found) <= bound.l2 * factor
 
 
+@given(seed=st.integers(0, 10_000), cap=st.integers(1, 12))
+def test_a_neighbour_is_no_further_away_above_the_cap_on_records(seed: int, cap: int) -> None:
+    rng = np.random.default_rng(seed)
+    matrix = np.where(rng.random((20, 4)) < 0.9, 1.0, -1.0) * rng.uniform(0.5, 1.0, (20, 4))
+    bound = Sensitivity(4.0, 2.0, 1.0)
+
+    def of(rows: int) -> np.ndarray:
+        taken = Rows(matrix[:rows], np.arange(rows))
+        return contribute(Anything(4, bound), taken, scale=16, max_records=cap).values
+
+    whole, neighbour = of(20), of(19)
+    assert np.abs(whole).max() <= 16 * cap
+    assert np.linalg.norm(whole - neighbour) <= 2.0 * 16
+    assert np.abs(whole - neighbour).max() <= 16
+
+
 @pytest.mark.parametrize("form", sorted(FORMS))
 def test_rows_at_the_bound_come_through_exactly(form: str) -> None:
     matrix = np.array([[1.0, -0.5, 0.25], [0.0, 0.0, 0.0], [0.25, 1.0, -0.5]])
