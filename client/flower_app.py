@@ -39,6 +39,9 @@ def answer(message: Message, context: Context) -> Message:
         print(f"undersong-party: {error.problem}; {error.remedy}", flush=True)
         refusal = codec.refusal(ConfigurationError("this party is not ready", "its people must look into its log"))
         replies = [refusal.SerializeToString()] * len(requests)
+    except Exception as error:  # noqa: BLE001 - Flower would send its words, which may hold private data, to the SuperLink
+        print(f"undersong-party: internal error {type(error).__name__}", flush=True)
+        replies = [codec.refusal(UndersongError("internal")).SerializeToString()] * len(requests)
     return reply_to(message, replies)
 
 

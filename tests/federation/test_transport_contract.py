@@ -162,3 +162,19 @@ def test_an_impostor_is_left_aside_and_a_daemon_beside_a_supernode_is_refused(tm
             beside = FlowerTransport(transport._grid, identities=None, say=said.append, outstanding=64)
             assert beside.locate(timeout_s=20.0) == ["p1", "p2"]
         assert "this party is not ready" in said[-1]
+
+
+def test_the_words_of_an_unforeseen_error_do_not_reach_the_superlink(tmp_path, monkeypatch, capsys):
+    from client import flower_app
+    from protocol import codec
+    from server.flower_transport import INTRODUCE
+
+    def failing(*_):
+        raise KeyError("a private note")
+
+    with carried("Flower", tmp_path, parties=1) as (_, transport):
+        monkeypatch.setattr(flower_app, "answers", failing)
+        replies = transport.exchange_batches({"p0": [INTRODUCE]}, timeout_s=20.0)["p0"]
+    assert codec.decode_reply(replies[0], "p0").refusal.problem == "an internal error; its log has the details"
+    assert "KeyError" in (said := capsys.readouterr().out)
+    assert "private note" not in said

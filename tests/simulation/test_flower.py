@@ -1,0 +1,52 @@
+"""The parts of the Flower simulation that need no engine: what is passed over, what is lost, what is refused."""
+
+from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkState
+
+from server.flower_transport import FlowerTransport
+from server.transport import Lazily
+from simulation import flower
+from tests.doubles.flower_memory import FlowerInMemory
+from tests.doubles.hospitals import CLINIC, operator
+
+
+def test_nodes_without_messages_are_passed_over_and_no_message_is_lost(monkeypatch):
+    looked = []
+    original = InMemoryLinkState.get_message_ins
+
+    def looking(self, node_id, limit, **rest):
+        looked.append(node_id)
+        return original(self, node_id, limit, **rest)
+
+    monkeypatch.setattr(InMemoryLinkState, "get_message_ins", looking)
+    with flower._looking_where_something_waits():
+        world = FlowerInMemory(None, {str(number): "" for number in range(20)})
+        state, nodes = world.grid.state, list(world.grid.get_node_ids())
+        transport = FlowerTransport(world.grid, identities=None)
+        sent = {}
+        for node in (nodes[3], nodes[7], nodes[3]):
+            sent |= transport._push({node: [b"request"]}, 10.0)
+        found = [message for node in nodes * 3 for message in state.get_message_ins(node, 1)]
+    assert {message.metadata.message_id for message in found} == set(sent)
+    assert len(found) == 3
+    assert looked == [nodes[3], nodes[7], nodes[3]]
+    assert InMemoryLinkState.get_message_ins is looking
+
+
+def test_a_lost_message_is_not_even_made():
+    made = []
+
+    class Carrier:
+        messages = 0
+
+        def exchange_batches(self, requests, *, timeout_s):
+            return {name: [b"reply"] for name in requests if requests[name]}
+
+    lossy = flower._Lossy(Carrier(), lambda name, number: (name, number) != ("b", 1))
+    requests = Lazily(["a", "b"], lambda name: [made.append(name) or b"request"])
+    assert set(lossy.exchange_batches(requests, timeout_s=1.0)) == {"a", "b"}
+    assert set(lossy.exchange_batches(requests, timeout_s=1.0)) == {"a"}
+    assert made == ["a", "b", "a"]
+
+
+def test_an_unknown_engine_is_refused(tmp_path):
+    operator("simulate", CLINIC / "task.toml", "--out", tmp_path, "--engine", "hovercraft", code=2)
