@@ -12,6 +12,7 @@ from protocol.vectors import NoisySum
 
 Float = npt.NDArray[np.float64]
 SMALLEST_SIGMA = 1e-3  # natural units: without noise (epsilon infinity) every release weighs the same
+CAUTION = 1.5  # times the noise's variance is put down to noise: its own estimate from a few values varies by as much
 
 
 @dataclass
@@ -45,8 +46,9 @@ def shrunk(values: Float, noise: float) -> Float:
     """Deviations from the mean, pulled to zero as far as noise alone explains them: float64 [K], sums to 0.
 
     Empirical Bayes with the known noise (Efron and Morris 1973): the variance of the true values is estimated by
-    moments, as the observed variance minus ``noise`` squared and at least 0, and every deviation is multiplied by the
-    share of that variance in the observed one. Where noise explains everything, every value becomes the mean.
+    moments, as the observed variance minus ``CAUTION`` times ``noise`` squared and at least 0, and every deviation is
+    multiplied by the share of that variance in the observed one. Where noise explains it all, every value becomes the
+    mean.
 
     >>> shrunk(np.array([1.0, -1.0, 0.0]), 10.0).tolist()
     [0.0, 0.0, 0.0]
@@ -55,6 +57,6 @@ def shrunk(values: Float, noise: float) -> Float:
     """
     deviations = values - values.mean()
     observed = float(deviations @ deviations) / max(1, len(values) - 1)
-    factor = max(0.0, 1.0 - noise * noise / observed) if observed > 0 else 0.0
+    factor = max(0.0, 1.0 - CAUTION * noise * noise / observed) if observed > 0 else 0.0
     result: Float = deviations * factor + 0.0  # + 0.0: no minus zero
     return result

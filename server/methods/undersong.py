@@ -40,7 +40,8 @@ class Options(BaseModel):
     ``votes`` Q nearest candidates, ``examples`` a prompt drawn from the ``shortlist`` best (and worst); ``vote_share``
     of the budget is for candidate votes, ``match_share`` for matching, the rest for usefulness; each round has
     ``fade`` times the budget of the one before. ``certain`` examples have votes that stand out of the noise; where none
-    does the prompt shows none. Weights are matched ** ``matching`` * exp(``usefulness`` * gain).
+    does the prompt shows none. Weights are matched ** ``matching`` * exp(``usefulness`` * gain). ``prune`` leaves out
+    what the generators wrote beyond their weights before those were known.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -51,7 +52,7 @@ class Options(BaseModel):
     examples: Annotated[int, Field(ge=1)] = 4
     shortlist: Annotated[int, Field(ge=1)] = 32
     vote_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    match_share: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    match_share: Annotated[float, Field(gt=0, lt=1)] = 0.25
     fade: Annotated[float, Field(gt=0, le=1)] = 0.5
     matching: Annotated[float, Field(ge=0)] = 1.0
     usefulness: Annotated[float, Field(ge=0)] = 40.0
@@ -59,6 +60,7 @@ class Options(BaseModel):
     shrink: bool = True
     bad: bool = True
     certain: bool = True
+    prune: bool = True
 
     def per_round(self) -> list[int]:
         counts: list[int] = largest_remainder(np.ones(self.rounds), self.samples).tolist()
@@ -129,7 +131,7 @@ def run(options: Options, run: Run) -> Sequence[Sample]:
             if options.bad and judged:
                 bad[label] = run.pool.texts_of(highest(-support, members, options.shortlist))
         run.record("examples", t, [len(texts) for texts in good])
-    return run.pool.samples
+    return _pruned(run, weights) if options.prune else run.pool.samples
 
 
 def believed(options: Options, matched: Float, records: float, useful: Evidence) -> Float:
@@ -152,6 +154,22 @@ def _counts(run: Run, weights: Float, count: int) -> Int:
     """``count`` texts over the generators so that the whole corpus comes as near to ``weights`` as it can."""
     written = np.bincount(run.pool.generator_of, minlength=len(weights))
     return largest_remainder(np.maximum(weights * (written.sum() + count) - written, 0.0), count)
+
+
+def _pruned(run: Run, weights: Float) -> list[Sample]:
+    """The corpus without what each generator wrote beyond its weight's share of it; labels are thinned alike."""
+    rng, label_of = run.rng("prune"), run.pool.label_of
+    keep: list[Int] = []
+    for generator, share in enumerate(weights):
+        mine = rng.permutation(np.flatnonzero(run.pool.generator_of == generator))
+        allowed = int(np.ceil(share * len(run.pool)))
+        # In turns over the labels: the first of each label, then the second of each.
+        turn = np.zeros(len(mine), dtype=np.int64)
+        for label in np.unique(label_of[mine]):
+            members = np.flatnonzero(label_of[mine] == label)
+            turn[members] = np.arange(len(members))
+        keep.append(mine[np.argsort(turn, kind="stable")[:allowed]])
+    return [run.pool.samples[i] for i in sorted(np.concatenate(keep).tolist())]
 
 
 def _orders(

@@ -120,7 +120,7 @@ def task_file(tmp_path):
         ['method.name="pretext"'],
         ['method.name="fusegen"', "method.candidates=6", "method.examples=2"],
         ['method.name="undersong"'],
-        ['method.name="undersong"', "method.votes=2"],
+        ['method.name="undersong"', "method.votes=2", "method.certain=false", "method.prune=false"],
     ],
 )
 def test_a_run_spends_exactly_its_plan_and_no_more_calls(task_file, assignments):
