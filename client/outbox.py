@@ -60,7 +60,10 @@ class Outbox:
         self._abandoned: list[sqlite3.Connection] = []
         self._wal: tuple[int, int] | None = None
         try:
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, FILE_MODE))
+            # Only where there is none: closing any descriptor of the file would drop the locks that another outbox of
+            # this process holds on it, and a third party could then take the log away under its feet.
+            if not path.exists():
+                os.close(os.open(path, os.O_CREAT | os.O_RDWR, FILE_MODE))
             with self._database() as database:
                 database.execute("PRAGMA journal_mode=WAL")
                 database.execute(_SCHEMA)

@@ -105,17 +105,13 @@ def test_a_superlink_and_three_supernodes_run_the_clinic_and_export(hospitals, t
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_flwr_run_on_a_simulating_superlink(hospitals, tmp_path):
-    parties = tmp_path / "parties"
-    parties.mkdir(mode=0o700)
-    for name, each in hospitals.hospitals.items():
-        (parties / name).symlink_to(each.home)
     with Flower(tmp_path / "flower", {}, environment_of(tmp_path), simulation=True) as flower:
         flower.run(
             {
                 "coordinator": str(hospitals.home),
                 "task-file": str(hospitals.task),
                 "run": "spring",
-                "simulated-parties": str(parties),
+                "simulated-parties": str(tmp_path),
                 "insecure-noise-seed": SEED,
             },
             "--federation-config",
