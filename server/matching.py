@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from protocol.statistics.projections import COUNT, PLACE
-from server.trust import Evidence
+from protocol.vectors import NoisySum
 
 Float32 = npt.NDArray[np.float32]
 Float = npt.NDArray[np.float64]
@@ -29,17 +29,21 @@ SUM_TO_ONE = 1e4  # weight of the equation that shares sum to one, against coord
 
 @dataclass(frozen=True)
 class Basis:
-    """The directions in which the generators' means differ, fixed after the first round so that answers add up.
+    """The directions in which the generators' means differ.
 
     Attributes:
         directions: orthonormal, float64 [d, K - 1].
         centres: of the labels, float64 [max(1, C), d].
         radius: the records' coordinates are asked for in units of it.
+        means: of each generator around the centres along the directions, labels weighed alike, float64 [K, K - 1].
+        spread: variance of one text's coordinate, averaged over the directions: what a single record's place tells.
     """
 
     directions: Float
     centres: Float
     radius: float
+    means: Float
+    spread: float
 
     @classmethod
     def of(cls, embeddings: Float32, labels: Int, author: Int, generators: int, classes: int) -> Basis:
@@ -49,8 +53,9 @@ class Basis:
         centres: Float = np.nan_to_num(np.nanmean(means, axis=0))
         differences = np.nan_to_num(means - centres).mean(axis=1)
         directions = np.linalg.svd(differences, full_matrices=False)[2][: generators - 1].T
-        inside = np.linalg.norm((embeddings - centres[group]) @ directions, axis=1)
-        return cls(directions, centres, max(float(np.quantile(inside, RADIUS_QUANTILE)), 1e-3))
+        places = (embeddings - centres[group]) @ directions
+        radius = max(float(np.quantile(np.linalg.norm(places, axis=1), RADIUS_QUANTILE)), 1e-3)
+        return cls(directions, centres, radius, differences @ directions, float(places.var(axis=0).mean()))
 
     def published(self) -> Float:
         """The public input "projections", on a grid on which every machine computes the same products."""
@@ -58,42 +63,31 @@ class Basis:
         offsets = np.rint(self.centres @ matrix * OFFSET_GRID) / OFFSET_GRID
         return np.vstack([matrix, offsets])
 
-    def means(self, embeddings: Float32, labels: Int, author: Int, generators: int) -> Float:
-        """Each generator's mean around the centres along the directions, labels weighed alike: float64 [K, K - 1]."""
-        group = np.maximum(labels, 0)
-        found = _means(embeddings, group, author, generators, len(self.centres)) - self.centres
-        result: Float = np.nan_to_num(found).mean(axis=1) @ self.directions
-        return result
 
-    def spread(self, embeddings: Float32, labels: Int) -> float:
-        """Variance of one text's coordinate, averaged over the directions: what a single record's place tells."""
-        places = (embeddings - self.centres[np.maximum(labels, 0)]) @ self.directions
-        return float(places.var(axis=0).mean()) if places.size else 0.0
-
-
-def records_of(evidence: Evidence) -> float:
+def records_of(places: NoisySum) -> float:
     """How many records answered. Private, hence noisy; at least what noise alone would make it, and at least 1."""
-    return max(float(evidence.mean[0]), evidence.sigma, COUNT) / COUNT
+    return max(float(places.natural[0]), places.sigma, COUNT) / COUNT
 
 
-def _fewest(evidence: Evidence) -> float:
+def _fewest(places: NoisySum) -> float:
     """How many records there are at least, but for one case in forty: few records in much noise tell nothing."""
-    return max(float(evidence.mean[0]) - 2.0 * evidence.sigma, COUNT) / COUNT
+    return max(float(places.natural[0]) - 2.0 * places.sigma, COUNT) / COUNT
 
 
-def shares(evidence: Evidence, basis: Basis, means: Float, spread: float, *, shrink: bool = True) -> Float:
+def shares(places: NoisySum, basis: Basis, *, shrink: bool = True) -> Float:
     """The generators' shares, float64 [K], not negative, sum 1.
 
-    With r the records' mean along the directions, v its variance (the known noise and ``spread``, over no more records
-    than there surely are) and D the means: the w on the simplex that minimises |D' w - r|^2 + K v |w - 1/K|^2, the most
-    probable shares where they vary by 1/K around equal ones before anything is known. Much noise gives equal shares.
+    With r the records' mean along the directions, v its variance (the known noise and the records' spread, over no more
+    records than there surely are) and D the means: the w on the simplex that minimises
+    |D' w - r|^2 + K v |w - 1/K|^2, the most probable shares where they vary by 1/K around equal ones before anything is
+    known. Much noise gives equal shares.
     """
-    generators = len(means)
-    unit, fewest = basis.radius / PLACE, _fewest(evidence)
-    place = evidence.mean[1:] * unit / records_of(evidence)
-    variance = (evidence.sigma * unit / fewest) ** 2 + spread / fewest if shrink else 0.0
+    generators = len(basis.means)
+    unit, fewest = basis.radius / PLACE, _fewest(places)
+    place = places.natural[1:] * unit / records_of(places)
+    variance = (places.sigma * unit / fewest) ** 2 + basis.spread / fewest if shrink else 0.0
     pull = math.sqrt(generators * variance)
-    equations = np.vstack([means.T, pull * np.eye(generators), np.full((1, generators), SUM_TO_ONE)])
+    equations = np.vstack([basis.means.T, pull * np.eye(generators), np.full((1, generators), SUM_TO_ONE)])
     wanted = np.concatenate([place, np.full(generators, pull / generators), [SUM_TO_ONE]])
     from scipy.optimize import nnls
 

@@ -1,9 +1,10 @@
 """Undersong: generators judged by low-dimensional private sums, examples chosen by hub-corrected votes.
 
-docs/method.md derives it. What differs from WASP (Zou et al. 2025): the records judge the K generators directly, in 2 K
-coordinates and not through N candidates: whose classifiers are right, and which mixture of generators lies where they
-lie; most of the budget goes there, and early, since every later round gains from it; what the sums say is shrunk by
-their known noise, so that without evidence the corpus is the plain mixture; bad examples come from public data alone.
+docs/method.md derives it. What differs from WASP (Zou et al. 2025): the records judge the K generators directly, in
+2 K coordinates and not through N candidates: whose classifiers are right, and which mixture of generators lies where
+they lie; most of the budget goes there, after the first round, since all later ones gain from it; what the sums say is
+shrunk by their known noise, so that without evidence the corpus is the plain mixture; bad examples come from public
+data alone.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from protocol.statistics.classifier_votes import ClassifierVotes
 from protocol.statistics.corrected_votes import CorrectedVotes
 from protocol.statistics.hubness import reach
 from protocol.statistics.projections import Projections
+from protocol.vectors import NoisySum
 from server import consistency, matching
 from server.generation import Order
 from server.pool import Sample
 from server.run import Run, Setting
 from server.selection import balanced_labels, highest, largest_remainder, standing_out
-from server.trust import Evidence, shrunk
+from server.trust import shrunk
 
 Float = npt.NDArray[np.float64]
 Int = npt.NDArray[np.int64]
@@ -38,10 +40,10 @@ class Options(BaseModel):
     """[method] keys: ``samples`` N and ``rounds`` T. The others switch parts off for ablations; none needs tuning.
 
     ``votes`` Q nearest candidates, ``examples`` a prompt drawn from the ``shortlist`` best (and worst); ``vote_share``
-    of the budget is for candidate votes, ``match_share`` for matching, the rest for usefulness; each round has
-    ``fade`` times the budget of the one before. ``certain`` examples have votes that stand out of the noise; where none
-    does the prompt shows none. Weights are matched ** ``matching`` * exp(``usefulness`` * gain). ``prune`` leaves out
-    what the generators wrote beyond their weights before those were known.
+    of the budget is for candidate votes (all rounds), ``match_share`` of the rest for matching, what is left for
+    usefulness. ``certain`` examples have votes that stand out of the noise; where none does the prompt shows none.
+    Weights are matched ** ``matching`` * exp(``usefulness`` * gain). ``prune`` leaves out what the generators wrote
+    beyond their weights before those were known.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -53,7 +55,6 @@ class Options(BaseModel):
     shortlist: Annotated[int, Field(ge=1)] = 32
     vote_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
     match_share: Annotated[float, Field(gt=0, lt=1)] = 0.25
-    fade: Annotated[float, Field(gt=0, le=1)] = 0.5
     matching: Annotated[float, Field(ge=0)] = 1.0
     usefulness: Annotated[float, Field(ge=0)] = 40.0
     hubs: bool = True
@@ -68,21 +69,20 @@ class Options(BaseModel):
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
-    """After each round but the last: how useful each generator is, where the records lie, votes for candidates."""
+    """After the first round how useful each generator is and where the records lie; after all but the last, votes."""
     generators, labels = len(setting.generators), len(setting.labels)
+    rest = 1.0 - options.vote_share
     requests = []
-    for t, size in enumerate(np.cumsum(options.per_round())[:-1]):
-        budget = options.fade**t
+    if generators > 1 and labels > 1:
+        useful = ClassifierVotes(classifiers=generators, labels=labels)
+        requests.append(SumRequest("useful", useful, rest * (1.0 - options.match_share)))
+        rest *= options.match_share
+    if generators > 1:
+        requests.append(SumRequest("places", Projections(directions=generators - 1, labels=labels), rest))
+    sizes = np.cumsum(options.per_round())[:-1]
+    for t, size in enumerate(sizes):
         votes = CorrectedVotes(q=options.votes, candidates=int(size), labels=labels)
-        rest = 1.0 - options.vote_share
-        if generators > 1 and labels > 1:
-            useful = ClassifierVotes(classifiers=generators, labels=labels)
-            requests.append(SumRequest(f"useful/{t + 1}", useful, budget * (rest - options.match_share)))
-            rest = options.match_share
-        if generators > 1:
-            places = Projections(directions=generators - 1, labels=labels)
-            requests.append(SumRequest(f"places/{t + 1}", places, budget * rest))
-        requests.append(SumRequest(f"votes/{t + 1}", votes, budget * options.vote_share))
+        requests.append(SumRequest(f"votes/{t + 1}", votes, options.vote_share / len(sizes)))
     return requests
 
 
@@ -95,8 +95,6 @@ def run(options: Options, run: Run) -> Sequence[Sample]:
     generators, labels = len(run.setting.generators), max(1, len(run.setting.labels))
     judged = generators > 1 and labels > 1
     weights = np.full(generators, 1.0 / generators)
-    places, useful = Evidence.none(generators), Evidence.none(generators)
-    basis: matching.Basis | None = None
     good: list[list[str]] = [[] for _ in range(labels)]
     bad: list[list[str]] = [[] for _ in range(labels)]
     for t, count in enumerate(options.per_round()):
@@ -105,22 +103,19 @@ def run(options: Options, run: Run) -> Sequence[Sample]:
         if t == options.rounds - 1:
             break
         embeddings, label_of, author = run.embeddings(run.pool.samples), run.pool.label_of, run.pool.generator_of
-        support = np.zeros(len(run.pool))
-        correction = reach(embeddings, label_of) if options.hubs else np.zeros(len(run.pool))
-        shown = [run.publish_pool(), run.publish_numbers("reach", correction)]
-        if judged:
-            heads = consistency.classifiers(embeddings, label_of, author, generators, labels, strength=STRENGTH)
-            useful.add(run.private_sum(f"useful/{t + 1}", [run.publish_numbers("classifiers", heads)]))
-        if generators > 1:
-            basis = basis or matching.Basis.of(embeddings, label_of, author, generators, len(run.setting.labels))
-            published = run.publish_numbers("projections", basis.published())
-            places.add(run.private_sum(f"places/{t + 1}", [published]))
-            means, spread = basis.means(embeddings, label_of, author, generators), basis.spread(embeddings, label_of)
-            matched = matching.shares(places, basis, means, spread, shrink=options.shrink)
+        heads = consistency.classifiers(embeddings, label_of, author, generators, labels, strength=STRENGTH)
+        if t == 0 and generators > 1:
+            useful = run.private_sum("useful", [run.publish_numbers("classifiers", heads)]) if judged else None
+            basis = matching.Basis.of(embeddings, label_of, author, generators, len(run.setting.labels))
+            places = run.private_sum("places", [run.publish_numbers("projections", basis.published())])
+            matched = matching.shares(places, basis, shrink=options.shrink)
             run.record("matched", t, matched.tolist())
             weights = believed(options, matched, matching.records_of(places), useful)
+        support = np.zeros(len(run.pool))
         if judged:
             support = consistency.support(heads, weights, embeddings, label_of, author)
+        correction = reach(embeddings, label_of) if options.hubs else np.zeros(len(run.pool))
+        shown = [run.publish_pool(), run.publish_numbers("reach", correction)]
         opened = run.private_sum(f"votes/{t + 1}", shown)
         votes = opened.natural[: len(run.pool)]
         for label in range(labels):
@@ -134,15 +129,15 @@ def run(options: Options, run: Run) -> Sequence[Sample]:
     return _pruned(run, weights) if options.prune else run.pool.samples
 
 
-def believed(options: Options, matched: Float, records: float, useful: Evidence) -> Float:
+def believed(options: Options, matched: Float, records: float, useful: NoisySum | None) -> Float:
     """Weights of the generators, float64 [K], sum 1: matched shares times the exponential of relative usefulness.
 
     Usefulness is a mean a record; ``records`` is how many there are (noisy: :func:`matching.records_of`).
     """
     generators = len(matched)
     weights: Float = np.maximum(matched * generators, LEAST_SHARE) ** options.matching
-    if useful.precision:
-        right = useful.mean / records
+    if useful is not None:
+        right = useful.natural / records
         right_noise = np.hypot(useful.sigma / records, np.sqrt(SAMPLING_VARIANCE / records))
         gain = shrunk(right, float(right_noise)) if options.shrink else right - right.mean()
         weights = weights * np.exp(np.clip(options.usefulness * gain, -20.0, 20.0))

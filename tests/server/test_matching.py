@@ -7,7 +7,6 @@ from common.embedding import quantise
 from protocol.statistics.projections import COUNT, PLACE
 from protocol.vectors import NoisySum
 from server import matching
-from server.trust import Evidence
 
 WIDTH, LABELS, GENERATORS = 24, 3, 4
 
@@ -31,15 +30,7 @@ def answered(basis, embeddings, labels, sigma=0.0, seed=0):
     place /= np.maximum(1.0, np.linalg.norm(place, axis=1, keepdims=True))
     total = np.concatenate([[COUNT * len(labels)], PLACE * place.sum(axis=0)])
     total += np.random.default_rng(seed).normal(0, sigma, len(total)) if sigma else 0.0
-    found = Evidence.none(len(total))
-    found.add(NoisySum(np.rint(total * 1024).astype(np.int64), 1024, sigma, ("p",)))
-    return found
-
-
-def shares(evidence, basis, corpus_, **options):
-    embeddings, labels, author = corpus_
-    means, spread = basis.means(embeddings, labels, author, GENERATORS), basis.spread(embeddings, labels)
-    return matching.shares(evidence, basis, means, spread, **options)
+    return NoisySum(np.rint(total * 1024).astype(np.int64), 1024, sigma, ("p",))
 
 
 @pytest.mark.parametrize("truth", [[1, 0, 0, 0], [0.5, 0.5, 0, 0], [0.1, 0.2, 0.3, 0.4], [0.25] * 4])
@@ -50,7 +41,7 @@ def test_the_mixture_that_the_records_are_is_found(truth):
     author, labels = rng.choice(GENERATORS, size=3000, p=truth), rng.integers(0, LABELS, 3000)
     evidence = answered(basis, texts(rng, author, labels), labels)
     assert matching.records_of(evidence) == pytest.approx(3000)
-    assert shares(evidence, basis, public) == pytest.approx(truth, abs=0.06)
+    assert matching.shares(evidence, basis) == pytest.approx(truth, abs=0.06)
 
 
 def test_noise_keeps_the_shares_equal_and_few_records_keep_them_near():
@@ -59,12 +50,12 @@ def test_noise_keeps_the_shares_equal_and_few_records_keep_them_near():
     rng = np.random.default_rng(3)
     labels = rng.integers(0, LABELS, 40)
     private = texts(rng, np.zeros(40, dtype=np.int64), labels)
-    heavy = np.array([shares(answered(basis, private, labels, 400.0, seed), basis, public) for seed in range(20)])
+    heavy = np.array([matching.shares(answered(basis, private, labels, 400.0, seed), basis) for seed in range(20)])
     assert np.abs(heavy - 0.25).max() < 0.2
     assert heavy.mean(axis=0) == pytest.approx([0.25] * 4, abs=0.1)
-    light = shares(answered(basis, private, labels, 2.0), basis, public)
+    light = matching.shares(answered(basis, private, labels, 2.0), basis)
     assert light[0] > 0.6
-    raw = shares(answered(basis, private, labels, 400.0), basis, public, shrink=False)
+    raw = matching.shares(answered(basis, private, labels, 400.0), basis, shrink=False)
     assert raw.max() > heavy.max()
 
 
@@ -76,7 +67,7 @@ def test_a_task_without_labels_and_a_generator_that_lacks_a_label():
     kept = (labels != 0) | (author != 1)
     lacking = matching.Basis.of(embeddings[kept], labels[kept], author[kept], GENERATORS, LABELS)
     assert np.isfinite(lacking.published()).all()
-    assert np.isfinite(lacking.means(embeddings[kept], labels[kept], author[kept], GENERATORS)).all()
+    assert np.isfinite(lacking.means).all()
 
 
 def test_what_is_published_gives_exact_products():

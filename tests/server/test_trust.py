@@ -7,25 +7,11 @@ from protocol.vectors import NoisySum
 from server import consistency
 from server.methods.undersong import Options, believed, plan
 from server.run import Setting
-from server.trust import Evidence, shrunk
+from server.trust import shrunk
 
 
 def opened(values, sigma):
     return NoisySum(np.rint(np.array(values) * 256).astype(np.int64), 256, sigma, ("p",))
-
-
-def evidence(values, sigma):
-    found = Evidence.none(len(values))
-    found.add(opened(values, sigma))
-    return found
-
-
-def test_releases_are_weighed_by_their_precision():
-    found = Evidence.none(2)
-    found.add(opened([1.0, 0.0], 1.0))
-    found.add(opened([4.0, 3.0], 2.0))
-    assert found.mean == pytest.approx([(1 + 4 / 4) / 1.25, (3 / 4) / 1.25])
-    assert found.sigma == pytest.approx(1 / np.sqrt(1.25))
 
 
 def test_shrinking_estimates_better_than_the_noisy_values():
@@ -45,11 +31,11 @@ def test_shrinking_estimates_better_than_the_noisy_values():
 
 def test_without_evidence_the_weights_are_the_mixtures():
     equal = np.full(3, 1 / 3)
-    assert believed(Options(), equal, 500.0, evidence([3, -3, 0], 500.0)) == pytest.approx(equal)
+    assert believed(Options(), equal, 500.0, opened([3, -3, 0], 500.0)) == pytest.approx(equal)
 
 
 def test_strong_evidence_prefers_the_useful_and_well_matched():
-    matched, useful = np.array([0.5, 0.3, 0.2]), evidence([100, 0, -100], 1.0)
+    matched, useful = np.array([0.5, 0.3, 0.2]), opened([100, 0, -100], 1.0)
     weights = believed(Options(), matched, 1000.0, useful)
     assert weights[0] > 10 * weights[1] > 100 * weights[2]
     assert weights.sum() == pytest.approx(1.0)
@@ -60,20 +46,11 @@ def test_strong_evidence_prefers_the_useful_and_well_matched():
     assert silent.min() == pytest.approx(0.1 / 3.2)
 
 
-def test_evidence_without_noise_is_finite():
-    found = Evidence.none(2)
-    found.add(opened([1.0, 3.0], 0.0))
-    found.add(opened([3.0, 5.0], 0.0))
-    assert found.mean == pytest.approx([2.0, 4.0])
-
-
-def test_the_plan_asks_most_early_and_for_usefulness():
-    requests = plan(Options(), Setting(("a", "b"), ("one", "two")))
-    assert [request.name for request in requests[:4]] == ["useful/1", "places/1", "votes/1", "useful/2"]
-    shares = {request.name: request.budget_share for request in requests}
-    assert shares["useful/1"] == pytest.approx(0.65)
-    assert shares["useful/2"] == pytest.approx(0.325)
-    assert [r.name for r in plan(Options(rounds=2), Setting((), ("one", "two")))] == ["places/1", "votes/1"]
+def test_the_plan_asks_for_the_generators_once_and_most():
+    requests = plan(Options(rounds=3), Setting(("a", "b"), ("one", "two")))
+    assert [request.name for request in requests] == ["useful", "places", "votes/1", "votes/2"]
+    assert [request.budget_share for request in requests] == pytest.approx([0.675, 0.225, 0.05, 0.05])
+    assert [r.name for r in plan(Options(rounds=2), Setting((), ("one", "two")))] == ["places", "votes/1"]
     assert [r.name for r in plan(Options(rounds=2), Setting(("a", "b"), ("one",)))] == ["votes/1"]
 
 
