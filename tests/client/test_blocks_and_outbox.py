@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -117,3 +120,19 @@ def test_a_journal_that_cannot_be_written_says_so(tmp_path):
         path.unlink()
     with pytest.raises(ConfigurationError, match="nothing was sent"):
         journal.record(b"x", at=1.0, kind="k")
+
+
+def test_an_outbox_that_is_opened_again_drops_no_lock_of_the_open_one(tmp_path):
+    path = tmp_path / "outbox.sqlite"
+    first = Outbox(path)
+    first.record(b"reply", at=0.0, kind="receipt")
+    second = Outbox(path)
+    second.record(b"another", at=0.0, kind="receipt")
+    # SQLite's shared lock (its bytes of the file): while it is held, no other process takes the log away
+    take = (
+        "import fcntl, os, sys\n"
+        "fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB, 510, 0x40000002)"
+    )
+    done = subprocess.run([sys.executable, "-c", take, str(path)], capture_output=True, text=True, check=False)
+    assert "BlockingIOError" in done.stderr
+    assert len(first.entries()) == 2
