@@ -6,7 +6,7 @@
 m = 500 pairs, epsilon 5, delta 1e-5), with and without noise, for n records; ``prefixes`` the same for every prefix
 length of the logarithmic ensemble, L = 10; ``sampler``: 1 000 iterative sequences, L = 10, N = 1 000, 14 classes;
 ``vocabulary``: one private sum over five parties of 400 records each in this process. Exit status 1 where the time, the
-memory, the single density's error from n = 1 000 on or the ensemble's from n = 2 000 on misses its target.
+memory, or the error of the single density or of the ensemble from n = 1 000 on misses its target.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from server.progress import Silent
 from simulation.inprocess import InProcess
 
 DIMENSION, PAIRS = 256, 500
+PREFIX_NOISES = 6  # draws of the noise for one set of records and frequencies
 SAMPLER_TARGET_S, SAMPLER_TARGET_GB, ERROR_TARGET = 60.0, 2.0, 0.10
 
 
@@ -55,8 +56,9 @@ def feature_sums(statistic: FourierFeatures, sequences: Any, vectors: Any) -> An
             at = sequences[:, position] if position < sequences.shape[1] else np.full(len(sequences), len(vectors))
             phase += table[at]
         start = structure * statistic.structure_dimension
-        total[start : start + statistic.pairs] = np.cos(phase).sum(axis=0)
-        total[start + statistic.pairs : start + statistic.structure_dimension] = np.sin(phase).sum(axis=0)
+        weight = statistic.weights[structure]
+        total[start : start + statistic.pairs] = weight * np.cos(phase).sum(axis=0)
+        total[start + statistic.pairs : start + statistic.structure_dimension] = weight * np.sin(phase).sum(axis=0)
     return total
 
 
@@ -83,7 +85,7 @@ def density_errors(sizes: list[int], repeats: int) -> list[dict[str, float]]:
 
 
 def prefix_errors(n: int, repeats: int) -> list[dict[str, float]]:
-    """One row a prefix length of the logarithmic ensemble (its noise is sqrt(5) times that of one structure)."""
+    """One row a prefix length of the logarithmic ensemble (its noise is about sqrt(5) times that of one structure)."""
     z = 1.0 / gaussian_mu(5.0, 1e-5)
     lengths = (1, 2, 4, 8, 16)
     squares: dict[int, list[tuple[float, float]]] = {length: [] for length in range(1, 11)}
@@ -93,8 +95,9 @@ def prefix_errors(n: int, repeats: int) -> list[dict[str, float]]:
         statistic = FourierFeatures(pairs=PAIRS, lengths=lengths, phrases=10, seed=repeat)
         sequences = np.array([rng.permutation(300)[:10] for _ in range(n)])
         sums = feature_sums(statistic, sequences, vectors)
-        noise = rng.normal(scale=z * statistic.sensitivity.l2, size=statistic.dimension)
-        clean, noised = Densities(statistic, sums, vectors), Densities(statistic, sums + noise, vectors)
+        clean = Densities(statistic, sums, vectors)
+        noise = rng.normal(scale=z * statistic.sensitivity.l2, size=(PREFIX_NOISES, statistic.dimension))
+        noised = [Densities(statistic, sums + one, vectors) for one in noise]
         gram = np.clip(2.0 - 2.0 * (vectors.astype(np.float64) @ vectors.T.astype(np.float64)), 0.0, None)
         for length in squares:
             held = min(one for one in lengths if one >= length)
@@ -106,7 +109,7 @@ def prefix_errors(n: int, repeats: int) -> list[dict[str, float]]:
             squares[length].append(
                 (
                     float(np.mean((clean.of_prefixes(0, prefixes) - exact) ** 2)),
-                    float(np.mean((noised.of_prefixes(0, prefixes) - exact) ** 2)),
+                    float(np.mean([(one.of_prefixes(0, prefixes) - exact) ** 2 for one in noised])),
                 )
             )
     rows = []
@@ -206,7 +209,7 @@ def main(argv: list[str] | None = None) -> int:
         figures["sampler"]["logarithmic_s"] < SAMPLER_TARGET_S,
         figures["sampler"]["peak_gb"] < SAMPLER_TARGET_GB,
         all(row["ratio"] < 1 + ERROR_TARGET for row in figures["density"] if row["n"] >= 1000),
-        all(row["ratio"] < 1 + ERROR_TARGET for row in figures["prefixes"] if row["n"] >= 2000),
+        all(row["ratio"] < 1 + ERROR_TARGET for row in figures["prefixes"] if row["n"] >= 1000),
     ]
     return 0 if all(kept) else 1
 

@@ -62,7 +62,8 @@ class Densities:
         self._features = features
         blocks = sums.reshape(max(1, features.classes), len(features.lengths), 2, features.pairs)
         # cosine and sine sums as one complex number a frequency: an estimate is then a real part of a product
-        self._sums = (blocks[:, :, 0] - 1j * blocks[:, :, 1]).astype(np.complex64) / features.pairs
+        waves = (blocks[:, :, 0] - 1j * blocks[:, :, 1]) / np.array(features.weights)[None, :, None]
+        self._sums = waves.astype(np.complex64) / features.pairs
         self._vectors = vectors
         self._tables: dict[tuple[int, int], npt.NDArray[np.float32]] = {}
 

@@ -44,7 +44,7 @@ def hockey_stick(losses: Float64, sigma: float, rate: float, *, removed: bool) -
     Q = M. M / N rises with x, so that the best set is a half-line whose end solves M / N = e^loss (or e^-loss).
 
     >>> hockey_stick(np.array([0.0, 0.5]), 1.0, 0.5, removed=True).round(6).tolist()
-    [0.191462, 0.059618]
+    [0.191462, 0.079945]
     """
     from scipy.special import log_ndtr, ndtr
 

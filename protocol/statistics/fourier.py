@@ -22,6 +22,7 @@ from protocol.statistics.interface import Float32, Float64, Int64, PublicInputs,
 from protocol.statistics.phrases import matcher
 from protocol.statistics.registry import positive_integer, register
 
+LEAST_WEIGHT = 0.1  # of the largest, so that rounding to integers stays as fine as it was meant
 FEATURE_SCALE = 1024  # integer units: rounding toward zero takes 1/2048 of a feature on average
 
 
@@ -37,7 +38,8 @@ class FourierFeatures:
     vector of one coordinate more, orthogonal to every phrase: then x has norm sqrt(l) whatever the record, and a
     shorter prefix's density is that of the zero-padded query times exp(u (l - length of the prefix)) (theorem A.1).
 
-    A record without a phrase, or (where there are classes) without label, contributes nothing.
+    A record without a phrase, or (where there are classes) without label, contributes nothing. Every structure's block
+    is multiplied by its weight (:attr:`weights`), by which a reader of the sums divides.
 
     Attributes:
         pairs: m.
@@ -92,10 +94,39 @@ class FourierFeatures:
         return max(1, self.classes) * self.class_dimension
 
     @property
+    def weights(self) -> tuple[float, ...]:
+        """What each structure's features are multiplied by; the squares sum to the number of structures.
+
+        They make the noise's share of the error the same for all structures, the least that the largest share can be.
+        An estimate errs by its frequencies too. Of two records at x and y from the query, the terms cos(w.x), cos(w.y)
+        have the covariance (k(x - y) + k(x + y)) / 2 - k(x) k(y), where k(d) = exp(-u |d|^2). Let phrases that have
+        nothing to do with each other be orthogonal; with f of l' positions filled in both records and l in the query
+        this is (a - b)^2 / 2, a = exp(-u f), b = exp(-u (2 l + 2 l' - f)). Noise whose deviation is divided by the
+        weight then has the same share everywhere if the weight goes by 1 / (a - b), with l the shortest prefix that the
+        structure is asked for, which is the hardest. Structures that are filled alike, as those of a linear ensemble,
+        all have weight 1; one longer than L needs less, because records that end early resemble each other.
+
+        >>> [round(weight, 3) for weight in FourierFeatures(pairs=1, lengths=(1, 2, 4, 8, 16), phrases=10).weights]
+        [1.062, 1.062, 1.097, 1.135, 0.504]
+        """
+        needs = []
+        for held in self.lengths:
+            shortest = min(1 + max((other for other in self.lengths if other < held), default=0), self.phrases)
+            unit, filled = self.width / held, min(held, self.phrases)
+            # (a - b) exp(width): the common factor could underflow, and a kernel so narrow needs no finer weights
+            apart = math.exp(min(self.width - unit * filled, 100.0))
+            needs.append(1.0 / (apart * -math.expm1(-2 * unit * (shortest + held - filled))))
+        least = LEAST_WEIGHT * max(needs)
+        needs = [max(need, least) for need in needs]
+        scale = math.sqrt(len(needs) / math.fsum(need * need for need in needs))
+        return tuple(scale * need for need in needs)
+
+    @property
     def sensitivity(self) -> Sensitivity:
-        """cos^2 + sin^2 = 1 and |cos| + |sin| <= sqrt(2), for each pair of each structure."""
-        values = self.pairs * len(self.lengths)
-        return Sensitivity(math.sqrt(2.0) * values, math.sqrt(values), 1.0)
+        """cos^2 + sin^2 = 1 and |cos| + |sin| <= sqrt(2), for each pair of each structure, times its weight."""
+        weights = self.weights
+        l1, l2 = math.sqrt(2.0) * self.pairs * math.fsum(weights), math.sqrt(self.pairs * len(weights))
+        return Sensitivity(l1, l2, max(weights))
 
     @property
     def base_scale(self) -> int:
@@ -150,6 +181,7 @@ class FourierFeatures:
         columns = np.full((len(found), self.phrases), len(vectors), dtype=np.int64)
         for row, one in enumerate(found):
             columns[row, : len(one)] = one
+        weights = self.weights
         tables: list[list[Float32]] = []
         behind: list[Float64] = []  # the phase of the positions that no record fills
         for structure, length in enumerate(self.lengths):
@@ -161,11 +193,11 @@ class FourierFeatures:
 
         def features(asked: Int64) -> Float64:
             parts = []
-            for positions, unfilled in zip(tables, behind, strict=True):
+            for positions, unfilled, weight in zip(tables, behind, weights, strict=True):
                 phase: Float64 = np.repeat(unfilled[None, :], len(asked), axis=0)
                 for position, table in enumerate(positions):
                     phase += table[columns[asked, position]]
-                parts += [np.cos(phase), np.sin(phase)]
+                parts += [weight * np.cos(phase), weight * np.sin(phase)]
             return np.hstack(parts)
 
         return features

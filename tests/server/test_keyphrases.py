@@ -100,7 +100,7 @@ def test_noise_of_a_density_has_the_contract_s_deviation_whatever_m():
         densities = Densities(statistic, noise, vectors)
         values = [densities.of_prefixes(label, np.array([[0]]))[0] for label in range(600)]
         # 600 values: within 15 % with probability over 0.9999
-        assert np.std(values) == pytest.approx(z * math.sqrt(len(lengths)), rel=0.15)
+        assert np.std(values) == pytest.approx(z * math.sqrt(len(lengths)) / statistic.weights[0], rel=0.15)
 
 
 @pytest.mark.parametrize("sampler", ["independent", "iterative"])

@@ -114,7 +114,7 @@ def test_no_record_passes_the_bounds_of_either_statistic(texts, most):
         bound = statistic.sensitivity
         assert (np.abs(matrix).sum(axis=1) <= bound.l1 * (1 + 1e-9)).all()
         assert (np.linalg.norm(matrix, axis=1) <= bound.l2 * (1 + 1e-9)).all()
-        assert np.abs(matrix).max(initial=0) <= 1
+        assert np.abs(matrix).max(initial=0) <= bound.linf * (1 + 1e-9)
 
 
 def test_a_record_is_one_vector_of_norm_exactly_sqrt_m_in_its_class_only():
@@ -131,9 +131,45 @@ def test_ensembles_cost_the_root_of_their_structures():
     one = FourierFeatures(pairs=512).sensitivity
     assert one.l2 == pytest.approx(math.sqrt(512))
     assert one.l1 == pytest.approx(math.sqrt(2) * 512)
-    five = FourierFeatures(pairs=512, lengths=(1, 2, 4, 8, 16)).sensitivity
-    assert five.l2 == pytest.approx(math.sqrt(5) * one.l2)
-    assert five.l1 == pytest.approx(5 * one.l1)
+    five = FourierFeatures(pairs=512, lengths=(1, 2, 4, 8, 16), phrases=10)
+    assert five.sensitivity.l2 == pytest.approx(math.sqrt(5) * one.l2, rel=1e-12)
+    assert sum(weight**2 for weight in five.weights) == pytest.approx(5, rel=1e-12)
+    assert five.sensitivity.linf == max(five.weights) > 1
+    assert 4 * one.l1 < five.sensitivity.l1 < 5 * one.l1
+    linear = FourierFeatures(pairs=512, lengths=tuple(range(1, 11)), phrases=10)
+    assert linear.weights == pytest.approx([1.0] * 10, rel=1e-12)
+    assert linear.sensitivity.l1 == pytest.approx(10 * one.l1)
+
+
+@pytest.mark.parametrize(("lengths", "phrases", "width"), [((1, 2, 4, 8, 16), 10, 2.0), ((1, 2, 4), 3, 5.0)])
+def test_weights_give_the_noise_the_same_share_of_every_structure_s_error(lengths, phrases, width):
+    """The error without noise, from explicit vectors: two records and a query of orthogonal phrases."""
+    statistic = FourierFeatures(pairs=4, lengths=lengths, phrases=phrases, width=width)
+
+    def concatenated(who, filled, length, padding):
+        blocks = np.zeros((length, 3 * length + 1))
+        for position in range(length):
+            if position < filled:
+                blocks[position, 3 * position + who] = 1
+            elif padding:
+                blocks[position, -1] = 1
+        return blocks.ravel()
+
+    shares, shorter = [], 0
+    for length, weight in zip(lengths, statistic.weights, strict=True):
+        query = concatenated(2, min(shorter + 1, phrases), length, padding=False)
+        x, y = (concatenated(who, min(length, phrases), length, padding=True) - query for who in (0, 1))
+        kernel = [math.exp(-width / length * float(d @ d)) for d in (x - y, x + y, x, y)]
+        shares.append(1 / (weight**2 * ((kernel[0] + kernel[1]) / 2 - kernel[2] * kernel[3])))
+        shorter = length
+    assert shares == pytest.approx([shares[0]] * len(shares), rel=1e-9)
+
+
+def test_weights_stay_finite_and_none_is_lost():
+    for width in (1e-5, 2.0, 999.0, 9e5):
+        weights = FourierFeatures(pairs=1, lengths=(1, 2, 4, 64), phrases=5, width=width).weights
+        assert min(weights) >= 0.1 * max(weights) * (1 - 1e-12)
+        assert sum(weight**2 for weight in weights) == pytest.approx(4)
 
 
 @pytest.mark.parametrize(
