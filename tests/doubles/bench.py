@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from common.table import read_table
+from common.table import Table, read_table
 from protocol.plan import PlannedSum
 from protocol.public import Input, MemoryBlocks, resolve
 from protocol.statistics.contribution import contribute
 from protocol.vectors import NoisySum
 from server import generators, methods
+from server.conduct import Outcome, conduct
 from server.generation import Author, Order
+from server.journal import Journal
 from server.planning import RunPlan
 from server.pool import Sample
 from server.progress import Silent
 from server.prompting import Prompts
 from server.run import Run
 from server.task import Task
-from tests.doubles.parties import embed
+from simulation.inprocess import InProcess
+from tests.doubles.parties import EMBEDDER, embed, make_party
 
 
 class MemoryJournal:
@@ -111,3 +115,29 @@ def run_method(task: Task, run_plan: RunPlan, *, seed: int) -> tuple[Sequence[Sa
     federation: Any = OpenFederation(run_plan, Records(table, task.task.labels), MemoryBlocks(), journal, seed)
     run = CountingRun(run_plan.setting, author, federation, journal, Silent(), embed=embed, seed=seed)
     return methods.load(task.method.name).run(task.options, run), run
+
+
+def run_federated(task: Task, run_plan: RunPlan, folder: Path, tables: Mapping[str, Table], *, seed: int) -> Outcome:
+    """The method over real parties, noise, masks, ledgers and journal; continued where ``folder`` holds their files."""
+    blocks = MemoryBlocks()
+    parties = {name: make_party(folder, name, table, blocks=blocks) for name, table in tables.items()}
+    journal = Journal(folder / "journal.sqlite")
+    built = generators.build(
+        task.generators, labels=task.task.labels, folder=task.locate(""), embed=embed, environment={}
+    )
+    try:
+        return conduct(
+            run_plan,
+            name="federated",
+            transport=InProcess(parties),
+            parties=list(parties),
+            generators=built,
+            prompts=Prompts.load(description=task.task.description, labels=task.task.labels),
+            journal=journal,
+            progress=Silent(),
+            embed=embed,
+            embedder=EMBEDDER,
+            seed=seed,
+        )
+    finally:
+        journal.close()
