@@ -79,3 +79,38 @@ def support(heads: Sequence[Float] | Float, trust: Float, embeddings: Float32, l
     logs[rows, labels] = -np.inf
     result: Float = own - logs.max(axis=1)
     return result
+
+
+def luck(
+    embeddings: Float32,
+    labels: Int,
+    author: Int,
+    generators: int,
+    classes: int,
+    rng: np.random.Generator,
+    *,
+    strength: float,
+) -> float:
+    """Variance of one generator's accuracy that comes from which of its texts its classifier happened to see.
+
+    Each generator's texts are halved, a classifier is trained on either half, and both are tried on what the other
+    generators wrote. A classifier of all the texts varies half as much as one of a half: a quarter of the mean
+    squared difference. It is the same for every record, so more records do not lessen it.
+    """
+    squares = []
+    for k in range(generators):
+        mine, others = rng.permutation(np.flatnonzero(author == k)), author != k
+        halves = mine[::2], mine[1::2]
+        if min(len(half) for half in halves) == 0 or not others.any():
+            continue
+        right = [
+            np.mean(
+                probabilities(
+                    classifier(embeddings[half], labels[half], classes, strength=strength), embeddings[others]
+                ).argmax(axis=1)
+                == labels[others]
+            )
+            for half in halves
+        ]
+        squares.append((right[0] - right[1]) ** 2 / 4.0)
+    return float(np.mean(squares)) if squares else 0.0

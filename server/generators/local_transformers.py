@@ -22,12 +22,15 @@ if TYPE_CHECKING:
 class TransformersGenerator:
     """Loads the folder at the first request, so that a resumed run that asks nothing loads nothing."""
 
-    def __init__(self, settings: TransformersSettings, *, folder: Path) -> None:
+    def __init__(
+        self, settings: TransformersSettings, *, folder: Path, loaded: tuple[Any, Any, torch.device] | None = None
+    ) -> None:
         """Checks that the folder is there.
 
         Args:
             settings: the task's table.
             folder: where a relative path starts.
+            loaded: model, tokenizer and device, where the model in memory is no longer the folder's (fine-tuned).
 
         Raises:
             ConfigurationError: no such folder, or it holds no model.
@@ -40,7 +43,7 @@ class TransformersGenerator:
                 f"generator {self.name}: {self._path} is not the folder of a model (it has no config.json)",
                 "name a folder as save_pretrained writes it, tokenizer included",
             )
-        self._loaded: tuple[Any, Any, torch.device] | None = None
+        self._loaded = loaded
         self._prompts_too_long = 0
 
     @property
@@ -59,7 +62,7 @@ class TransformersGenerator:
         if not requests:
             return
         model, tokenizer, _ = self._model()
-        prompts = [self._ids(tokenizer, request.prompt) for request in requests]
+        prompts = [prompt_ids(tokenizer, request.prompt) for request in requests]
         room = getattr(model.config, "max_position_embeddings", None)
         fitting = []
         for index, ids in enumerate(prompts):
@@ -84,16 +87,14 @@ class TransformersGenerator:
         from transformers import GenerationConfig, LogitsProcessorList
 
         model, tokenizer, device = self._model()
-        pad = _padding(tokenizer, model)
+        pad = padding(tokenizer, model)
         width = max(len(ids) for ids in prompts)
         rows = torch.tensor([[pad] * (width - len(ids)) + ids for ids in prompts], device=device)
         seen = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts], device=device)
-        ends = model.generation_config.eos_token_id
-        if ends is None:
-            ends = tokenizer.eos_token_id
+        ends = end_ids(tokenizer, model)
         # The folder's own sampling habits (top_k, repetition penalty, ...) are left aside: the task's settings count.
         plan = GenerationConfig(
-            do_sample=False, max_new_tokens=self._settings.max_new_tokens, pad_token_id=pad, eos_token_id=ends
+            do_sample=False, max_new_tokens=self._settings.max_new_tokens, pad_token_id=pad, eos_token_id=ends or None
         )
         processors = LogitsProcessorList(self._sampling(seeds, device))
         try:
@@ -110,9 +111,8 @@ class TransformersGenerator:
                 f"generator {self.name}: {len(prompts)} prompts at once do not fit into the memory of {device}",
                 "lower its batch_size or max_new_tokens",
             ) from None
-        stops = {ends} if isinstance(ends, int) else set(ends or ())
         return [
-            self._decoded(tokenizer, row[width:].tolist(), stops, len(ids))
+            self._decoded(tokenizer, row[width:].tolist(), set(ends), len(ids))
             for row, ids in zip(output, prompts, strict=True)
         ]
 
@@ -146,49 +146,70 @@ class TransformersGenerator:
         nucleus = [TopPLogitsWarper(self._settings.top_p)] if self._settings.top_p < 1.0 else []
         return [TemperatureLogitsWarper(float(self._settings.temperature)), *nucleus, GumbelNoise()]
 
-    def _ids(self, tokenizer: Any, prompt: str) -> list[int]:
-        if tokenizer.chat_template:
-            turn = [{"role": "user", "content": prompt}]
-            prompt = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
-            ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]  # the template wrote them
-        else:
-            ids = tokenizer(prompt)["input_ids"]
-        return [int(token) for token in ids]
-
     def _model(self) -> tuple[Any, Any, torch.device]:
         if self._loaded is None:
-            self._loaded = self._load()
+            settings = self._settings
+            self._loaded = load(
+                self._path, device=settings.device, dtype=settings.dtype, place=f"generator {self.name}"
+            )
         return self._loaded
 
-    def _load(self) -> tuple[Any, Any, torch.device]:
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        wanted = self._settings.device
-        if wanted == "auto":
-            wanted = "cuda" if torch.cuda.is_available() else "cpu"
-        if wanted.startswith("cuda") and not torch.cuda.is_available():
-            raise ConfigurationError(f"generator {self.name}: there is no GPU for device {wanted!r}", 'use "cpu"')
-        device = torch.device(wanted)
-        dtype = self._settings.dtype
-        if dtype == "auto" and device.type == "cpu":
-            dtype = "float32"  # half precision is slow on most processors
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(self._path, local_files_only=True, trust_remote_code=False)
-            model = AutoModelForCausalLM.from_pretrained(
-                self._path, local_files_only=True, trust_remote_code=False, dtype=dtype
-            )
-            model = model.to(device).eval()
-        except Exception as error:  # noqa: BLE001 - a broken folder makes the library fail in any way
-            reason = " ".join(str(error).split())[:300]
-            raise ConfigurationError(
-                f"generator {self.name}: {self._path} cannot be loaded on {device}: {reason}",
-                "name a complete folder of a causal language model (config, safetensors, tokenizer)",
-            ) from None
-        return model, tokenizer, device
+def load(path: Path, *, device: str, dtype: str, place: str) -> tuple[Any, Any, torch.device]:
+    """The folder's model in evaluation mode, its tokenizer and the device that it lies on.
+
+    Args:
+        path: folder as ``save_pretrained`` writes it.
+        device: "auto" is the first GPU if there is one.
+        dtype: "auto" is the folder's own on a GPU and float32 on a CPU.
+        place: who asks, as an error begins.
+
+    Raises:
+        ConfigurationError: the folder cannot be loaded, or the device is not there.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigurationError(f"{place}: there is no GPU for device {device!r}", 'use "cpu"')
+    found = torch.device(device)
+    if dtype == "auto" and found.type == "cpu":
+        dtype = "float32"  # half precision is slow on most processors
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_pretrained(path, local_files_only=True, trust_remote_code=False, dtype=dtype)
+        model = model.to(found).eval()
+    except Exception as error:  # noqa: BLE001 - a broken folder makes the library fail in any way
+        reason = " ".join(str(error).split())[:300]
+        raise ConfigurationError(
+            f"{place}: {path} cannot be loaded on {found}: {reason}",
+            "name a complete folder of a causal language model (config, safetensors, tokenizer)",
+        ) from None
+    return model, tokenizer, found
 
 
-def _padding(tokenizer: Any, model: Any) -> int:
+def prompt_ids(tokenizer: Any, prompt: str) -> list[int]:
+    """The tokens a model is shown: the prompt as a user's turn where the tokenizer has a chat template."""
+    if tokenizer.chat_template:
+        turn = [{"role": "user", "content": prompt}]
+        prompt = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+        ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]  # the template wrote them
+    else:
+        ids = tokenizer(prompt)["input_ids"]
+    return [int(token) for token in ids]
+
+
+def end_ids(tokenizer: Any, model: Any) -> list[int]:
+    """The tokens that end a text: the folder's generation settings name them, else the tokenizer; often one."""
+    ends = model.generation_config.eos_token_id
+    if ends is None:
+        ends = tokenizer.eos_token_id
+    return [ends] if isinstance(ends, int) else list(ends or ())
+
+
+def padding(tokenizer: Any, model: Any) -> int:
     """A token to pad with; masked out, so any will do."""
     for token in (tokenizer.pad_token_id, tokenizer.eos_token_id, model.config.eos_token_id):
         if isinstance(token, int):

@@ -106,11 +106,14 @@ def run(options: Options, run: Run) -> Sequence[Sample]:
         heads = consistency.classifiers(embeddings, label_of, author, generators, labels, strength=STRENGTH)
         if t == 0 and generators > 1:
             useful = run.private_sum("useful", [run.publish_numbers("classifiers", heads)]) if judged else None
+            luck = consistency.luck(
+                embeddings, label_of, author, generators, labels, run.rng("luck"), strength=STRENGTH
+            )
             basis = matching.Basis.of(embeddings, label_of, author, generators, len(run.setting.labels))
             places = run.private_sum("places", [run.publish_numbers("projections", basis.published())])
             matched = matching.shares(places, basis, shrink=options.shrink)
             run.record("matched", t, matched.tolist())
-            weights = believed(options, matched, matching.records_of(places), useful)
+            weights = believed(options, matched, matching.records_of(places), useful, luck)
         support = np.zeros(len(run.pool))
         if judged:
             support = consistency.support(heads, weights, embeddings, label_of, author)
@@ -129,16 +132,17 @@ def run(options: Options, run: Run) -> Sequence[Sample]:
     return _pruned(run, weights) if options.prune else run.pool.samples
 
 
-def believed(options: Options, matched: Float, records: float, useful: NoisySum | None) -> Float:
+def believed(options: Options, matched: Float, records: float, useful: NoisySum | None, luck: float) -> Float:
     """Weights of the generators, float64 [K], sum 1: matched shares times the exponential of relative usefulness.
 
-    Usefulness is a mean a record; ``records`` is how many there are (noisy: :func:`matching.records_of`).
+    Usefulness is a mean a record; ``records`` is how many there are (noisy: :func:`matching.records_of`), ``luck`` the
+    variance that no number of records lessens (:func:`consistency.luck`).
     """
     generators = len(matched)
     weights: Float = np.maximum(matched * generators, LEAST_SHARE) ** options.matching
     if useful is not None:
         right = useful.natural / records
-        right_noise = np.hypot(useful.sigma / records, np.sqrt(SAMPLING_VARIANCE / records))
+        right_noise = np.sqrt((useful.sigma / records) ** 2 + SAMPLING_VARIANCE / records + luck)
         gain = shrunk(right, float(right_noise)) if options.shrink else right - right.mean()
         weights = weights * np.exp(np.clip(options.usefulness * gain, -20.0, 20.0))
     normalised: Float = weights / weights.sum()

@@ -31,18 +31,19 @@ def test_shrinking_estimates_better_than_the_noisy_values():
 
 def test_without_evidence_the_weights_are_the_mixtures():
     equal = np.full(3, 1 / 3)
-    assert believed(Options(), equal, 500.0, opened([3, -3, 0], 500.0)) == pytest.approx(equal)
+    assert believed(Options(), equal, 500.0, opened([3, -3, 0], 500.0), 0.0) == pytest.approx(equal)
 
 
 def test_strong_evidence_prefers_the_useful_and_well_matched():
     matched, useful = np.array([0.5, 0.3, 0.2]), opened([100, 0, -100], 1.0)
-    weights = believed(Options(), matched, 1000.0, useful)
+    weights = believed(Options(), matched, 1000.0, useful, 0.0)
     assert weights[0] > 10 * weights[1] > 100 * weights[2]
     assert weights.sum() == pytest.approx(1.0)
-    assert believed(Options(usefulness=0.0), matched, 1000.0, useful) == pytest.approx(matched)
-    only_useful = believed(Options(matching=0.0), matched, 1000.0, useful)
+    assert believed(Options(usefulness=0.0), matched, 1000.0, useful, 0.0) == pytest.approx(matched)
+    assert believed(Options(), matched, 1000.0, useful, 0.1) == pytest.approx(matched)
+    only_useful = believed(Options(matching=0.0), matched, 1000.0, useful, 0.0)
     assert only_useful[0] / only_useful[1] == pytest.approx(np.exp(40 * 0.1), rel=0.1)
-    silent = believed(Options(usefulness=0.0), np.array([1.0, 0.0, 0.0]), 1000.0, useful)
+    silent = believed(Options(usefulness=0.0), np.array([1.0, 0.0, 0.0]), 1000.0, useful, 0.0)
     assert silent.min() == pytest.approx(0.1 / 3.2)
 
 
@@ -72,3 +73,25 @@ def test_a_label_that_a_generator_never_wrote_is_never_its_answer():
     assert consistency.probabilities(head, embeddings)[:, 1] == pytest.approx([0.0] * 3)
     single = consistency.classifier(embeddings[:1], np.array([1]), 3, strength=3.0)
     assert consistency.probabilities(single, embeddings).argmax(axis=1).tolist() == [1, 1, 1]
+
+
+def test_the_luck_of_a_classifiers_training_is_its_variance_over_samples():
+    rng = np.random.default_rng(0)
+
+    def texts(count):
+        true, author = rng.integers(0, 2, count), np.arange(count) % 2
+        embeddings = (np.eye(2, 30)[true] + 0.8 * rng.normal(size=(count, 30))).astype(np.float32)
+        return embeddings, true, author
+
+    accuracies = []
+    for _ in range(40):
+        embeddings, labels, author = texts(80)
+        head = consistency.classifier(embeddings[author == 0], labels[author == 0], 2, strength=3.0)
+        fresh, truth, _ = texts(2000)
+        accuracies.append(np.mean(consistency.probabilities(head, fresh).argmax(axis=1) == truth))
+    estimates = [consistency.luck(*texts(80), 2, 2, rng, strength=3.0) for _ in range(40)]
+    # Halves vary a little more than twice as much, and 40 of the other's texts add their own luck.
+    assert 0.7 < np.mean(estimates) / np.var(accuracies) < 4.0
+    assert consistency.luck(*texts(800), 2, 2, rng, strength=3.0) < np.mean(estimates)
+    embeddings, labels, _ = texts(20)
+    assert consistency.luck(embeddings, labels, np.zeros(20, dtype=np.int64), 1, 2, rng, strength=3.0) == 0.0

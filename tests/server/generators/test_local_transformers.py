@@ -11,7 +11,7 @@ import pytest
 
 from common.errors import ConfigurationError, GenerationError
 from server.generators import Answer, GenerationRequest, TransformersSettings
-from server.generators.local_transformers import TransformersGenerator
+from server.generators.local_transformers import TransformersGenerator, prompt_ids
 from tests.doubles.tiny_llama import save_tiny_llama
 
 PROMPTS = (
@@ -60,10 +60,10 @@ def test_only_what_was_written_comes_back(folder: Path) -> None:
 def test_prompts_go_through_the_chat_template_of_the_folder(folder: Path) -> None:
     chat, plain = local(folder), local(folder, "plain")
     tokenizer = chat._model()[1]
-    ids = chat._ids(tokenizer, "My card")
+    ids = prompt_ids(tokenizer, "My card")
     assert tokenizer.decode(ids) == "<|user|>My card<|end|><|assistant|>"
-    assert plain._model()[1].decode(plain._ids(plain._model()[1], "My card")) == "My card"
-    assert [answer.prompt_tokens for answer in answers(chat, asked(1))] == [len(chat._ids(tokenizer, PROMPTS[0]))]
+    assert plain._model()[1].decode(prompt_ids(plain._model()[1], "My card")) == "My card"
+    assert [answer.prompt_tokens for answer in answers(chat, asked(1))] == [len(prompt_ids(tokenizer, PROMPTS[0]))]
 
 
 @pytest.mark.parametrize("path", ["chat", "plain"])
@@ -84,7 +84,7 @@ def test_temperature_zero_is_greedy(folder: Path) -> None:
     first, second = answers(generator, [GenerationRequest("zero_shot", "", PROMPTS[1], seed) for seed in (1, 2)])
     assert first == second
     model, tokenizer, _ = generator._model()
-    ids = generator._ids(tokenizer, PROMPTS[1])
+    ids = prompt_ids(tokenizer, PROMPTS[1])
     for _ in range(first.completion_tokens):
         logits = model(torch.tensor([ids])).logits[0, -1]
         ids.append(int(logits.argmax()))
@@ -97,7 +97,7 @@ def test_samples_follow_the_models_distribution(folder: Path, temperature: float
 
     generator = local(folder, temperature=temperature, top_p=top_p, max_new_tokens=1, batch_size=256)
     model, tokenizer, _ = generator._model()
-    logits = model(torch.tensor([generator._ids(tokenizer, "My")])).logits[0, -1].detach() / temperature
+    logits = model(torch.tensor([prompt_ids(tokenizer, "My")])).logits[0, -1].detach() / temperature
     probabilities, order = torch.softmax(logits, -1).sort(descending=True)
     nucleus = int((probabilities.cumsum(0) < top_p).sum()) + 1 if top_p < 1 else len(order)
     expected: Counter[str] = Counter()
