@@ -22,6 +22,7 @@ from common.errors import ConfigurationError, InternalError, UndersongError
 from server import task as tasks
 from server.outputs import write_files
 from server.progress import Progress
+from simulation import dpsgd
 from simulation.compare_cell import PRIVATE_ONLY, Bench, Cell, Variant
 
 CELLS = "cells"
@@ -87,6 +88,8 @@ class Grid:
         parties, records = federation
         if variant.name == PRIVATE_ONLY:
             return Cell(variant, None, None, records, seed)
+        if variant.training is not None:  # on all records together, whoever holds them
+            return Cell(variant, epsilon, None, records, seed)
         if not self._asks(variant):
             return Cell(variant, None, None, None, seed)
         return Cell(variant, epsilon, parties, records, seed)
@@ -145,6 +148,8 @@ def _check(bench: Bench, cell: Cell) -> None:
     from server.planning import plan_run
 
     task = bench.task(cell)
+    if cell.variant.training is not None:
+        dpsgd.check(task, cell.variant.training)
     if cell.variant.method and cell.variant.method not in NO_PRIVATE_SUM:
         run_plan = plan_run(task)
         if not run_plan.plan.sums:

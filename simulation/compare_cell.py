@@ -19,6 +19,7 @@ from common.errors import ConfigurationError
 from server import methods
 from server import task as tasks
 from server.task import Task
+from simulation import dpsgd
 
 if TYPE_CHECKING:
     from common.embedding import Embedder, EmbeddingCache
@@ -34,21 +35,25 @@ class Variant:
 
     Attributes:
         name: as it was asked for and is shown, such as "wasp", "wasp:votes=1+rounds=3", "single:good", "private-only".
-        method: the method's name; "" for ``private-only``.
+        method: the method's name; "" for ``private-only``, ``dp-sgd`` and ``dp-lora``.
         options: [method] keys as written in TOML.
         generator: the only one to take part, or "" for all.
+        training: how ``dp-sgd`` and ``dp-lora`` train.
     """
 
     name: str
     method: str
     options: tuple[tuple[str, str], ...] = ()
     generator: str = ""
+    training: dpsgd.Options | None = None
 
     @classmethod
     def parse(cls, text: str) -> Variant:
-        """Reads ``METHOD[:key=value+key=value]``, ``single:GENERATOR`` or ``private-only``."""
+        """Reads ``METHOD[:key=value+key=value]`` (likewise dp-sgd and dp-lora), ``single:NAME`` or ``private-only``."""
         if text == PRIVATE_ONLY:
             return cls(text, "")
+        if training := dpsgd.parse(text):
+            return cls(text, "", training=training)
         if text.startswith(SINGLE):
             return cls(text, "wasp", (("votes", "1"), ("furthest", "false")), text.removeprefix(SINGLE))
         method, _, given = text.partition(":")
@@ -135,6 +140,11 @@ class Bench:
             texts, labels = self._private_records(task, cell.seed)
             weights = None
             embeddings = CachedEmbedder(embedder, private).encode(texts)
+        elif cell.variant.training is not None:
+            corpus = self._trained(task, cell.variant.training, cell.seed)
+            texts, labels, weights = corpus.texts, corpus.labels, None
+            embeddings = CachedEmbedder(embedder, private).encode(texts)  # without noise they are the records' likes
+            found |= corpus.facts
         else:
             texts, labels, weights, facts = self._simulated(task, cell.seed, truth)
             embeddings = CachedEmbedder(embedder, public).encode(texts)
@@ -213,6 +223,12 @@ class Bench:
         numbers = {name: number for number, name in enumerate(task.task.labels)}
         labels = np.array([numbers.get(label, -1) for label in test[1]] or [-1] * len(test[0]), dtype=np.int64)
         return {"figures": figures(records, CachedEmbedder(embedder, public).encode, test[0], labels)}
+
+    def _trained(self, task: Task, options: dpsgd.Options, seed: int) -> dpsgd.Corpus:
+        texts, labels = self._private_records(task, seed)
+        fixed = self.insecure_noise_seed
+        noise_seed = None if fixed is None else fixed + seed
+        return dpsgd.corpus(task, options, texts, labels, seed=seed, insecure_noise_seed=noise_seed)
 
     def _private_records(self, task: Task, seed: int) -> tuple[Sequence[str], Sequence[str]]:
         from simulation.simulate import private_tables

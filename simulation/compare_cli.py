@@ -22,7 +22,11 @@ def compare(
     task_file: TaskFile,
     test: Annotated[Path, typer.Option("--test", metavar="FILE", help="Labelled test set.")],
     methods: Annotated[
-        str, typer.Option(help="NAME, NAME:key=value+key=value, single:GENERATOR or private-only; commas between.")
+        str,
+        typer.Option(
+            help="NAME, NAME:key=value+key=value, single:GENERATOR, private-only, dp-lora:model=FOLDER or "
+            "dp-sgd:model=FOLDER (both centralised: one trainer sees every record); commas between."
+        ),
     ] = "wasp,mixture,private-only",
     epsilon: Annotated[str, typer.Option(help="Budgets; inf adds no noise.")] = "1,4,8",
     parties: Annotated[str, typer.Option(help="Numbers of parties (else the task's).")] = "",

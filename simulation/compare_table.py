@@ -158,14 +158,22 @@ def _row(line: Line) -> list[str]:
     return [*row, f"{line.seconds:.1f}"]
 
 
+CENTRALISED = (
+    "a centralised reference. One trainer sees every private record and fine-tunes the language model itself; no "
+    "federation protects the records, and the number of parties does not matter."
+)
+
+
 def explanation(grid: Grid) -> str:
     """What the columns mean, in a few sentences."""
+    centralised = ", ".join(variant.name for variant in grid.variants if variant.training is not None)
     return (
         f"Differences are against {grid.baseline}, paired by seed, with Student intervals of 95 % over "
         f"{len(grid.seeds)} seeds; 'none shown' where the interval holds zero. Accuracy is of the small task model on "
         "the test set; Frechet distances (lower is better) compare equally many rows of corpus and test set. "
         "Every simulation makes the same number of generator calls at the same (epsilon, delta) and unit. No "
         "correction is made for the number of comparisons: of twenty intervals one leaves out zero by chance."
+        + (f" {centralised}: {CENTRALISED}" if centralised else "")
     )
 
 
