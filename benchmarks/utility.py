@@ -1,7 +1,7 @@
 """Whose synthetic data train the better model: methods at equal epsilon and equal generator calls, on real questions.
 
 A thin caller of ``undersong compare`` over benchmarks/tasks. ``--quick`` is banking_groups with few seeds; the whole is
-three tasks with twenty seeds and takes a night. Interrupted, the same command continues.
+four tasks with twenty seeds and takes a night. Interrupted, the same command continues.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ TASKS = Path(__file__).parent / "tasks"
 TESTS = {
     "banking_groups": "banking_groups/test.jsonl",
     "movie_reviews": "movie_reviews/test.jsonl",
+    "movie_reviews_without_best": "movie_reviews/test.jsonl",
     "mts_dialog": "mts_dialog/test1.jsonl",
 }
 METHODS = ["wasp", "undersong", "mixture", "private-only"]

@@ -39,12 +39,9 @@ parties = 5                 # one file is dealt to this many parties; several fi
 # colluders = 1             # parties that may stand with the coordinator
 
 [method]
-name = "wasp"
+name = "undersong"          # needs no tuning (docs/method.md); "wasp", "augpe", "dpkps", "dpga" and others: docs/
 samples = 1000              # synthetic texts in all
 rounds = 5
-votes = 8                   # Q: each record votes for its Q nearest and Q furthest candidates
-examples = 8                # example texts in a prompt, half good, half bad
-shortlist = 8               # best and worst texts a label from which the examples are drawn
 # name = "discriminator"    # another method: write plenty, keep what could have been private (docs/discriminator.md)
 # keep = 0.75               # of its candidates
 
