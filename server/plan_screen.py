@@ -51,10 +51,13 @@ def render(run: RunPlan, figures: dict[str, Any]) -> RenderableType:
     lines.extend(figures.get("method_notes", ()))
     if "paper" in figures:
         paper = figures["paper"]
-        lines.append(
+        sentence = (
             f"For information: the paper's own sigma is {paper['sigma']:.4f}, which really spends epsilon"
-            f" {paper['epsilon_really_spent']:.3f}."
+            f" {paper['epsilon_really_spent']:.3f}"
         )
+        if "sigma_composed_jointly" in paper:
+            sentence += f"; its mechanisms composed together would need {paper['sigma_composed_jointly']:.4f}"
+        lines.append(sentence + ".")
     lines.append(
         f"Generators: {figures['generator_calls']} calls ({', '.join(run.setting.generators)}), retries apart."
     )

@@ -8,6 +8,7 @@ lowered to their total before they become shares; tau starts at a private estima
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -196,6 +197,24 @@ def paper_figures(options: Options, plan: Plan) -> dict[str, float]:
     if options.accounting == "paper":
         figures["sigma_composed_jointly"] = papers_sigma_jointly(*given) * promise.norm_factor
     return figures
+
+
+def notes(options: Options, setting: Setting) -> list[str]:
+    """How the budget is split, for ``undersong plan``."""
+    if setting.privacy is None or not math.isfinite(setting.privacy.epsilon):
+        return []
+    requests = plan(options, setting)
+    if options.accounting == "paper":
+        parts = [f"{request.epsilon:g} {request.name}" for request in requests if request.epsilon is not None]
+        parts.append(f"{PAPER_VOTES * setting.privacy.epsilon:g} all votes together")
+        return [f"Budget divided as in the paper (epsilon): {', '.join(parts)}."]
+    total = sum(request.budget_share for request in requests)
+    shares: dict[str, float] = {}
+    for request in requests:
+        name = request.name.partition("/")[0]
+        shares[name] = shares.get(name, 0.0) + request.budget_share / total
+    parts = [f"{100 * share:.3g} % {name}" for name, share in shares.items()]
+    return [f"Budget composed over the whole plan (mu squared, before subsampling): {', '.join(parts)}."]
 
 
 def generator_calls(options: Options, setting: Setting) -> int:

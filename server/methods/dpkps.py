@@ -107,6 +107,14 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     ]
 
 
+def notes(options: Options, setting: Setting) -> list[str]:
+    """How the budget is split, for ``undersong plan``."""
+    total = sum(options.split)
+    first, second = (f"{100 * share / total:.3g} %" for share in options.split)
+    of = "mu squared" if options.noise == "gaussian" else "epsilon"
+    return [f"Budget ({of}): {first} vocabulary, {second} densities of sequences of {options.length} keyphrases."]
+
+
 def generator_calls(options: Options, setting: Setting) -> int:
     return options.samples
 

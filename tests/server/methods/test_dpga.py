@@ -247,6 +247,24 @@ def test_the_plan_command_shows_the_paper_beside_it(task_file):
     figures = to_json(plan_run(task))
     assert figures["paper"]["sigma"] > [query["sigma"] for query in figures["queries"]][-1]
     assert methods.load("dpga") is dpga
+    assert figures["method_notes"] == [
+        "Budget composed over the whole plan (mu squared, before subsampling): 5 % length range, 25 % metadata,"
+        " 10 % similarity, 60 % votes."
+    ]
+
+
+def test_a_plan_says_how_its_budget_is_split():
+    def said(epsilon=1.0, **changes):
+        return dpga.notes(dpga.Options(**changes), setting(epsilon))
+
+    assert said(length=False, suppression=False) == [
+        "Budget composed over the whole plan (mu squared, before subsampling): 29.4 % metadata, 70.6 % votes."
+    ]
+    assert said(2.0, accounting="paper") == [
+        "Budget divided as in the paper (epsilon): 0.4 length range, 0.2 metadata/length, 0.2 metadata/label,"
+        " 0.2 metadata/keyword, 1 all votes together."
+    ]
+    assert said(math.inf) == []
 
 
 def test_each_candidate_is_published_once_and_carried_ones_by_reference(task_file):

@@ -106,7 +106,12 @@ def test_a_run_asks_exactly_its_plan_and_labels_its_texts(tmp_path, sampler, noi
     assert [label for label, _ in sequences] == ["a"] * 10 + ["b"] * 10
     assert {term for _, terms in sequences for term in terms} <= set(kept)
     assert {len(set(terms)) for _, terms in sequences} == {2}
-    assert to_json(run_plan)["queries"][0]["noise"] == noise
+    figures = to_json(run_plan)
+    assert figures["queries"][0]["noise"] == noise
+    of = "mu squared" if noise == "gaussian" else "epsilon"
+    assert figures["method_notes"] == [
+        f"Budget ({of}): 16.7 % vocabulary, 83.3 % densities of sequences of 2 keyphrases."
+    ]
 
 
 def test_sequences_are_of_their_class(tmp_path):
