@@ -11,7 +11,7 @@ env: $(STAMP)
 
 $(STAMP): pyproject.toml
 	python3 -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[coordinator,flower,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[coordinator,flower,dpsgd,dev]'
 	touch $@
 
 demo: $(STAMP)
