@@ -97,13 +97,23 @@ class Options(BaseModel):
         return self.suppression and self.similarity is None and self.accounting == "joint"
 
     def sizes(self, setting: Setting) -> Sizes:
-        """N, N_e and calls for keywords; with ``samples``, the largest N whose calls stay within it."""
+        """N, N_e and calls for keywords; with ``samples``, the largest N whose calls stay within it.
+
+        Raises ConfigurationError where ``samples`` is too few for two texts.
+        """
         asked = self.keyword_answers * max(1, len(setting.labels)) if self.keywords else 0
         if self.samples is None:
             return Sizes(self.population, self.elite, asked)
-        ratio = self.elite / self.population
-        population = max(2, int((self.samples - asked) / (1 + self.rounds * (1 - ratio))))
-        return Sizes(population, max(1, -(-int(population * self.elite) // self.population)), asked)
+        texts = 1 + self.rounds * (1 - self.elite / self.population)  # calls for each text of a population
+        population = int((self.samples - asked) / texts)
+        if population < 2:
+            raise ConfigurationError(
+                f"method.samples is {self.samples}: too few calls for {asked} answers with keywords and"
+                f" {self.rounds} rounds of two texts",
+                f"give at least {asked + math.ceil(2 * texts)}, or fewer rounds",
+            )
+        elite = -(-population * self.elite // self.population)
+        return Sizes(population, min(elite, population - 1), asked)
 
 
 @dataclass(frozen=True)
@@ -225,6 +235,8 @@ def generator_calls(options: Options, setting: Setting) -> int:
 def run(options: Options, run: Run) -> Sequence[Sample]:
     """The method. Returns the last population: the elite of the last votes with its offspring."""
     sizes = options.sizes(run.setting)
+    if options.estimates_similarity:
+        _check_embedding_size(options, run)
     metadata = _metadata(options, run)
     tau = _first_tau(options, run, metadata)
     population = run.generate("round 0", 0, _fresh(run, metadata, sizes.population, "round 0"))
@@ -239,6 +251,16 @@ def run(options: Options, run: Run) -> Sequence[Sample]:
         orders = _expansion(options, run, t, elite, metadata, sizes.population - sizes.elite)
         population = [*elite, *run.generate(f"round {t}", t, orders)]
     return population
+
+
+def _check_embedding_size(options: Options, run: Run) -> None:
+    """Before anything is spent: every party would refuse the sum of embeddings of another size than planned."""
+    found = run.embeddings([Sample("size", "", run.setting.generators[0], 0, "probe")]).shape[1]
+    if found != options.embedding_size:
+        raise ConfigurationError(
+            f"the embedding model gives {found} coordinates, method.embedding_size is {options.embedding_size}",
+            f"set method.embedding_size = {found}",
+        )
 
 
 def _metadata(options: Options, run: Run) -> Metadata:

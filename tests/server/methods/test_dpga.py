@@ -83,6 +83,23 @@ def test_calls_stay_within_samples():
     assert dpga.generator_calls(dpga.Options(keywords=False), setting()) == 90_000
 
 
+def test_too_few_samples_are_refused_with_the_number_that_suffices(task_file):
+    with pytest.raises(ConfigurationError, match=r"method\.samples is 21: too few calls") as refused:
+        dpga.Options(samples=21).sizes(setting())
+    assert "give at least 22" in refused.value.remedy
+    assert dpga.generator_calls(dpga.Options(samples=22), setting()) <= 22
+    with pytest.raises(ConfigurationError, match="too few calls"):
+        plan_run(tasks.load(task_file(), ("method.samples=3",)))
+
+
+def test_an_embedding_model_of_another_size_is_refused_before_anything_is_spent(task_file, tmp_path):
+    task = tasks.load(task_file(), ("method.embedding_size=384",))
+    with pytest.raises(ConfigurationError, match="gives 48 coordinates") as refused:
+        run_federated(task, plan_run(task), tmp_path, {"p0": Table(("one",), ("a",), None)}, seed=1)
+    assert refused.value.remedy == "set method.embedding_size = 48"
+    assert Ledger.read(tmp_path / "p0.ledger.jsonl").charges() == []
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [({"elite": 10_000}, "smaller"), ({"rewrite": 0, "fill_in": 0, "cross": 0, "generate": 0}, "switch one on")],
