@@ -35,14 +35,12 @@ class Basis:
         directions: orthonormal, float64 [d, K - 1].
         centres: of the labels, float64 [max(1, C), d].
         radius: the records' coordinates are asked for in units of it.
-        means: of each generator around the centres along the directions, labels weighed alike, float64 [K, K - 1].
         spread: variance of one text's coordinate, averaged over the directions: what a single record's place tells.
     """
 
     directions: Float
     centres: Float
     radius: float
-    means: Float
     spread: float
 
     @classmethod
@@ -55,7 +53,14 @@ class Basis:
         directions = np.linalg.svd(differences, full_matrices=False)[2][: generators - 1].T
         places = (embeddings - centres[group]) @ directions
         radius = max(float(np.quantile(np.linalg.norm(places, axis=1), RADIUS_QUANTILE)), 1e-3)
-        return cls(directions, centres, radius, differences @ directions, float(places.var(axis=0).mean()))
+        return cls(directions, centres, radius, float(places.var(axis=0).mean()))
+
+    def means(self, embeddings: Float32, labels: Int, author: Int, generators: int) -> Float:
+        """Each generator's mean around the centres along the directions, labels weighed alike: float64 [K, K - 1]."""
+        group = np.maximum(labels, 0)
+        found = _means(embeddings, group, author, generators, len(self.centres)) - self.centres
+        result: Float = np.nan_to_num(found).mean(axis=1) @ self.directions
+        return result
 
     def published(self) -> Float:
         """The public input "projections", on a grid on which every machine computes the same products."""
@@ -74,7 +79,7 @@ def _fewest(places: NoisySum) -> float:
     return max(float(places.natural[0]) - 2.0 * places.sigma, COUNT) / COUNT
 
 
-def shares(places: NoisySum, basis: Basis, *, shrink: bool = True) -> Float:
+def shares(places: NoisySum, basis: Basis, means: Float, *, shrink: bool = True) -> Float:
     """The generators' shares, float64 [K], not negative, sum 1.
 
     With r the records' mean along the directions, v its variance (the known noise and the records' spread, over no more
@@ -82,12 +87,12 @@ def shares(places: NoisySum, basis: Basis, *, shrink: bool = True) -> Float:
     |D' w - r|^2 + K v |w - 1/K|^2, the most probable shares where they vary by 1/K around equal ones before anything is
     known. Much noise gives equal shares.
     """
-    generators = len(basis.means)
+    generators = len(means)
     unit, fewest = basis.radius / PLACE, _fewest(places)
     place = places.natural[1:] * unit / records_of(places)
     variance = (places.sigma * unit / fewest) ** 2 + basis.spread / fewest if shrink else 0.0
     pull = math.sqrt(generators * variance)
-    equations = np.vstack([basis.means.T, pull * np.eye(generators), np.full((1, generators), SUM_TO_ONE)])
+    equations = np.vstack([means.T, pull * np.eye(generators), np.full((1, generators), SUM_TO_ONE)])
     wanted = np.concatenate([place, np.full(generators, pull / generators), [SUM_TO_ONE]])
     from scipy.optimize import nnls
 

@@ -33,7 +33,7 @@ Float = npt.NDArray[np.float64]
 Int = npt.NDArray[np.int64]
 STRENGTH = 3.0  # inverse regularisation of the generators' classifiers
 SAMPLING_VARIANCE = 0.12  # of a record's centred answer, for classifiers that differ on about half of the records
-LEAST_SHARE = 0.1  # of an equal share: where a generator's texts lie alone never silences it
+LEAST_SHARE = 0.03  # of an equal share: where a generator's texts lie alone never silences it
 
 
 class Options(BaseModel):
@@ -95,6 +95,8 @@ def run(options: Options, run: Run) -> Sequence[Sample]:
     generators, labels = len(run.setting.generators), max(1, len(run.setting.labels))
     judged = generators > 1 and labels > 1
     weights = np.full(generators, 1.0 / generators)
+    useful: NoisySum | None = None
+    luck = 0.0
     good: list[list[str]] = [[] for _ in range(labels)]
     bad: list[list[str]] = [[] for _ in range(labels)]
     for t, count in enumerate(options.per_round()):
@@ -103,15 +105,18 @@ def run(options: Options, run: Run) -> Sequence[Sample]:
         if t == options.rounds - 1:
             break
         embeddings, label_of, author = run.embeddings(run.pool.samples), run.pool.label_of, run.pool.generator_of
-        heads = consistency.classifiers(embeddings, label_of, author, generators, labels, strength=STRENGTH)
+        written = embeddings, label_of, author, generators
+        heads = consistency.classifiers(*written, labels, strength=STRENGTH) if judged else np.zeros(0)
+        if t == 0 and judged:
+            useful = run.private_sum("useful", [run.publish_numbers("classifiers", heads)])
+            luck = consistency.luck(*written, labels, run.rng("luck"), strength=STRENGTH)
+            run.record("useful", t, useful.natural.tolist())
         if t == 0 and generators > 1:
-            useful = run.private_sum("useful", [run.publish_numbers("classifiers", heads)]) if judged else None
-            luck = consistency.luck(
-                embeddings, label_of, author, generators, labels, run.rng("luck"), strength=STRENGTH
-            )
-            basis = matching.Basis.of(embeddings, label_of, author, generators, len(run.setting.labels))
+            basis = matching.Basis.of(*written, len(run.setting.labels))
             places = run.private_sum("places", [run.publish_numbers("projections", basis.published())])
-            matched = matching.shares(places, basis, shrink=options.shrink)
+        if generators > 1:
+            # The generators' means are better known with every round.
+            matched = matching.shares(places, basis, basis.means(*written), shrink=options.shrink)
             run.record("matched", t, matched.tolist())
             weights = believed(options, matched, matching.records_of(places), useful, luck)
         support = np.zeros(len(run.pool))

@@ -44,7 +44,7 @@ def test_strong_evidence_prefers_the_useful_and_well_matched():
     only_useful = believed(Options(matching=0.0), matched, 1000.0, useful, 0.0)
     assert only_useful[0] / only_useful[1] == pytest.approx(np.exp(40 * 0.1), rel=0.1)
     silent = believed(Options(usefulness=0.0), np.array([1.0, 0.0, 0.0]), 1000.0, useful, 0.0)
-    assert silent.min() == pytest.approx(0.1 / 3.2)
+    assert silent.min() == pytest.approx(0.03 / 3.06)
 
 
 def test_the_plan_asks_for_the_generators_once_and_most():
