@@ -278,6 +278,35 @@ def test_what_training_releases_is_what_is_charged(task_file, llama, monkeypatch
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "chat"),
+    [(dpsgd.Options(rate=1e-2), False), (dpsgd.Options(rate=1e-2), True), (dpsgd.LoraOptions(rate=3e-2), True)],
+)
+def test_what_is_written_is_what_was_learned(task_file, tmp_path, options, chat):
+    """One sentence a label, no noise: writing shows the model the prompts of its training, and the trained weights."""
+    pytest.importorskip("opacus")
+    save_tiny_llama(tmp_path / "model", chat=chat)
+    task = tasks.load(task_file, ["privacy.epsilon=inf", "method.samples=20"])
+    said = {"a": "My card was declined.", "b": "He has a sore knee."}
+    labels = ["a", "b"] * 8
+    given = {"model": str(tmp_path / "model"), "batch": 8, "epochs": 40, "clip": 10.0, "tokens": 24, "temperature": 0.5}
+    texts = [said[label] for label in labels]
+    found = dpsgd.corpus(task, options.model_copy(update=given), texts, labels, seed=0, insecure_noise_seed=0)
+    assert found.facts["epsilon_spent"] is None
+    assert found.facts["training"]["noise_multiplier"] == 0.0
+
+    def shared(text, label):
+        return len(set(text.split()) & set(said[label].split()))
+
+    written = list(zip(found.texts, found.labels, strict=True))
+    own = np.mean([shared(text, label) for text, label in written])
+    other = np.mean([shared(text, "b" if label == "a" else "a") for text, label in written])
+    assert own + other > 1.5  # an untrained model writes none of these words
+    if not isinstance(options, dpsgd.LoraOptions):  # adapters of random weights do not learn to tell the labels apart
+        assert own > 2 + 2 * other
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "gpt2-untied", "qwen2", "neox"])
 def test_the_usual_architectures_have_their_own_gradients_a_record(kind, llama):
     import transformers
