@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -295,7 +296,9 @@ def _with_adapters(model: Any, options: LoraOptions) -> Any:
     from peft import LoraConfig, get_peft_model
 
     adapters = LoraConfig(r=options.rank, lora_alpha=2 * options.rank, lora_dropout=0.0, target_modules="all-linear")
-    return get_peft_model(model, adapters)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="fan_in_fan_out")  # peft sees GPT-2's transposed layers and says so
+        return get_peft_model(model, adapters)
 
 
 def _samples(task: Task, options: Options) -> int:
