@@ -200,10 +200,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
     lines = ["| data | epsilon | class named | sampler | seeds | keyphrases | " + " | ".join(columns) + " |"]
     lines.append("|---" * (6 + len(columns)) + "|")
     for key, found in sorted(groups.items()):
-        figures = [
-            f"{100 * np.mean([row[column] for row in found]):.1f} ± {100 * np.std([row[column] for row in found]):.1f}"
-            for column in columns
-        ]
+        figures = [_figure([100 * row[column] for row in found]) for column in columns]
         kept = f"{np.mean([row['keyphrases'] for row in found]):.0f}"
         named = "yes" if key[2] else "no"
         lines.append(
@@ -217,6 +214,12 @@ def summary(rows: list[dict[str, Any]]) -> str:
         }
         lines.append(f"\n{data}: validation on the public part chooses {max(means, key=lambda s: means[s])}.")
     return "\n".join(lines)
+
+
+def _figure(values: list[float]) -> str:
+    """Mean and standard deviation over seeds."""
+    spread = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.1f}{spread}"
 
 
 def main(argv: list[str] | None = None) -> int:

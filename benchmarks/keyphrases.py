@@ -197,7 +197,7 @@ def main(argv: list[str] | None = None) -> int:
         "vocabulary": vocabulary_sum(400_000),
         "sampler": sampler(1000),
         "density": density_errors([300, 1000, 3000] if options.quick else [300, 1000, 3000, 10_000], repeats),
-        "prefixes": prefix_errors(1000, repeats) + prefix_errors(2000, repeats),
+        "prefixes": prefix_errors(1000, max(repeats, 20)) + prefix_errors(2000, repeats),
     }
     if options.json:
         print(json.dumps(figures))
