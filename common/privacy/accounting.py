@@ -201,12 +201,13 @@ def calibrate(build: Callable[[float], Sequence[Event]], epsilon: float, delta: 
         found = root, (excess(root + step, _COARSE_GRID) - excess(root - step, _COARSE_GRID)) / (2 * step)
     root, slope = found
     # A loss distribution on the fine grid is ten times dearer: from the coarse root a few steps suffice.
+    # They aim a little above it, since epsilon of what is returned is found by inverting delta, to some 1e-11.
     value = excess(root, _GRID)
     for _ in range(8):
-        move = -value / slope if slope < 0.0 else 0.0
-        if abs(move) < 2e-7:
+        beyond = value / slope if slope < 0.0 else 1e-7
+        if 5e-8 <= beyond <= 4e-7:
             break
-        root += move
+        root += 2e-7 - beyond
         value = excess(root, _GRID)
     step = 2e-7
     while value > 0.0:  # noise is added until the target holds
