@@ -88,7 +88,7 @@ class Metadata:
     """What is believed of the private records, from noisy sums alone.
 
     Attributes:
-        records: noisy number of records (with a label, where there are labels).
+        records: noisy number of records (with a label, where there are labels); ``records_sigma`` is its noise.
         labels: share of each label, float64 [L].
         edges, lengths: bins of the number of words and their shares; None where lengths are not used.
         keywords: the keywords of each label, and ``keyword_shares`` their probabilities; empty where not used.
@@ -100,6 +100,7 @@ class Metadata:
     lengths: Float64 | None
     keywords: tuple[tuple[str, ...], ...]
     keyword_shares: tuple[Float64, ...]
+    records_sigma: float = 0.0
 
     def draw_labels(self, count: int, rng: np.random.Generator) -> Int:
         """int64 [count]."""

@@ -82,12 +82,12 @@ class MeanSimilarity:
     error: float
 
 
-def mean_similarity(total: Float64, sigma: float, count: float) -> MeanSimilarity:
+def mean_similarity(total: Float64, sigma: float, count: float, count_sigma: float = 0.0) -> MeanSimilarity:
     """(|S|^2 - d sigma^2 - n) / (n (n - 1)) from a noisy sum of unit embeddings; unbiased where n is known.
 
     Args:
         total: S with noise of standard deviation ``sigma`` a coordinate, float64 [d], natural units.
-        count: n, itself noisy; with fewer than two the error is infinite.
+        count: n, with noise of standard deviation ``count_sigma``; with fewer than two the error is infinite.
     """
     if count < 2.0:
         return MeanSimilarity(math.nan, math.inf)
@@ -95,4 +95,6 @@ def mean_similarity(total: Float64, sigma: float, count: float) -> MeanSimilarit
     noise = len(total) * sigma**2
     square = float(total @ total) - noise
     deviation = math.hypot(math.sqrt(2.0 * len(total)) * sigma**2, 2.0 * sigma * math.sqrt(max(square, 0.0)))
-    return MeanSimilarity((square - count) / pairs, deviation / pairs)
+    value = (square - count) / pairs
+    # n stands squared in the denominator: a relative error of n is twice that of the value
+    return MeanSimilarity(value, math.hypot(deviation / pairs, 2.0 * abs(value) * count_sigma / count))

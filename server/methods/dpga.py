@@ -277,7 +277,7 @@ def _metadata(options: Options, run: Run) -> Metadata:
         words = _proposed(options, run)
         vectors = run.embeddings(words)
         inputs.append(run.publish_vectors("keywords", "keywords", vectors, run.label_numbers(words)))
-    by_label, by_length, by_keyword = _histograms(options, run, inputs)
+    (by_label, by_length, by_keyword), sigma = _histograms(options, run, inputs)
     label_of = np.maximum(run.label_numbers(words), 0)
     found = Metadata(
         records=float(by_label.sum()),
@@ -289,6 +289,7 @@ def _metadata(options: Options, run: Run) -> Metadata:
             for label in range(max(1, labels))
         ),
         keyword_shares=tuple(softmax_by_label(by_keyword[: len(words)], label_of, max(1, labels))),
+        records_sigma=sigma * math.sqrt(len(by_label)),
     )
     run.record("label shares", 0, found.labels.tolist())
     if found.edges is not None and found.lengths is not None:
@@ -296,20 +297,20 @@ def _metadata(options: Options, run: Run) -> Metadata:
     return found
 
 
-def _histograms(options: Options, run: Run, inputs: list[Input]) -> tuple[Float, Float, Float]:
-    """Noisy label, length and keyword counts; those that are switched off are empty."""
+def _histograms(options: Options, run: Run, inputs: list[Input]) -> tuple[tuple[Float, Float, Float], float]:
+    """Noisy label, length and keyword counts, those that are switched off empty; and the noise of a label's count."""
     labels = len(run.setting.labels)
     if options.accounting == "joint":
         bins = options.length_bins if options.length else 0
         keywords = max(1, labels) * options.keywords_per_label if options.keywords else 0
-        return MetadataHistograms(labels, bins, keywords).split(run.private_sum("metadata", inputs).natural)
+        opened = run.private_sum("metadata", inputs)
+        return MetadataHistograms(labels, bins, keywords).split(opened.natural), opened.sigma
     given = {one.name: one for one in inputs}
     none = np.zeros(0)
-    return (
-        run.private_sum("metadata/label", []).natural,
-        run.private_sum("metadata/length", [given["length_edges"]]).natural if options.length else none,
-        run.private_sum("metadata/keyword", [given["keywords"]]).natural if options.keywords else none,
-    )
+    opened = run.private_sum("metadata/label", [])
+    by_length = run.private_sum("metadata/length", [given["length_edges"]]).natural if options.length else none
+    by_keyword = run.private_sum("metadata/keyword", [given["keywords"]]).natural if options.keywords else none
+    return (opened.natural, by_length, by_keyword), opened.sigma
 
 
 def _proposed(options: Options, run: Run) -> list[Sample]:
@@ -344,7 +345,7 @@ def _first_tau(options: Options, run: Run, metadata: Metadata) -> float:
     if not options.estimates_similarity:
         return options.fallback_similarity
     opened = run.private_sum("similarity", [])
-    found = mean_similarity(opened.natural, opened.sigma, metadata.records)
+    found = mean_similarity(opened.natural, opened.sigma, metadata.records, metadata.records_sigma)
     believed = found.error <= LARGEST_ERROR
     run.record("tau", 0, {"estimate": found.value, "error": found.error, "believed": believed})
     return float(np.clip(found.value, -1.0, 1.0)) if believed else options.fallback_similarity

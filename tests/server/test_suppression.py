@@ -73,3 +73,14 @@ def test_mean_similarity_is_unbiased_and_its_error_is_its_deviation():
     assert abs(values.mean() - truth) < 4 * values.std() / np.sqrt(2000) + 1e-4
     assert np.mean([one.error for one in found]) == pytest.approx(values.std(), rel=0.1)
     assert mean_similarity(np.zeros(3), 1.0, 1.2).error == np.inf
+
+
+def test_the_noise_of_the_count_is_part_of_the_error_of_the_mean_similarity():
+    """As in a run: n comes from a noisy histogram. 2000 draws: the deviation is known to 2 %."""
+    rng = np.random.default_rng(4)
+    x = clustered(rng, 300, dimension=40, clusters=2).astype(np.float64)
+    found = [
+        mean_similarity(x.sum(axis=0) + rng.normal(scale=1.0, size=40), 1.0, 300 + rng.normal(scale=9.0), 9.0)
+        for _ in range(2000)
+    ]
+    assert np.mean([each.error for each in found]) == pytest.approx(np.std([each.value for each in found]), rel=0.1)
