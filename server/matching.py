@@ -3,7 +3,7 @@
 The generators' texts have means mu_k around their label's centre, the mean over the generators. Only K - 1 directions
 tell them apart, so only there is the records' own mean asked for (``protocol/statistics/projections``): K - 1 noisy
 numbers, whatever the number of candidates. The shares are those of the mixture whose mean comes nearest (the linear
-maximum mean discrepancy, Gretton et al. 2012), pulled towards equal ones as far as the known noise reaches.
+maximum mean discrepancy, Gretton et al. 2012), pulled towards given ones as far as the known noise reaches.
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ def _fewest(places: NoisySum) -> float:
     return max(float(places.natural[0]) - 2.0 * places.sigma, COUNT) / COUNT
 
 
-def shares(places: NoisySum, basis: Basis, means: Float, *, shrink: bool = True) -> Float:
+def shares(places: NoisySum, basis: Basis, means: Float, prior: Float, *, shrink: bool = True) -> Float:
     """The generators' shares, float64 [K], not negative, sum 1.
 
     With r the records' mean along the directions, v its variance (the known noise and the records' spread, over no more
     records than there surely are) and D the means: the w on the simplex that minimises
-    |D' w - r|^2 + K v |w - 1/K|^2, the most probable shares where they vary by 1/K around equal ones before anything is
-    known. Much noise gives equal shares.
+    |D' w - r|^2 + K v |w - prior|^2, the most probable shares where they vary by 1/K around ``prior`` before anything
+    is known. Much noise gives the prior, and it decides between generators whose texts lie in one place.
     """
     generators = len(means)
     unit, fewest = basis.radius / PLACE, _fewest(places)
@@ -93,7 +93,7 @@ def shares(places: NoisySum, basis: Basis, means: Float, *, shrink: bool = True)
     variance = (places.sigma * unit / fewest) ** 2 + basis.spread / fewest if shrink else 0.0
     pull = math.sqrt(generators * variance)
     equations = np.vstack([means.T, pull * np.eye(generators), np.full((1, generators), SUM_TO_ONE)])
-    wanted = np.concatenate([place, np.full(generators, pull / generators), [SUM_TO_ONE]])
+    wanted = np.concatenate([place, pull * prior, [SUM_TO_ONE]])
     from scipy.optimize import nnls
 
     found: Float = nnls(equations, wanted)[0]

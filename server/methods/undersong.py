@@ -72,13 +72,14 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     """After the first round how useful each generator is and where the records lie; after all but the last, votes."""
     generators, labels = len(setting.generators), len(setting.labels)
     rest = 1.0 - options.vote_share
+    judged = generators > 1 and labels > 1
     requests = []
-    if generators > 1 and labels > 1:
+    if generators > 1:
+        places = Projections(directions=generators - 1, labels=labels)
+        requests.append(SumRequest("places", places, rest * (options.match_share if judged else 1.0)))
+    if judged:
         useful = ClassifierVotes(classifiers=generators, labels=labels)
         requests.append(SumRequest("useful", useful, rest * (1.0 - options.match_share)))
-        rest *= options.match_share
-    if generators > 1:
-        requests.append(SumRequest("places", Projections(directions=generators - 1, labels=labels), rest))
     sizes = np.cumsum(options.per_round())[:-1]
     for t, size in enumerate(sizes):
         votes = CorrectedVotes(q=options.votes, candidates=int(size), labels=labels)
@@ -95,8 +96,7 @@ def run(options: Options, run: Run) -> Sequence[Sample]:
     generators, labels = len(run.setting.generators), max(1, len(run.setting.labels))
     judged = generators > 1 and labels > 1
     weights = np.full(generators, 1.0 / generators)
-    useful: NoisySum | None = None
-    luck = 0.0
+    trust = weights
     good: list[list[str]] = [[] for _ in range(labels)]
     bad: list[list[str]] = [[] for _ in range(labels)]
     for t, count in enumerate(options.per_round()):
@@ -107,18 +107,19 @@ def run(options: Options, run: Run) -> Sequence[Sample]:
         embeddings, label_of, author = run.embeddings(run.pool.samples), run.pool.label_of, run.pool.generator_of
         written = embeddings, label_of, author, generators
         heads = consistency.classifiers(*written, labels, strength=STRENGTH) if judged else np.zeros(0)
-        if t == 0 and judged:
-            useful = run.private_sum("useful", [run.publish_numbers("classifiers", heads)])
-            luck = consistency.luck(*written, labels, run.rng("luck"), strength=STRENGTH)
-            run.record("useful", t, useful.natural.tolist())
         if t == 0 and generators > 1:
             basis = matching.Basis.of(*written, len(run.setting.labels))
             places = run.private_sum("places", [run.publish_numbers("projections", basis.published())])
+        if t == 0 and judged:
+            useful = run.private_sum("useful", [run.publish_numbers("classifiers", heads)])
+            luck = consistency.luck(*written, labels, run.rng("luck"), strength=STRENGTH)
+            trust = trusted(options, matching.records_of(places), useful, luck)
+            run.record("trust", t, trust.tolist())
         if generators > 1:
             # The generators' means are better known with every round.
-            matched = matching.shares(places, basis, basis.means(*written), shrink=options.shrink)
+            matched = matching.shares(places, basis, basis.means(*written), trust, shrink=options.shrink)
             run.record("matched", t, matched.tolist())
-            weights = believed(options, matched, matching.records_of(places), useful, luck)
+            weights = believed(options, matched, trust)
         support = np.zeros(len(run.pool))
         if judged:
             support = consistency.support(heads, weights, embeddings, label_of, author)
@@ -137,21 +138,25 @@ def run(options: Options, run: Run) -> Sequence[Sample]:
     return _pruned(run, weights) if options.prune else run.pool.samples
 
 
-def believed(options: Options, matched: Float, records: float, useful: NoisySum | None, luck: float) -> Float:
-    """Weights of the generators, float64 [K], sum 1: matched shares times the exponential of relative usefulness.
+def trusted(options: Options, records: float, useful: NoisySum, luck: float) -> Float:
+    """Shares of the generators by usefulness alone, float64 [K], sum 1: exponential in what is believed of it.
 
     Usefulness is a mean a record; ``records`` is how many there are (noisy: :func:`matching.records_of`), ``luck`` the
     variance that no number of records lessens (:func:`consistency.luck`).
     """
-    generators = len(matched)
-    weights: Float = np.maximum(matched * generators, LEAST_SHARE) ** options.matching
-    if useful is not None:
-        right = useful.natural / records
-        right_noise = np.sqrt((useful.sigma / records) ** 2 + SAMPLING_VARIANCE / records + luck)
-        gain = shrunk(right, float(right_noise)) if options.shrink else right - right.mean()
-        weights = weights * np.exp(np.clip(options.usefulness * gain, -20.0, 20.0))
-    normalised: Float = weights / weights.sum()
-    return normalised
+    right = useful.natural / records
+    right_noise = np.sqrt((useful.sigma / records) ** 2 + SAMPLING_VARIANCE / records + luck)
+    gain = shrunk(right, float(right_noise)) if options.shrink else right - right.mean()
+    found: Float = np.exp(np.clip(options.usefulness * gain, -20.0, 20.0))
+    found /= found.sum()
+    return found
+
+
+def believed(options: Options, matched: Float, trust: Float) -> Float:
+    """Weights of the generators, float64 [K], sum 1: matched shares times trust."""
+    weights: Float = np.maximum(matched * len(matched), LEAST_SHARE) ** options.matching * trust
+    weights /= weights.sum()
+    return weights
 
 
 def _counts(run: Run, weights: Float, count: int) -> Int:

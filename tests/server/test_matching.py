@@ -34,7 +34,8 @@ def answered(basis, embeddings, labels, sigma=0.0, seed=0):
 
 
 def shares(places, basis, public, **options):
-    return matching.shares(places, basis, basis.means(*public, GENERATORS), **options)
+    prior = options.pop("prior", np.full(GENERATORS, 1 / GENERATORS))
+    return matching.shares(places, basis, basis.means(*public, GENERATORS), prior, **options)
 
 
 @pytest.mark.parametrize("truth", [[1, 0, 0, 0], [0.5, 0.5, 0, 0], [0.1, 0.2, 0.3, 0.4], [0.25] * 4])
@@ -61,6 +62,21 @@ def test_noise_keeps_the_shares_equal_and_few_records_keep_them_near():
     assert light[0] > 0.6
     raw = shares(answered(basis, private, labels, 400.0), basis, public, shrink=False)
     assert raw.max() > heavy.max()
+
+
+def test_the_prior_decides_where_texts_lie_in_one_place_and_where_noise_drowns_them():
+    _, labels, author = corpus(6)
+    twins = np.where(author == 3, 0, author)  # generators 0 and 3 write from the same place
+    public = texts(np.random.default_rng(7), twins, labels), labels, author
+    basis = matching.Basis.of(*public, GENERATORS, LABELS)
+    rng = np.random.default_rng(8)
+    wanted = rng.integers(0, LABELS, 400)
+    private = texts(rng, np.zeros(400, dtype=np.int64), wanted)
+    prior = np.array([0.7, 0.1, 0.1, 0.1])
+    found = shares(answered(basis, private, wanted, 2.0), basis, public, prior=prior)
+    assert found[0] > 0.6
+    assert found[1] + found[2] < 0.15
+    assert shares(answered(basis, private, wanted, 1e6), basis, public, prior=prior) == pytest.approx(prior, abs=0.02)
 
 
 def test_a_task_without_labels_and_a_generator_that_lacks_a_label():

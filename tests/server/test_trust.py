@@ -5,7 +5,7 @@ import pytest
 
 from protocol.vectors import NoisySum
 from server import consistency
-from server.methods.undersong import Options, believed, plan
+from server.methods.undersong import Options, believed, plan, trusted
 from server.run import Setting
 from server.trust import shrunk
 
@@ -31,26 +31,29 @@ def test_shrinking_estimates_better_than_the_noisy_values():
 
 def test_without_evidence_the_weights_are_the_mixtures():
     equal = np.full(3, 1 / 3)
-    assert believed(Options(), equal, 500.0, opened([3, -3, 0], 500.0), 0.0) == pytest.approx(equal)
+    trust = trusted(Options(), 500.0, opened([3, -3, 0], 500.0), 0.0)
+    assert trust == pytest.approx(equal)
+    assert believed(Options(), equal, trust) == pytest.approx(equal)
 
 
 def test_strong_evidence_prefers_the_useful_and_well_matched():
     matched, useful = np.array([0.5, 0.3, 0.2]), opened([100, 0, -100], 1.0)
-    weights = believed(Options(), matched, 1000.0, useful, 0.0)
+    trust = trusted(Options(), 1000.0, useful, 0.0)
+    assert trust[0] / trust[1] == pytest.approx(np.exp(40 * 0.1), rel=0.1)
+    weights = believed(Options(), matched, trust)
     assert weights[0] > 10 * weights[1] > 100 * weights[2]
     assert weights.sum() == pytest.approx(1.0)
-    assert believed(Options(usefulness=0.0), matched, 1000.0, useful, 0.0) == pytest.approx(matched)
-    assert believed(Options(), matched, 1000.0, useful, 0.1) == pytest.approx(matched)
-    only_useful = believed(Options(matching=0.0), matched, 1000.0, useful, 0.0)
-    assert only_useful[0] / only_useful[1] == pytest.approx(np.exp(40 * 0.1), rel=0.1)
-    silent = believed(Options(usefulness=0.0), np.array([1.0, 0.0, 0.0]), 1000.0, useful, 0.0)
+    assert trusted(Options(), 1000.0, useful, 0.1) == pytest.approx([1 / 3] * 3)  # no more than luck
+    assert believed(Options(usefulness=0.0), matched, np.full(3, 1 / 3)) == pytest.approx(matched)
+    assert believed(Options(matching=0.0), matched, trust) == pytest.approx(trust)
+    silent = believed(Options(), np.array([1.0, 0.0, 0.0]), np.full(3, 1 / 3))
     assert silent.min() == pytest.approx(0.03 / 3.06)
 
 
 def test_the_plan_asks_for_the_generators_once_and_most():
     requests = plan(Options(rounds=3), Setting(("a", "b"), ("one", "two")))
-    assert [request.name for request in requests] == ["useful", "places", "votes/1", "votes/2"]
-    assert [request.budget_share for request in requests] == pytest.approx([0.675, 0.225, 0.05, 0.05])
+    assert [request.name for request in requests] == ["places", "useful", "votes/1", "votes/2"]
+    assert [request.budget_share for request in requests] == pytest.approx([0.225, 0.675, 0.05, 0.05])
     assert [r.name for r in plan(Options(rounds=2), Setting((), ("one", "two")))] == ["places", "votes/1"]
     assert [r.name for r in plan(Options(rounds=2), Setting(("a", "b"), ("one",)))] == ["votes/1"]
 
