@@ -16,7 +16,7 @@ from protocol.framing import ID_BYTES, Envelope, Outgoing, Reassembler, held_by
 from protocol.messages import transport_pb2 as wire
 from tests.doubles.authority import Authority
 
-PATIENCE_S = 15.0
+PATIENCE_S = 60.0
 
 
 class Stream:

@@ -136,7 +136,12 @@ def test_an_interrupt_ends_at_once_whatever_is_in_flight() -> None:
     with serving(ChatServer(write)) as server:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         process = subprocess.Popen(
-            [sys.executable, "-c", INTERRUPTED, server.url], cwd=ROOT, env=environment, stdout=subprocess.PIPE
+            [sys.executable, "-c", INTERRUPTED, server.url],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            # A shell starts what runs in its background with interrupts ignored, and children inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         assert process.stdout is not None
         assert process.stdout.readline() == b"kept 0\n"
