@@ -135,7 +135,7 @@ class Answering:
         self._send = send
         self._jobs: queue.SimpleQueue[Envelope | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._wanted: set[bytes] = set()  # ids that wait; emptied with every new stream
+        self._wanted: set[bytes] = set()  # ids that wait; emptied before every new stream
         self._current: bytes | None = None
         self._replies: OrderedDict[bytes, Outgoing] = OrderedDict()
         self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
@@ -153,10 +153,14 @@ class Answering:
         with self._lock:
             self._replies.pop(id_, None)
 
-    def new_stream(self) -> list[Outgoing]:
-        """The replies to send again. What waited is dropped: the coordinator repeats what it still wants."""
+    def stream_ended(self) -> None:
+        """What waited is dropped: the coordinator repeats what it still wants. Before a new stream is opened."""
         with self._lock:
             self._wanted.clear()
+
+    def unacknowledged(self) -> list[Outgoing]:
+        """The replies to send again on a new stream."""
+        with self._lock:
             return list(self._replies.values())
 
     @property

@@ -141,6 +141,7 @@ class Daemon:
             _hello_text(hello, address).encode(), at=self._clock(), kind="hello", answer_to="a new connection"
         )
         self._note(state="connecting", address=address)
+        self._answering.stream_ended()  # not later: a request may follow the welcome at once
         connection = Connection(
             address,
             coordinator,
@@ -181,10 +182,10 @@ class Daemon:
             log.warning("this machine's clock is %s: see `undersong-party check`", clock_words(offset))
         if welcome.software != SOFTWARE:
             log.info("the coordinator runs %s, this party %s", welcome.software[:63], SOFTWARE)
-        replies = self._answering.new_stream()
         with self._lock:
             self._connection = connection
-        for reply in replies:
+        # Only now, so that no reply falls between; one that is ready in this moment may go twice.
+        for reply in self._answering.unacknowledged():
             connection.send_reply(reply)
 
     def _stay(self, connection: Connection, coordinator: enrolment.Coordinator, paused: bool) -> str:

@@ -125,7 +125,7 @@ def test_a_reply_that_nobody_acknowledged_is_sent_again_and_only_then(running, c
     second = coordinator.next_stream()
     again = second.reply()
     assert (again.id, again.data) == (posted.id, lost.data)
-    until(lambda: not running.daemon._answering.new_stream())  # the acknowledgement has come
+    until(lambda: not running.daemon._answering.unacknowledged())  # the acknowledgement has come
     second.cut()
     third = coordinator.next_stream()
     with pytest.raises(TimeoutError):
@@ -421,3 +421,18 @@ def test_waits_grow_with_failures_and_differ():
     assert [backoff.wait_s(failures, 1.0) for failures in (1, 2, 3, 8, 1000)] == [0.5, 1.0, 2.0, 60.0, 60.0]
     assert backoff.wait_s(3, 0.0) == pytest.approx(0.2)
     assert backoff.wait_s(0, 0.5) < 0.5
+
+
+def test_a_request_that_comes_with_the_welcome_is_answered(running, coordinator, monkeypatch):
+    first = coordinator.next_stream()
+    welcomed = running.daemon._welcomed
+
+    def late(*arguments):
+        time.sleep(0.5)  # the request is here before this side is done with the welcome
+        welcomed(*arguments)
+
+    monkeypatch.setattr(running.daemon, "_welcomed", late)
+    first.cut()
+    second = coordinator.next_stream()
+    posted = second.post(INTRODUCE)
+    assert second.reply(timeout_s=20.0).id == posted.id
