@@ -423,16 +423,21 @@ def test_waits_grow_with_failures_and_differ():
     assert backoff.wait_s(0, 0.5) < 0.5
 
 
-def test_a_request_that_comes_with_the_welcome_is_answered(running, coordinator, monkeypatch):
+def test_requests_that_come_with_the_welcome_are_answered(running, coordinator, monkeypatch):
     first = coordinator.next_stream()
-    welcomed = running.daemon._welcomed
+    welcomed, answer = running.daemon._welcomed, running.daemon._answering._recorded.answer
 
     def late(*arguments):
-        time.sleep(0.5)  # the request is here before this side is done with the welcome
+        time.sleep(0.5)  # one request is being answered and one waits before this side is done with the welcome
         welcomed(*arguments)
 
+    def slow(data):
+        time.sleep(1.0)
+        return answer(data)
+
     monkeypatch.setattr(running.daemon, "_welcomed", late)
+    monkeypatch.setattr(running.daemon._answering._recorded, "answer", slow)
     first.cut()
     second = coordinator.next_stream()
-    posted = second.post(INTRODUCE)
-    assert second.reply(timeout_s=20.0).id == posted.id
+    posted = [second.post(INTRODUCE).id, second.post(INTRODUCE).id]
+    assert [second.reply(timeout_s=20.0).id, second.reply(timeout_s=20.0).id] == posted
