@@ -30,6 +30,11 @@ REFERENCE = "in process"
 OTHERS = [kind for kind in TRANSPORTS if kind != REFERENCE]
 
 
+def unhurried(kinds):
+    """The same transports; over gRPC, where every case starts daemons, only in the long suite."""
+    return [pytest.param(kind, marks=pytest.mark.slow) if kind == "gRPC" else kind for kind in kinds]
+
+
 class Run:
     """A run of a few votes over whichever transport."""
 
@@ -93,7 +98,7 @@ def test_the_same_sums_open_and_the_same_is_charged(kind, tmp_path, reference):
     assert opened_by(kind, tmp_path) == reference[frozenset()]
 
 
-@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize("kind", unhurried(OTHERS))
 def test_with_dropouts_the_same_survivors_sums_open(kind, tmp_path, reference):
     opened, charges = reference[LOST]
     assert [survivors for _, survivors in opened] == [("p0", "p1", "p3"), ("p0", "p2", "p3")]
@@ -117,7 +122,7 @@ def test_the_same_is_refused_in_the_same_words(kind, tmp_path):
         assert all(len(charges) == 1 for charges in hospitals.charges().values())
 
 
-@pytest.mark.parametrize("kind", TRANSPORTS)
+@pytest.mark.parametrize("kind", unhurried(TRANSPORTS))
 def test_too_few_parties_open_nothing_and_a_void_attempt_costs_nothing(kind, tmp_path):
     with carried(kind, tmp_path) as (hospitals, transport):
         lost = {(party, "votes/1", "mask") for party in ("p1", "p2")}
