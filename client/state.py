@@ -20,7 +20,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -169,16 +169,14 @@ class Home:
         """Exists while the hospital takes part in nothing."""
         return self.path / "paused"
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> AbstractContextManager[None]:
         """Held by the one daemon. Raises ConfigurationError where another one runs."""
-        try:
-            with holding(self._lock):
-                yield
-        except BlockingIOError:
-            raise ConfigurationError(
+        return holding(
+            self._lock,
+            ConfigurationError(
                 f"{self.path}: a daemon runs here already", "stop it first: systemctl stop undersong-party"
-            ) from None
+            ),
+        )
 
     @property
     def is_running(self) -> bool:

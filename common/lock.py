@@ -10,11 +10,14 @@ from pathlib import Path
 
 
 @contextmanager
-def holding(path: Path) -> Iterator[None]:
-    """Holds the lock ``path`` (made with mode 0600). Raises BlockingIOError where another process holds it."""
+def holding(path: Path, otherwise: Exception) -> Iterator[None]:
+    """Holds the lock ``path`` (made with mode 0600). Raises ``otherwise`` where another process holds it."""
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise otherwise from None
         yield
     finally:
         os.close(descriptor)
@@ -23,7 +26,7 @@ def holding(path: Path) -> Iterator[None]:
 def is_held(path: Path) -> bool:
     """Whether some process holds the lock now."""
     try:
-        with holding(path):
+        with holding(path, BlockingIOError()):
             return False
     except BlockingIOError:
         return True

@@ -9,8 +9,8 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -113,14 +113,11 @@ class Home:
         serving = read_json(self.path / "serving.json")
         return [] if serving is None or not self.served else list(serving.get("connected", ()))
 
-    @contextmanager
-    def serving(self) -> Iterator[None]:
+    def serving(self) -> AbstractContextManager[None]:
         """Held by the one serving process. Raises ConfigurationError where another one has it."""
-        try:
-            with holding(self._lock):
-                yield
-        except BlockingIOError:
-            raise ConfigurationError(f"{self.path}: another process serves this coordinator", "stop it first") from None
+        return holding(
+            self._lock, ConfigurationError(f"{self.path}: another process serves this coordinator", "stop it first")
+        )
 
     @property
     def _lock(self) -> Path:

@@ -7,11 +7,10 @@ keys, and keeps plan, journal and outputs of every run, whichever transport carr
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from common import configuration
 from common.errors import ConfigurationError, UndersongError
+from common.lock import holding
 from server.coordinator import Home
 from server.driver import Driver
 from server.flower_transport import FlowerTransport
@@ -188,18 +188,12 @@ class FlowerDriver(Driver):
         print(f"{self._transport.messages} Flower messages", flush=True)
 
 
-@contextmanager
-def _alone(folder: RunFolder) -> Iterator[None]:
+def _alone(folder: RunFolder) -> AbstractContextManager[None]:
     """Two drivers of one run would both write its journal."""
-    descriptor = os.open(folder.path / "driver.lock", os.O_CREAT | os.O_RDWR, 0o600)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigurationError(f"run {folder.name!r} is under way already", "wait for it, or stop it") from None
-        yield
-    finally:
-        os.close(descriptor)
+    return holding(
+        folder.path / "driver.lock",
+        ConfigurationError(f"run {folder.name!r} is under way already", "wait for it, or stop it"),
+    )
 
 
 def _path(config: Mapping[str, Any], key: str) -> Path | None:

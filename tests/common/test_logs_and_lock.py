@@ -47,8 +47,10 @@ def test_json_names_the_exceptions_kind_and_nothing_of_it(capsys):
 def test_a_lock_is_held_by_one(tmp_path):
     path = tmp_path / "lock"
     assert not is_held(path)
-    with holding(path):
+    with holding(path, RuntimeError("held")):
         assert is_held(path)
-        with pytest.raises(BlockingIOError), holding(path):
+        with pytest.raises(RuntimeError, match="held"), holding(path, RuntimeError("held")):
             pass
+        with pytest.raises(BlockingIOError, match="the body's own"), holding(tmp_path / "other", RuntimeError("held")):
+            raise BlockingIOError("the body's own")
     assert not is_held(path)
