@@ -2,13 +2,12 @@
 
 The generators' texts have means mu_k around their label's centre, the mean over the generators. Only K - 1 directions
 tell them apart, so only there is the records' own mean asked for (``protocol/statistics/projections``): K - 1 noisy
-numbers, whatever the number of candidates. The shares are those of the mixture whose mean comes nearest (the linear
-maximum mean discrepancy, Gretton et al. 2012), pulled towards given ones as far as the known noise reaches.
+numbers, whatever the number of candidates. The shares are those of the mixture whose mean comes near (the linear
+maximum mean discrepancy, Gretton et al. 2012) and that is no farther from given shares than the known noise asks for.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +23,7 @@ Int = npt.NDArray[np.int64]
 MATRIX_GRID = float(1 << 16)  # times the embeddings' 2^-11: every partial sum of a product is exact in float64
 OFFSET_GRID = float(1 << 27)
 RADIUS_QUANTILE = 0.95  # of the candidates lie within the radius; a record that lies beyond it is moved onto it
-SUM_TO_ONE = 1e4  # weight of the equation that shares sum to one, against coordinates of at most 1
+LEAST_VARIANCE = 1e-6  # of the records' mean: with none, records outside the means' hull have no shares
 
 
 @dataclass(frozen=True)
@@ -80,24 +79,42 @@ def _fewest(places: NoisySum) -> float:
 
 
 def shares(places: NoisySum, basis: Basis, means: Float, prior: Float, *, shrink: bool = True) -> Float:
-    """The generators' shares, float64 [K], not negative, sum 1.
+    """The generators' shares, float64 [K], positive, sum 1.
 
     With r the records' mean along the directions, v its variance (the known noise and the records' spread, over no more
     records than there surely are) and D the means: the w on the simplex that minimises
-    |D' w - r|^2 + K v |w - prior|^2, the most probable shares where they vary by 1/K around ``prior`` before anything
-    is known. Much noise gives the prior, and it decides between generators whose texts lie in one place.
+    |D' w - r|^2 / (2 v) + KL(w || prior). Much noise gives the prior, and it decides between generators whose texts lie
+    in one place. Solved in its dual: w_k is proportional to prior_k exp(D_k l), where the K - 1 numbers l minimise
+    log sum_k prior_k exp(D_k l) - r l + v |l|^2 / 2 (exponential tilting; Csiszar 1975).
     """
-    generators = len(means)
+    from scipy.optimize import minimize
+
     unit, fewest = basis.radius / PLACE, _fewest(places)
     place = places.natural[1:] * unit / records_of(places)
     variance = (places.sigma * unit / fewest) ** 2 + basis.spread / fewest if shrink else 0.0
-    pull = math.sqrt(generators * variance)
-    equations = np.vstack([means.T, pull * np.eye(generators), np.full((1, generators), SUM_TO_ONE)])
-    wanted = np.concatenate([place, pull * prior, [SUM_TO_ONE]])
-    from scipy.optimize import nnls
+    variance = max(variance, LEAST_VARIANCE)
+    start = np.log(np.maximum(prior, np.finfo(np.float64).tiny))
 
-    found: Float = nnls(equations, wanted)[0]
-    return found / found.sum() if found.sum() > 0 else np.full(generators, 1.0 / generators)
+    def tilted(direction: Float) -> tuple[Float, float]:
+        exponents = start + means @ direction
+        odds = np.exp(exponents - exponents.max())
+        return odds / odds.sum(), float(np.log(odds.sum()) + exponents.max())
+
+    def dual(direction: Float) -> float:
+        return tilted(direction)[1] - float(place @ direction) + variance * float(direction @ direction) / 2.0
+
+    def slope(direction: Float) -> Float:
+        result: Float = means.T @ tilted(direction)[0] - place + variance * direction
+        return result
+
+    def curvature(direction: Float) -> Float:
+        w = tilted(direction)[0]
+        mean = means.T @ w
+        result: Float = (means.T * w) @ means - np.outer(mean, mean) + variance * np.eye(len(mean))
+        return result
+
+    found = minimize(dual, np.zeros(len(place)), jac=slope, hess=curvature, method="trust-exact")
+    return tilted(found.x)[0]
 
 
 def _means(embeddings: Float32, group: Int, author: Int, generators: int, classes: int) -> Float:

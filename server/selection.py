@@ -80,3 +80,10 @@ def balanced_labels(count: int, labels: int, already: Int) -> Int:
     order = np.argsort(already + counts, kind="stable")
     counts[order[: count % labels]] += 1
     return np.repeat(np.arange(labels), counts)
+
+
+def drawn(rng: np.random.Generator, texts: Sequence[str], count: int) -> tuple[str, ...]:
+    """``count`` of the texts, or all where there are fewer, each at most once, in random order."""
+    if not texts or not count:
+        return ()
+    return tuple(texts[i] for i in rng.choice(len(texts), size=min(count, len(texts)), replace=False))

@@ -2,9 +2,9 @@
 
 docs/method.md derives it. What differs from WASP (Zou et al. 2025): the records judge the K generators directly, in
 2 K coordinates and not through N candidates: whose classifiers are right, and which mixture of generators lies where
-they lie; most of the budget goes there, after the first round, since all later ones gain from it; what the sums say is
-shrunk by their known noise, so that without evidence the corpus is the plain mixture; bad examples come from public
-data alone.
+they lie; they say how common each label is; most of the budget goes there, after the first round, since all later ones
+gain from it; what the sums say is believed as far as their known noise lets it, so that without evidence the corpus is
+the plain mixture; bad examples come from public data alone.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from protocol.plan import SumRequest
 from protocol.statistics.classifier_votes import ClassifierVotes
 from protocol.statistics.corrected_votes import CorrectedVotes
+from protocol.statistics.histogram import LabelHistogram
 from protocol.statistics.hubness import reach
 from protocol.statistics.projections import Projections
 from protocol.vectors import NoisySum
@@ -26,24 +27,27 @@ from server import consistency, matching
 from server.generation import Order
 from server.pool import Sample
 from server.run import Run, Setting
-from server.selection import balanced_labels, highest, largest_remainder, standing_out
-from server.trust import shrunk
+from server.selection import drawn, highest, largest_remainder, standing_out
+from server.trust import expected_shares, shrunk
 
 Float = npt.NDArray[np.float64]
 Int = npt.NDArray[np.int64]
 STRENGTH = 3.0  # inverse regularisation of the generators' classifiers
 SAMPLING_VARIANCE = 0.12  # of a record's centred answer, for classifiers that differ on about half of the records
-LEAST_SHARE = 0.03  # of an equal share: where a generator's texts lie alone never silences it
+AGAIN = 0.5  # trust counts so much more once places are matched: the right place does not make labels right
+LABEL_CAUTION = 2.0  # a class made too rare costs more than what its true share gains
+LEAST_LABEL_SHARE = 0.1  # of an equal share
 
 
 class Options(BaseModel):
     """[method] keys: ``samples`` N and ``rounds`` T. The others switch parts off for ablations; none needs tuning.
 
     ``votes`` Q nearest candidates, ``examples`` a prompt drawn from the ``shortlist`` best (and worst); ``vote_share``
-    of the budget is for candidate votes (all rounds), ``match_share`` of the rest for matching, what is left for
-    usefulness. ``certain`` examples have votes that stand out of the noise; where none does the prompt shows none.
-    Weights are matched ** ``matching`` * exp(``usefulness`` * gain). ``prune`` leaves out what the generators wrote
-    beyond their weights before those were known.
+    of the budget is for candidate votes (all rounds), ``label_share`` for the label histogram (0: labels are equally
+    common), ``match_share`` of the rest for matching, what is left for usefulness. ``certain`` examples have votes that
+    stand out of the noise; where none does the prompt shows none. ``usefulness`` is the strength of trust; without
+    ``matching`` the weights are trust alone; without ``shrink`` noisy sums are taken as they are. ``prune`` leaves out
+    what was written beyond the weights and label shares before those were known.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -54,14 +58,21 @@ class Options(BaseModel):
     examples: Annotated[int, Field(ge=1)] = 4
     shortlist: Annotated[int, Field(ge=1)] = 32
     vote_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    label_share: Annotated[float, Field(ge=0, lt=1)] = 0.05
     match_share: Annotated[float, Field(gt=0, lt=1)] = 0.25
-    matching: Annotated[float, Field(ge=0)] = 1.0
     usefulness: Annotated[float, Field(ge=0)] = 40.0
+    matching: bool = True
     hubs: bool = True
     shrink: bool = True
     bad: bool = True
     certain: bool = True
     prune: bool = True
+
+    @model_validator(mode="after")
+    def _something_is_left(self) -> Options:
+        if self.vote_share + self.label_share >= 1.0:
+            raise ValueError("vote_share and label_share leave nothing of the budget: their sum must be below 1")
+        return self
 
     def per_round(self) -> list[int]:
         counts: list[int] = largest_remainder(np.ones(self.rounds), self.samples).tolist()
@@ -69,11 +80,14 @@ class Options(BaseModel):
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
-    """After the first round how useful each generator is and where the records lie; after all but the last, votes."""
+    """After round 1: labels, where records lie, how useful generators are; after all rounds but the last, votes."""
     generators, labels = len(setting.generators), len(setting.labels)
-    rest = 1.0 - options.vote_share
     judged = generators > 1 and labels > 1
+    counted = options.label_share if labels > 1 else 0.0
+    rest = 1.0 - options.vote_share - counted
     requests = []
+    if counted:
+        requests.append(SumRequest("labels", LabelHistogram(labels), counted))
     if generators > 1:
         places = Projections(directions=generators - 1, labels=labels)
         requests.append(SumRequest("places", places, rest * (options.match_share if judged else 1.0)))
@@ -97,23 +111,29 @@ def run(options: Options, run: Run) -> Sequence[Sample]:
     judged = generators > 1 and labels > 1
     weights = np.full(generators, 1.0 / generators)
     trust = weights
+    label_shares = np.full(labels, 1.0 / labels)
+    ordered = np.zeros(labels, dtype=np.int64)
     good: list[list[str]] = [[] for _ in range(labels)]
     bad: list[list[str]] = [[] for _ in range(labels)]
     for t, count in enumerate(options.per_round()):
         run.record("weights", t, weights.tolist())
-        run.generate(f"round {t + 1}", t, _orders(options, run, t, _counts(run, weights, count), good, bad))
+        wanted = _wanted(_counts(run, weights, count), label_shares, ordered)
+        run.generate(f"round {t + 1}", t, _orders(options, run, t, wanted, good, bad))
         if t == options.rounds - 1:
             break
         embeddings, label_of, author = run.embeddings(run.pool.samples), run.pool.label_of, run.pool.generator_of
         written = embeddings, label_of, author, generators
         heads = consistency.classifiers(*written, labels, strength=STRENGTH) if judged else np.zeros(0)
+        if t == 0 and labels > 1 and options.label_share:
+            label_shares = common_labels(options, run.private_sum("labels", []))
+            run.record("label shares", t, label_shares.tolist())
         if t == 0 and generators > 1:
             basis = matching.Basis.of(*written, len(run.setting.labels))
             places = run.private_sum("places", [run.publish_numbers("projections", basis.published())])
         if t == 0 and judged:
             useful = run.private_sum("useful", [run.publish_numbers("classifiers", heads)])
             luck = consistency.luck(*written, labels, run.rng("luck"), strength=STRENGTH)
-            trust = trusted(options, matching.records_of(places), useful, luck)
+            trust = trusted(options, matching.records_of(places), useful, luck, run.rng("trust"))
             run.record("trust", t, trust.tolist())
         if generators > 1:
             # The generators' means are better known with every round.
@@ -135,26 +155,35 @@ def run(options: Options, run: Run) -> Sequence[Sample]:
             if options.bad and judged:
                 bad[label] = run.pool.texts_of(highest(-support, members, options.shortlist))
         run.record("examples", t, [len(texts) for texts in good])
-    return _pruned(run, weights) if options.prune else run.pool.samples
+    return _pruned(run, weights, label_shares) if options.prune else run.pool.samples
 
 
-def trusted(options: Options, records: float, useful: NoisySum, luck: float) -> Float:
-    """Shares of the generators by usefulness alone, float64 [K], sum 1: exponential in what is believed of it.
+def common_labels(options: Options, counts: NoisySum) -> Float:
+    """Shares of the labels, float64 [C], sum 1: the records' own as far as noise does not explain them, else equal."""
+    equal = 1.0 / len(counts.natural)
+    records = max(float(counts.natural.sum()), counts.sigma, 1.0)
+    shares = counts.natural / records
+    noise = np.sqrt((counts.sigma / records) ** 2 + equal / records)
+    different = shrunk(shares, float(noise), LABEL_CAUTION) if options.shrink else shares - shares.mean()
+    found: Float = np.maximum(equal + different, LEAST_LABEL_SHARE * equal)
+    found /= found.sum()
+    return found
+
+
+def trusted(options: Options, records: float, useful: NoisySum, luck: float, rng: np.random.Generator) -> Float:
+    """Shares of the generators by usefulness alone, float64 [K], sum 1: expected under what is known of it.
 
     Usefulness is a mean a record; ``records`` is how many there are (noisy: :func:`matching.records_of`), ``luck`` the
     variance that no number of records lessens (:func:`consistency.luck`).
     """
     right = useful.natural / records
-    right_noise = np.sqrt((useful.sigma / records) ** 2 + SAMPLING_VARIANCE / records + luck)
-    gain = shrunk(right, float(right_noise)) if options.shrink else right - right.mean()
-    found: Float = np.exp(np.clip(options.usefulness * gain, -20.0, 20.0))
-    found /= found.sum()
-    return found
+    noise = np.sqrt((useful.sigma / records) ** 2 + SAMPLING_VARIANCE / records + luck) if options.shrink else 0.0
+    return expected_shares(right, float(noise), options.usefulness, rng)
 
 
 def believed(options: Options, matched: Float, trust: Float) -> Float:
-    """Weights of the generators, float64 [K], sum 1: matched shares times trust."""
-    weights: Float = np.maximum(matched * len(matched), LEAST_SHARE) ** options.matching * trust
+    """Weights of the generators, float64 [K], sum 1: matched shares, which start from trust, and trust once more."""
+    weights: Float = matched * trust**AGAIN if options.matching else trust.copy()
     weights /= weights.sum()
     return weights
 
@@ -165,40 +194,45 @@ def _counts(run: Run, weights: Float, count: int) -> Int:
     return largest_remainder(np.maximum(weights * (written.sum() + count) - written, 0.0), count)
 
 
-def _pruned(run: Run, weights: Float) -> list[Sample]:
-    """The corpus without what each generator wrote beyond its weight's share of it; labels are thinned alike."""
+def _wanted(counts: Int, label_shares: Float, ordered: Int) -> list[Int]:
+    """The labels that each generator is to write, so that all orders come as near to the shares as they can.
+
+    ``ordered`` so far, a label; counts on.
+    """
+    wanted = []
+    missing = label_shares * (ordered.sum() + counts.sum())
+    for count in counts:
+        table = largest_remainder(np.maximum(missing - ordered, 0.0), int(count))
+        ordered += table
+        wanted.append(np.repeat(np.arange(len(table)), table))
+    return wanted
+
+
+def _pruned(run: Run, weights: Float, label_shares: Float) -> list[Sample]:
+    """The corpus without what each generator wrote beyond its weight's share of it, labels near their shares."""
     rng, label_of = run.rng("prune"), run.pool.label_of
     keep: list[Int] = []
     for generator, share in enumerate(weights):
         mine = rng.permutation(np.flatnonzero(run.pool.generator_of == generator))
         allowed = int(np.ceil(share * len(run.pool)))
-        # In turns over the labels: the first of each label, then the second of each.
-        turn = np.zeros(len(mine), dtype=np.int64)
+        # In turns over the labels: one with twice the share has two turns.
+        turn = np.zeros(len(mine))
         for label in np.unique(label_of[mine]):
             members = np.flatnonzero(label_of[mine] == label)
-            turn[members] = np.arange(len(members))
+            turn[members] = (np.arange(len(members)) + 0.5) / label_shares[max(label, 0)]
         keep.append(mine[np.argsort(turn, kind="stable")[:allowed]])
     return [run.pool.samples[i] for i in sorted(np.concatenate(keep).tolist())]
 
 
 def _orders(
-    options: Options, run: Run, t: int, counts: Int, good: list[list[str]], bad: list[list[str]]
+    options: Options, run: Run, t: int, wanted: Sequence[Int], good: list[list[str]], bad: list[list[str]]
 ) -> list[Order]:
     rng = run.rng(f"round {t + 1}")
-    written = np.zeros(len(good), dtype=np.int64)
     orders = []
-    for generator, count in zip(run.setting.generators, counts, strict=True):
-        wanted = balanced_labels(int(count), len(good), written)
-        written += np.bincount(wanted, minlength=len(good))
-        for label in wanted:
+    for generator, labels in zip(run.setting.generators, wanted, strict=True):
+        for label in labels:
             name = run.setting.labels[label] if run.setting.labels else ""
             half = options.examples // 2 if good[label] and bad[label] else 0
-            shown, avoided = _drawn(rng, good[label], options.examples - half), _drawn(rng, bad[label], half)
+            shown, avoided = drawn(rng, good[label], options.examples - half), drawn(rng, bad[label], half)
             orders.append(Order(generator, "contrast" if shown else "zero_shot", name, good=shown, bad=avoided))
     return orders
-
-
-def _drawn(rng: np.random.Generator, texts: list[str], count: int) -> tuple[str, ...]:
-    if not texts or not count:
-        return ()
-    return tuple(texts[i] for i in rng.choice(len(texts), size=min(count, len(texts)), replace=False))

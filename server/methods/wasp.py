@@ -21,7 +21,7 @@ from protocol.statistics.votes import TopQVotes
 from server.generation import Order
 from server.pool import Sample
 from server.run import Run, Setting
-from server.selection import balanced_labels, generator_weights, highest, largest_remainder
+from server.selection import balanced_labels, drawn, generator_weights, highest, largest_remainder
 
 PAPER_SENSITIVITY = 4.0  # vote units, Zou et al. 2025, theorem 1
 
@@ -121,15 +121,11 @@ def _orders(
                     generator,
                     "contrast",
                     name,
-                    good=_drawn(rng, good[label], options.examples - half),
-                    bad=_drawn(rng, bad[label], half),
+                    good=drawn(rng, good[label], options.examples - half),
+                    bad=drawn(rng, bad[label], half),
                 )
             )
     return orders
-
-
-def _drawn(rng: np.random.Generator, texts: list[str], count: int) -> tuple[str, ...]:
-    return tuple(texts[i] for i in rng.choice(len(texts), size=min(count, len(texts)), replace=False))
 
 
 def _pruned(options: Options, run: Run) -> list[Sample]:

@@ -5,9 +5,9 @@ import pytest
 
 from protocol.vectors import NoisySum
 from server import consistency
-from server.methods.undersong import Options, believed, plan, trusted
+from server.methods.undersong import Options, believed, common_labels, plan, trusted
 from server.run import Setting
-from server.trust import shrunk
+from server.trust import expected_shares, shrunk
 
 
 def opened(values, sigma):
@@ -24,38 +24,72 @@ def test_shrinking_estimates_better_than_the_noisy_values():
             seen = true + rng.normal(0, 1.0, 6)
             raw.append(((seen - seen.mean() - true) ** 2).sum())
             pulled.append(((shrunk(seen, 1.0) - true) ** 2).sum())
-        # Caution costs a little where the spread is plain, and saves most where there is none.
-        assert np.mean(pulled) < {0.0: 0.25, 0.5: 0.5, 3.0: 1.15}[spread] * np.mean(raw)
+        assert np.mean(pulled) < {0.0: 0.4, 0.5: 0.55, 3.0: 1.02}[spread] * np.mean(raw)
+    assert not shrunk(np.array([1.2, -1.2]), 1.0, caution=3.0).any()
     assert shrunk(np.array([5.0, 1.0, 0.0]), 0.0) == pytest.approx([3.0, -1.0, -2.0])
+
+
+def test_expected_shares_hedge_as_far_as_the_values_are_uncertain():
+    rng = np.random.default_rng(0)
+    values = np.array([0.1, 0.0, -0.1])
+    certain = expected_shares(values, 0.0, 40.0, rng)
+    assert certain == pytest.approx(np.exp(40 * values) / np.exp(40 * values).sum())
+    unsure = expected_shares(values, 0.05, 40.0, rng)
+    staked = np.exp(40 * shrunk(values, 0.05)) / np.exp(40 * shrunk(values, 0.05)).sum()
+    assert unsure.sum() == pytest.approx(1.0)
+    assert unsure[0] < staked[0]  # the mean of the shares, not the shares of the mean
+    # The true best is often another one than it seems: shares that hedge have the better expected logarithm.
+    hedged, plugged = [], []
+    for _ in range(300):
+        true = rng.normal(0, 0.1, 4)
+        seen = true + rng.normal(0, 0.1, 4)
+        hedged.append(np.log(expected_shares(seen, 0.1, 40.0, rng)[true.argmax()]))
+        odds = np.exp(40 * shrunk(seen, 0.1))
+        plugged.append(np.log((odds / odds.sum())[true.argmax()]))
+    assert np.mean(hedged) > np.mean(plugged) + 0.04
 
 
 def test_without_evidence_the_weights_are_the_mixtures():
     equal = np.full(3, 1 / 3)
-    trust = trusted(Options(), 500.0, opened([3, -3, 0], 500.0), 0.0)
+    trust = trusted(Options(), 500.0, opened([3, -3, 0], 500.0), 0.0, np.random.default_rng(0))
     assert trust == pytest.approx(equal)
     assert believed(Options(), equal, trust) == pytest.approx(equal)
+    assert common_labels(Options(), opened([3, -3, 0], 500.0)) == pytest.approx(equal)
 
 
 def test_strong_evidence_prefers_the_useful_and_well_matched():
-    matched, useful = np.array([0.5, 0.3, 0.2]), opened([100, 0, -100], 1.0)
-    trust = trusted(Options(), 1000.0, useful, 0.0)
-    assert trust[0] / trust[1] == pytest.approx(np.exp(40 * 0.1), rel=0.1)
+    matched, useful, rng = np.array([0.5, 0.3, 0.2]), opened([100, 0, -100], 1.0), np.random.default_rng(0)
+    trust = trusted(Options(shrink=False), 1000.0, useful, 0.0, rng)
+    assert trust[0] / trust[1] == pytest.approx(np.exp(40 * 0.1), rel=0.01)
+    hedged = trusted(Options(), 1000.0, useful, 0.0, rng)
+    assert 5 < hedged[0] / hedged[1] < trust[0] / trust[1]
     weights = believed(Options(), matched, trust)
     assert weights[0] > 10 * weights[1] > 100 * weights[2]
     assert weights.sum() == pytest.approx(1.0)
-    assert trusted(Options(), 1000.0, useful, 0.1) == pytest.approx([1 / 3] * 3)  # no more than luck
-    assert believed(Options(usefulness=0.0), matched, np.full(3, 1 / 3)) == pytest.approx(matched)
-    assert believed(Options(matching=0.0), matched, trust) == pytest.approx(trust)
-    silent = believed(Options(), np.array([1.0, 0.0, 0.0]), np.full(3, 1 / 3))
-    assert silent.min() == pytest.approx(0.03 / 3.06)
+    assert trusted(Options(), 1000.0, useful, 0.1, rng) == pytest.approx([1 / 3] * 3)  # no more than luck
+    assert trusted(Options(usefulness=0.0), 1000.0, useful, 0.0, rng) == pytest.approx([1 / 3] * 3)
+    assert believed(Options(), matched, np.full(3, 1 / 3)) == pytest.approx(matched)
+    assert believed(Options(matching=False), matched, trust) == pytest.approx(trust)
+
+
+def test_labels_are_as_common_as_the_records_say_and_never_gone():
+    assert common_labels(Options(), opened([900, 90, 10], 0.5)) == pytest.approx([0.87, 0.1, 0.03], abs=0.02)
+    unsure = common_labels(Options(), opened([60, 30, 10], 20.0))
+    assert 0.3 < unsure[0] < 0.6
+    assert common_labels(Options(shrink=False), opened([60, 30, 10], 20.0)) == pytest.approx([0.6, 0.3, 0.1])
+    assert common_labels(Options(), opened([-50, 5, 3000], 30.0)).min() == pytest.approx(0.033, abs=0.003)
 
 
 def test_the_plan_asks_for_the_generators_once_and_most():
     requests = plan(Options(rounds=3), Setting(("a", "b"), ("one", "two")))
-    assert [request.name for request in requests] == ["places", "useful", "votes/1", "votes/2"]
-    assert [request.budget_share for request in requests] == pytest.approx([0.225, 0.675, 0.05, 0.05])
+    assert [request.name for request in requests] == ["labels", "places", "useful", "votes/1", "votes/2"]
+    assert [request.budget_share for request in requests] == pytest.approx([0.05, 0.2125, 0.6375, 0.05, 0.05])
     assert [r.name for r in plan(Options(rounds=2), Setting((), ("one", "two")))] == ["places", "votes/1"]
-    assert [r.name for r in plan(Options(rounds=2), Setting(("a", "b"), ("one",)))] == ["votes/1"]
+    assert [r.name for r in plan(Options(rounds=2), Setting(("a", "b"), ("one",)))] == ["labels", "votes/1"]
+    unlabelled = plan(Options(rounds=2, label_share=0.0), Setting(("a", "b"), ("one", "two")))
+    assert [r.name for r in unlabelled] == ["places", "useful", "votes/1"]
+    with pytest.raises(ValueError, match="leave nothing of the budget"):
+        Options(vote_share=0.5, label_share=0.5)
 
 
 def test_others_judge_a_text_and_its_author_does_not():
