@@ -105,29 +105,13 @@ def assemble(
     Raises:
         ConfigurationError, PrivacyRefusal: what is missing, damaged or refused, with the remedy.
     """
-    settings = home.settings
-    allowed = policy.read(home)
     data = datasets.load(home)
-    ledger, kept = datasets.open_ledger(home, data, allowed, marks, at=clock())
-    embedder = embedder or Embedder.load(settings.embedder)
+    ledger, kept = datasets.open_ledger(home, data, policy.read(home), marks, at=clock())
+    embedder = embedder or Embedder.load(home.settings.embedder)
     embeddings = Embeddings(home, embedder, show)
-    seed = settings.insecure_noise_seed
     blocks = DiskBlocks(home.blocks)
     blocks.prune()
-    party = Party(
-        settings.party,
-        identity=keys.identity(home),
-        data=DataSet(data.table, data.key),
-        policy=allowed.bounds,
-        ledger=ledger,
-        store=Store(home.journal, settings.party, keys.secret(home, "store")),
-        blocks=blocks,
-        embed=embeddings,
-        embedder=embedder.fingerprint,
-        entropy=from_system if seed is None else insecure(seed, settings.party),
-        clock=clock,
-        consent=PersonalConsent(home, standing=lambda: policy.read(home).approval == "standing", clock=clock),
-    )
+    party = _party(home, DataSet(data.table, data.key), ledger, blocks, embeddings, embedder.fingerprint, clock)
     return Assembled(party, ledger, kept, embeddings)
 
 
@@ -141,28 +125,39 @@ def assemble_for_a_message(home: Home, *, marks: Path, clock: Callable[[], float
     Raises:
         ConfigurationError, PrivacyRefusal: keys or policy are missing or damaged.
     """
-    settings = home.settings
     allowed = policy.read(home)
-    seed = settings.insecure_noise_seed
-    embedder: Any = Late(lambda: Embedder.load(settings.embedder))
+    embedder: Any = Late(lambda: Embedder.load(home.settings.embedder))
     embeddings: Any = Late(lambda: Embeddings(home, embedder, lambda _done, _total: None))
     data: Any = Late(lambda: datasets.load(home))
     opened = functools.cache(lambda: datasets.open_ledger(home, data, allowed, marks, at=clock()))
     ledger: Any = Late(lambda: opened()[0])
     kept: Any = Late(lambda: opened()[1])
-    blocks = DiskBlocks(home.blocks)
-    party = Party(
+    party = _party(home, data, ledger, DiskBlocks(home.blocks), embeddings, lambda: str(embedder.fingerprint), clock)
+    return Assembled(party, ledger, kept, embeddings)
+
+
+def _party(
+    home: Home,
+    data: DataSet,
+    ledger: Ledger,
+    blocks: DiskBlocks,
+    embeddings: Embeddings,
+    embedder: str | Callable[[], str],
+    clock: Callable[[], float],
+) -> Party:
+    settings = home.settings
+    seed = settings.insecure_noise_seed
+    return Party(
         settings.party,
         identity=keys.identity(home),
         data=data,
-        policy=allowed.bounds,
+        policy=policy.read(home).bounds,
         ledger=ledger,
         store=Store(home.journal, settings.party, keys.secret(home, "store")),
         blocks=blocks,
         embed=embeddings,
-        embedder=lambda: str(embedder.fingerprint),
+        embedder=embedder,
         entropy=from_system if seed is None else insecure(seed, settings.party),
         clock=clock,
         consent=PersonalConsent(home, standing=lambda: policy.read(home).approval == "standing", clock=clock),
     )
-    return Assembled(party, ledger, kept, embeddings)

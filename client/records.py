@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -37,9 +38,8 @@ class PrivateRecords:
         self._texts = table.texts
         self._labels = _label_indices(table, label_names)
         self._units = _units(table, privacy)
-        self._unit_hashes = _unit_hashes(table, privacy, key)
+        self._hashed = partial(_unit_hashes, table, privacy, key)
         self._embed = embed
-        self._embeddings: npt.NDArray[np.float32] | None = None
 
     def __repr__(self) -> str:
         return "PrivateRecords(hidden)"
@@ -61,21 +61,19 @@ class PrivateRecords:
         """Which privacy unit each record belongs to, int64 [M] in [0, unit_count)."""
         return self._units
 
-    @property
+    @cached_property
     def unit_hashes(self) -> npt.NDArray[np.uint64]:
         """Keyed hash of each record's unit, uint64 [M]; units come and go without moving another unit's hash."""
-        return self._unit_hashes
+        return self._hashed()
 
     @property
     def unit_count(self) -> int:
         return int(self._units.max()) + 1 if len(self._units) else 0
 
-    @property
+    @cached_property
     def embeddings(self) -> npt.NDArray[np.float32]:
         """Quantised unit embeddings, float32 [M, d]."""
-        if self._embeddings is None:
-            self._embeddings = self._embed(self._texts)
-        return self._embeddings
+        return self._embed(self._texts)
 
 
 def fingerprint(table: Table, key: bytes) -> str:

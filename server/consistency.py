@@ -99,16 +99,17 @@ def luck(
     """
     squares = []
     for k in range(generators):
-        mine, others = rng.permutation(np.flatnonzero(author == k)), author != k
+        mine, others = rng.permutation(np.flatnonzero(author == k)), np.flatnonzero(author != k)
         halves = mine[::2], mine[1::2]
-        if min(len(half) for half in halves) == 0 or not others.any():
+        if min(len(half) for half in halves) == 0 or not len(others):
             continue
+        tried, truth = embeddings[others], labels[others]
         right = [
             np.mean(
-                probabilities(
-                    classifier(embeddings[half], labels[half], classes, strength=strength), embeddings[others]
-                ).argmax(axis=1)
-                == labels[others]
+                probabilities(classifier(embeddings[half], labels[half], classes, strength=strength), tried).argmax(
+                    axis=1
+                )
+                == truth
             )
             for half in halves
         ]

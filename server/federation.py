@@ -103,13 +103,15 @@ class Federation:
 
     def _show_signatures(self, names: Sequence[str], timeout_s: float) -> dict[str, wire.Reply]:
         """The replies; who has seen them counts as agreed."""
-        agree = wire.Request(
+        replies = _exchange(self._transport, dict.fromkeys(names, self._agreement()), timeout_s)
+        self._agreed.update(name for name, reply in replies.items() if reply.WhichOneof("body") == "agreed")
+        return replies
+
+    def _agreement(self) -> wire.Request:
+        return wire.Request(
             version=codec.VERSION,
             agree=wire.AgreeManifest(manifest=self.manifest.to_bytes(), signatures=self._signatures()),
         )
-        replies = _exchange(self._transport, dict.fromkeys(names, agree), timeout_s)
-        self._agreed.update(name for name, reply in replies.items() if reply.WhichOneof("body") == "agreed")
-        return replies
 
     def _signatures(self) -> dict[str, bytes]:
         known = self._journal.get_json("manifest/signatures")
@@ -237,10 +239,9 @@ class Federation:
     def _stage(
         self, name: str, attempt: int, stage: int, requests: Mapping[str, bytes], inputs: Sequence[Input]
     ) -> Mapping[str, bytes]:
-        key = f"sum/{name}/attempt/{attempt}/stage/{stage}"
-        answered = self._journal.get_json(key)
+        answered = self._stage_replies(name, attempt, stage)
         if answered is not None:
-            return {party: self._journal.get(f"{key}/{party}") or b"" for party in answered}
+            return answered
         self._progress.update(f"private sum {name}", stage, 5)
         if stage == 0:
             replies = self._open_sum(name, attempt, requests, inputs)
@@ -256,9 +257,19 @@ class Federation:
             except UndersongError as error:
                 self._absences[party] = error
                 self._progress.say(f"{name}: left out: {error.problem}")
-        entries = {f"{key}/{party}": payload for party, payload in payloads.items()}
-        self._journal.put_all([*entries.items(), (key, json.dumps(list(payloads)).encode("utf-8"))])
+        self._keep_stage(name, attempt, stage, payloads)
         return payloads
+
+    def _stage_replies(self, name: str, attempt: int, stage: int) -> dict[str, bytes] | None:
+        """Payloads by party of a stage that the journal has; None where it has not come so far."""
+        key = _stage_key(name, attempt, stage)
+        answered = self._journal.get_json(key)
+        return None if answered is None else {party: self._journal.get(f"{key}/{party}") or b"" for party in answered}
+
+    def _keep_stage(self, name: str, attempt: int, stage: int, payloads: Mapping[str, bytes]) -> None:
+        key = _stage_key(name, attempt, stage)
+        entries = [(f"{key}/{party}", payload) for party, payload in payloads.items()]
+        self._journal.put_all([*entries, (key, json.dumps(list(payloads)).encode("utf-8"))])
 
     def _sum_step(
         self, name: str, attempt: int, requests: Mapping[str, bytes], inputs: Sequence[Input]
@@ -279,11 +290,6 @@ class Federation:
     ) -> dict[str, wire.Reply]:
         wanted = list(dict.fromkeys(segment.block for given in inputs for segment in given.segments))
         lacking = {party: [i for i in wanted if i not in self._held[party]] for party in requests}
-        voids = [
-            wire.VoidCertificate(attempt=number, statements=statements)
-            for number in range(attempt)
-            if (statements := self._void_statements(name, number))
-        ]
         replies: dict[str, wire.Reply] = {}
         if late := [party for party in requests if party not in self._agreed]:
             shown = self._show_signatures(late, self._timeout_s)
@@ -292,19 +298,7 @@ class Federation:
         ask = {party: payload for party, payload in requests.items() if party in self._agreed}
         while ask:
             messages = {
-                party: wire.Request(
-                    version=codec.VERSION,
-                    open_sum=wire.OpenSum(
-                        manifest_hash=self.manifest.hash,
-                        sum=name,
-                        attempt=attempt,
-                        inputs=[given.to_wire() for given in inputs],
-                        blocks=[self._block(identity) for identity in lacking[party]],
-                        payload=payload,
-                        voids=voids,
-                    ),
-                )
-                for party, payload in ask.items()
+                party: self._opening(name, attempt, payload, inputs, lacking[party]) for party, payload in ask.items()
             }
             received = _exchange(self._transport, messages, self._timeout_s)
             replies.update(received)
@@ -317,6 +311,28 @@ class Federation:
                 lacking[party] = missing
                 self._held[party].update(wanted)
         return replies
+
+    def _opening(
+        self, name: str, attempt: int, payload: bytes, inputs: Sequence[Input], blocks: Sequence[bytes]
+    ) -> wire.Request:
+        """Names the public inputs of an attempt, with the blocks of them that a party lacks."""
+        voids = [
+            wire.VoidCertificate(attempt=number, statements=statements)
+            for number in range(attempt)
+            if (statements := self._void_statements(name, number))
+        ]
+        return wire.Request(
+            version=codec.VERSION,
+            open_sum=wire.OpenSum(
+                manifest_hash=self.manifest.hash,
+                sum=name,
+                attempt=attempt,
+                inputs=[given.to_wire() for given in inputs],
+                blocks=[self._block(identity) for identity in blocks],
+                payload=payload,
+                voids=voids,
+            ),
+        )
 
     def _step(self, name: str, attempt: int, payload: bytes) -> wire.Request:
         return wire.Request(
@@ -354,6 +370,10 @@ class Federation:
         """The certificate that makes an attempt void; empty where it is not, None where nobody was asked yet."""
         kept = self._journal.get_json(f"sum/{name}/void/{attempt}")
         return None if kept is None else {party: bytes.fromhex(statement) for party, statement in kept.items()}
+
+
+def _stage_key(name: str, attempt: int, stage: int) -> str:
+    return f"sum/{name}/attempt/{attempt}/stage/{stage}"
 
 
 def _exchange(transport: Transport, requests: Mapping[str, wire.Request], timeout_s: float) -> dict[str, wire.Reply]:

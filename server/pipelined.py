@@ -15,7 +15,6 @@ being prepared loses nothing: it is asked again when that sum begins.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,10 +60,6 @@ class _Course:
         self._machine = secagg.private_sum(self.parameters)
         self.advertise: Mapping[str, bytes] = next(self._machine)
         self.requests = self.advertise
-
-    @property
-    def key(self) -> str:
-        return f"sum/{self.name}/attempt/{self.number}/stage/{self.stage}"
 
     @property
     def ended(self) -> bool:
@@ -136,12 +131,6 @@ class PipelinedFederation(Federation):
             self._settle(first, patient=True)
         return shown
 
-    def _agreement(self) -> wire.Request:
-        return wire.Request(
-            version=codec.VERSION,
-            agree=wire.AgreeManifest(manifest=self.manifest.to_bytes(), signatures=self._signatures()),
-        )
-
     def _attempt(self, name: str, attempt: int, inputs: Sequence[Input]) -> secagg.Opened:
         course = self._course(name, attempt)
         self._absences.update(course.absences)
@@ -160,8 +149,8 @@ class PipelinedFederation(Federation):
         known = self._courses.get((name, attempt))
         if known is None:
             known = _Course(name, attempt, self.manifest.sum_parameters(name, attempt))
-            while not known.ended and (answered := self._journal.get_json(known.key)) is not None:
-                known.take({party: self._journal.get(f"{known.key}/{party}") or b"" for party in answered})
+            while not known.ended and (answered := self._stage_replies(name, attempt, known.stage)) is not None:
+                known.take(answered)
             self._courses[name, attempt] = known
         return known
 
@@ -259,23 +248,7 @@ class PipelinedFederation(Federation):
         )
 
     def _open(self, course: _Course, party: str, inputs: Sequence[Input], blocks: Sequence[bytes]) -> wire.Request:
-        voids = [
-            wire.VoidCertificate(attempt=number, statements=statements)
-            for number in range(course.number)
-            if (statements := self._void_statements(course.name, number))
-        ]
-        return wire.Request(
-            version=codec.VERSION,
-            open_sum=wire.OpenSum(
-                manifest_hash=self.manifest.hash,
-                sum=course.name,
-                attempt=course.number,
-                inputs=[given.to_wire() for given in inputs],
-                blocks=[self._block(identity) for identity in blocks],
-                payload=course.advertise[party],
-                voids=voids,
-            ),
-        )
+        return self._opening(course.name, course.number, course.advertise[party], inputs, blocks)
 
     def _note(self, course: _Course, party: str, reply: wire.Reply) -> None:
         """Keeps a reply's payload, or why it is none."""
@@ -295,8 +268,7 @@ class PipelinedFederation(Federation):
             course.absences[party] = TransportError(f"{party}: does not answer")
             self._progress.say(f"{course.name}: left out: {party}: does not answer")
         payloads = {party: payload for party in course.requests if (payload := course.came.get(party)) is not None}
-        entries = [(f"{course.key}/{party}", payload) for party, payload in payloads.items()]
-        self._journal.put_all([*entries, (course.key, json.dumps(list(payloads)).encode("utf-8"))])
+        self._keep_stage(course.name, course.number, course.stage, payloads)
         course.take(payloads)
 
     def _send(
