@@ -36,17 +36,19 @@ def shrunk(values: Float, noise: float, caution: float = 1.0) -> Float:
     return result
 
 
-def expected_shares(values: Float, noise: float, strength: float, rng: np.random.Generator) -> Float:
+def expected_shares(
+    values: Float, noise: float, strength: float, rng: np.random.Generator, *, hedge: bool = True
+) -> Float:
     """Shares proportional to exp(strength * true value), expected over what the true values may be: float64 [K], sum 1.
 
     Given the observed values the true ones are normal around the shrunk ones, with variance noise^2 times
     :func:`believable`. The mean of the shares hedges where the shares of the mean would stake all on a lucky value;
-    without evidence they are equal.
+    without evidence they are equal. ``hedge=False`` gives the shares of the mean.
 
     >>> expected_shares(np.array([0.2, 0.0]), 10.0, 40.0, np.random.default_rng(0)).tolist()
     [0.5, 0.5]
     """
-    remaining = noise * np.sqrt(believable(values, noise))
+    remaining = noise * np.sqrt(believable(values, noise)) if hedge else 0.0
     drawn = rng.normal(0.0, 1.0, (DRAWS, len(values))) * remaining
     exponents = strength * (shrunk(values, noise) + drawn)
     odds = np.exp(exponents - exponents.max(axis=1, keepdims=True))

@@ -45,9 +45,10 @@ class Options(BaseModel):
     ``votes`` Q nearest candidates, ``examples`` a prompt drawn from the ``shortlist`` best (and worst); ``vote_share``
     of the budget is for candidate votes (all rounds), ``label_share`` for the label histogram (0: labels are equally
     common), ``match_share`` of the rest for matching, what is left for usefulness. ``certain`` examples have votes that
-    stand out of the noise; where none does the prompt shows none. ``usefulness`` is the strength of trust; without
-    ``matching`` the weights are trust alone; without ``shrink`` noisy sums are taken as they are. ``prune`` leaves out
-    what was written beyond the weights and label shares before those were known.
+    stand out of the noise; where none does the prompt shows none. ``usefulness`` is the strength of trust, which
+    without ``hedge`` is that of the likeliest values alone; without ``matching`` the weights are trust; without
+    ``shrink`` noisy sums are taken as they are. ``prune`` leaves out what was written beyond the weights and label
+    shares before those were known.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -61,6 +62,7 @@ class Options(BaseModel):
     label_share: Annotated[float, Field(ge=0, lt=1)] = 0.05
     match_share: Annotated[float, Field(gt=0, lt=1)] = 0.25
     usefulness: Annotated[float, Field(ge=0)] = 40.0
+    hedge: bool = True
     matching: bool = True
     hubs: bool = True
     shrink: bool = True
@@ -182,7 +184,7 @@ def trusted(options: Options, records: float, useful: NoisySum, luck: float, rng
     """
     right = useful.natural / records
     noise = np.sqrt((useful.sigma / records) ** 2 + SAMPLING_VARIANCE / records + luck) if options.shrink else 0.0
-    return expected_shares(right, float(noise), options.usefulness, rng)
+    return expected_shares(right, float(noise), options.usefulness, rng, hedge=options.hedge)
 
 
 def believed(options: Options, matched: Float, trust: Float) -> Float:

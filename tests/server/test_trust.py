@@ -36,6 +36,7 @@ def test_expected_shares_hedge_as_far_as_the_values_are_uncertain():
     assert certain == pytest.approx(np.exp(40 * values) / np.exp(40 * values).sum())
     unsure = expected_shares(values, 0.05, 40.0, rng)
     staked = np.exp(40 * shrunk(values, 0.05)) / np.exp(40 * shrunk(values, 0.05)).sum()
+    assert expected_shares(values, 0.05, 40.0, rng, hedge=False) == pytest.approx(staked)
     assert unsure.sum() == pytest.approx(1.0)
     assert unsure[0] < staked[0]  # the mean of the shares, not the shares of the mean
     # The true best is often another one than it seems: shares that hedge have the better expected logarithm.
@@ -44,8 +45,7 @@ def test_expected_shares_hedge_as_far_as_the_values_are_uncertain():
         true = rng.normal(0, 0.1, 4)
         seen = true + rng.normal(0, 0.1, 4)
         hedged.append(np.log(expected_shares(seen, 0.1, 40.0, rng)[true.argmax()]))
-        odds = np.exp(40 * shrunk(seen, 0.1))
-        plugged.append(np.log((odds / odds.sum())[true.argmax()]))
+        plugged.append(np.log(expected_shares(seen, 0.1, 40.0, rng, hedge=False)[true.argmax()]))
     assert np.mean(hedged) > np.mean(plugged) + 0.04
 
 
