@@ -171,8 +171,10 @@ def explanation(grid: Grid) -> str:
         f"Differences are against {grid.baseline}, paired by seed, with Student intervals of 95 % over "
         f"{len(grid.seeds)} seeds; 'none shown' where the interval holds zero. Accuracy is of the small task model on "
         "the test set; Frechet distances (lower is better) compare equally many rows of corpus and test set. "
-        "Every simulation makes the same number of generator calls at the same (epsilon, delta) and unit. No "
-        "correction is made for the number of comparisons: of twenty intervals one leaves out zero by chance."
+        "Every simulation orders the same number of texts at the same (epsilon, delta) and unit; an answer that "
+        "repeats a text is asked for again, up to twice, so calls differ where a generator runs out (each cell's file "
+        "counts them). No correction is made for the number of comparisons: of twenty intervals one leaves out zero by "
+        "chance."
         + (f" {centralised}: {CENTRALISED}" if centralised else "")
     )
 
