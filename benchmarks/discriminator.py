@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
+from scipy.stats import t as student
 
 from common import entry
 from common.errors import ConfigurationError
@@ -43,6 +44,8 @@ METHODS = [
 ]
 PARTIES, EPSILONS = [1, 5, 10], [1.0, 4.0, 8.0]
 SAMPLES = {"mts_dialog": 1600, "movie_reviews": 6000}
+CHANCE = "random"
+FIGURES = ("discriminator_accuracy", "discriminator_auc", "accuracy", "macro_f1", "frechet")
 CLASSES = 6  # of mts_dialog; the other fourteen have too few records to be judged by
 
 
@@ -136,18 +139,54 @@ def measure(name: str, data: Path, out: Path, *, seeds: int, quick: bool, jobs: 
 
 
 def summary(name: str, cells: Sequence[dict[str, Any]]) -> str:
-    """Means over seeds, with standard errors; "-" where a method has no such figure."""
-    columns = ("discriminator_accuracy", "discriminator_auc", "accuracy", "macro_f1", "frechet")
-    lines = [f"### {name}", "", "| parties | epsilon | method | seeds | " + " | ".join(columns) + " |"]
-    lines.append("|---" * (4 + len(columns)) + "|")
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    """Means over seeds by setting, one table a figure, then what each method gains over chance."""
+    found: dict[tuple[str, tuple[int, float], int], dict[str, Any]] = {}
     for cell in cells:
-        groups.setdefault((cell["parties"] or 0, float(cell["epsilon"] or 0), cell["method"]), []).append(cell)
-    for (parties, epsilon, method), group in sorted(groups.items()):
-        figures = [_mean([(cell.get("figures", {}) | cell).get(column) for cell in group]) for column in columns]
-        shown = [str(parties or "-"), f"{epsilon:g}" if epsilon else "-", _short(method), str(len(group))]
-        lines.append("| " + " | ".join([*shown, *figures]) + " |")
+        if cell["parties"]:
+            setting = cell["parties"], float(cell["epsilon"])
+            found[_short(cell["method"]), setting, cell["seed"]] = cell.get("figures", {}) | cell
+    methods = [short for short in map(_short, METHODS) if any(short == key[0] for key in found)]
+    settings = sorted({key[1] for key in found})
+    lines = [f"### {name}"]
+    for figure in FIGURES:
+        columns = [m for m in methods if any(figure in cell for key, cell in found.items() if key[0] == m)]
+        lines += ["", f"{figure.replace('_', ' ')}, mean over seeds:", ""]
+        lines += ["| parties | epsilon | " + " | ".join(columns) + " |", "|---" * (2 + len(columns)) + "|"]
+        for setting in settings:
+            means = [_mean([c[figure] for k, c in found.items() if k[:2] == (m, setting)]) for m in columns]
+            lines.append(f"| {setting[0]} | {setting[1]:g} | " + " | ".join(means) + " |")
+    alone = [cell for cell in cells if not cell["parties"]]
+    known = [f"{figure.replace('_', ' ')} {_mean([cell[figure] for cell in alone])}" for figure in FIGURES[2:]]
+    lines += ["", f"Private records themselves, no privacy: {', '.join(known)}."]
+    lines += [
+        "",
+        "Gain over chance, paired by seed, mean of the settings with noise, 95 % Student interval over seeds:",
+    ]
+    lines += ["", "| method | " + " | ".join(FIGURES[2:]) + " |", "|---" * (1 + len(FIGURES[2:])) + "|"]
+    noisy = [setting for setting in settings if math.isfinite(setting[1])]
+    for method in methods:
+        if method != CHANCE:
+            gains = [_gain(found, method, figure, noisy) for figure in FIGURES[2:]]
+            lines.append(f"| {method} | " + " | ".join(gains) + " |")
     return "\n".join(lines)
+
+
+def _gain(
+    found: dict[tuple[str, tuple[int, float], int], dict[str, Any]],
+    method: str,
+    figure: str,
+    settings: Sequence[tuple[int, float]],
+) -> str:
+    gains = []
+    for seed in sorted({key[2] for key in found}):
+        pairs = [(found.get((method, one, seed)), found.get((CHANCE, one, seed))) for one in settings]
+        known = [mine[figure] - chance[figure] for mine, chance in pairs if mine and chance]
+        if known and len(known) == len(settings):
+            gains.append(np.mean(known))
+    if len(gains) < 2:
+        return "-"
+    half = student.ppf(0.975, len(gains) - 1) * np.std(gains, ddof=1) / math.sqrt(len(gains))
+    return f"{np.mean(gains):+.3f} ({np.mean(gains) - half:+.3f} to {np.mean(gains) + half:+.3f})"
 
 
 def _short(method: str) -> str:
@@ -156,10 +195,7 @@ def _short(method: str) -> str:
 
 def _mean(values: Sequence[float | None]) -> str:
     known = [value for value in values if value is not None]
-    if not known:
-        return "-"
-    error = f" ± {np.std(known, ddof=1) / math.sqrt(len(known)):.3f}" if len(known) > 1 else ""
-    return f"{np.mean(known):.3f}{error}"
+    return f"{np.mean(known):.3f}" if known else "-"
 
 
 def main(argv: list[str] | None = None) -> int:
