@@ -161,7 +161,7 @@ def run(options: Options, run: Run) -> Sequence[Sample]:
 
 
 def common_labels(options: Options, counts: NoisySum) -> Float:
-    """Shares of the labels, float64 [C], sum 1: half-way (in proportion) from equal to what the records' are thought.
+    """Shares of the labels, float64 [C], sum 1: the geometric mean of equal ones and those believed of the records.
 
     Half-way, because a task model trained on the records' own shares gains its accuracy from the common labels alone:
     on clinical notes of twenty headers, balanced accuracy fell by a third (docs/method.md).
