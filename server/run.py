@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from common.canonical import tagged_hash
 from common.embedding import quantise
-from common.errors import InternalError
+from common.errors import ConfigurationError, InternalError
 from protocol.plan import Privacy, Quorum
 from protocol.public import Input, Segment, block_id, decode_block, encode_embeddings, encode_numbers, encode_texts
 from protocol.vectors import NoisySum
@@ -103,6 +103,19 @@ class Run:
         texts = [sample.text for sample in samples]
         embeddings: npt.NDArray[np.float32] = self._watch("embedding", lambda: self._embed(texts))
         return embeddings
+
+    def check_embedding_size(self, planned: int) -> None:
+        """Raises ConfigurationError unless embeddings have ``planned`` coordinates.
+
+        For methods that sum embeddings, before they spend anything: every party would refuse that sum, and what was
+        asked before it would be paid for.
+        """
+        found = self.embeddings([Sample("size", "", self.setting.generators[0], 0, "probe")]).shape[1]
+        if found != planned:
+            raise ConfigurationError(
+                f"the embedding model gives {found} coordinates, method.embedding_size is {planned}",
+                f"set method.embedding_size = {found}",
+            )
 
     def votes(self, name: str) -> tuple[Float, Float]:
         """Opens a planned Top-Q vote over the whole pool: noisy nearest and furthest votes, float64 [N] each.

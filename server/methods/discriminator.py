@@ -145,6 +145,8 @@ def chosen(options: Options, setting: Setting) -> Kind:
 def run(options: Options, run: Run) -> Sequence[Sample]:
     """The method. Returns the candidates that are kept."""
     kind = chosen(options, run.setting)
+    if kind == "moments":
+        run.check_embedding_size(options.embedding_size)
     label_shares, counts, count_sigma = _tutor(options, run, kind)
     run.record("label shares", 0, label_shares.tolist())
     run.generate("candidates", 0, _orders(options, run, label_shares))

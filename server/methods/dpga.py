@@ -236,7 +236,7 @@ def run(options: Options, run: Run) -> Sequence[Sample]:
     """The method. Returns the last population: the elite of the last votes with its offspring."""
     sizes = options.sizes(run.setting)
     if options.estimates_similarity:
-        _check_embedding_size(options, run)
+        run.check_embedding_size(options.embedding_size)
     metadata = _metadata(options, run)
     tau = _first_tau(options, run, metadata)
     population = run.generate("round 0", 0, _fresh(run, metadata, sizes.population, "round 0"))
@@ -251,16 +251,6 @@ def run(options: Options, run: Run) -> Sequence[Sample]:
         orders = _expansion(options, run, t, elite, metadata, sizes.population - sizes.elite)
         population = [*elite, *run.generate(f"round {t}", t, orders)]
     return population
-
-
-def _check_embedding_size(options: Options, run: Run) -> None:
-    """Before anything is spent: every party would refuse the sum of embeddings of another size than planned."""
-    found = run.embeddings([Sample("size", "", run.setting.generators[0], 0, "probe")]).shape[1]
-    if found != options.embedding_size:
-        raise ConfigurationError(
-            f"the embedding model gives {found} coordinates, method.embedding_size is {options.embedding_size}",
-            f"set method.embedding_size = {found}",
-        )
 
 
 def _metadata(options: Options, run: Run) -> Metadata:

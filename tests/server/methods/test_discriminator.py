@@ -135,7 +135,7 @@ def words_have_directions(monkeypatch):
     """The first two words of a text decide its embedding, the rest is a little noise."""
 
     def by_words(texts):
-        heads = [text.split() for text in texts]
+        heads = [[*text.split(), "", ""] for text in texts]
         near, label, rest = (embed([words[place] for words in heads]) for place in range(3))
         mixed = 0.6 * near + 0.6 * label + 0.4 * rest
         return np.round(mixed / np.linalg.norm(mixed, axis=1, keepdims=True) * 0.99 * 2048).astype(np.float32) / 2048
@@ -178,6 +178,16 @@ def test_a_run_asks_exactly_its_plan_and_keeps_what_is_near(tmp_path, kind, chan
         assert 0.65 < figures["discriminator_accuracy"] <= figures["discriminator_auc"] <= 1.0
     else:
         assert not figures  # nothing that could score a text it has not seen
+
+
+@pytest.mark.parametrize(("changes", "kind"), [({}, "moments"), ({"covariance": 4}, "moments"), ({}, "auto")])
+def test_another_embedding_size_than_planned_is_refused_before_anything_is_asked(tmp_path, monkeypatch, changes, kind):
+    task = write_task(tmp_path, discriminator=kind, **{"embedding_size": 384, **changes})
+    for spends in ("private_sum", "write"):
+        monkeypatch.setattr(f"tests.doubles.bench.CountingRun.{spends}", lambda *_: pytest.fail("too late"))
+    with pytest.raises(ConfigurationError, match="gives 48 coordinates") as refused:
+        run_method(task, plan_run(task), seed=0)
+    assert refused.value.remedy == "set method.embedding_size = 48"
 
 
 def test_without_labels_and_with_auto_a_run_ends(tmp_path):
