@@ -103,8 +103,8 @@ def evaluate(
 ) -> None:
     """Trains the small task model on a run's corpus, tests it, and compares with files that the caller holds."""
     from common.embedding import CachedEmbedder, Embedder, MemoryCache
+    from common.fine_tuning import FineTuning
     from server.evaluation.evaluate import evaluate as evaluate_run
-    from server.evaluation.fine_tuning import FineTuning
     from server.evaluation.task_model import HEADS
 
     if head not in HEADS:

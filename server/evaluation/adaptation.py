@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from common.errors import ConfigurationError
+from common.torch_threads import one_torch_thread
 from server.evaluation.task_model import HIDDEN_UNITS, MLP_DROPOUT, MLPHead
 
 Float32 = npt.NDArray[np.float32]
@@ -107,9 +108,7 @@ def _trained(
     optimiser = torch.optim.AdamW([hidden, hidden_bias, output, bias], lr=2e-3, weight_decay=1e-2)
     texts, labels = torch.from_numpy(np.ascontiguousarray(x)) * scale, torch.from_numpy(y)
     others = torch.from_numpy(np.ascontiguousarray(target)) * scale
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_torch_thread():
         for _ in range(EPOCHS):
             for rows in torch.split(torch.randperm(len(texts), generator=rng), BATCH):
                 features = torch.relu(texts[rows] @ hidden + hidden_bias)
@@ -121,8 +120,6 @@ def _trained(
                 optimiser.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
-    finally:
-        torch.set_num_threads(threads)
 
     def array(tensor: Any) -> Float64:
         return np.asarray(tensor.detach().numpy(), dtype=np.float64)

@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from common.errors import ConfigurationError
+from common.fine_tuning import FineTuning
 from common.table import Table, read_table
 from server.evaluation import metrics, task_model
 from server.evaluation.adaptation import adapt
-from server.evaluation.fine_tuning import FineTuning, fine_tune
+from server.evaluation.fine_tuning import fine_tune
 from server.evaluation.membership import Membership, train_and_attack
 from server.evaluation.overlap import Overlap, find_overlap
 from server.evaluation.scores import Scores, score

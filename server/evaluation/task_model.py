@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from common.errors import ConfigurationError
+from common.torch_threads import one_torch_thread
 from server.evaluation.scores import Scores, score
 
 Float32 = npt.NDArray[np.float32]
@@ -163,18 +164,6 @@ def _one_thread() -> Iterator[None]:
 
     with threadpool_limits(1):
         yield
-
-
-@contextmanager
-def _one_torch_thread() -> Iterator[None]:
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _numbered(labels: Sequence[str], rows: int) -> tuple[tuple[str, ...], Int]:
@@ -339,7 +328,7 @@ def _fit_mlp(
     tensors = torch.from_numpy(x), torch.from_numpy(y), torch.from_numpy(w.astype(np.float32))
     scale = float(np.sqrt(x.shape[1]) / max(float(np.sqrt((x.astype(np.float64) ** 2).sum(axis=1).mean())), 1e-12))
     frozen = model.freeze(names, 0, scale)
-    with _one_torch_thread():
+    with one_torch_thread():
         for done in range(1, epochs + 1):
             model.epoch(*tensors, scale)
             frozen = model.freeze(names, done, scale)

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from common.errors import ConfigurationError
-from server.evaluation.fine_tuning import FineTuning, fine_tune
+from common.fine_tuning import FineTuning
+from server.evaluation.fine_tuning import fine_tune
 
 GOOD = ["warm calm kind", "kind calm", "warm kind calm calm", "calm warm"]
 BAD = ["cold loud rude", "rude loud", "cold rude loud loud", "loud cold"]
