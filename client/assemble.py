@@ -159,5 +159,6 @@ def _party(
         embedder=embedder,
         entropy=from_system if seed is None else insecure(seed, settings.party),
         clock=clock,
+        teacher_model=lambda: home.settings.teacher_model,
         consent=PersonalConsent(home, standing=lambda: policy.read(home).approval == "standing", clock=clock),
     )

@@ -56,6 +56,8 @@ def check(
     yield _ask("data", lambda: _data(home, marks, now))
     yield _disk(home)
     yield _ask("embedder", lambda: _embedder(home))
+    if home.settings.teacher_model:
+        yield _ask("teacher model", lambda: _teacher_model(home))
     yield _certificate(home, now)
     yield _proxy(environment)
     if not offline:
@@ -122,6 +124,14 @@ def _embedder(home: Home) -> str:
     from common.embedding import Embedder
 
     return f"{home.settings.embedder}, SHA-256 {Embedder.load(home.settings.embedder).fingerprint[:16]}..."
+
+
+def _teacher_model(home: Home) -> str:
+    from common import fine_tuning
+    from common.embedding import model_folder
+
+    fine_tuning.load(model_folder(home.settings.teacher_model), classes=2)
+    return f"{home.settings.teacher_model} can be fine-tuned"
 
 
 def _certificate(home: Home, now: float) -> Finding:

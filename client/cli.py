@@ -207,6 +207,7 @@ def preview(run: RunName, home: HomeFolder = None, as_json: AsJson = False) -> N
         ledger=ledger,
         units=records.unit_count,
         has_labels=data.table.labels is not None,
+        teacher_model=opened.settings.teacher_model,
     )
     value["decision"] = request.decision
     if as_json:

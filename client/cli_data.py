@@ -107,13 +107,38 @@ def _progress(begun: float) -> Any:
     return show
 
 
+@data_app.command("teacher-model")
+def teacher_model(
+    folder: Annotated[
+        str | None, typer.Argument(metavar="[FOLDER]", help='A local transformers encoder, or "packaged".')
+    ] = None,
+    none: Annotated[bool, typer.Option("--none", help="Take part in no run that fine-tunes teachers.")] = False,
+    home: HomeFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Names the local model that runs with fine-tuned teachers use; a running daemon uses it at once. Sends nothing."""
+    from common import fine_tuning
+    from common.embedding import PACKAGED, model_folder
+
+    opened = Home(home_of(home))
+    if none == (folder is not None):
+        raise ConfigurationError("teacher-model needs one model", 'name a FOLDER, or "packaged", or pass --none')
+    named = folder if folder in (None, PACKAGED) else str(Path(folder).absolute())
+    if named is not None:
+        fine_tuning.load(model_folder(named), classes=2)
+    settings = opened.change(teacher_model=named or "")
+    if as_json:
+        print_json({"teacher_model": settings.teacher_model})
+    else:
+        print(f"teacher model: {settings.teacher_model or 'none'}; nothing was sent")
+
+
 @data_app.command()
 def show(home: HomeFolder = None, as_json: AsJson = False) -> None:
     """Which file is declared, and its fields."""
     settings = Home(home_of(home)).settings
-    value = {
-        key: getattr(settings, key) for key in ("data", "text_field", "label_field", "user_field", "cache", "embedder")
-    }
+    names = ("data", "text_field", "label_field", "user_field", "cache", "embedder", "teacher_model")
+    value = {name: getattr(settings, name) for name in names}
     if as_json:
         print_json(value)
         return

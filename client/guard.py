@@ -30,13 +30,23 @@ class Policy:
     units: frozenset[str] | None = None
 
 
-def review(manifest: Manifest, policy: Policy, *, name: str, identity: bytes, embedder: str, units: int) -> None:
+def review(
+    manifest: Manifest,
+    policy: Policy,
+    *,
+    name: str,
+    identity: bytes,
+    embedder: str,
+    units: int,
+    teacher_model: str = "",
+) -> None:
     """Everything a party can check of a manifest by itself.
 
     Args:
         name, identity: this party's entry as it must stand in the roster (Ed25519 public key).
         embedder: SHA-256 (hex) of the embedding model this party holds.
         units: how many privacy units its data set has (never leaves; decides only whether delta is small enough).
+        teacher_model: the local model this party fine-tunes teachers from; "" where it names none.
 
     Raises:
         PrivacyRefusal: names what is refused.
@@ -83,3 +93,7 @@ def review(manifest: Manifest, policy: Policy, *, name: str, identity: bytes, em
         for planned in manifest.plan.sums:
             if planned.statistic not in policy.statistics:
                 raise PrivacyRefusal(f"{planned.name}: the policy does not allow the statistic {planned.statistic!r}")
+    for planned in manifest.plan.sums:  # last: it may load a model, which a refused run is not worth
+        ready = getattr(planned.build(), "check_party", None)
+        if ready is not None:
+            ready(teacher_model)

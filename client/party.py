@@ -108,6 +108,7 @@ class Party:
         blocks: where public blocks are kept.
         embed: texts to quantised embeddings; ``embedder`` is that model's SHA-256 (hex), or finds it when it is asked
             for: reading the weights takes longer than most replies.
+        teacher_model: the local model it fine-tunes teachers from, as its settings name it at the time ("": none).
         entropy: a source of random bytes for a named purpose; the operating system's, but in tests.
         clock: seconds since the epoch, for the ledger.
         consent: what people decide about a run that the policy allows.
@@ -128,6 +129,7 @@ class Party:
         entropy: Callable[[str], Entropy],
         clock: Callable[[], float],
         consent: Consent | None = None,
+        teacher_model: Callable[[], str] = lambda: "",
     ) -> None:
         self.name = name
         self._identity = identity
@@ -141,6 +143,7 @@ class Party:
         self._entropy = entropy
         self._clock = clock
         self._consent = consent or Standing()
+        self._teacher_model = teacher_model
         self._lock = threading.Lock()
         self._manifests: dict[bytes, Manifest] = {}
         self._records: tuple[bytes, PrivateRecords] | None = None
@@ -251,6 +254,7 @@ class Party:
             identity=self.public_identity,
             embedder=self._embedder,
             units=self._private_records(manifest).unit_count,
+            teacher_model=self._teacher_model(),
         )
         self._ledger.check_room(Charge(manifest.run, manifest.hash.hex(), "", 0, tuple(manifest.plan.charged_events())))
         known = self._store.get(f"run/{manifest.run}")
@@ -273,7 +277,14 @@ class Party:
         labels = tuple(manifest.task.get("labels", ()))
         key = canonical_json([list(labels), manifest.plan.to_json()["privacy"]])
         if self._records is None or self._records[0] != key:
-            records = PrivateRecords(self._data.table, labels, privacy, key=self._data.key, embed=self._embed)
+            records = PrivateRecords(
+                self._data.table,
+                labels,
+                privacy,
+                key=self._data.key,
+                embed=self._embed,
+                local_model=self._teacher_model,
+            )
             self._records = (key, records)
             self._memory.clear()
         return self._records[1]

@@ -39,17 +39,27 @@ def figures(
     ledger: Ledger | None,
     units: int,
     has_labels: bool,
+    teacher_model: str = "",
 ) -> dict[str, Any]:
     """JSON-able figures of a proposed run; ``objections`` lists what the guard refuses, in its own words.
 
     Args:
         embedder: SHA-256 (hex) of this party's model; None skips that check.
         units: privacy units of the data set under this run's rules.
+        teacher_model: as of :func:`client.guard.review`.
     """
     privacy, quorum = manifest.plan.privacy, manifest.plan.quorum
     objections = []
     try:
-        review(manifest, policy, name=party, identity=identity, embedder=embedder or manifest.embedder, units=units)
+        review(
+            manifest,
+            policy,
+            name=party,
+            identity=identity,
+            embedder=embedder or manifest.embedder,
+            units=units,
+            teacher_model=teacher_model,
+        )
     except UndersongError as error:
         objections.append(error.problem)
     room: dict[str, Any] = {}

@@ -30,9 +30,19 @@ class PrivateRecords:
         privacy: unit and its cap.
         key: secret of this data set, 32 bytes.
         embed: texts to quantised unit embeddings, float32 [n, d]; called once, when first needed.
+        local_model: the party's own model for fine-tuning, as its settings name it at the time.
     """
 
-    def __init__(self, table: Table, label_names: Sequence[str], privacy: Privacy, *, key: bytes, embed: Embed) -> None:
+    def __init__(
+        self,
+        table: Table,
+        label_names: Sequence[str],
+        privacy: Privacy,
+        *,
+        key: bytes,
+        embed: Embed,
+        local_model: Callable[[], str] = lambda: "",
+    ) -> None:
         kept = _capped(table, privacy, key)
         table = table.take(kept)
         self._texts = table.texts
@@ -40,6 +50,7 @@ class PrivateRecords:
         self._units = _units(table, privacy)
         self._hashed = partial(_unit_hashes, table, privacy, key)
         self._embed = embed
+        self._local_model = local_model
 
     def __repr__(self) -> str:
         return "PrivateRecords(hidden)"
@@ -65,6 +76,11 @@ class PrivateRecords:
     def unit_hashes(self) -> npt.NDArray[np.uint64]:
         """Keyed hash of each record's unit, uint64 [M]; units come and go without moving another unit's hash."""
         return self._hashed()
+
+    @property
+    def local_model(self) -> str:
+        """The party's own model for fine-tuning: "packaged", a folder, or "" where it names none."""
+        return self._local_model()
 
     @property
     def unit_count(self) -> int:

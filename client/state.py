@@ -42,6 +42,7 @@ class Settings:
         party: this party's name.
         embedder: "packaged" or the folder of a local model.
         data: the data set's file ("" until it is added) and its columns ("" where there is none).
+        teacher_model: "packaged" or the folder of a local model that teachers are fine-tuned from; "": none are.
         share_budget: whether the operator is told how much epsilon is left.
         insecure_noise_seed: tests only; reproducible keys and noise, no privacy at all.
     """
@@ -53,6 +54,7 @@ class Settings:
     label_field: str = ""
     user_field: str = ""
     cache: str = ""
+    teacher_model: str = ""
     share_budget: bool = False
     insecure_noise_seed: int | None = None
 

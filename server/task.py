@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from common import configuration
+from common.embedding import PACKAGED
 from common.errors import ConfigurationError
 from protocol.plan import Privacy, Quorum
 from protocol.secagg.parameters import check_graph, check_quorum, default_threshold, defaults
@@ -45,7 +46,10 @@ class TaskSection(Section):
 
 
 class DataSection(Section):
-    """[data]: where a simulation's private records lie; paths are relative to root, or else to the task file."""
+    """[data]: a simulation's private records and its parties' local model.
+
+    Paths are relative to root, or else to the task file.
+    """
 
     root: str = ""
     path: str | tuple[str, ...] | None = None
@@ -53,6 +57,7 @@ class DataSection(Section):
     label: str | None = None
     user: str | None = None
     records: Annotated[int, Field(ge=1)] | None = None  # of one file that is dealt: only so many, drawn by the seed
+    teacher_model: str = ""  # that simulated parties fine-tune teachers from: "packaged" or a folder
 
 
 class PrivacySection(Section):
@@ -153,6 +158,12 @@ class Task(Section):
         """An absolute path: as given, or under data.root, or beside the task file."""
         base = Path(self.data.root) if self.data.root else self.folder
         return (base / path).absolute()
+
+    @property
+    def teacher_model(self) -> str:
+        """What simulated parties name as their local model: "packaged", an absolute folder, or "" for none."""
+        given = self.data.teacher_model
+        return given if given in ("", PACKAGED) else str(self.locate(given))
 
     @property
     def files(self) -> tuple[Path, ...]:

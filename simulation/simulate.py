@@ -264,6 +264,7 @@ class Cast:
             embedder=embedder,
             entropy=self._entropy(name),
             clock=clock,
+            teacher_model=lambda: self.task.teacher_model,
         )
 
     def _entropy(self, name: str) -> Callable[[str], Entropy]:

@@ -61,6 +61,11 @@ class RecordView(Protocol):
         """
         ...
 
+    @property
+    def local_model(self) -> str:
+        """The party's own model for fine-tuning: "packaged", a folder, or "" where it names none."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class LabelledEmbeddings:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from common.errors import ConfigurationError
-from protocol.statistics import teachers as training
+from protocol.statistics import fine_tuned_teachers, teachers
 from protocol.statistics.histogram import COUNT_SCALE
 from protocol.statistics.interface import Int64, PublicInputs, RecordView, Rows, Sensitivity
 from protocol.statistics.registry import positive_integer, register
@@ -31,8 +32,11 @@ class TeacherVotes:
         labels: labels of the task, 0 where it has none; a record without label is then left out of the training.
         half: whether a teacher votes for the better half of the queries of each class, which no boundary that all
             candidates lie behind can silence; else for those on the private side of its boundary.
+        fine_tuned: whether a teacher is the party's own local model, fine-tuned on texts; else a linear one on
+            embeddings.
 
-    Public inputs: embeddings "queries" and "contrast", the candidates that teachers tell the records from.
+    Public inputs: embeddings "queries" and "contrast", the candidates that teachers tell the records from. Where
+    teachers are fine-tuned: texts of these names, and numbers "queries: classes" and "contrast: classes", one a text.
     """
 
     name: ClassVar[str] = "teacher_votes"
@@ -41,13 +45,15 @@ class TeacherVotes:
     teachers: int
     labels: int = 0
     half: bool = True
+    fine_tuned: bool = False
 
     def __post_init__(self) -> None:
         positive_integer(self.name, "queries", self.queries)
         positive_integer(self.name, "teachers", self.teachers, most=1_000_000)
         positive_integer(self.name, "labels", self.labels, least=0)
-        if type(self.half) is not bool:
-            raise ConfigurationError(f"{self.name}.half is {self.half!r}", "give true or false")
+        for name, value in (("half", self.half), ("fine_tuned", self.fine_tuned)):
+            if type(value) is not bool:
+                raise ConfigurationError(f"{self.name}.{name} is {value!r}", "give true or false")
 
     @property
     def dimension(self) -> int:
@@ -66,22 +72,31 @@ class TeacherVotes:
     def base_scale(self) -> int:
         return COUNT_SCALE
 
+    def check_party(self, local_model: str) -> None:
+        """Raises ConfigurationError where a party with that local model could not contribute."""
+        if self.fine_tuned:
+            fine_tuned_teachers.check(local_model)
+
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        queries, contrast = public.embeddings_of("queries"), public.embeddings_of("contrast")
-        if len(queries.values) > self.queries:
-            raise ConfigurationError(
-                f"{len(queries.values)} queries are published, the plan has {self.queries}", "publish those planned"
-            )
-        if not len(contrast.values):
-            raise ConfigurationError("no public candidate to train teachers against", "publish some as 'contrast'")
         kept = distinct(records)
-        labels = records.labels[kept]
         if self.labels:
-            kept, labels = kept[labels >= 0], labels[labels >= 0]
+            kept = kept[records.labels[kept] >= 0]
         shards = (records.unit_hashes[kept] % np.uint64(self.teachers)).astype(np.int64)
-        votes = training.votes(
+        classes = self._classes(records.labels[kept])
+        votes = (self._fine_tuned if self.fine_tuned else self._linear)(records, kept, classes, shards, public)
+        present = np.unique(shards)
+        matrix = np.zeros((len(present), self.queries))
+        matrix[:, : votes.shape[1]] = votes[present]
+        return Rows(matrix, present)
+
+    def _linear(
+        self, records: RecordView, kept: Int64, classes: Int64, shards: Int64, public: PublicInputs
+    ) -> npt.NDArray[np.bool_]:
+        queries, contrast = public.embeddings_of("queries"), public.embeddings_of("contrast")
+        self._check(len(queries.values), len(contrast.values))
+        return teachers.votes(
             records.embeddings[kept],
-            self._classes(labels),
+            classes,
             shards,
             contrast.values,
             self._classes(contrast.labels),
@@ -91,10 +106,38 @@ class TeacherVotes:
             count=max(1, self.labels),
             half=self.half,
         )
-        present = np.unique(shards)
-        matrix = np.zeros((len(present), self.queries))
-        matrix[:, : votes.shape[1]] = votes[present]
-        return Rows(matrix, present)
+
+    def _fine_tuned(
+        self, records: RecordView, kept: Int64, classes: Int64, shards: Int64, public: PublicInputs
+    ) -> npt.NDArray[np.bool_]:
+        queries, contrast = self._candidates("queries", public), self._candidates("contrast", public)
+        self._check(len(queries.texts), len(contrast.texts))
+        return fine_tuned_teachers.votes(
+            [records.texts[row] for row in kept],
+            classes,
+            shards,
+            contrast,
+            queries,
+            model=records.local_model,
+            teachers=self.teachers,
+            half=self.half,
+        )
+
+    def _candidates(self, name: str, public: PublicInputs) -> fine_tuned_teachers.Candidates:
+        texts, classes = public.texts_of(name), public.numbers_of(f"{name}: classes")
+        if classes.shape != (len(texts),):
+            raise ConfigurationError(
+                f"public {name}: {len(texts)} texts do not have a class each", "publish one a text"
+            )
+        return fine_tuned_teachers.Candidates(texts, self._classes(classes.astype(np.int64)))
+
+    def _check(self, queries: int, contrast: int) -> None:
+        if queries > self.queries:
+            raise ConfigurationError(
+                f"{queries} queries are published, the plan has {self.queries}", "publish those planned"
+            )
+        if not contrast:
+            raise ConfigurationError("no public candidate to train teachers against", "publish some as 'contrast'")
 
     def _classes(self, labels: Int64) -> Int64:
         if not self.labels:

@@ -98,7 +98,6 @@ def votes(
     z, q = whiten(contrast, contrast_classes), whiten(queries, query_classes)
     against = [z[contrast_classes == label] for label in range(count)]
     against = [part if len(part) else z for part in against]  # no candidate of a class: all of them stand for it
-    asked = [(label, np.flatnonzero(query_classes == label)) for label in np.unique(query_classes)]
     found = np.zeros((teachers, len(q)), dtype=np.bool_)
     order = np.argsort(shards, kind="stable")
     for first in range(0, teachers, BATCH):
@@ -108,13 +107,31 @@ def votes(
             continue
         own_rows = [(whiten(records[rows], classes[rows]), classes[rows]) for rows in members]
         directions, bias = _trained(own_rows, against)
-        batch = np.zeros((BATCH, len(q)), dtype=np.bool_)
-        for label, where in asked:
-            scores = q[where] @ directions[label].T + bias
-            level = np.median(scores, axis=0) if half else np.float32(0.0)
-            batch[:, where] = (scores > level).T
+        scores = np.zeros((len(q), BATCH), dtype=np.float32)
+        for label in np.unique(query_classes):
+            scores[query_classes == label] = q[query_classes == label] @ directions[label].T + bias
+        batch = ballot(scores, query_classes, half).T
         batch[[len(rows) == 0 for rows in members]] = False
         found[first : first + BATCH] = batch[: teachers - first]
+    return found
+
+
+def ballot(scores: Float32 | Float64, classes: Int64, half: bool) -> npt.NDArray[np.bool_]:
+    """Which queries each teacher votes for, bool [queries, teachers], from its scores of the same shape.
+
+    Args:
+        classes: of the queries, int64 [queries].
+        half: those above the median of the teacher's scores in their class; else those above 0, its boundary.
+
+    >>> ballot(np.array([[1.0], [2.0], [-3.0], [-4.0]]), np.array([0, 0, 1, 1]), half=True)[:, 0].tolist()
+    [False, True, True, False]
+    """
+    if not half:
+        return scores > 0.0
+    found = np.zeros(scores.shape, dtype=np.bool_)
+    for label in np.unique(classes):
+        where = classes == label
+        found[where] = scores[where] > np.median(scores[where], axis=0)
     return found
 
 

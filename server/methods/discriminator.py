@@ -7,8 +7,8 @@ one sum of unit embeddings. docs/discriminator.md derives which needs what.
 
 Deviations from the paper: all r student queries are charged; votes are scalar counts (L2 sqrt(r) instead of sqrt(2 r));
 shards are found by a keyed hash of the unit, not by division of a shuffle; teachers are linear, on frozen embeddings,
-aware of the classes, and vote for the better half of the queries of each class; the student learns the noisy counts,
-which say more than their majorities.
+or a party's own fine-tuned model, weigh the classes as their shard does, and vote for the better half of the queries of
+each class; the student learns the noisy counts, which say more than their majorities.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from common.errors import ConfigurationError
 from common.privacy import accounting
 from protocol.plan import Plan, SumRequest, plan_sums
+from protocol.public import Input
 from protocol.statistics.embedding_sum import EmbeddingSum
 from protocol.statistics.histogram import LabelHistogram, LengthHistogram
 from protocol.statistics.outer_products import OuterProducts
@@ -62,6 +63,7 @@ class Options(BaseModel):
         weighted: whether the discriminator's scores also weigh the kept samples where a model is trained on them
             (recorded as "sample_weights").
         tutor_share: of the budget, for the label histogram; 0 asks for none and takes the classes as equal.
+        teacher: "linear" ones on frozen embeddings, or "fine-tuned" ones, each party's own local model, on texts.
         teachers: shards a party; 0 is as many as a useful answer needs. ``queries`` r that each votes on;
             ``contrast`` candidates it is trained against.
         half: whether a teacher votes for the better half of the queries of each class, or by its boundary.
@@ -77,6 +79,7 @@ class Options(BaseModel):
     keep: Annotated[float, Field(gt=0, le=1)] = 0.75
     weighted: bool = True
     tutor_share: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    teacher: Literal["linear", "fine-tuned"] = "linear"
     teachers: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     queries: Annotated[int, Field(ge=1)] = 400
     contrast: Annotated[int, Field(ge=1)] = 1000
@@ -231,7 +234,13 @@ def _requests(options: Options, setting: Setting, kind: Kind, teachers: int = 1)
         asked.append(SumRequest("labels", counting, options.tutor_share))
     rest = 1.0 - options.tutor_share if asked else 1.0
     if kind == "teachers":
-        statistic = TeacherVotes(queries=options.queries, teachers=teachers, labels=labels, half=options.half)
+        statistic = TeacherVotes(
+            queries=options.queries,
+            teachers=teachers,
+            labels=labels,
+            half=options.half,
+            fine_tuned=options.teacher == "fine-tuned",
+        )
         asked.append(SumRequest("teachers", statistic, rest))
     elif kind == "moments":
         means = rest * (1.0 - COVARIANCE_PART) if options.covariance else rest
@@ -324,12 +333,17 @@ def _orders(options: Options, run: Run, label_shares: Float) -> list[Order]:
 def _distilled(options: Options, run: Run, order: Int) -> Discriminator:
     """Teachers' votes on the first of ``order``, against the next; the student is fitted on the former."""
     count = min(options.queries, len(order) // 2)
-    drawn = [[run.pool.samples[i] for i in order[:count]]]
-    drawn.append([run.pool.samples[i] for i in order[count : count + options.contrast]])
-    (asked, queries), (shown, contrast) = (
-        run.publish_samples(name, name, samples) for name, samples in zip(("queries", "contrast"), drawn, strict=True)
-    )
-    opened = run.private_sum("teachers", [asked, shown])
+    queries = [run.pool.samples[i] for i in order[:count]]
+    contrast = [run.pool.samples[i] for i in order[count : count + options.contrast]]
+    inputs: list[Input] = []
+    if options.teacher == "fine-tuned":
+        inputs += run.publish_labelled_texts("queries", queries)
+        inputs += run.publish_labelled_texts("contrast", contrast)
+    else:
+        asked, queries = run.publish_samples("queries", "queries", queries)
+        shown, contrast = run.publish_samples("contrast", "contrast", contrast)
+        inputs += [asked, shown]
+    opened = run.private_sum("teachers", inputs)
     classes = max(1, len(run.setting.labels))
     whitening = Whitening(run.embeddings(contrast), _classes(run, contrast), classes)
     return discriminant.distilled(

@@ -254,7 +254,7 @@ def test_unusable_public_inputs_are_refused_by_name(public, complaint):
         statistic.rows(private([("note", "x", "1"), ("other", "y", "2")]), public, {})
 
 
-@pytest.mark.parametrize("wrong", [{"queries": 0}, {"teachers": 0}, {"labels": -1}, {"half": 1}])
+@pytest.mark.parametrize("wrong", [{"queries": 0}, {"teachers": 0}, {"labels": -1}, {"half": 1}, {"fine_tuned": 0}])
 def test_wrong_parameters_are_refused_by_name(wrong):
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
         TeacherVotes(**{"queries": 4, "teachers": 2, **wrong})
@@ -300,4 +300,4 @@ def test_a_party_that_leaves_takes_its_own_votes_and_no_others(tmp_path):
 
 def test_a_statistic_has_nothing_of_a_teacher():
     fields = {field.name for field in dataclasses.fields(TeacherVotes)}
-    assert fields == {"queries", "teachers", "labels", "half"}
+    assert fields == {"queries", "teachers", "labels", "half", "fine_tuned"}

@@ -4,6 +4,7 @@ import pytest
 from common.errors import ConfigurationError
 from common.fine_tuning import FineTuning
 from server.evaluation.fine_tuning import fine_tune
+from tests.doubles.tiny_bert import write_bert
 
 GOOD = ["warm calm kind", "kind calm", "warm kind calm calm", "calm warm"]
 BAD = ["cold loud rude", "rude loud", "cold rude loud loud", "loud cold"]
@@ -11,15 +12,8 @@ BAD = ["cold loud rude", "rude loud", "cold rude loud loud", "loud cold"]
 
 @pytest.fixture(scope="module")
 def tiny_bert(tmp_path_factory):
-    from transformers import BertConfig, BertModel, BertTokenizer
-
-    folder = tmp_path_factory.mktemp("bert")
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "warm", "calm", "kind", "cold", "loud", "rude"]
-    (folder / "vocab.txt").write_text("\n".join(vocabulary))
-    BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
-    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    BertModel(BertConfig(vocab_size=len(vocabulary), **shape)).save_pretrained(folder)
-    return folder
+    words = ["warm", "calm", "kind", "cold", "loud", "rude"]
+    return write_bert(tmp_path_factory.mktemp("bert"), words)
 
 
 def test_learns_and_repeats_itself(tiny_bert):

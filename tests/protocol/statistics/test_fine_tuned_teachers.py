@@ -1,0 +1,226 @@
+"""Fine-tuned teachers: one unit moves one shard's votes and no other bit, and nothing of a teacher is left behind."""
+
+import dataclasses
+import logging
+
+import numpy as np
+import pytest
+import torch
+
+from client.records import PrivateRecords
+from common.errors import ConfigurationError
+from common.table import Table
+from protocol.plan import Privacy
+from protocol.statistics import PublicInputs, fine_tuned_teachers
+from protocol.statistics.contribution import contribute
+from protocol.statistics.teacher_votes import TeacherVotes
+from tests.doubles.tiny_bert import write_bert
+
+LABELS = ("x", "y")
+WORDS = ("own", "made", "note", "walk", "sleep", "knee", "cough")
+KEY = bytes(range(32))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_bert(tmp_path_factory.mktemp("bert"), WORDS)
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch):
+    """A model of one layer needs large steps, and few of them."""
+    settings = dataclasses.replace(fine_tuned_teachers.SETTINGS, learning_rate=2e-2, epochs=1)
+    monkeypatch.setattr(fine_tuned_teachers, "SETTINGS", settings)
+    monkeypatch.setattr(fine_tuned_teachers, "STEPS", 6)
+
+
+def public():
+    texts = [f"{('own', 'made')[n // 2 % 2]} {WORDS[3 + n % 4]} note" for n in range(8)]
+    return texts, (np.arange(8) % 2).astype(np.float64)
+
+
+def inputs(**changes):
+    (asked, asked_of), (shown, shown_of) = (
+        public(),
+        ([f"made {word} note" for word in WORDS[3:] * 3], np.arange(12) % 2),
+    )
+    texts = {"queries": asked, "contrast": shown}
+    numbers = {"queries: classes": asked_of, "contrast: classes": shown_of.astype(np.float64)}
+    for name, value in changes.items():
+        (texts if isinstance(value, list) else numbers)[name.replace("_", ": ")] = value
+    return PublicInputs({}, numbers, texts)
+
+
+def private(rows, model, unit="sample"):
+    texts, labels, users = zip(*rows, strict=True)
+    return PrivateRecords(
+        Table(texts, labels, users),
+        LABELS,
+        Privacy(1.0, 1e-5, unit, 1 if unit == "sample" else 8),
+        key=KEY,
+        embed=lambda _: pytest.fail("fine-tuned teachers read texts"),
+        local_model=lambda: str(model),
+    )
+
+
+def shard_votes(statistic, records):
+    rows = statistic.rows(records, inputs(), {})
+    matrix = rows.take(np.arange(len(rows)))
+    return {int(shard): matrix[row].tobytes() for row, shard in enumerate(rows.units)}
+
+
+ROWS = [(f"own {WORDS[3 + n % 4]} note {'walk ' * (n % 5)}".strip(), LABELS[n % 3 % 2], str(n // 2)) for n in range(14)]
+STATISTIC = TeacherVotes(queries=10, teachers=5, labels=2, fine_tuned=True)
+
+
+@pytest.mark.parametrize("unit", ["sample", "user"])
+@pytest.mark.parametrize("at", [0, 5, 13])
+def test_one_unit_changes_one_shard_and_no_bit_elsewhere(model, unit, at):
+    """Added or removed: one record, or all of a user's; wherever in the file it stands."""
+    left = [row for n, row in enumerate(ROWS) if (n != at if unit == "sample" else row[2] != ROWS[at][2])]
+    before, after = (shard_votes(STATISTIC, private(rows, model, unit)) for rows in (ROWS, left))
+    changed = {shard for shard in before.keys() | after.keys() if before.get(shard) != after.get(shard)}
+    assert changed <= {int(private(ROWS, model, unit).unit_hashes[at] % 5)}
+    assert len(before) > 2
+    scale = STATISTIC.base_scale
+    one, two = (
+        contribute(STATISTIC, STATISTIC.rows(private(rows, model, unit), inputs(), {}), scale=scale).values
+        for rows in (ROWS, left)
+    )
+    assert np.linalg.norm(one - two) <= scale * STATISTIC.sensitivity.l2
+
+
+def test_a_changed_record_moves_its_own_shard_only(model):
+    other = [*ROWS[:4], ("made cough cough", "y", ROWS[4][2]), *ROWS[5:]]
+    before, after = (shard_votes(STATISTIC, private(rows, model, "user")) for rows in (ROWS, other))
+    changed = {shard for shard in before if before[shard] != after[shard]}
+    assert changed <= {int(private(ROWS, model, "user").unit_hashes[4] % 5)}
+    assert before.keys() == after.keys()
+
+
+def scores_of_shard(model, others, threads, noise):
+    """Every score, to the last bit, of the teacher of shard 2, while the process is in some other state."""
+    found = {}
+    original = fine_tuned_teachers._scores
+
+    def seen(*arguments):
+        found[arguments[-1]] = original(*arguments)
+        torch.rand(noise)  # what other threads of the process may draw
+        return found[arguments[-1]]
+
+    rows = [("own knee note", "x", "a"), ("own walk cough sleep", "y", "b"), *others]
+    shards = np.array([2, 2] + [n % 2 for n in range(len(others))])
+    (asked, asked_of), contrast = public(), inputs()
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(fine_tuned_teachers, "_scores", seen)
+            fine_tuned_teachers.votes(
+                [row[0] for row in rows],
+                np.array([LABELS.index(row[1]) for row in rows]),
+                shards,
+                fine_tuned_teachers.Candidates(
+                    contrast.texts["contrast"], contrast.numbers["contrast: classes"].astype(np.int64)
+                ),
+                fine_tuned_teachers.Candidates(asked, asked_of.astype(np.int64)),
+                model=str(model),
+                teachers=3,
+                half=True,
+            )
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    return found[2]
+
+
+def test_a_teacher_s_scores_have_no_bit_of_another_shard_nor_of_the_process(model):
+    """Votes round, so a leak between teachers could hide in them; scores do not."""
+    torch.manual_seed(1)
+    alone = scores_of_shard(model, [], threads=1, noise=1)
+    torch.manual_seed(2)
+    among = scores_of_shard(model, ROWS, threads=2, noise=7)
+    assert alone.tobytes() == among.tobytes()
+    assert len(set(alone.tolist())) > 2
+
+
+def test_torch_s_random_state_stays_as_it_was(model):
+    torch.manual_seed(3)
+    expected = torch.rand(3)
+    torch.manual_seed(3)
+    shard_votes(STATISTIC, private(ROWS, model))
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("half", [True, False])
+def test_teachers_tell_records_from_candidates(model, half, monkeypatch):
+    monkeypatch.setattr(fine_tuned_teachers, "STEPS", 40)
+    statistic = dataclasses.replace(STATISTIC, teachers=2, half=half)
+    rows = statistic.rows(private(ROWS, model), inputs(), {})
+    votes = rows.take(np.arange(len(rows)))
+    assert set(np.unique(votes)) <= {0.0, 1.0}
+    assert not votes[:, 8:].any()  # planned, but not published
+    own = np.array([text.startswith("own") for text in public()[0]])
+    assert votes[:, :8][:, own].mean() > 0.9
+    assert votes[:, :8][:, ~own].mean() < 0.1
+
+
+def test_nothing_of_a_teacher_or_of_a_text_is_left(model, tmp_path, monkeypatch, caplog):
+    for name in ("TMPDIR", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    before = {path: path.stat().st_mtime_ns for path in model.iterdir()}
+    memory = {}
+    with caplog.at_level(logging.DEBUG):
+        STATISTIC.rows(private(ROWS, model), inputs(), memory)
+    assert memory == {}
+    assert list(tmp_path.iterdir()) == []
+    assert {path: path.stat().st_mtime_ns for path in model.iterdir()} == before
+    assert "knee" not in caplog.text
+    # every shard is mentioned, so that the log does not tell the empty ones
+    empty = dataclasses.replace(STATISTIC, teachers=9)
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        assert len(empty.rows(private(ROWS[:2], model), inputs(), {})) <= 2
+    assert sum("has voted" in record.getMessage() for record in caplog.records) == 9
+
+
+def test_classes_of_candidates_weigh_as_the_shard_s():
+    own, contrast = np.array([0, 0, 0, 2]), np.array([0] * 50 + [1] * 50)
+    rows, weights = fine_tuned_teachers._drawn(own, contrast, np.random.default_rng(0))
+    assert weights[:12].sum() == pytest.approx(3 / 8)
+    assert set(contrast[rows[:12]]) == {0}
+    assert weights[12:].sum() == pytest.approx(1 / 8)  # no candidate has class 2: all of them stand for it
+    assert len(rows) == len(weights) == 16
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"contrast": []}, "no public candidate"),
+        ({"queries": ["note"] * 11, "queries_classes": np.zeros(11)}, "11 queries"),
+        ({"queries_classes": np.zeros(3)}, "do not have a class each"),
+        ({"queries_classes": np.full(8, 2.0)}, "no label of the task"),
+    ],
+)
+def test_unusable_public_inputs_are_refused_by_name(model, changes, complaint):
+    if changes.get("contrast") == []:
+        changes = {**changes, "contrast_classes": np.zeros(0)}
+    with pytest.raises(ConfigurationError, match=complaint):
+        STATISTIC.rows(private(ROWS, model), inputs(**changes), {})
+
+
+def test_a_party_without_a_model_or_with_none_that_works_is_told_so(tmp_path):
+    for path, words in (
+        ("", "names no local model"),
+        (tmp_path, "cannot be used"),
+        (tmp_path / "no", "cannot be used"),
+    ):
+        for asked in (
+            lambda path=path: STATISTIC.check_party(str(path)),
+            lambda path=path: STATISTIC.rows(private(ROWS, path), inputs(), {}),
+        ):
+            with pytest.raises(ConfigurationError, match=words) as refused:
+                asked()
+            assert str(tmp_path) not in f"{refused.value} {refused.value.remedy}"  # it leaves the party
+            assert "data.teacher_model" in refused.value.remedy
+    dataclasses.replace(STATISTIC, fine_tuned=False).check_party("")
