@@ -45,6 +45,9 @@ def load(path: Path, classes: int) -> tuple[Any, Any]:
 
     if not path.is_dir():
         raise ConfigurationError(f"{path}: no such folder", "name a local folder that holds a transformers model")
+    remedy = "name a folder with config.json, weights and tokenizer files"
+    if not (path / "config.json").is_file():  # transformers would guess a model from the folder's name
+        raise ConfigurationError(f"{path}: is not a usable transformers model: it has no config.json", remedy)
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # "some weights are newly initialised" is meant: the head is new
     try:
@@ -52,11 +55,9 @@ def load(path: Path, classes: int) -> tuple[Any, Any]:
         model = AutoModelForSequenceClassification.from_pretrained(
             path, num_labels=classes, local_files_only=True, ignore_mismatched_sizes=True
         )
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(
-            f"{path}: is not a usable transformers model: {str(error).splitlines()[0]}",
-            "name a folder with config.json, weights and tokenizer files",
-        ) from None
+    except Exception as error:  # noqa: BLE001 - what a malformed folder raises depends on where it is malformed
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ConfigurationError(f"{path}: is not a usable transformers model: {reason}", remedy) from None
     finally:
         logging.set_verbosity(verbosity)
     if tokenizer.pad_token is None:

@@ -23,6 +23,7 @@ from protocol.statistics import LabelHistogram, TopQVotes
 from tests.doubles.authority import Authority
 from tests.doubles.coordinator_stream import ScriptedCoordinator
 from tests.doubles.party_home import command, joined, write_notes
+from tests.doubles.tiny_bert import write_bert
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -130,6 +131,30 @@ def test_data_add_says_what_is_in_the_file(home, tmp_path):
     assert shown["label_field"] == "label"
     other = write_notes(tmp_path / "other.jsonl", start=50)
     assert "--new-version" in command("data", "add", other, "--home", home, code=2)
+
+
+def test_a_teacher_model_is_named_checked_and_taken_back(home, tmp_path):
+    def shown():
+        return json.loads(command("data", "show", "--home", home, "--json"))["teacher_model"]
+
+    def finding():
+        findings = json.loads(command("check", "--offline", "--home", home, "--json", code=None))["findings"]
+        return [one["grade"] for one in findings if one["name"] == "teacher model"]
+
+    assert (shown(), finding()) == ("", [])
+    bert = write_bert(tmp_path / "bert", ["note"])
+    command("data", "teacher-model", bert, "--home", home)
+    assert (shown(), finding()) == (str(bert), ["ok"])
+    for wrong, words in ((tmp_path, "not a usable transformers model"), (tmp_path / "no", "no such folder")):
+        assert words in command("data", "teacher-model", wrong, "--home", home, code=2)
+    assert shown() == str(bert)
+    assert "one model" in command("data", "teacher-model", bert, "--none", "--home", home, code=2)
+    (bert / "config.json").unlink()
+    assert finding() == ["problem"]
+    command("data", "teacher-model", "packaged", "--home", home)
+    assert (shown(), finding()) == ("packaged", ["ok"])
+    command("data", "teacher-model", "--none", "--home", home)
+    assert (shown(), finding()) == ("", [])
 
 
 def test_budget_and_policy_are_set_by_flags(home):

@@ -9,13 +9,14 @@ import math
 import pytest
 
 from client.guard import Policy
-from common.errors import PrivacyRefusal
-from common.privacy.ledger import Budget
+from common.errors import ConfigurationError, PrivacyRefusal
+from common.privacy.ledger import Budget, Ledger
 from protocol import codec
 from protocol.manifest import Manifest
 from protocol.messages import federation_pb2 as wire
 from protocol.plan import Privacy, Quorum, SumRequest, plan_sums
 from protocol.statistics import LabelHistogram, LengthHistogram
+from protocol.statistics.teacher_votes import TeacherVotes
 from tests.doubles.parties import make_manifest, make_party, make_tables
 
 LABELS = ("good", "bad")
@@ -100,6 +101,25 @@ def test_a_plan_beyond_the_policy_or_against_itself_is_refused(parties, plan, wo
         problem = refused(propose(parties["p0"], make_manifest(plan(), parties, LABELS)))
     assert words in problem
     assert problem in caplog.text  # the hospital reads the same words
+
+
+@pytest.mark.parametrize("named", ["", "an empty folder"])
+def test_a_run_with_fine_tuned_teachers_is_not_signed_without_a_model_that_works(tmp_path, named):
+    (tmp_path / "an empty folder").mkdir()
+    parties = {
+        name: make_party(tmp_path, name, table, teacher_model=named and str(tmp_path / named))
+        for name, table in make_tables(5, 20, LABELS).items()
+    }
+    statistic = TeacherVotes(queries=9, teachers=3, labels=2)
+    reply = propose(parties["p0"], make_manifest(plan_of(statistic=statistic), parties, LABELS))
+    assert reply.WhichOneof("body") == "signature"
+    fine_tuned = dataclasses.replace(statistic, fine_tuned=True)
+    reply = propose(parties["p0"], make_manifest(plan_of(statistic=fine_tuned), parties, LABELS, run="another"))
+    with pytest.raises(ConfigurationError, match=r"p0 refuses.*local model"):
+        codec.raise_refusal("p0", reply.refusal)
+    assert "undersong-party" in reply.refusal.remedy
+    assert str(tmp_path) not in str(reply)  # the coordinator need not know this machine's folders
+    assert Ledger.read(tmp_path / "p0.ledger.jsonl").charges() == []
 
 
 def with_quorum(**changes):

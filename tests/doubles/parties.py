@@ -45,6 +45,7 @@ def make_party(
     blocks: BlockStore | None = None,
     policy: Policy | None = None,
     budget: Budget | None = None,
+    teacher_model: str = "",
 ) -> Party:
     """One party with its state below ``folder``; made again over the same folder, it goes on where it was."""
     key = hashlib.sha256(f"data set of {name}".encode()).digest()
@@ -62,6 +63,7 @@ def make_party(
         embedder=EMBEDDER,
         entropy=from_system if noise_seed is None else insecure(noise_seed, name),
         clock=lambda: 0.0,
+        teacher_model=lambda: teacher_model,
     )
 
 

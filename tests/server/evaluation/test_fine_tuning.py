@@ -42,5 +42,8 @@ def test_says_what_is_wrong_with_the_folder(tmp_path):
         fine_tune(["a", "b"], ["x", "y"], FineTuning(tmp_path / "none"))
     with pytest.raises(ConfigurationError, match="not a usable transformers model"):
         fine_tune(["a", "b"], ["x", "y"], FineTuning(tmp_path))
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(ConfigurationError, match="not a usable transformers model"):
+        fine_tune(["a", "b"], ["x", "y"], FineTuning(tmp_path))
     with pytest.raises(ConfigurationError, match="1 different"):
         fine_tune(["a", "b"], ["x", "x"], FineTuning(tmp_path))

@@ -198,6 +198,31 @@ def test_without_labels_and_with_auto_a_run_ends(tmp_path):
     assert run_plan.plan["labels"].dimension == 1
 
 
+def test_fine_tuned_teachers_are_in_the_plan_and_their_texts_are_published(tmp_path, monkeypatch):
+    task = write_task(tmp_path, discriminator="teachers", teacher="fine-tuned", queries=60, keep=0.5)
+    run_plan = plan_run(task)
+    assert run_plan.plan["teachers"].parameters["fine_tuned"] is True
+    assert run_plan.plan["teachers"].l2 == pytest.approx(math.sqrt(60))
+    seen = {}
+
+    def votes(texts, classes, shards, contrast, queries, **settings):
+        seen.update(settings, contrast=contrast, queries=queries)
+        near = np.array([text.startswith("near") for text in queries.texts])
+        return np.tile(near, (settings["teachers"], 1))
+
+    monkeypatch.setattr("protocol.statistics.fine_tuned_teachers.votes", votes)
+    monkeypatch.setattr("tests.doubles.bench.Records.local_model", "a folder", raising=False)
+    samples, run = run_method(task, run_plan, seed=0)
+    assert run.asked == ["labels", "teachers"]
+    assert (seen["model"], seen["teachers"], seen["half"]) == ("a folder", 60, True)
+    assert (len(seen["queries"].texts), len(seen["contrast"].texts)) == (60, 100)
+    for shown in (seen["queries"], seen["contrast"]):
+        assert ["ab"[label] for label in shown.classes] == [text.split()[1] for text in shown.texts]
+    assert not set(seen["queries"].texts) & set(seen["contrast"].texts)
+    near = np.mean([sample.text.startswith("near") for sample in samples])
+    assert near > np.mean([sample.text.startswith("near") for sample in run.pool.samples]) + 0.1
+
+
 def run_method_without_labels(task, run_plan):
     import tests.doubles.bench as bench
 
