@@ -24,6 +24,7 @@ path = {path}
 text = {text}               # column with the text
 label = {label}             # column with the label
 # user = "patient"          # column with the user's id, needed for privacy.unit = "user"
+# teacher_model = "models/bert"  # local encoder of the simulated parties, for method.teacher = "fine-tuned"
 
 [privacy]
 epsilon = 4.0               # the whole run's budget

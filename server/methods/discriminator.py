@@ -124,6 +124,11 @@ def notes(options: Options, setting: Setting) -> list[str]:
             f" {math.ceil(USEFUL * sigma)} teachers (sigma at most a tenth of them); the plan has"
             f" {_teachers_in_all(options, setting)}."
         )
+    if kind == "teachers" and options.teacher == "fine-tuned":
+        found.append(
+            f"Fine-tuned teachers take a party about a minute each, {_teachers_a_party(options, setting)} in turn: plan"
+            " the run with a --patience that outlasts them."
+        )
     return found
 
 

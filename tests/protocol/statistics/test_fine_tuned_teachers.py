@@ -184,6 +184,13 @@ def test_nothing_of_a_teacher_or_of_a_text_is_left(model, tmp_path, monkeypatch,
     assert sum("has voted" in record.getMessage() for record in caplog.records) == 9
 
 
+@pytest.mark.parametrize("half", [True, False])
+def test_a_teacher_that_diverged_votes_nothing(model, half, monkeypatch):
+    monkeypatch.setattr(fine_tuned_teachers.fine_tuning, "logits", lambda *_: np.full((8, 2), np.nan))
+    rows = dataclasses.replace(STATISTIC, half=half).rows(private(ROWS, model), inputs(), {})
+    assert not rows.take(np.arange(len(rows))).any()
+
+
 def test_classes_of_candidates_weigh_as_the_shard_s():
     own, contrast = np.array([0, 0, 0, 2]), np.array([0] * 50 + [1] * 50)
     rows, weights = fine_tuned_teachers._drawn(own, contrast, np.random.default_rng(0))

@@ -203,6 +203,7 @@ def test_fine_tuned_teachers_are_in_the_plan_and_their_texts_are_published(tmp_p
     run_plan = plan_run(task)
     assert run_plan.plan["teachers"].parameters["fine_tuned"] is True
     assert run_plan.plan["teachers"].l2 == pytest.approx(math.sqrt(60))
+    assert any("60 in turn" in note and "--patience" in note for note in to_json(run_plan)["method_notes"])
     seen = {}
 
     def votes(texts, classes, shards, contrast, queries, **settings):
