@@ -174,8 +174,7 @@ def explanation(grid: Grid) -> str:
         "Every simulation orders the same number of texts at the same (epsilon, delta) and unit; an answer that "
         "repeats a text is asked for again, up to twice, so calls differ where a generator runs out (each cell's file "
         "counts them). No correction is made for the number of comparisons: of twenty intervals one leaves out zero by "
-        "chance."
-        + (f" {centralised}: {CENTRALISED}" if centralised else "")
+        "chance." + (f" {centralised}: {CENTRALISED}" if centralised else "")
     )
 
 
