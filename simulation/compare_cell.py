@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from common.errors import ConfigurationError
+from common.threads import one_numpy_thread
 from server import methods
 from server import task as tasks
 from server.task import Task
@@ -313,11 +314,9 @@ def _frechet(
     embeddings: npt.NDArray[np.float32], reference: npt.NDArray[np.float32], rows: int, seed: int
 ) -> float | None:
     """Frechet distance at ``rows`` rows of each, or None where one has fewer: figures compare at equal n only."""
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
     from server.evaluation.metrics import equal_rows, frechet_distance
 
     if min(len(embeddings), len(reference)) < rows:
         return None
-    with threadpool_limits(1):
+    with one_numpy_thread():
         return frechet_distance(*equal_rows(embeddings, reference, rows=rows, seed=seed))

@@ -27,7 +27,7 @@ from common import fine_tuning
 from common.embedding import model_folder
 from common.errors import ConfigurationError
 from common.fine_tuning import FineTuning
-from common.torch_threads import one_torch_thread
+from common.threads import one_torch_thread
 from protocol.statistics.interface import Float64, Int64
 from protocol.statistics.teachers import ballot
 

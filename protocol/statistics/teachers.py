@@ -22,6 +22,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from common.threads import one_numpy_thread
 from protocol.statistics.interface import Float32, Float64, Int64
 
 BATCH = 64  # teachers trained side by side
@@ -72,6 +73,7 @@ class Whitening:
         return result
 
 
+@one_numpy_thread()
 def votes(
     records: Float32,
     classes: Int64,

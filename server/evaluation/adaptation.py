@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from common.errors import ConfigurationError
-from common.torch_threads import one_torch_thread
+from common.threads import one_torch_thread
 from server.evaluation.task_model import HIDDEN_UNITS, MLP_DROPOUT, MLPHead
 
 Float32 = npt.NDArray[np.float32]

@@ -6,8 +6,7 @@ data. Everything is a function of the arguments and the seed: no global random s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -15,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from common.errors import ConfigurationError
-from common.torch_threads import one_torch_thread
+from common.threads import one_numpy_thread, one_torch_thread
 from server.evaluation.scores import Scores, score
 
 Float32 = npt.NDArray[np.float32]
@@ -119,7 +118,7 @@ def train(
     if head not in HEADS:
         raise ConfigurationError(f"head = {head!r}: unknown", f"choose one of {', '.join(HEADS)}")
     w = _normalised(weights, len(x))
-    with _one_thread():
+    with one_numpy_thread():
         return _train(x, y, w, names, head, seed)
 
 
@@ -141,7 +140,7 @@ def fit_linear(embeddings: Float32, labels: Int, weights: Float64, classes: int,
         weights: [n], of mean 1.
         strength: inverse regularisation.
     """
-    with _one_thread():
+    with one_numpy_thread():
         return _fit_linear(np.ascontiguousarray(embeddings, dtype=np.float32), labels, weights, classes, strength, None)
 
 
@@ -155,15 +154,6 @@ def _train(x: Float32, y: Int, w: Float64, names: tuple[str, ...], head: Head, s
     if head == "auto" and linear_loss <= mlp_loss:
         return _linear(x, y, w, names, strength)
     return _fit_mlp(x, y, w, names, epochs, seed, lambda _model: False)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """The products here are too small to divide: a second thread gains nothing, and on a busy machine costs tenfold."""
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
-    with threadpool_limits(1):
-        yield
 
 
 def _numbered(labels: Sequence[str], rows: int) -> tuple[tuple[str, ...], Int]:

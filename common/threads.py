@@ -1,4 +1,4 @@
-"""How many threads torch computes in."""
+"""How many threads numbers are computed in."""
 
 from __future__ import annotations
 
@@ -17,3 +17,15 @@ def one_torch_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def one_numpy_thread() -> Iterator[None]:
+    """Numpy's products and decompositions take one thread.
+
+    For small ones: a second thread gains nothing there, and on a busy machine waiting for it costs tenfold.
+    """
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    with threadpool_limits(1):
+        yield
