@@ -139,7 +139,7 @@ def test_changed_packaged_weights_are_refused(
     with (copy / "model.safetensors").open("r+b") as file:
         file.seek(-1, 2)
         file.write(b"\x01")
-    monkeypatch.setattr("common.embedding._packaged_folder", lambda: copy)
+    monkeypatch.setattr("common.embedding.model_folder", lambda _model: copy)
     with pytest.raises(ConfigurationError, match="SHA-256"):
         Embedder.load()
 
