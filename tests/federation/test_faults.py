@@ -87,6 +87,7 @@ def test_killed_at_a_random_moment_the_run_ends_with_the_right_sum(unattended, s
     check_killed_run(unattended, seed, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_party_that_leaves_for_good_is_waited_for_and_then_left_out(unattended, tmp_path):
     run = "left"
     each = unattended.hospitals["stella-maris"]

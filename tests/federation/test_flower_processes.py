@@ -146,6 +146,7 @@ print("ANSWER", json.dumps({"replies": [reply.hex() for reply in replies], "modu
 HEAVY = {"torch", "sentence_transformers", "transformers", "sklearn", "openai", "ray"}
 
 
+@pytest.mark.slow
 def test_a_process_for_one_message_loads_only_what_that_message_needs(hospitals, tmp_path):
     """A whole private sum; each message to the first hospital starts a process, as Flower does. The data file lies
     elsewhere while nothing of it is needed."""
