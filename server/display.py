@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import TracebackType
 
 from rich.console import Console
@@ -25,6 +26,7 @@ class Display:
             transient=True,
         )
         self._tasks: dict[str, TaskID] = {}
+        self._lock = threading.Lock()  # generators write from threads of their own, and each reports its progress
 
     def __enter__(self) -> Display:
         self._bars.start()
@@ -36,11 +38,12 @@ class Display:
         self._bars.stop()
 
     def update(self, phase: str, done: int, total: int) -> None:
-        if phase not in self._tasks:
-            for finished in self._tasks.values():
-                self._bars.remove_task(finished)
-            self._tasks = {phase: self._bars.add_task(phase, total=total)}
-        self._bars.update(self._tasks[phase], completed=done, total=total)
+        with self._lock:
+            if phase not in self._tasks:
+                for finished in self._tasks.values():
+                    self._bars.remove_task(finished)
+                self._tasks = {phase: self._bars.add_task(phase, total=total)}
+            self._bars.update(self._tasks[phase], completed=done, total=total)
 
     def say(self, message: str) -> None:
         self._console.print(message, highlight=False, markup=False)
