@@ -25,12 +25,12 @@ import numpy as np
 from rich.console import Console
 from scipy.stats import t as student
 
-from common import entry
-from common.errors import ConfigurationError
-from server.display import Display
-from simulation.compare import CELLS
-from simulation.compare_cell import PRIVATE_ONLY
-from simulation.compare_cli import compared
+from undersong.compare import CELLS
+from undersong.compare_cell import PRIVATE_ONLY
+from undersong.compare_cli import compared
+from undersong_common import entry
+from undersong_common.errors import ConfigurationError
+from undersong_server.cli.display import Display
 
 TASKS = Path(__file__).parent / "tasks"
 METHODS = [

@@ -23,15 +23,15 @@ from typing import Any
 
 import numpy as np
 
-from client import store
-from common.embedding import CachedEmbedder, Embedder, EmbeddingCache, MemoryCache, PublicFileCache
-from common.table import Table, read_table
-from server import task as tasks
-from server.evaluation import metrics, task_model
-from server.planning import RunPlan, plan_run
-from server.progress import Silent
-from simulation.simulate import private_tables, simulate
-from simulation.workspace import Workspace
+from undersong.simulate import private_tables, simulate
+from undersong.workspace import Workspace
+from undersong_client import store
+from undersong_common.embedding import CachedEmbedder, Embedder, EmbeddingCache, MemoryCache, PublicFileCache
+from undersong_common.table import Table, read_table
+from undersong_server.evaluation import metrics, task_model
+from undersong_server.progress import Silent
+from undersong_server.runs import task as tasks
+from undersong_server.runs.planning import RunPlan, plan_run
 
 VARIANTS: dict[str, tuple[str, ...]] = {
     "dpga": (),

@@ -26,18 +26,18 @@ from typing import Any
 
 import numpy as np
 
-from common.embedding import CachedEmbedder, Embedder, MemoryCache, PublicFileCache
-from common.table import Table, read_table
-from protocol.statistics.phrases import Terms
-from server import planning
-from server.evaluation import task_model
-from server.evaluation.sequences import joined, sequences_of
-from server.methods.dpkps import Options
-from server.progress import Silent
-from server.task import load
-from server.vocabulary import english_words
-from simulation.simulate import simulate
-from simulation.workspace import Workspace
+from undersong.simulate import simulate
+from undersong.workspace import Workspace
+from undersong_common.embedding import CachedEmbedder, Embedder, MemoryCache, PublicFileCache
+from undersong_common.table import Table, read_table
+from undersong_protocol.statistics.phrases import Terms
+from undersong_server.evaluation import task_model
+from undersong_server.evaluation.sequences import joined, sequences_of
+from undersong_server.methods.dpkps import Options
+from undersong_server.methods.parts.vocabulary import english_words
+from undersong_server.progress import Silent
+from undersong_server.runs import planning
+from undersong_server.runs.task import load
 
 SAMPLES = 400
 EPSILONS = (6.0, 10.0, 15.0, math.inf)  # inf: the same pipeline without noise, the reference

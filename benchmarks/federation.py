@@ -30,14 +30,14 @@ from typing import Any
 
 import numpy as np
 
-from common.embedding import Embedder, quantise
-from common.tls import only_tls_1_3
-from protocol.enrolment import EnrolmentRequest, Package
-from protocol.manifest import Manifest
-from protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from protocol.public import Input, Segment, block_id, encode_embeddings
-from protocol.secagg.parameters import Member, defaults
-from protocol.statistics import TopQVotes
+from undersong_common.embedding import Embedder, quantise
+from undersong_common.tls import only_tls_1_3
+from undersong_protocol.enrolment import EnrolmentRequest, Package
+from undersong_protocol.manifest import Manifest
+from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.public import Input, Segment, block_id, encode_embeddings
+from undersong_protocol.secagg.parameters import Member, defaults
+from undersong_protocol.statistics import TopQVotes
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET_S = 0.5
@@ -63,7 +63,7 @@ class Daemons:
             self._enrol(name)
         for name in self.names:
             with (self._folder / f"{name}.log").open("wb") as log:
-                command = [sys.executable, "-m", "client.cli", "run", "--home", str(self._folder / name)]
+                command = [sys.executable, "-m", "undersong_client.cli", "run", "--home", str(self._folder / name)]
                 self._processes.append(
                     subprocess.Popen(command, env=environment(), stdout=log, stderr=log, stdin=subprocess.DEVNULL)
                 )
@@ -95,7 +95,7 @@ class Daemons:
     def _enrol(self, name: str) -> None:
         from typer.testing import CliRunner
 
-        from client.cli import app
+        from undersong_client.cli import app
 
         def hospital(*arguments: object) -> None:
             done = CliRunner().invoke(app, [*map(str, arguments), "--home", str(self._folder / name)])
@@ -133,10 +133,10 @@ def environment() -> dict[str, str]:
 
 def measure(quick: bool, report: Callable[[str], None] = lambda _words: None) -> dict[str, Any]:
     """The figures of the module's docstring."""
-    from server.coordinator import Home, Settings
-    from server.grpc_server import GrpcServer
-    from server.grpc_transport import GrpcTransport
-    from server.metrics import Metrics
+    from undersong_server.coordinator.grpc_server import GrpcServer
+    from undersong_server.coordinator.grpc_transport import GrpcTransport
+    from undersong_server.coordinator.metrics import Metrics
+    from undersong_server.coordinator.service import Home, Settings
 
     parties = 4 if quick else 10
     repeats = 8 if quick else 40
@@ -186,9 +186,9 @@ def _sums(
     report: Callable[[str], None],
 ) -> dict[str, Any]:
     names = daemons.names
-    from server.federation import Federation
-    from server.journal import Journal
-    from server.progress import Silent
+    from undersong_server.federation.driver import Federation
+    from undersong_server.journal import Journal
+    from undersong_server.progress import Silent
 
     totals = [NEW_PER_ROUND * (number + 1) for number in range(ROUNDS)]
     requests = [

@@ -30,19 +30,19 @@ from typing import Any
 
 import numpy as np
 
-from common.embedding import CachedEmbedder, Embedder, EmbeddingCache, PublicFileCache, quantise
-from protocol.manifest import Manifest
-from protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from protocol.public import Input, Segment, block_id, encode_embeddings
-from protocol.secagg.parameters import Member, default_threshold
-from protocol.statistics import TopQVotes, top_q_votes
-from server.cli import public_cache_path
-from server.federation import introduce
-from server.journal import Journal
-from server.pipelined import PipelinedFederation
-from server.progress import Silent
-from server.task import load
-from server.transport import BatchTransport
+from undersong_common.embedding import CachedEmbedder, Embedder, EmbeddingCache, PublicFileCache, quantise
+from undersong_protocol.manifest import Manifest
+from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.public import Input, Segment, block_id, encode_embeddings
+from undersong_protocol.secagg.parameters import Member, default_threshold
+from undersong_protocol.statistics import TopQVotes, top_q_votes
+from undersong_server.cli.app import public_cache_path
+from undersong_server.federation.driver import introduce
+from undersong_server.federation.pipelining import PipelinedFederation
+from undersong_server.federation.transport import BatchTransport
+from undersong_server.journal import Journal
+from undersong_server.progress import Silent
+from undersong_server.runs.task import load
 
 ROOT = Path(__file__).resolve().parents[1]
 CLINIC = ROOT / "examples" / "clinic"
@@ -123,9 +123,9 @@ def measure(
     parties: int, actors: int | None = None, report: Callable[[str], None] = lambda _words: None
 ) -> dict[str, Any]:
     """The figures of one size; see the module's docstring."""
-    from simulation.flower import over_flower
-    from simulation.simulate import Cast, private_tables
-    from simulation.workspace import Workspace
+    from undersong.flower import over_flower
+    from undersong.simulate import Cast, private_tables
+    from undersong.workspace import Workspace
 
     watch = Memory()
     seconds: dict[str, float] = {}

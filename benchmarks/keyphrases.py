@@ -23,16 +23,16 @@ from typing import Any
 
 import numpy as np
 
-from common.privacy.accounting import gaussian_mu
-from protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from protocol.public import Input, MemoryBlocks, Segment, block_id, encode_texts
-from protocol.statistics.fourier import FourierFeatures
-from protocol.statistics.terms import TermHistogram
-from server.federation import Federation
-from server.journal import Journal
-from server.keyphrases import Densities
-from server.progress import Silent
-from simulation.inprocess import InProcess
+from undersong.inprocess import InProcess
+from undersong_common.privacy.accounting import gaussian_mu
+from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.public import Input, MemoryBlocks, Segment, block_id, encode_texts
+from undersong_protocol.statistics.fourier import FourierFeatures
+from undersong_protocol.statistics.terms import TermHistogram
+from undersong_server.federation.driver import Federation
+from undersong_server.journal import Journal
+from undersong_server.methods.parts.keyphrases import Densities
+from undersong_server.progress import Silent
 
 DIMENSION, PAIRS = 256, 500
 PREFIX_NOISES = 6  # draws of the noise for one set of records and frequencies
@@ -146,8 +146,8 @@ def sampler(count: int, classes: int = 14, terms: int = 1000, length: int = 10) 
 
 def vocabulary_sum(terms: int, records: int = 400) -> dict[str, float]:
     """One private histogram of ``terms`` terms over five in-process parties."""
-    from common.table import Table
     from tests.doubles.parties import make_manifest, make_party
+    from undersong_common.table import Table
 
     rng = np.random.default_rng(0)
     words = tuple(f"w{number}" for number in range(terms))

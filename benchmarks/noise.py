@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from common.privacy import noise
-from common.privacy.noise import DiscreteGaussian, DiscreteLaplace, DiscreteLaplaceShare, IntegerNoise
-from common.privacy.stream import CHUNK_BYTES, KeyStream
-from protocol.secagg import ring, shamir
-from protocol.secagg.prg import add_masks
+from undersong_common.privacy import noise
+from undersong_common.privacy.noise import DiscreteGaussian, DiscreteLaplace, DiscreteLaplaceShare, IntegerNoise
+from undersong_common.privacy.stream import CHUNK_BYTES, KeyStream
+from undersong_protocol.secagg import ring, shamir
+from undersong_protocol.secagg.prg import add_masks
 
 SIGMAS = (3, 47.5, 143, 452, 2_000, 4_096, 20_000, 50_000, 1_000_000)
 TARGET_US = 0.3

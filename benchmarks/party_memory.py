@@ -64,7 +64,7 @@ def make_home(folder: Path, records: int) -> Path:
     """A party made by its own commands; one that is there already stays."""
     from typer.testing import CliRunner
 
-    from client.cli import app
+    from undersong_client.cli import app
 
     home, notes = folder / "party", folder / "notes.jsonl"
     if (home / "settings.json").exists():
@@ -106,12 +106,12 @@ class MadeUp:
 
 def measure(folder: Path, records: int, *, made_up: bool, report: Callable[[str], None]) -> dict[str, Any]:
     """The figures of the module's docstring."""
-    from client.assemble import assemble
-    from client.state import Home
-    from common.embedding import Embedder
+    from undersong_client.assemble import assemble
+    from undersong_client.state import Home
+    from undersong_common.embedding import Embedder
 
     os.environ["XDG_STATE_HOME"] = str(folder / "state")
-    from client.cli_options import marks_folder
+    from undersong_client.cli_options import marks_folder
 
     home = Home(make_home(folder, records))
     reports: list[tuple[int, int]] = []
@@ -158,16 +158,16 @@ def _counted(embedder: Any) -> list[int]:
 
 
 def _rounds(folder: Path, party: Any, report: Callable[[str], None]) -> tuple[list[float], float]:
-    from common.embedding import quantise
-    from protocol.manifest import Manifest
-    from protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-    from protocol.public import Input, Segment, block_id, encode_embeddings
-    from protocol.secagg.parameters import Member
-    from protocol.statistics import TopQVotes
-    from server.federation import Federation
-    from server.journal import Journal
-    from server.progress import Silent
-    from simulation.inprocess import InProcess
+    from undersong.inprocess import InProcess
+    from undersong_common.embedding import quantise
+    from undersong_protocol.manifest import Manifest
+    from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+    from undersong_protocol.public import Input, Segment, block_id, encode_embeddings
+    from undersong_protocol.secagg.parameters import Member
+    from undersong_protocol.statistics import TopQVotes
+    from undersong_server.federation.driver import Federation
+    from undersong_server.journal import Journal
+    from undersong_server.progress import Silent
 
     run = f"memory {os.urandom(4).hex()}"
     sizes = [NEW_PER_ROUND * (number + 1) for number in range(ROUNDS)]

@@ -32,16 +32,16 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from common.errors import InternalError
-from common.privacy.stream import CHUNK_BYTES, KeyStream
-from protocol.messages import secagg_pb2 as wire
-from protocol.secagg import keys
-from protocol.secagg.coordinator import private_sum
-from protocol.secagg.messages import advertise_request
-from protocol.secagg.parameters import Member, SumParameters, default_threshold
-from protocol.secagg.party import PartyMachine, WantsInput
-from protocol.secagg.prg import add_masks
-from protocol.vectors import GridVector
+from undersong_common.errors import InternalError
+from undersong_common.privacy.stream import CHUNK_BYTES, KeyStream
+from undersong_protocol.messages import secagg_pb2 as wire
+from undersong_protocol.secagg import keys
+from undersong_protocol.secagg.coordinator import private_sum
+from undersong_protocol.secagg.messages import advertise_request
+from undersong_protocol.secagg.parameters import Member, SumParameters, default_threshold
+from undersong_protocol.secagg.party import PartyMachine, WantsInput
+from undersong_protocol.secagg.prg import add_masks
+from undersong_protocol.vectors import GridVector
 
 ME = 0
 # Colluders and dropouts for which graph.choose_neighbourhood gives degree 100 among 1000 parties.

@@ -15,8 +15,8 @@ import time
 
 import numpy as np
 
-from common.embedding import quantise
-from server.suppression import suppressed
+from undersong_common.embedding import quantise
+from undersong_server.methods.parts.suppression import suppressed
 
 SAMPLES, DIMENSION, ELITE, CLUSTERS, TAU = 10_000, 384, 2_000, 77, 0.2
 

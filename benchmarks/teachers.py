@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from common.embedding import CachedEmbedder, Embedder, MemoryCache, quantise
-from protocol.statistics import LabelledEmbeddings, PublicInputs
-from protocol.statistics.teacher_votes import TeacherVotes
-from server.evaluation.discrimination import discrimination
+from undersong_common.embedding import CachedEmbedder, Embedder, MemoryCache, quantise
+from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs
+from undersong_protocol.statistics.teacher_votes import TeacherVotes
+from undersong_server.evaluation.discrimination import discrimination
 
 LABELS, WIDTH, QUERIES, CONTRAST = 10, 384, 400, 1000
 LIMIT_S = 60.0

@@ -13,11 +13,11 @@ from typing import Any
 
 from rich.console import Console
 
-from common import entry
-from common.errors import ConfigurationError
-from server import task as tasks
-from server.display import Display
-from simulation.compare_cli import compared
+from undersong.compare_cli import compared
+from undersong_common import entry
+from undersong_common.errors import ConfigurationError
+from undersong_server.cli.display import Display
+from undersong_server.runs import task as tasks
 
 TASKS = Path(__file__).parent / "tasks"
 TESTS = {

@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from common.embedding import quantise
-from protocol.statistics import top_q_votes
-from protocol.statistics.nearest import NearestFurthest
+from undersong_common.embedding import quantise
+from undersong_protocol.statistics import top_q_votes
+from undersong_protocol.statistics.nearest import NearestFurthest
 
 RECORDS, CANDIDATES, DIMENSION, Q = 2_000, 6_000, 384, 8
 NEW = CANDIDATES // 4

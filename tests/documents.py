@@ -45,13 +45,13 @@ def undocumented_commands() -> Iterator[str]:
 
 
 def programs() -> list[tuple[str, typer.Typer]]:
-    import simulation.cli
+    import undersong.cli
 
-    found = [("undersong", simulation.cli.app)]
-    if (ROOT / "client" / "cli.py").exists():
-        import client.cli
+    found = [("undersong", undersong.cli.app)]
+    if (ROOT / "client" / "undersong_client" / "cli.py").exists():
+        import undersong_client.cli
 
-        found.append(("undersong-party", client.cli.app))
+        found.append(("undersong-party", undersong_client.cli.app))
     return found
 
 

@@ -7,16 +7,16 @@ import json
 
 import pytest
 
-from client import keys, policy
-from client.approvals import MOST_PENDING, PersonalConsent, Requests
-from client.policy import HospitalPolicy
-from client.state import Home, Settings
-from common.errors import ConfigurationError, PrivacyRefusal
-from protocol.manifest import Manifest
-from protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from protocol.secagg.parameters import Member
-from protocol.statistics import LabelHistogram
 from tests.doubles.party_home import command
+from undersong_client import keys, policy
+from undersong_client.approvals import MOST_PENDING, PersonalConsent, Requests
+from undersong_client.policy import HospitalPolicy
+from undersong_client.state import Home, Settings
+from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_protocol.manifest import Manifest
+from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.secagg.parameters import Member
+from undersong_protocol.statistics import LabelHistogram
 
 
 def manifest(run="first", epsilon=2.0):

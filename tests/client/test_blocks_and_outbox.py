@@ -8,13 +8,13 @@ import sys
 import numpy as np
 import pytest
 
-from client import outbox
-from client.blocks import DiskBlocks
-from client.outbox import Outbox
-from common.embedding import quantise
-from common.errors import ConfigurationError, PeerFault
-from protocol import codec, public
-from protocol.messages import federation_pb2, secagg_pb2
+from undersong_client import outbox
+from undersong_client.blocks import DiskBlocks
+from undersong_client.outbox import Outbox
+from undersong_common.embedding import quantise
+from undersong_common.errors import ConfigurationError, PeerFault
+from undersong_protocol import codec, public
+from undersong_protocol.messages import federation_pb2, secagg_pb2
 
 
 def block(seed: int = 0, rows: int = 20) -> bytes:

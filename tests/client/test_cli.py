@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from client.approvals import Requests
-from client.state import Home
-from common.privacy.accounting import Gaussian
-from common.privacy.ledger import Charge, Ledger
-from protocol import statistics
-from protocol.enrolment import EnrolmentRequest
-from protocol.manifest import Manifest
-from protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from protocol.secagg.parameters import Member
-from protocol.statistics import LabelHistogram, TopQVotes
 from tests.doubles.authority import Authority
 from tests.doubles.coordinator_stream import ScriptedCoordinator
 from tests.doubles.party_home import command, joined, write_notes
 from tests.doubles.tiny_bert import write_bert
+from undersong_client.approvals import Requests
+from undersong_client.state import Home
+from undersong_common.privacy.accounting import Gaussian
+from undersong_common.privacy.ledger import Charge, Ledger
+from undersong_protocol import statistics
+from undersong_protocol.enrolment import EnrolmentRequest
+from undersong_protocol.manifest import Manifest
+from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.secagg.parameters import Member
+from undersong_protocol.statistics import LabelHistogram, TopQVotes
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,8 +35,8 @@ def home(tmp_path, authority):
 
 def proposed(home: Path, *, epsilon: float = 1.5, run: str = "spring") -> Manifest:
     """A run of five parties, as the daemon would have kept it."""
-    from client import keys
-    from common.embedding import Embedder
+    from undersong_client import keys
+    from undersong_common.embedding import Embedder
 
     opened = Home(home)
     quorum = Quorum(parties=5, threshold=4, tolerated_dropouts=1, colluders=1)
@@ -198,7 +198,7 @@ def test_preview_lists_what_the_guard_will_refuse(home):
 
 
 def test_words_are_of_statistics_that_exist():
-    from client.preview import WORDS
+    from undersong_client.preview import WORDS
 
     assert set(WORDS) <= set(statistics.names())
 
@@ -324,8 +324,8 @@ def test_the_service_unit_runs_this_party(home, tmp_path):
 
 
 def test_the_outbox_is_shown_and_decoded(home, tmp_path):
-    from client.outbox import Outbox
-    from protocol.messages import federation_pb2 as fed
+    from undersong_client.outbox import Outbox
+    from undersong_protocol.messages import federation_pb2 as fed
 
     data = fed.Reply(version=1, pending=fed.Pending(reason="waits")).SerializeToString()
     Outbox(home / "outbox.sqlite").record(data, at=1.0, kind="pending", answer_to="propose", run="spring")
@@ -336,11 +336,11 @@ def test_the_outbox_is_shown_and_decoded(home, tmp_path):
 
 
 LIGHT = """
-import sys, client.cli
+import sys, undersong_client.cli
 from typer.testing import CliRunner
-result = CliRunner().invoke(client.cli.app, {arguments!r}, standalone_mode=False)
-heavy = ("torch", "sentence_transformers", "openai", "server", "simulation", "transformers", "sklearn", "dp_accounting",
-         "scipy", "pyarrow")
+result = CliRunner().invoke(undersong_client.cli.app, {arguments!r}, standalone_mode=False)
+heavy = ("torch", "sentence_transformers", "openai", "undersong_server", "undersong", "transformers",
+         "sklearn", "dp_accounting", "scipy", "pyarrow")
 print([name for name in heavy if name in sys.modules])
 """
 
@@ -366,13 +366,13 @@ def test_no_command_of_the_hospital_loads_server_code_or_a_model_provider(home):
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )
     loaded = done.stdout.strip().splitlines()[-1]
-    for name in ("torch", "openai", "server", "simulation"):
+    for name in ("torch", "openai", "undersong_server", "undersong"):
         assert f"'{name}'" not in loaded
 
 
 def test_an_error_is_one_line_and_an_exit_code(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "client.cli", "status", "--home", str(tmp_path / "nowhere")],
+        [sys.executable, "-m", "undersong_client.cli", "status", "--home", str(tmp_path / "nowhere")],
         cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 2

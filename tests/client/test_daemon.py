@@ -11,25 +11,25 @@ from datetime import timedelta
 
 import pytest
 
-from client import enrolment, keys
-from client.assemble import assemble
-from client.daemon import Backoff, Daemon
-from client.outbox import Outbox
-from client.state import Home, read_json
-from common.errors import ConfigurationError, UndersongError
-from protocol import codec
-from protocol.enrolment import EnrolmentRequest
-from protocol.framing import CHUNK_BYTES
-from protocol.manifest import Manifest
-from protocol.messages import federation_pb2 as fed
-from protocol.messages import transport_pb2 as wire
-from protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from protocol.secagg.parameters import Member
-from protocol.statistics import LabelHistogram
 from tests.doubles.authority import Authority
 from tests.doubles.coordinator_stream import ScriptedCoordinator
 from tests.doubles.parties import EMBEDDER
 from tests.doubles.party_home import HashedEmbedder, command, joined
+from undersong_client import enrolment, keys
+from undersong_client.assemble import assemble
+from undersong_client.daemon import Backoff, Daemon
+from undersong_client.outbox import Outbox
+from undersong_client.state import Home, read_json
+from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_protocol import codec
+from undersong_protocol.enrolment import EnrolmentRequest
+from undersong_protocol.framing import CHUNK_BYTES
+from undersong_protocol.manifest import Manifest
+from undersong_protocol.messages import federation_pb2 as fed
+from undersong_protocol.messages import transport_pb2 as wire
+from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.secagg.parameters import Member
+from undersong_protocol.statistics import LabelHistogram
 
 FAST = Backoff(first_s=0.05, largest_s=0.2, refused_s=0.4)
 INTRODUCE = fed.Request(version=codec.VERSION, introduce=fed.Introduce()).SerializeToString()

@@ -8,12 +8,12 @@ import stat
 
 import pytest
 
-from client import datasets, keys, policy
-from client.state import Home, Settings
-from common.errors import ConfigurationError, PrivacyRefusal
-from common.privacy.accounting import Gaussian
-from common.privacy.ledger import Charge, Ledger
 from tests.doubles.party_home import write_notes
+from undersong_client import datasets, keys, policy
+from undersong_client.state import Home, Settings
+from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.privacy.accounting import Gaussian
+from undersong_common.privacy.ledger import Charge, Ledger
 
 POLICY = policy.HospitalPolicy(total_epsilon=4.0, run_epsilon=2.0, total_delta=1e-4)
 

@@ -8,16 +8,16 @@ import math
 
 import pytest
 
-from client.guard import Policy
-from common.errors import ConfigurationError, PrivacyRefusal
-from common.privacy.ledger import Budget, Ledger
-from protocol import codec
-from protocol.manifest import Manifest
-from protocol.messages import federation_pb2 as wire
-from protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from protocol.statistics import LabelHistogram, LengthHistogram
-from protocol.statistics.teacher_votes import TeacherVotes
 from tests.doubles.parties import make_manifest, make_party, make_tables
+from undersong_client.guard import Policy
+from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.privacy.ledger import Budget, Ledger
+from undersong_protocol import codec
+from undersong_protocol.manifest import Manifest
+from undersong_protocol.messages import federation_pb2 as wire
+from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.statistics import LabelHistogram, LengthHistogram
+from undersong_protocol.statistics.teacher_votes import TeacherVotes
 
 LABELS = ("good", "bad")
 QUORUM = Quorum(parties=5, threshold=4, tolerated_dropouts=1, colluders=1)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from client.records import PrivateRecords
-from common.table import Table
-from protocol.plan import Privacy
+from undersong_client.records import PrivateRecords
+from undersong_common.table import Table
+from undersong_protocol.plan import Privacy
 
 KEY = bytes(range(32))
 

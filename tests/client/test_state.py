@@ -7,9 +7,9 @@ import stat
 
 import pytest
 
-from client import keys, state
-from client.state import Home, Settings
-from common.errors import ConfigurationError
+from undersong_client import keys, state
+from undersong_client.state import Home, Settings
+from undersong_common.errors import ConfigurationError
 
 
 @pytest.fixture
@@ -94,8 +94,8 @@ def test_keys_are_drawn_once_and_their_damage_is_named(home):
 
 
 def test_reproducible_keys_are_those_of_the_simulation(tmp_path):
-    from common.canonical import tagged_hash
-    from simulation.entropy import insecure
+    from undersong.entropy import insecure
+    from undersong_common.canonical import tagged_hash
 
     made = Home.create(tmp_path / "test", Settings("alpha", insecure_noise_seed=7))
     keys.create(made)

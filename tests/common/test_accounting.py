@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.errors import ConfigurationError, PrivacyRefusal
-from common.privacy import accounting, subsampled
-from common.privacy.accounting import (
+from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.privacy import accounting, subsampled
+from undersong_common.privacy.accounting import (
     DiscreteLaplace,
     Event,
     Gaussian,

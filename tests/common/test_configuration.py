@@ -1,8 +1,8 @@
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from common.configuration import nearest, override, read_toml, validate
-from common.errors import ConfigurationError
+from undersong_common.configuration import nearest, override, read_toml, validate
+from undersong_common.errors import ConfigurationError
 
 
 class Inner(BaseModel):

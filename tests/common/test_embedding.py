@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.embedding import (
+from undersong_common.embedding import (
     GRID,
     CachedEmbedder,
     Embedder,
@@ -25,7 +25,7 @@ from common.embedding import (
     PublicFileCache,
     quantise,
 )
-from common.errors import ConfigurationError, InternalError
+from undersong_common.errors import ConfigurationError, InternalError
 
 TEXTS = [
     "I lost my card yesterday.",
@@ -139,7 +139,7 @@ def test_changed_packaged_weights_are_refused(
     with (copy / "model.safetensors").open("r+b") as file:
         file.seek(-1, 2)
         file.write(b"\x01")
-    monkeypatch.setattr("common.embedding.model_folder", lambda _model: copy)
+    monkeypatch.setattr("undersong_common.embedding.model_folder", lambda _model: copy)
     with pytest.raises(ConfigurationError, match="SHA-256"):
         Embedder.load()
 

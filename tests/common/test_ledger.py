@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from common.errors import ConfigurationError, PrivacyRefusal
-from common.privacy import accounting
-from common.privacy.accounting import DiscreteLaplace, Gaussian, Laplace, Pure
-from common.privacy.ledger import Budget, Charge, Ledger
+from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.privacy import accounting
+from undersong_common.privacy.accounting import DiscreteLaplace, Gaussian, Laplace, Pure
+from undersong_common.privacy.ledger import Budget, Charge, Ledger
 
 HASH = "ab" * 32
 
@@ -205,8 +205,8 @@ def test_a_charge_is_on_the_disk_before_it_returns(path: Path, monkeypatch: pyte
         acts.append("sync")
         sync(file)
 
-    monkeypatch.setattr("common.privacy.ledger.os.write", spy_write)
-    monkeypatch.setattr("common.privacy.ledger.os.fsync", spy_sync)
+    monkeypatch.setattr("undersong_common.privacy.ledger.os.write", spy_write)
+    monkeypatch.setattr("undersong_common.privacy.ledger.os.fsync", spy_sync)
     ledger.charge(vote(1))
     assert acts == ["write", "sync"]
 
@@ -224,7 +224,7 @@ def test_a_full_disk_is_a_refusal_and_leaves_no_trace(path: Path, monkeypatch: p
             return write(file, line[:10])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("common.privacy.ledger.os.write", failing)
+    monkeypatch.setattr("undersong_common.privacy.ledger.os.write", failing)
     with pytest.raises(PrivacyRefusal, match="could not be written"):
         ledger.charge(vote(1))
     monkeypatch.undo()

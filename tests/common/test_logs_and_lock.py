@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from common.lock import holding, is_held
-from common.logs import to_stderr
+from undersong_common.lock import holding, is_held
+from undersong_common.logs import to_stderr
 
 
 @pytest.fixture(autouse=True)
@@ -21,8 +21,8 @@ def root():
 
 
 def logged(capsys, *, as_json):
-    to_stderr(("server",), as_json=as_json, debug=False)
-    log = logging.getLogger("server.run")
+    to_stderr(("undersong_server",), as_json=as_json, debug=False)
+    log = logging.getLogger("undersong_server.runs")
     try:
         raise ValueError("a private note")
     except ValueError:
@@ -40,7 +40,7 @@ def test_text_is_one_line_a_record_without_a_traceback(capsys):
 def test_json_names_the_exceptions_kind_and_nothing_of_it(capsys):
     (line,) = logged(capsys, as_json=True).splitlines()
     value = json.loads(line)
-    assert (value["level"], value["logger"], value["exception"]) == ("error", "server.run", "ValueError")
+    assert (value["level"], value["logger"], value["exception"]) == ("error", "undersong_server.runs", "ValueError")
     assert "private" not in line
 
 

@@ -18,9 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from common.errors import ConfigurationError, InternalError
-from common.privacy import noise
-from common.privacy.noise import (
+from tests.doubles import exact_rejection
+from undersong_common.errors import ConfigurationError, InternalError
+from undersong_common.privacy import noise
+from undersong_common.privacy.noise import (
     STATISTICAL_DISTANCE,
     DiscreteGaussian,
     DiscreteLaplace,
@@ -29,8 +30,7 @@ from common.privacy.noise import (
     closure_gap,
     exp_fixed,
 )
-from common.privacy.stream import KeyStream
-from tests.doubles import exact_rejection
+from undersong_common.privacy.stream import KeyStream
 
 SEED = bytes(range(32))
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.errors import InternalError
-from common.privacy import noise
-from common.privacy.noise import TAIL_BITS
-from common.privacy.table import TABLE_BITS, CumulativeTable
+from undersong_common.errors import InternalError
+from undersong_common.privacy import noise
+from undersong_common.privacy.noise import TAIL_BITS
+from undersong_common.privacy.table import TABLE_BITS, CumulativeTable
 
 GAUSSIAN = noise._gaussian_table(452**2, 1)
 POLYA = noise._polya_table(Fraction(60), 7)

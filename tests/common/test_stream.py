@@ -7,8 +7,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import InternalError
-from common.privacy.stream import CHUNK_BYTES, KeyStream, wipe
+from undersong_common.errors import InternalError
+from undersong_common.privacy.stream import CHUNK_BYTES, KeyStream, wipe
 
 
 def _reference(seed: bytes, size: int) -> bytes:

@@ -4,8 +4,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from common.errors import ConfigurationError
-from common.table import concatenate, read_table
+from undersong_common.errors import ConfigurationError
+from undersong_common.table import concatenate, read_table
 
 SECRET = "Mrs Quimby has a very particular rash"
 

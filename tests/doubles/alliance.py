@@ -9,17 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from client.assemble import assemble
-from client.daemon import Backoff, Daemon
-from client.state import Home as PartyHome
-from client.state import read_json
-from common.errors import UndersongError
-from server.coordinator import Coordinator, Home
-from server.methods import wasp
 from tests.doubles.hospitals import operator
 from tests.doubles.party_home import HashedEmbedder, command
 from tests.doubles.processes import free_port
 from tests.doubles.tasks import make_task
+from undersong_client.assemble import assemble
+from undersong_client.daemon import Backoff, Daemon
+from undersong_client.state import Home as PartyHome
+from undersong_client.state import read_json
+from undersong_common.errors import UndersongError
+from undersong_server.coordinator.service import Coordinator, Home
+from undersong_server.methods import wasp
 
 NAMES = ("alpha", "beta", "delta", "gamma")
 FAST = Backoff(first_s=0.05, largest_s=0.2, refused_s=0.4)

@@ -8,23 +8,23 @@ from typing import Any
 
 import numpy as np
 
-from common.table import Table, read_table
-from protocol.plan import PlannedSum
-from protocol.public import Input, MemoryBlocks, resolve
-from protocol.statistics.contribution import contribute
-from protocol.vectors import NoisySum
-from server import generators, methods
-from server.conduct import Outcome, conduct
-from server.generation import Author, Order
-from server.journal import Journal
-from server.planning import RunPlan
-from server.pool import Sample
-from server.progress import Silent
-from server.prompting import Prompts
-from server.run import Run
-from server.task import Task
-from simulation.inprocess import InProcess
 from tests.doubles.parties import EMBEDDER, embed, make_party
+from undersong.inprocess import InProcess
+from undersong_common.table import Table, read_table
+from undersong_protocol.plan import PlannedSum
+from undersong_protocol.public import Input, MemoryBlocks, resolve
+from undersong_protocol.statistics.contribution import contribute
+from undersong_protocol.vectors import NoisySum
+from undersong_server import generators, methods
+from undersong_server.generators.author import Author, Order
+from undersong_server.journal import Journal
+from undersong_server.methods.interface import Run
+from undersong_server.pool import Sample
+from undersong_server.progress import Silent
+from undersong_server.prompts.rendering import Prompts
+from undersong_server.runs.execution import Outcome, conduct
+from undersong_server.runs.planning import RunPlan
+from undersong_server.runs.task import Task
 
 
 class MemoryJournal:

@@ -11,17 +11,17 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from client import keys
-from client.assemble import assemble
-from client.cli import app as hospital_cli
-from client.state import Home
-from common.errors import UndersongError
-from common.privacy.ledger import Ledger
-from protocol.enrolment import EnrolmentRequest, Package
-from protocol.messages import federation_pb2, secagg_pb2
-from simulation.inprocess import InProcess, InProcessBatches
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.stream import Served, make_home
+from undersong.inprocess import InProcess, InProcessBatches
+from undersong_client import keys
+from undersong_client.assemble import assemble
+from undersong_client.cli import app as hospital_cli
+from undersong_client.state import Home
+from undersong_common.errors import UndersongError
+from undersong_common.privacy.ledger import Ledger
+from undersong_protocol.enrolment import EnrolmentRequest, Package
+from undersong_protocol.messages import federation_pb2, secagg_pb2
 
 NOISE_SEED = 7
 TRANSPORTS = ("in process", "in process, batches", "gRPC", "Flower")
@@ -113,7 +113,7 @@ def carried(kind: str, folder: Path, *, parties: int = 4, records: int = 12, bud
 @contextmanager
 def _native(hospitals: Hospitals):
     """The real server, and the real daemon of each party in a thread."""
-    from client.daemon import Backoff, Daemon
+    from undersong_client.daemon import Backoff, Daemon
 
     with Served(hospitals.coordinator) as served:
         hospitals.enrol(served.port)
@@ -147,10 +147,10 @@ def _run(daemon: object) -> None:
 @contextmanager
 def _flower(hospitals: Hospitals):
     """The real ClientApp on Flower's own grid and loop; a party is assembled anew for each message."""
-    from client import assemble as assembly
-    from client.flower_app import app
-    from server.flower_transport import FlowerTransport
     from tests.doubles.flower_memory import FlowerInMemory
+    from undersong_client import assemble as assembly
+    from undersong_client.flower_app import app
+    from undersong_server.flower.transport import FlowerTransport
 
     before = assembly.Embedder
     assembly.Embedder = _Hashed

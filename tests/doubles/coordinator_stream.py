@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 from cryptography import x509
 
-from protocol import framing
-from protocol.framing import ID_BYTES, Envelope, Outgoing, Reassembler, held_by
-from protocol.messages import transport_pb2 as wire
 from tests.doubles.authority import Authority
+from undersong_protocol import framing
+from undersong_protocol.framing import ID_BYTES, Envelope, Outgoing, Reassembler, held_by
+from undersong_protocol.messages import transport_pb2 as wire
 
 PATIENCE_S = 60.0
 

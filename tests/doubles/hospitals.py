@@ -18,13 +18,13 @@ HOSPITALS = ("childrens", "harbour-general", "heart-institute", "ranges-district
 
 def operator(*arguments: object, code: int = 0) -> str:
     """Standard output of an operator's command (in this process: what differs is only the start-up time)."""
-    from simulation.cli import app
+    from undersong.cli import app
 
     return _invoked(app, arguments, code)
 
 
 def hospital(*arguments: object, code: int = 0) -> str:
-    from client.cli import app
+    from undersong_client.cli import app
 
     return _invoked(app, arguments, code)
 
@@ -156,8 +156,8 @@ def simulated(
     notes = [str(each.notes) for each in federation.hospitals.values()]
     arguments = ["--insecure-noise-seed", seed, "--set", f"data.path={json.dumps(notes)}", *changes]
     if run:
-        from server.task import load
-        from simulation.workspace import Workspace
+        from undersong.workspace import Workspace
+        from undersong_server.runs.task import load
 
         assignments = [text for text in arguments if isinstance(text, str) and "=" in text]
         arguments_kept = {"seed": 0, "insecure_noise_seed": seed}

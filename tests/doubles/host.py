@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from enum import Enum
 
-from protocol.messages import secagg_pb2 as wire
-from protocol.secagg.parameters import SumParameters
-from protocol.secagg.party import PartyMachine
-from protocol.secagg.transitions import SECRETS, Stage
 from tests.doubles.secagg import answer, entropy_of, identity_of, stage_of, vector_of
+from undersong_protocol.messages import secagg_pb2 as wire
+from undersong_protocol.secagg.parameters import SumParameters
+from undersong_protocol.secagg.party import PartyMachine
+from undersong_protocol.secagg.transitions import SECRETS, Stage
 
 
 class Cut(Enum):

@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from client.guard import Policy
-from client.party import DataSet, Party
-from client.store import Store
-from common.embedding import quantise
-from common.privacy.ledger import Budget, Ledger
-from common.table import Table
-from protocol.manifest import Manifest
-from protocol.plan import Plan
-from protocol.public import BlockStore, MemoryBlocks
-from protocol.secagg.parameters import Member
-from simulation.entropy import from_system, insecure
+from undersong.entropy import from_system, insecure
+from undersong_client.guard import Policy
+from undersong_client.party import DataSet, Party
+from undersong_client.store import Store
+from undersong_common.embedding import quantise
+from undersong_common.privacy.ledger import Budget, Ledger
+from undersong_common.table import Table
+from undersong_protocol.manifest import Manifest
+from undersong_protocol.plan import Plan
+from undersong_protocol.public import BlockStore, MemoryBlocks
+from undersong_protocol.secagg.parameters import Member
 
 EMBEDDER = hashlib.sha256(b"hashed directions").hexdigest()
 DIMENSION = 48

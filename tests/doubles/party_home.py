@@ -7,13 +7,13 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from client.cli import app
 from tests.doubles.authority import Authority
 from tests.doubles.parties import DIMENSION, EMBEDDER, embed
+from undersong_client.cli import app
 
 
 class HashedEmbedder:
-    """What ``client.assemble`` asks of an embedder."""
+    """What ``undersong_client.assemble`` asks of an embedder."""
 
     fingerprint = EMBEDDER
     dimension = DIMENSION
@@ -61,7 +61,7 @@ def joined(
     **grant,
 ) -> Path:
     """A party that has done everything but ``run``; its folder."""
-    from protocol.enrolment import EnrolmentRequest
+    from undersong_protocol.enrolment import EnrolmentRequest
 
     home = folder / name
     package, request, answer = (folder / f"{name}.{kind}" for kind in ("package", "request", "grant"))

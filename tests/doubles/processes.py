@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-OPERATOR = "simulation.cli"
-HOSPITAL = "client.cli"
+OPERATOR = "undersong.cli"
+HOSPITAL = "undersong_client.cli"
 
 
 def free_port() -> int:

@@ -9,16 +9,16 @@ from fractions import Fraction
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from common.errors import UndersongError
-from common.privacy.stream import KeyStream
-from protocol.messages import secagg_pb2 as wire
-from protocol.secagg import keys, sid
-from protocol.secagg.coordinator import Opened, private_sum
-from protocol.secagg.noise_share import NoiseSeeds, add_noise, remove_opened
-from protocol.secagg.parameters import Entropy, Member, SumParameters, defaults
-from protocol.secagg.party import PartyMachine, Reply, WantsInput
-from protocol.secagg.transitions import SECRETS, Stage
-from protocol.vectors import GridVector, Int64
+from undersong_common.errors import UndersongError
+from undersong_common.privacy.stream import KeyStream
+from undersong_protocol.messages import secagg_pb2 as wire
+from undersong_protocol.secagg import keys, sid
+from undersong_protocol.secagg.coordinator import Opened, private_sum
+from undersong_protocol.secagg.noise_share import NoiseSeeds, add_noise, remove_opened
+from undersong_protocol.secagg.parameters import Entropy, Member, SumParameters, defaults
+from undersong_protocol.secagg.party import PartyMachine, Reply, WantsInput
+from undersong_protocol.secagg.transitions import SECRETS, Stage
+from undersong_protocol.vectors import GridVector, Int64
 
 Drop = Callable[[str, Stage], bool]
 BendRequest = Callable[[str, wire.Request], object]

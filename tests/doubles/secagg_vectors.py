@@ -10,12 +10,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from protocol.messages import secagg_pb2 as wire
-from protocol.secagg import keys, sid
-from protocol.secagg.bitmaps import to_bitmap
-from protocol.secagg.coordinator import private_sum
-from protocol.secagg.parameters import SumParameters
-from protocol.secagg.transitions import Stage
 from tests.doubles.secagg import (
     answer,
     identity_of,
@@ -27,6 +21,12 @@ from tests.doubles.secagg import (
     stage_of,
     vector_of,
 )
+from undersong_protocol.messages import secagg_pb2 as wire
+from undersong_protocol.secagg import keys, sid
+from undersong_protocol.secagg.bitmaps import to_bitmap
+from undersong_protocol.secagg.coordinator import private_sum
+from undersong_protocol.secagg.parameters import SumParameters
+from undersong_protocol.secagg.transitions import Stage
 
 FILE = Path(__file__).resolve().parent.parent / "protocol" / "vectors" / "secagg.json"
 

@@ -14,14 +14,14 @@ import grpc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from protocol import framing
-from protocol.enrolment import EnrolmentRequest, Grant, new_tls_key
-from protocol.messages import transport_pb2 as wire
-from server.authority import Authority
-from server.coordinator import Home, Settings
-from server.grpc_server import GrpcServer
-from server.grpc_transport import GrpcTransport
-from server.metrics import Metrics
+from undersong_protocol import framing
+from undersong_protocol.enrolment import EnrolmentRequest, Grant, new_tls_key
+from undersong_protocol.messages import transport_pb2 as wire
+from undersong_server.authority import Authority
+from undersong_server.coordinator.grpc_server import GrpcServer
+from undersong_server.coordinator.grpc_transport import GrpcTransport
+from undersong_server.coordinator.metrics import Metrics
+from undersong_server.coordinator.service import Home, Settings
 
 
 class Credentials:

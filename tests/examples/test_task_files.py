@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from examples.clinic.cases import LABELS
-from server import task
+from undersong_server.runs import task
 
 ROOT = Path(__file__).parents[2]
 TASKS = sorted((ROOT / "benchmarks" / "tasks").glob("*.toml"))

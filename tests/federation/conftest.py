@@ -7,12 +7,12 @@ import os
 
 import pytest
 
-from common.embedding import Embedder
 from tests.doubles.alliance import Alliance
 from tests.doubles.hospitals import Federation, clinic_task, some_notes
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.processes import CoordinatorProcess, free_port
 from tests.doubles.stream import Credentials, make_home
+from undersong_common.embedding import Embedder
 
 NOISE_SEED = 7
 

@@ -8,17 +8,17 @@ import time
 
 import pytest
 
-from client import checks, daemon
-from client.daemon import Daemon
-from client.state import Home as PartyHome
-from common.embedding import Embedder
-from common.version import SOFTWARE
-from protocol import codec
-from protocol.messages import federation_pb2 as wire
-from server.methods import wasp
 from tests.doubles.alliance import Alliance
 from tests.doubles.hospitals import operator
 from tests.doubles.party_home import HashedEmbedder
+from undersong_client import checks, daemon
+from undersong_client.daemon import Daemon
+from undersong_client.state import Home as PartyHome
+from undersong_common.embedding import Embedder
+from undersong_common.version import SOFTWARE
+from undersong_protocol import codec
+from undersong_protocol.messages import federation_pb2 as wire
+from undersong_server.methods import wasp
 
 OFF_S = 600.0
 

@@ -11,8 +11,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from client.flower_supernode import pinned, run
-from common.errors import ConfigurationError
 from tests.doubles.flower import Flower
 from tests.doubles.hospitals import (
     HOSPITALS,
@@ -24,6 +22,8 @@ from tests.doubles.hospitals import (
     some_notes,
 )
 from tests.doubles.processes import ROOT, environment
+from undersong_client.flower_supernode import pinned, run
+from undersong_common.errors import ConfigurationError
 
 SEED = 7
 CHANGES = ["--set", "method.samples=60", "--set", "method.rounds=3"]
@@ -137,8 +137,8 @@ def test_the_simulation_engine_writes_what_the_simulation_in_one_process_writes(
 ANSWER = """
 import json, sys
 from pathlib import Path
-from client.flower_app import answers
-from client.state import Home
+from undersong_client.flower_app import answers
+from undersong_client.state import Home
 requests = [bytes.fromhex(line) for line in sys.stdin.read().split()]
 replies = answers(Home(Path(sys.argv[1])), requests)
 print("ANSWER", json.dumps({"replies": [reply.hex() for reply in replies], "modules": sorted(sys.modules)}))
@@ -150,16 +150,16 @@ HEAVY = {"torch", "sentence_transformers", "transformers", "sklearn", "openai", 
 def test_a_process_for_one_message_loads_only_what_that_message_needs(hospitals, tmp_path):
     """A whole private sum; each message to the first hospital starts a process, as Flower does. The data file lies
     elsewhere while nothing of it is needed."""
-    from client.flower_app import answers
-    from client.state import Home
-    from protocol.manifest import Manifest
-    from protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-    from protocol.secagg.parameters import Member, defaults
-    from protocol.statistics import LabelHistogram
-    from server.federation import introduce
-    from server.journal import Journal
-    from server.pipelined import PipelinedFederation
-    from server.progress import Silent
+    from undersong_client.flower_app import answers
+    from undersong_client.state import Home
+    from undersong_protocol.manifest import Manifest
+    from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+    from undersong_protocol.secagg.parameters import Member, defaults
+    from undersong_protocol.statistics import LabelHistogram
+    from undersong_server.federation.driver import introduce
+    from undersong_server.federation.pipelining import PipelinedFederation
+    from undersong_server.journal import Journal
+    from undersong_server.progress import Silent
 
     names = sorted(hospitals.hospitals)
     homes = {name: hospitals.hospitals[name].home for name in names}
@@ -238,7 +238,7 @@ def test_a_process_for_one_message_loads_only_what_that_message_needs(hospitals,
 
 
 def kinds(batch):
-    from protocol.messages import federation_pb2, secagg_pb2
+    from undersong_protocol.messages import federation_pb2, secagg_pb2
 
     found = []
     for request in batch:

@@ -16,10 +16,10 @@ import urllib.request
 import grpc
 import pytest
 
-from protocol import framing
-from protocol.messages import transport_pb2 as wire
-from server import gate
 from tests.doubles.stream import Credentials, Served, Stream, make_home
+from undersong_protocol import framing
+from undersong_protocol.messages import transport_pb2 as wire
+from undersong_server.coordinator import gate
 
 
 @pytest.fixture(scope="module")

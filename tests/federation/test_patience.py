@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from common.errors import ConfigurationError, PrivacyRefusal
 from tests.doubles.alliance import before_the_first_sum
 from tests.doubles.hospitals import operator
+from undersong_common.errors import ConfigurationError, PrivacyRefusal
 
 
-@pytest.mark.slow  # it waits; the same rule is tested in tests/server/test_run_driver.py
+@pytest.mark.slow  # it waits; the same rule is tested in tests/server/coordinator/test_grpc_driver.py
 def test_a_party_that_is_away_for_good_costs_the_patience_once(alliance, monkeypatch, tmp_path):
     each, patience = alliance.hospitals["gamma"], 5.0
     transport, waited = alliance.coordinator.transport, []

@@ -9,16 +9,16 @@ import shutil
 
 import pytest
 
-from common.errors import PrivacyRefusal
-from protocol import codec
-from protocol.manifest import Manifest
-from protocol.plan import SumRequest, plan_sums
-from protocol.statistics import LabelHistogram
-from server.federation import Federation
-from server.journal import Journal
-from server.progress import Silent
-from server.run_folder import RunFolder
 from tests.doubles.alliance import before_the_first_sum
+from undersong_common.errors import PrivacyRefusal
+from undersong_protocol import codec
+from undersong_protocol.manifest import Manifest
+from undersong_protocol.plan import SumRequest, plan_sums
+from undersong_protocol.statistics import LabelHistogram
+from undersong_server.federation.driver import Federation
+from undersong_server.journal import Journal
+from undersong_server.progress import Silent
+from undersong_server.runs.folder import RunFolder
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def both_see(alliance, run, hospital, words, caplog, *, objection=True):
     assert any(
         words in record.message and record.message.startswith(f"{hospital} refused")
         for record in caplog.records
-        if record.name == "client.party"
+        if record.name == "undersong_client.party"
     )
     each = alliance.hospitals[hospital]
     alliance.until(lambda: reads(each, words))

@@ -11,18 +11,18 @@ import time
 import numpy as np
 import pytest
 
-from common.errors import PrivacyRefusal, RoundAborted
-from protocol.manifest import Manifest
-from protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from protocol.public import Input, Segment, block_id, encode_embeddings
-from protocol.secagg.parameters import Member, defaults
-from protocol.statistics import TopQVotes
-from server.federation import Federation, introduce
-from server.journal import Journal
-from server.pipelined import PipelinedFederation
-from server.progress import Silent
 from tests.doubles.carried import TRANSPORTS, carried, losing
 from tests.doubles.parties import EMBEDDER, embed
+from undersong_common.errors import PrivacyRefusal, RoundAborted
+from undersong_protocol.manifest import Manifest
+from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.public import Input, Segment, block_id, encode_embeddings
+from undersong_protocol.secagg.parameters import Member, defaults
+from undersong_protocol.statistics import TopQVotes
+from undersong_server.federation.driver import Federation, introduce
+from undersong_server.federation.pipelining import PipelinedFederation
+from undersong_server.journal import Journal
+from undersong_server.progress import Silent
 
 LABELS = ("x", "y")
 CANDIDATES = [f"candidate {number}" for number in range(30)]
@@ -154,8 +154,8 @@ def test_a_paused_party_is_a_dropout_on_flower(tmp_path):
 
 
 def test_an_impostor_is_left_aside_and_a_daemon_beside_a_supernode_is_refused(tmp_path):
-    from client.state import Home
-    from server.flower_transport import FlowerTransport
+    from undersong_client.state import Home
+    from undersong_server.flower.transport import FlowerTransport
 
     with carried("Flower", tmp_path, parties=3) as (hospitals, transport):
         said = []
@@ -170,9 +170,9 @@ def test_an_impostor_is_left_aside_and_a_daemon_beside_a_supernode_is_refused(tm
 
 
 def test_the_words_of_an_unforeseen_error_do_not_reach_the_superlink(tmp_path, monkeypatch, capsys):
-    from client import flower_app
-    from protocol import codec
-    from server.flower_transport import INTRODUCE
+    from undersong_client import flower_app
+    from undersong_protocol import codec
+    from undersong_server.flower.transport import INTRODUCE
 
     def failing(*_):
         raise KeyError("a private note")

@@ -15,11 +15,11 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.canonical import canonical_json, tagged_hash
-from common.errors import ConfigurationError
-from protocol import enrolment
-from protocol.enrolment import EnrolmentRequest, Grant, Package, new_tls_key, same_fingerprint
 from tests.doubles.authority import Authority, name
+from undersong_common.canonical import canonical_json, tagged_hash
+from undersong_common.errors import ConfigurationError
+from undersong_protocol import enrolment
+from undersong_protocol.enrolment import EnrolmentRequest, Grant, Package, new_tls_key, same_fingerprint
 
 
 @pytest.fixture(scope="module")

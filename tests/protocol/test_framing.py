@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.errors import ConfigurationError, PeerFault
-from protocol import framing
-from protocol.framing import CHUNK_BYTES, Limits, Outgoing, Reassembler, held_by
-from protocol.messages import transport_pb2 as wire
+from undersong_common.errors import ConfigurationError, PeerFault
+from undersong_protocol import framing
+from undersong_protocol.framing import CHUNK_BYTES, Limits, Outgoing, Reassembler, held_by
+from undersong_protocol.messages import transport_pb2 as wire
 
 ID = b"i" * 16
 

@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from common.errors import PrivacyRefusal
-from protocol.manifest import Manifest
-from protocol.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
-from protocol.secagg.parameters import Member
-from protocol.statistics import TopQVotes
+from undersong_common.errors import PrivacyRefusal
+from undersong_protocol.manifest import Manifest
+from undersong_protocol.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.secagg.parameters import Member
+from undersong_protocol.statistics import TopQVotes
 
 QUORUM = Quorum(parties=5, threshold=4, tolerated_dropouts=1, colluders=1)
 
@@ -81,7 +81,7 @@ def test_when_all_others_collude_epsilon_is_larger_and_finite():
     # one party's own share has a quarter of the variance here (n - c = 4): mu doubles
     doubled = wasp_plan(Privacy(4, 1e-5)).sums[0].sigma / 2
     assert plan.epsilon_if_all_others_collude() > plan.epsilon()
-    from common.privacy import accounting
+    from undersong_common.privacy import accounting
 
     expected = accounting.epsilon([accounting.Gaussian(doubled / plan.sums[0].l2, count=4)], 1e-5)
     assert plan.epsilon_if_all_others_collude() == pytest.approx(expected)

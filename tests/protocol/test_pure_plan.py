@@ -7,14 +7,14 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from common.errors import ConfigurationError, PrivacyRefusal
-from common.privacy import accounting
-from common.privacy.noise import DiscreteLaplace
-from common.privacy.stream import KeyStream
-from protocol.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
-from protocol.secagg.noise_share import NoisePlan, NoiseSeeds, add_noise
-from protocol.statistics import LabelHistogram
-from protocol.vectors import GridVector
+from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.privacy import accounting
+from undersong_common.privacy.noise import DiscreteLaplace
+from undersong_common.privacy.stream import KeyStream
+from undersong_protocol.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.secagg.noise_share import NoisePlan, NoiseSeeds, add_noise
+from undersong_protocol.statistics import LabelHistogram
+from undersong_protocol.vectors import GridVector
 
 QUORUM = Quorum(parties=5, threshold=4, tolerated_dropouts=1, colluders=1)
 COUNTS = LabelHistogram(labels=3)

@@ -9,11 +9,11 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from common.errors import ConfigurationError
-from protocol.enrolment import EnrolmentRequest, Package, new_tls_key
-from server.authority import Authority
-from server.registry import Registry
 from tests.doubles.stream import Credentials, make_home
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.enrolment import EnrolmentRequest, Package, new_tls_key
+from undersong_server.authority import Authority
+from undersong_server.coordinator.parties import Registry
 
 
 @pytest.fixture(scope="module")

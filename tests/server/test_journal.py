@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from common.errors import ConfigurationError, InternalError
-from server.journal import Journal
+from undersong_common.errors import ConfigurationError, InternalError
+from undersong_server.journal import Journal
 
 
 def test_a_value_is_kept_once_and_never_replaced(tmp_path):
@@ -30,7 +30,7 @@ def test_forget_and_items_take_exactly_the_prefix(tmp_path):
 def test_values_survive_a_process_that_is_killed(tmp_path):
     path = tmp_path / "journal.sqlite"
     program = (
-        "import os, signal, sys; from pathlib import Path; from server.journal import Journal\n"
+        "import os, signal, sys; from pathlib import Path; from undersong_server.journal import Journal\n"
         "Journal(Path(sys.argv[1])).put('key', b'value'); os.kill(os.getpid(), signal.SIGKILL)"
     )
     finished = subprocess.run([sys.executable, "-c", program, str(path)], check=False)

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from scipy.stats import beta, norm
 
-from common.privacy import accounting
-from protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from protocol.secagg import coordinator
-from protocol.secagg.parameters import Member, SumParameters, defaults
-from protocol.secagg.party import PartyMachine, WantsInput
-from protocol.statistics import TopQVotes
-from protocol.vectors import GridVector
 from tests.doubles.identities import identity_of, public_identity
+from undersong_common.privacy import accounting
+from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.secagg import coordinator
+from undersong_protocol.secagg.parameters import Member, SumParameters, defaults
+from undersong_protocol.secagg.party import PartyMachine, WantsInput
+from undersong_protocol.statistics import TopQVotes
+from undersong_protocol.vectors import GridVector
 
 ALARM = 1e-3  # 99.9 % Clopper-Pearson bounds
 

@@ -6,15 +6,15 @@ import sys
 
 import pytest
 
-from server import task as tasks
-from server.outputs import JSONL_NAME
-from server.progress import Silent
-from simulation.deliver import deliver
 from tests.doubles.tasks import LABELS, make_task
+from undersong.deliver import deliver
+from undersong_server.progress import Silent
+from undersong_server.release.files import JSONL_NAME
+from undersong_server.runs import task as tasks
 
 
 def undersong(*arguments):
-    command = [sys.executable, "-m", "simulation.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "undersong.cli", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from common.errors import ConfigurationError, UndersongError
-from server.progress import Silent
-from simulation import compare as comparing
-from simulation import compare_table
-from simulation.compare import Grid
-from simulation.compare_cell import Bench, Variant
+from undersong import compare as comparing
+from undersong import compare_table
+from undersong.compare import Grid
+from undersong.compare_cell import Bench, Variant
+from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_server.progress import Silent
 
 TASK = """
 [task]

@@ -11,14 +11,14 @@ import time
 import pyarrow.parquet
 import pytest
 
-from common.errors import ConfigurationError, PrivacyRefusal, UndersongError
-from protocol.manifest import Manifest
-from server import task as tasks
-from server.outputs import OUTPUT_NAMES
-from server.progress import Silent
-from simulation import deliver as deliver_module
-from simulation.deliver import deliver
 from tests.doubles.tasks import LABELS, make_task, write_rows
+from undersong import deliver as deliver_module
+from undersong.deliver import deliver
+from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
+from undersong_protocol.manifest import Manifest
+from undersong_server.progress import Silent
+from undersong_server.release.files import OUTPUT_NAMES
+from undersong_server.runs import task as tasks
 
 MARKER = "zyzzyva-4711"
 WRITTEN = tuple(name for name in OUTPUT_NAMES if name != "sequences.jsonl")  # those are DP-KPS's alone
@@ -92,7 +92,7 @@ def test_nothing_private_is_in_any_file_or_log(finished):
         for line in path.read_text().splitlines():
             row = json.loads(line)
             needles += [row["text"].encode(), f'"{row["user"]}"'.encode()]
-    from common.embedding import CachedEmbedder, Embedder, MemoryCache, _to_grid
+    from undersong_common.embedding import CachedEmbedder, Embedder, MemoryCache, _to_grid
 
     embedder = CachedEmbedder(Embedder.load(), MemoryCache())
     texts = [json.loads(line)["text"] for line in (folder / "task/private/site-0.jsonl").read_text().splitlines()]
@@ -141,7 +141,7 @@ def test_a_folder_with_another_run_is_refused_and_fresh_starts_over(finished):
 
 def _process(task_path, out, cache, *more):
     environment = os.environ | {"UNDERSONG_CACHE": str(cache), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "simulation.cli", "simulate", str(task_path), "--out", str(out), "--json"]
+    command = [sys.executable, "-m", "undersong.cli", "simulate", str(task_path), "--out", str(out), "--json"]
     return subprocess.Popen(
         [*command, "--insecure-noise-seed", "5", *more],
         env=environment,
@@ -262,7 +262,7 @@ def test_a_full_disk_is_named_and_nothing_half_written_stays(tmp_path, monkeypat
     task_path = make_task(tmp_path / "task", method={"rounds": 1})
     run(task_path, tmp_path / "out")
     before = _outputs(tmp_path / "out")
-    from server import outputs
+    from undersong_server.release import files as outputs
 
     real = os.fdopen
     monkeypatch.setattr(

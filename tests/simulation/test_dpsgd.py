@@ -6,14 +6,14 @@ import math
 import numpy as np
 import pytest
 
-from common.errors import ConfigurationError
-from common.privacy import accounting
-from server import task as tasks
-from simulation import compare_table, dpsgd
-from simulation.compare import Grid
-from simulation.compare_cell import Bench, Variant
-from simulation.dpsgd_training import Example, Schedule, Trainer
 from tests.doubles.tiny_llama import save_tiny_llama
+from undersong import compare_table, dpsgd
+from undersong.compare import Grid
+from undersong.compare_cell import Bench, Variant
+from undersong.dpsgd_training import Example, Schedule, Trainer
+from undersong_common.errors import ConfigurationError
+from undersong_common.privacy import accounting
+from undersong_server.runs import task as tasks
 
 TASK = """
 [task]

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from common.errors import ConfigurationError
-from server import task as tasks
-from server.progress import Silent
-from simulation.deliver import deliver
 from tests.doubles.tasks import make_task
 from tests.doubles.tiny_bert import write_bert
+from undersong.deliver import deliver
+from undersong_common.errors import ConfigurationError
+from undersong_server.progress import Silent
+from undersong_server.runs import task as tasks
 
 MARKER = "zyzzyva-4712"
 WORDS = ("pan", "oven", "soup", "knife", "rose", "spade", "soil", "hedge", "the", "near")
@@ -29,7 +29,7 @@ def run(folder, **data):
 
 
 def test_a_simulation_ends_with_two_charges_a_party_and_no_private_text(tmp_path, monkeypatch):
-    monkeypatch.setattr("protocol.statistics.fine_tuned_teachers.STEPS", 4)
+    monkeypatch.setattr("undersong_protocol.statistics.fine_tuned_teachers.STEPS", 4)
     write_bert(tmp_path / "task" / "bert", WORDS)
     delivered = run(tmp_path, teacher_model="bert")
     assert len(delivered.report.samples) >= 30

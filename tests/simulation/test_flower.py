@@ -2,11 +2,11 @@
 
 from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkState
 
-from server.flower_transport import FlowerTransport
-from server.transport import Lazily
-from simulation import flower
 from tests.doubles.flower_memory import FlowerInMemory
 from tests.doubles.hospitals import CLINIC, operator
+from undersong import flower
+from undersong_server.federation.transport import Lazily
+from undersong_server.flower.transport import FlowerTransport
 
 
 def test_nodes_without_messages_are_passed_over_and_no_message_is_lost(monkeypatch):

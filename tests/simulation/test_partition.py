@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.errors import ConfigurationError
-from simulation.partition import dirichlet
+from undersong.partition import dirichlet
+from undersong_common.errors import ConfigurationError
 
 
 @settings(max_examples=60, deadline=None)

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-import common.errors
-from protocol.secagg.coordinator import private_sum
-from protocol.secagg.evidence import check_evidence
-from protocol.secagg.parameters import Member, SumParameters
-from protocol.secagg.party import PartyMachine
-from protocol.secagg.transitions import SECRETS
-from protocol.vectors import GridVector
+import undersong_common.errors
 from tests.doubles.secagg import answer
 from tests.doubles.secagg_vectors import FILE, vectors
+from undersong_protocol.secagg.coordinator import private_sum
+from undersong_protocol.secagg.evidence import check_evidence
+from undersong_protocol.secagg.parameters import Member, SumParameters
+from undersong_protocol.secagg.party import PartyMachine
+from undersong_protocol.secagg.transitions import SECRETS
+from undersong_protocol.vectors import GridVector
 
 GOLDEN: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
 TRANSCRIPTS = [name for name, value in GOLDEN.items() if isinstance(value, dict) and "rounds" in value]
@@ -84,5 +84,5 @@ def test_bad_requests_are_refused(case: dict[str, str]) -> None:
         if entry["stage"] == case["instead_of"]:
             break
         answer(machine, bytes.fromhex(entry["requests"]["p01"]), vector)
-    with pytest.raises(getattr(common.errors, case["error"]), match=case["words"]):
+    with pytest.raises(getattr(undersong_common.errors, case["error"]), match=case["words"]):
         machine.receive(bytes.fromhex(case["request"]))

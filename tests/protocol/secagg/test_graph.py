@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from common.errors import ConfigurationError, InternalError, RoundAborted
-from protocol.secagg.graph import Graph, choose_neighbourhood, graph_seed, permutation
+from undersong_common.errors import ConfigurationError, InternalError, RoundAborted
+from undersong_protocol.secagg.graph import Graph, choose_neighbourhood, graph_seed, permutation
 
 
 def test_reference_figures_of_a_thousand_parties() -> None:
@@ -108,7 +108,7 @@ def test_words_above_the_largest_multiple_are_skipped(monkeypatch: pytest.Monkey
         def read(self, size: int) -> bytes:
             return next(self.words).to_bytes(size, "little")
 
-    monkeypatch.setattr("protocol.secagg.graph.KeyStream", Scripted)
+    monkeypatch.setattr("undersong_protocol.secagg.graph.KeyStream", Scripted)
     # i = 2: the first word is skipped, 1 swaps places 1 and 2; i = 1: 2^64 - 1 is odd, so place 1 stays.
     assert permutation(3, bytes(32)) == (0, 2, 1)
 

@@ -12,15 +12,6 @@ from collections.abc import Callable
 
 import pytest
 
-from common.errors import PeerFault, PrivacyRefusal, UndersongError
-from protocol.messages import secagg_pb2 as wire
-from protocol.secagg import keys, sid
-from protocol.secagg.bitmaps import from_bitmap, to_bitmap
-from protocol.secagg.coordinator import SumAborted
-from protocol.secagg.messages import advertise_request
-from protocol.secagg.parameters import Member, SumParameters
-from protocol.secagg.party import PartyMachine
-from protocol.secagg.transitions import Phase, Stage
 from tests.doubles.secagg import (
     drive,
     entropy_of,
@@ -33,6 +24,15 @@ from tests.doubles.secagg import (
     stage_of,
     vector_of,
 )
+from undersong_common.errors import PeerFault, PrivacyRefusal, UndersongError
+from undersong_protocol.messages import secagg_pb2 as wire
+from undersong_protocol.secagg import keys, sid
+from undersong_protocol.secagg.bitmaps import from_bitmap, to_bitmap
+from undersong_protocol.secagg.coordinator import SumAborted
+from undersong_protocol.secagg.messages import advertise_request
+from undersong_protocol.secagg.parameters import Member, SumParameters
+from undersong_protocol.secagg.party import PartyMachine
+from undersong_protocol.secagg.transitions import Phase, Stage
 
 VICTIM = "p03"
 LOW_ORDER = sorted(keys._LOW_ORDER)

@@ -8,13 +8,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from common.errors import PeerFault, UndersongError
-from protocol.messages import secagg_pb2 as wire
-from protocol.secagg import keys, shamir, sid
-from protocol.secagg.coordinator import Opened, SumAborted
-from protocol.secagg.evidence import check_evidence
-from protocol.secagg.parameters import SumParameters
-from protocol.secagg.transitions import Stage
 from tests.doubles.secagg import (
     drive,
     entropy_of,
@@ -28,6 +21,13 @@ from tests.doubles.secagg import (
     resign,
     secrets_of,
 )
+from undersong_common.errors import PeerFault, UndersongError
+from undersong_protocol.messages import secagg_pb2 as wire
+from undersong_protocol.secagg import keys, shamir, sid
+from undersong_protocol.secagg.coordinator import Opened, SumAborted
+from undersong_protocol.secagg.evidence import check_evidence
+from undersong_protocol.secagg.parameters import SumParameters
+from undersong_protocol.secagg.transitions import Stage
 
 LIAR = "p04"
 Bend = Callable[[wire.Reply], object]
@@ -133,7 +133,7 @@ def test_bodies_that_are_no_message(stage: Stage) -> None:
 
 def test_garbage_instead_of_a_reply() -> None:
     """Bytes that are no reply at all, straight into the coroutine."""
-    from protocol.secagg.coordinator import private_sum
+    from undersong_protocol.secagg.coordinator import private_sum
 
     parameters = _sum()
     parties = open_parties(parameters)

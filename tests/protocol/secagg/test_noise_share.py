@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.errors import ConfigurationError, InternalError, PeerFault
-from common.privacy.stream import KeyStream
-from protocol.secagg.noise_share import (
+from undersong_common.errors import ConfigurationError, InternalError, PeerFault
+from undersong_common.privacy.stream import KeyStream
+from undersong_protocol.secagg.noise_share import (
     NoisePlan,
     NoiseSeeds,
     add_noise,
@@ -20,8 +20,8 @@ from protocol.secagg.noise_share import (
     remove_opened,
     smallest_sigma,
 )
-from protocol.secagg.ring import to_ring, to_signed
-from protocol.vectors import GridVector
+from undersong_protocol.secagg.ring import to_ring, to_signed
+from undersong_protocol.vectors import GridVector
 
 
 def _seeds(party: int) -> NoiseSeeds:

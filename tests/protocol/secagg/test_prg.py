@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from common.errors import InternalError
-from common.privacy.stream import CHUNK_BYTES, KeyStream
-from protocol.secagg.prg import add_mask, add_masks
+from undersong_common.errors import InternalError
+from undersong_common.privacy.stream import CHUNK_BYTES, KeyStream
+from undersong_protocol.secagg.prg import add_mask, add_masks
 
 KEYS = st.binary(min_size=32, max_size=32)
 WORDS = st.sampled_from(["uint32", "uint64"])

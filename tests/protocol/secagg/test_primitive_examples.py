@@ -7,8 +7,8 @@ from types import ModuleType
 
 import pytest
 
-from common.privacy import noise, stream
-from protocol.secagg import graph, noise_share, ring
+from undersong_common.privacy import noise, stream
+from undersong_protocol.secagg import graph, noise_share, ring
 
 
 @pytest.mark.parametrize("module", [stream, noise, ring, graph, noise_share], ids=lambda module: module.__name__)

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.errors import PeerFault, RoundAborted
-from common.privacy import noise
-from common.privacy.stream import KeyStream
-from protocol.secagg import graph, noise_share, prg, ring, shamir
-from protocol.vectors import GridVector
+from undersong_common.errors import PeerFault, RoundAborted
+from undersong_common.privacy import noise
+from undersong_common.privacy.stream import KeyStream
+from undersong_protocol.secagg import graph, noise_share, prg, ring, shamir
+from undersong_protocol.vectors import GridVector
 
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "primitives.json").read_text())
 

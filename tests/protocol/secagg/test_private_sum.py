@@ -8,16 +8,6 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from common.privacy.noise import DiscreteGaussian
-from common.privacy.stream import KeyStream
-from protocol.messages import secagg_pb2 as wire
-from protocol.secagg.coordinator import SumAborted, private_sum
-from protocol.secagg.evidence import check_evidence
-from protocol.secagg.noise_share import _CHAIN, _SEED, _hash
-from protocol.secagg.parameters import SumParameters
-from protocol.secagg.party import PartyMachine, WantsInput
-from protocol.secagg.transitions import Phase, Stage
-from protocol.vectors import GridVector, Int64
 from tests.doubles.secagg import (
     drive,
     exact_sum,
@@ -30,6 +20,16 @@ from tests.doubles.secagg import (
     secrets_of,
     stage_of,
 )
+from undersong_common.privacy.noise import DiscreteGaussian
+from undersong_common.privacy.stream import KeyStream
+from undersong_protocol.messages import secagg_pb2 as wire
+from undersong_protocol.secagg.coordinator import SumAborted, private_sum
+from undersong_protocol.secagg.evidence import check_evidence
+from undersong_protocol.secagg.noise_share import _CHAIN, _SEED, _hash
+from undersong_protocol.secagg.parameters import SumParameters
+from undersong_protocol.secagg.party import PartyMachine, WantsInput
+from undersong_protocol.secagg.transitions import Phase, Stage
+from undersong_protocol.vectors import GridVector, Int64
 
 SHARES_STAGES = (Stage.ADVERTISE, Stage.SHARE, Stage.MASK, Stage.CONSISTENCY, Stage.UNMASK)
 BEFORE_U3 = (Stage.ADVERTISE, Stage.REVEAL, Stage.SHARE, Stage.MASK)

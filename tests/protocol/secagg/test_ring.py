@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.errors import ConfigurationError, InternalError, PeerFault
-from protocol.secagg import ring
+from undersong_common.errors import ConfigurationError, InternalError, PeerFault
+from undersong_protocol.secagg import ring
 
 BITS = st.integers(1, 64)
 

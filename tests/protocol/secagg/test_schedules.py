@@ -15,14 +15,14 @@ import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
-from common.errors import ConfigurationError, UndersongError
-from protocol.messages import secagg_pb2 as wire
-from protocol.secagg.coordinator import Opened, SumAborted, private_sum
-from protocol.secagg.parameters import SumParameters
-from protocol.secagg.party import PartyMachine
-from protocol.secagg.transitions import Stage
 from tests.doubles.host import Cut, Host
 from tests.doubles.secagg import expected_sum, identity_of, parameters_of, stage_of
+from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_protocol.messages import secagg_pb2 as wire
+from undersong_protocol.secagg.coordinator import Opened, SumAborted, private_sum
+from undersong_protocol.secagg.parameters import SumParameters
+from undersong_protocol.secagg.party import PartyMachine
+from undersong_protocol.secagg.transitions import Stage
 
 Coordinator = Generator[Mapping[str, bytes], Mapping[str, bytes], Opened]
 

@@ -8,12 +8,6 @@ import traceback
 import numpy as np
 import pytest
 
-from common.errors import ConfigurationError, InternalError, PeerFault
-from protocol.messages import secagg_pb2 as wire
-from protocol.secagg import ring
-from protocol.secagg.party import PartyMachine, WantsInput
-from protocol.secagg.transitions import Phase, Stage
-from protocol.vectors import GridVector, NoisyVector
 from tests.doubles.secagg import (
     answer,
     drive,
@@ -25,6 +19,12 @@ from tests.doubles.secagg import (
     stage_of,
     vector_of,
 )
+from undersong_common.errors import ConfigurationError, InternalError, PeerFault
+from undersong_protocol.messages import secagg_pb2 as wire
+from undersong_protocol.secagg import ring
+from undersong_protocol.secagg.party import PartyMachine, WantsInput
+from undersong_protocol.secagg.transitions import Phase, Stage
+from undersong_protocol.vectors import GridVector, NoisyVector
 
 
 @pytest.mark.parametrize("changes", [{}, {"graph_above": 7}, {"tolerated_dropouts": 0, "colluders": 3}])

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.errors import ConfigurationError, InternalError, PeerFault, RoundAborted
-from protocol.secagg.shamir import PRIME, SHARE_BYTES, combine, lagrange_weights, share, share_value
+from undersong_common.errors import ConfigurationError, InternalError, PeerFault, RoundAborted
+from undersong_protocol.secagg.shamir import PRIME, SHARE_BYTES, combine, lagrange_weights, share, share_value
 
 SECRETS = st.one_of(st.binary(min_size=32, max_size=32), st.sampled_from([bytes(32), b"\xff" * 32]))
 

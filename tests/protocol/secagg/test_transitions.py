@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.messages import secagg_pb2 as wire
-from protocol.secagg.diagram import DOCUMENT, with_diagrams
-from protocol.secagg.transitions import (
+from undersong_protocol.messages import secagg_pb2 as wire
+from undersong_protocol.secagg.diagram import DOCUMENT, with_diagrams
+from undersong_protocol.secagg.transitions import (
     COORDINATOR_RULES,
     PARTY_RULES,
     SECRETS,
@@ -21,7 +21,7 @@ MODES = [frozenset({graph, way}) for graph in ("complete", "graph") for way in (
 
 def test_documented_diagrams_are_drawn_from_the_tables() -> None:
     document = DOCUMENT.read_text(encoding="utf-8")
-    assert with_diagrams(document) == document, "run python -m protocol.secagg.diagram"
+    assert with_diagrams(document) == document, "run python -m undersong_protocol.secagg.diagram"
 
 
 def test_stages_have_the_numbers_of_the_wire_format() -> None:

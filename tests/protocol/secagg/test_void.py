@@ -6,15 +6,15 @@ import dataclasses
 
 import pytest
 
-from common.errors import PrivacyRefusal
-from protocol.messages import secagg_pb2 as wire
-from protocol.secagg.coordinator import SumAborted, check_void_certificate, is_void
-from protocol.secagg.messages import advertise_request
-from protocol.secagg.parameters import SumParameters
-from protocol.secagg.party import PartyMachine
-from protocol.secagg.transitions import Phase, Stage
-from protocol.secagg.void import statements_needed
 from tests.doubles.secagg import drive, identity_of, names_of, open_parties, open_party, parameters_of, secrets_of
+from undersong_common.errors import PrivacyRefusal
+from undersong_protocol.messages import secagg_pb2 as wire
+from undersong_protocol.secagg.coordinator import SumAborted, check_void_certificate, is_void
+from undersong_protocol.secagg.messages import advertise_request
+from undersong_protocol.secagg.parameters import SumParameters
+from undersong_protocol.secagg.party import PartyMachine
+from undersong_protocol.secagg.transitions import Phase, Stage
+from undersong_protocol.secagg.void import statements_needed
 
 
 def aborted_at(parameters: SumParameters, stage: Stage) -> dict[str, PartyMachine]:

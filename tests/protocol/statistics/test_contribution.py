@@ -14,11 +14,11 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.errors import ConfigurationError, InternalError
-from protocol import statistics
-from protocol.statistics import LabelHistogram, LengthHistogram, PublicInputs, Rows, Sensitivity, register
-from protocol.statistics import contribution as module
-from protocol.statistics.contribution import contribute
+from undersong_common.errors import ConfigurationError, InternalError
+from undersong_protocol import statistics
+from undersong_protocol.statistics import LabelHistogram, LengthHistogram, PublicInputs, Rows, Sensitivity, register
+from undersong_protocol.statistics import contribution as module
+from undersong_protocol.statistics.contribution import contribute
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from client.records import PrivateRecords
-from common.errors import ConfigurationError
-from common.table import Table
-from protocol.plan import Privacy
-from protocol.statistics import PublicInputs, fine_tuned_teachers
-from protocol.statistics.contribution import contribute
-from protocol.statistics.teacher_votes import TeacherVotes
 from tests.doubles.tiny_bert import write_bert
+from undersong_client.records import PrivateRecords
+from undersong_common.errors import ConfigurationError
+from undersong_common.table import Table
+from undersong_protocol.plan import Privacy
+from undersong_protocol.statistics import PublicInputs, fine_tuned_teachers
+from undersong_protocol.statistics.contribution import contribute
+from undersong_protocol.statistics.teacher_votes import TeacherVotes
 
 LABELS = ("x", "y")
 WORDS = ("own", "made", "note", "walk", "sleep", "knee", "cough")

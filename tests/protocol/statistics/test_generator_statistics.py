@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.embedding import quantise
-from common.errors import ConfigurationError
-from protocol import statistics
-from protocol.statistics import LabelledEmbeddings, PublicInputs
-from protocol.statistics.classifier_votes import ClassifierVotes
-from protocol.statistics.corrected_votes import CorrectedVotes
-from protocol.statistics.hubness import GRID, nearest, reach
-from protocol.statistics.projections import COUNT, PLACE, Projections
+from undersong_common.embedding import quantise
+from undersong_common.errors import ConfigurationError
+from undersong_protocol import statistics
+from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs
+from undersong_protocol.statistics.classifier_votes import ClassifierVotes
+from undersong_protocol.statistics.corrected_votes import CorrectedVotes
+from undersong_protocol.statistics.hubness import GRID, nearest, reach
+from undersong_protocol.statistics.projections import COUNT, PLACE, Projections
 
 
 class Records:

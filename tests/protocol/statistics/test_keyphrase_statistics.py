@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.embedding import quantise
-from common.errors import ConfigurationError
-from protocol.statistics import LabelledEmbeddings, PublicInputs, build, parameters
-from protocol.statistics.contribution import contribute
-from protocol.statistics.fourier import FourierFeatures
-from protocol.statistics.phrases import Terms
-from protocol.statistics.terms import TermHistogram
+from undersong_common.embedding import quantise
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs, build, parameters
+from undersong_protocol.statistics.contribution import contribute
+from undersong_protocol.statistics.fourier import FourierFeatures
+from undersong_protocol.statistics.phrases import Terms
+from undersong_protocol.statistics.terms import TermHistogram
 
 TERMS = ("heart", "heart failure", "pain", "Chest  Pain", "fever", "x-ray")
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.embedding import quantise
-from common.errors import ConfigurationError
-from protocol import statistics
-from protocol.statistics import LabelledEmbeddings, PublicInputs
-from protocol.statistics.contribution import contribute
-from protocol.statistics.embedding_sum import EmbeddingSum
-from protocol.statistics.metadata import MetadataHistograms
+from undersong_common.embedding import quantise
+from undersong_common.errors import ConfigurationError
+from undersong_protocol import statistics
+from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs
+from undersong_protocol.statistics.contribution import contribute
+from undersong_protocol.statistics.embedding_sum import EmbeddingSum
+from undersong_protocol.statistics.metadata import MetadataHistograms
 
 EDGES = np.array([2.0, 4.0, 10.0])
 

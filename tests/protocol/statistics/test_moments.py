@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.embedding import quantise
-from common.errors import ConfigurationError
-from protocol import statistics
-from protocol.statistics import PublicInputs
-from protocol.statistics.contribution import contribute
-from protocol.statistics.embedding_sum import EmbeddingSum
-from protocol.statistics.outer_products import OuterProducts, symmetric
+from undersong_common.embedding import quantise
+from undersong_common.errors import ConfigurationError
+from undersong_protocol import statistics
+from undersong_protocol.statistics import PublicInputs
+from undersong_protocol.statistics.contribution import contribute
+from undersong_protocol.statistics.embedding_sum import EmbeddingSum
+from undersong_protocol.statistics.outer_products import OuterProducts, symmetric
 
 
 class Records:

@@ -8,24 +8,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.records import PrivateRecords
-from common.embedding import quantise
-from common.errors import ConfigurationError, PrivacyRefusal
-from common.privacy import accounting
-from common.table import Table
-from protocol import statistics
-from protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from protocol.public import Input, Segment, block_id, encode_embeddings
-from protocol.secagg.parameters import defaults
-from protocol.statistics import LabelledEmbeddings, PublicInputs
-from protocol.statistics.contribution import contribute
-from protocol.statistics.teacher_votes import TeacherVotes, distinct
-from protocol.statistics.teachers import BATCH, LONGEST, Whitening, _trained
-from server.federation import Federation
-from server.journal import Journal
-from server.progress import Silent
-from simulation.inprocess import InProcess
 from tests.doubles.parties import embed, make_manifest, make_party, make_tables
+from undersong.inprocess import InProcess
+from undersong_client.records import PrivateRecords
+from undersong_common.embedding import quantise
+from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.privacy import accounting
+from undersong_common.table import Table
+from undersong_protocol import statistics
+from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.public import Input, Segment, block_id, encode_embeddings
+from undersong_protocol.secagg.parameters import defaults
+from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs
+from undersong_protocol.statistics.contribution import contribute
+from undersong_protocol.statistics.teacher_votes import TeacherVotes, distinct
+from undersong_protocol.statistics.teachers import BATCH, LONGEST, Whitening, _trained
+from undersong_server.federation.driver import Federation
+from undersong_server.journal import Journal
+from undersong_server.progress import Silent
 
 LABELS = ("x", "y")
 KEY = bytes(range(32))

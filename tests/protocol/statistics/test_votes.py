@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.errors import ConfigurationError
-from protocol import statistics
-from protocol.statistics import LabelledEmbeddings, PublicInputs, TopQVotes, top_q_votes
-from protocol.statistics.contribution import contribute
-from protocol.statistics.nearest import NearestFurthest
+from undersong_common.errors import ConfigurationError
+from undersong_protocol import statistics
+from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs, TopQVotes, top_q_votes
+from undersong_protocol.statistics.contribution import contribute
+from undersong_protocol.statistics.nearest import NearestFurthest
 
 
 class Records:

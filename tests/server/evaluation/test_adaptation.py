@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from common.errors import ConfigurationError
-from common.table import Table
-from server.evaluation import evaluate as evaluation
-from server.evaluation.adaptation import WEIGHTS, adapt, covariance_distance
-from server.evaluation.sequences import read_sequences, sequences_of
-from server.evaluation.task_model import evaluate
+from undersong_common.errors import ConfigurationError
+from undersong_common.table import Table
+from undersong_server.evaluation import evaluate as evaluation
+from undersong_server.evaluation.adaptation import WEIGHTS, adapt, covariance_distance
+from undersong_server.evaluation.sequences import read_sequences, sequences_of
+from undersong_server.evaluation.task_model import evaluate
 
 
 def blobs(count, seed, turn=0.0, noise=0.35):

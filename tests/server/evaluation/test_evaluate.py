@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from common.errors import ConfigurationError
-from server import outputs
-from server.evaluation.evaluate import evaluate
-from server.pool import Sample
+from undersong_common.errors import ConfigurationError
+from undersong_server.evaluation.evaluate import evaluate
+from undersong_server.pool import Sample
+from undersong_server.release import files as outputs
 
 TOPICS = {"chest": ["heart", "pressure", "chest", "arm"], "ankle": ["foot", "twisted", "swollen", "ankle"]}
 FILLER = ["today", "patient", "says", "since", "morning", "worse", "walking", "quiet"]

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from common.errors import ConfigurationError
-from common.fine_tuning import FineTuning
-from server.evaluation.fine_tuning import fine_tune
 from tests.doubles.tiny_bert import write_bert
+from undersong_common.errors import ConfigurationError
+from undersong_common.fine_tuning import FineTuning
+from undersong_server.evaluation.fine_tuning import fine_tune
 
 GOOD = ["warm calm kind", "kind calm", "warm kind calm calm", "calm warm"]
 BAD = ["cold loud rude", "rude loud", "cold rude loud loud", "loud cold"]

@@ -10,14 +10,14 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from common.errors import ConfigurationError
-from common.table import Table
-from server import outputs
-from server.cli import app
-from server.evaluation import membership as attacks
-from server.evaluation.evaluate import evaluate
-from server.evaluation.membership import auc_interval, clopper_pearson, membership
-from server.pool import Sample
+from undersong_common.errors import ConfigurationError
+from undersong_common.table import Table
+from undersong_server.cli.app import app
+from undersong_server.evaluation import membership as attacks
+from undersong_server.evaluation.evaluate import evaluate
+from undersong_server.evaluation.membership import auc_interval, clopper_pearson, membership
+from undersong_server.pool import Sample
+from undersong_server.release import files as outputs
 
 
 @dataclass

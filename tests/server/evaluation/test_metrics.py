@@ -6,7 +6,7 @@ import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.evaluation import metrics
+from undersong_server.evaluation import metrics
 
 
 def cloud(rows, width=12, shift=0.0, scale=1.0, seed=0):

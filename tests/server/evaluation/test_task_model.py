@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from common.errors import ConfigurationError
-from server.evaluation import task_model
-from server.evaluation.scores import score
+from undersong_common.errors import ConfigurationError
+from undersong_server.evaluation import task_model
+from undersong_server.evaluation.scores import score
 
 
 def clusters(rows, classes=3, width=16, spread=0.15, seed=0, flips=0.0):

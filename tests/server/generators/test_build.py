@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from common.errors import ConfigurationError
-from server.generators import Generator, GeneratorSettings, build
 from tests.doubles.tiny_llama import save_tiny_llama
 from tests.doubles.word_embedding import embed
+from undersong_common.errors import ConfigurationError
+from undersong_server.generators import Generator, GeneratorSettings, build
 
 TABLES: list[dict[str, Any]] = [
     {"name": "book", "kind": "ngram", "corpus": "pool.jsonl"},

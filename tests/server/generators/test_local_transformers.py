@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from common.errors import ConfigurationError, GenerationError
-from server.generators import Answer, GenerationRequest, TransformersSettings
-from server.generators.local_transformers import TransformersGenerator, prompt_ids
 from tests.doubles.tiny_llama import save_tiny_llama
+from undersong_common.errors import ConfigurationError, GenerationError
+from undersong_server.generators import Answer, GenerationRequest, TransformersSettings
+from undersong_server.generators.local_transformers import TransformersGenerator, prompt_ids
 
 PROMPTS = (
     "Write a note.",

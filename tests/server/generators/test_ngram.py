@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import ConfigurationError
-from server.generators import Answer, GenerationRequest, NgramSettings
-from server.generators.counts import END, START, Counts, pack
-from server.generators.ngram import NgramGenerator
-from server.generators.tokens import detokenise, tokenise
+from undersong_common.errors import ConfigurationError
+from undersong_server.generators import Answer, GenerationRequest, NgramSettings
+from undersong_server.generators.counts import END, START, Counts, pack
+from undersong_server.generators.ngram import NgramGenerator
+from undersong_server.generators.tokens import detokenise, tokenise
 
 OPENINGS = ("the patient reports", "patient has", "she complains of", "he came in with")
 FINDINGS = {

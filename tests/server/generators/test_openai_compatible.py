@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from common.errors import ConfigurationError, GenerationError
-from server.generators import Answer, BudgetExhausted, GenerationRequest, OpenAISettings, build
-from server.generators.openai_compatible import OpenAIGenerator, _retry_after_s
 from tests.doubles.chat_server import ChatServer, FaultProxy, completion, refusal, serving, stream
+from undersong_common.errors import ConfigurationError, GenerationError
+from undersong_server.generators import Answer, BudgetExhausted, GenerationRequest, OpenAISettings, build
+from undersong_server.generators.openai_compatible import OpenAIGenerator, _retry_after_s
 
 
 def no_embedding(texts: Sequence[str]) -> npt.NDArray[np.float32]:

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.errors import ConfigurationError, GenerationError
-from server.generators import Answer, GenerationRequest, ReplaySettings
-from server.generators.replay import ReplayGenerator
 from tests.doubles.word_embedding import embed
+from undersong_common.errors import ConfigurationError, GenerationError
+from undersong_server.generators import Answer, GenerationRequest, ReplaySettings
+from undersong_server.generators.replay import ReplayGenerator
 
 TOPICS = ("card", "loan", "pin")
 POOL = [

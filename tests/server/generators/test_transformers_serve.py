@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from common.errors import ConfigurationError, GenerationError
-from server.cleaning import clean
-from server.generators import Answer, BudgetExhausted, GenerationRequest, OpenAISettings
-from server.generators.openai_compatible import OpenAIGenerator
-from server.prompting import Prompts
 from tests.doubles.chat_server import FaultProxy, serving
 from tests.doubles.tiny_llama import save_tiny_llama
 from tests.serve_environment import transformers_serve
+from undersong_common.errors import ConfigurationError, GenerationError
+from undersong_server.generators import Answer, BudgetExhausted, GenerationRequest, OpenAISettings
+from undersong_server.generators.cleaning import clean
+from undersong_server.generators.openai_compatible import OpenAIGenerator
+from undersong_server.prompts.rendering import Prompts
 
 # The first test may have to build the server's environment.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

@@ -6,14 +6,14 @@ import math
 import numpy as np
 import pytest
 
-from common.errors import ConfigurationError
-from common.privacy import accounting
-from server import methods
-from server import task as tasks
-from server.methods import augpe, fusegen, pretext
-from server.planning import plan_run
-from server.run import Setting
 from tests.doubles.bench import run_method
+from undersong_common.errors import ConfigurationError
+from undersong_common.privacy import accounting
+from undersong_server import methods
+from undersong_server.methods import augpe, fusegen, pretext
+from undersong_server.methods.interface import Setting
+from undersong_server.runs import task as tasks
+from undersong_server.runs.planning import plan_run
 
 SETTING = Setting(("a", "b"), ("one", "two"))
 

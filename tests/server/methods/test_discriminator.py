@@ -6,15 +6,15 @@ import math
 import numpy as np
 import pytest
 
-from common.errors import ConfigurationError
-from protocol.plan import Plan, Privacy, Quorum, plan_sums
-from server import task as tasks
-from server.methods import discriminator
-from server.methods.discriminator import Options
-from server.planning import plan_run, to_json
-from server.run import Setting
 from tests.doubles.bench import run_method
 from tests.doubles.parties import embed
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.plan import Plan, Privacy, Quorum, plan_sums
+from undersong_server.methods import discriminator
+from undersong_server.methods.discriminator import Options
+from undersong_server.methods.interface import Setting
+from undersong_server.runs import task as tasks
+from undersong_server.runs.planning import plan_run, to_json
 
 ALONE = Quorum(1, 1, 0, 0)
 
@@ -211,7 +211,7 @@ def test_fine_tuned_teachers_are_in_the_plan_and_their_texts_are_published(tmp_p
         near = np.array([text.startswith("near") for text in queries.texts])
         return np.tile(near, (settings["teachers"], 1))
 
-    monkeypatch.setattr("protocol.statistics.fine_tuned_teachers.votes", votes)
+    monkeypatch.setattr("undersong_protocol.statistics.fine_tuned_teachers.votes", votes)
     monkeypatch.setattr("tests.doubles.bench.Records.local_model", "a folder", raising=False)
     samples, run = run_method(task, run_plan, seed=0)
     assert run.asked == ["labels", "teachers"]

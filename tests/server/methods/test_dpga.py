@@ -6,19 +6,19 @@ import math
 import numpy as np
 import pytest
 
-from common.errors import ConfigurationError
-from common.privacy import accounting
-from common.privacy.ledger import Ledger
-from common.table import Table, read_table
-from protocol.plan import Privacy, Quorum, plan_sums
-from protocol.public import decode_block, resolve
-from server import methods
-from server import task as tasks
-from server.methods import dpga
-from server.planning import plan_run, to_json
-from server.pool import Sample
-from server.run import Setting
 from tests.doubles.bench import run_federated, run_method
+from undersong_common.errors import ConfigurationError
+from undersong_common.privacy import accounting
+from undersong_common.privacy.ledger import Ledger
+from undersong_common.table import Table, read_table
+from undersong_protocol.plan import Privacy, Quorum, plan_sums
+from undersong_protocol.public import decode_block, resolve
+from undersong_server import methods
+from undersong_server.methods import dpga
+from undersong_server.methods.interface import Setting
+from undersong_server.pool import Sample
+from undersong_server.runs import task as tasks
+from undersong_server.runs.planning import plan_run, to_json
 
 DELTA = 1.31818e-5  # 1 / (N ln N), N = 8396
 QUORUM = Quorum(parties=5, threshold=4, tolerated_dropouts=1, colluders=1)

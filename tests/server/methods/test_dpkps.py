@@ -6,14 +6,14 @@ import math
 import numpy as np
 import pytest
 
-from common.errors import ConfigurationError
-from common.privacy.accounting import DiscreteLaplace
-from protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from server import task as tasks
-from server.methods import dpkps
-from server.planning import plan_run, to_json
-from server.run import Setting
 from tests.doubles.bench import run_method
+from undersong_common.errors import ConfigurationError
+from undersong_common.privacy.accounting import DiscreteLaplace
+from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_server.methods import dpkps
+from undersong_server.methods.interface import Setting
+from undersong_server.runs import task as tasks
+from undersong_server.runs.planning import plan_run, to_json
 
 ALONE = Quorum(1, 1, 0, 0)
 TOPICS = {"a": ["apple", "apricot", "avocado"], "b": ["banana", "blueberry", "black berry"]}

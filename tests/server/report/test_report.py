@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from server.pool import Sample
-from server.report import charts, html
-from server.report.card import render_card
-from server.report.data import Accuracy, GeneratorUse, PrivacyStatement, ReportData
-from server.report.html import render_html, spread
-from server.report.projection import project
-from server.report.screen import final_screen
+from undersong_server.pool import Sample
+from undersong_server.report import charts, html
+from undersong_server.report.card import render_card
+from undersong_server.report.data import Accuracy, GeneratorUse, PrivacyStatement, ReportData
+from undersong_server.report.html import render_html, spread
+from undersong_server.report.projection import project
+from undersong_server.report.screen import final_screen
 
 EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*7 }}`|[bold]"
 PRIVACY = PrivacyStatement(4.0, 1e-5, "sample", (1.8, 2.6, 3.4, 4.0), parties=5, tolerated_dropouts=1, colluders=1)

@@ -1,0 +1,207 @@
+"""The one thread that answers: requests in, one at a time, replies out; each journaled before it is handed over."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from undersong_client import policy
+from undersong_client.assemble import Assembled
+from undersong_client.outbox import Outbox
+from undersong_client.state import Home
+from undersong_common.errors import PeerFault, PrivacyRefusal, UndersongError
+from undersong_protocol import codec
+from undersong_protocol.framing import Envelope, Outgoing
+
+KEPT_REPLIES = 64
+
+log = logging.getLogger(__name__)
+
+
+class Recorded:
+    """The party as its building sees it: the policy is followed, and every reply is in the outbox before it leaves.
+
+    Args:
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self, home: Home, assembled: Assembled, outbox: Outbox, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._home = home
+        self._assembled = assembled
+        self._outbox = outbox
+        self._clock = clock
+        self._policy_read = 0
+        self._runs: dict[bytes, str] = {}
+        self.last: tuple[float, str] | None = None  # when and what was answered, for the status
+
+    def answer(self, data: bytes) -> bytes:
+        """One request's reply, journaled. Raises ConfigurationError where it cannot be: then it must not leave."""
+        try:
+            self._follow_policy()
+        except UndersongError as error:
+            log.error("%s", error.problem)
+            return codec.refusal(
+                PrivacyRefusal("this party's policy cannot be read", "its people must look into its log")
+            ).SerializeToString()
+        begun = time.monotonic()
+        reply = self._assembled.party.handle(data)
+        try:
+            self._assembled.keep_marks()
+        except UndersongError as error:
+            log.error("%s", error.problem)
+            reply = codec.refusal(error).SerializeToString()
+        self._journal(data, reply, time.monotonic() - begun)
+        return reply
+
+    def _journal(self, request: bytes, reply: bytes, took_s: float) -> None:
+        asked, run, query, attempt = self._described(request)
+        kind = codec.decode_reply(reply, "this party").WhichOneof("body") or ""
+        self._outbox.record(reply, at=self._clock(), kind=kind, answer_to=asked, run=run, query=query, attempt=attempt)
+        self.last = (self._clock(), f"{asked} {run} {query}".strip())
+        log.info(
+            "answered %s with %s%s: %d bytes, %.3f s",
+            asked,
+            kind,
+            f" (run {run!r}{f', {query}, attempt {attempt}' if query else ''})" if run else "",
+            len(reply),
+            took_s,
+        )
+
+    def _described(self, data: bytes) -> tuple[str, str, str, int]:
+        try:
+            request = codec.decode_request(data)
+        except PeerFault:
+            return "bytes that are no request", "", "", -1
+        kind = request.WhichOneof("body") or ""
+        body = getattr(request, kind)
+        if kind in ("propose", "agree"):
+            return kind, self._run_of(body.manifest), "", -1
+        run = self._runs.get(getattr(body, "manifest_hash", b""), "")
+        if not run and kind != "introduce":
+            run = self._known_run(body.manifest_hash)
+        return kind, run, str(getattr(body, "sum", "")), int(getattr(body, "attempt", -1))
+
+    def _run_of(self, manifest: bytes) -> str:
+        from undersong_protocol.manifest import Manifest
+
+        try:
+            read = Manifest.from_bytes(manifest)
+        except UndersongError:
+            return ""
+        self._runs[read.hash] = read.run
+        return read.run
+
+    def _known_run(self, hash_: bytes) -> str:
+        from undersong_client.approvals import Requests
+
+        for request in Requests(self._home).all():
+            self._runs[bytes.fromhex(request.manifest)] = request.run
+        return self._runs.get(hash_, "")
+
+    def _follow_policy(self) -> None:
+        changed = self._home.policy.stat().st_mtime_ns if self._home.policy.exists() else -1
+        if changed != self._policy_read:
+            self._assembled.party.allow(policy.read(self._home).bounds)
+            self._policy_read = changed
+
+
+class Answering:
+    """Requests in, replies out.
+
+    A reply that nobody has acknowledged is sent again on the next stream; after a crash the coordinator asks again, and
+    the party's own journal gives the same bytes.
+
+    Args:
+        send: hands a reply to the stream that is open, if one is.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        assembled: Assembled,
+        outbox: Outbox,
+        *,
+        send: Callable[[Outgoing], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._recorded = Recorded(home, assembled, outbox, clock=clock)
+        self._send = send
+        self._jobs: queue.SimpleQueue[Envelope | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._wanted: set[bytes] = set()  # ids that wait; emptied before every new stream
+        self._current: bytes | None = None
+        self._replies: OrderedDict[bytes, Outgoing] = OrderedDict()
+        self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
+        self._thread.start()
+
+    def request(self, envelope: Envelope) -> None:
+        """A request has arrived; one that is known is answered once."""
+        with self._lock:
+            if envelope.id in self._wanted or envelope.id == self._current or envelope.id in self._replies:
+                return
+            self._wanted.add(envelope.id)
+        self._jobs.put(envelope)
+
+    def acknowledged(self, id_: bytes) -> None:
+        with self._lock:
+            self._replies.pop(id_, None)
+
+    def stream_ended(self) -> None:
+        """What waited is dropped: the coordinator repeats what it still wants. Before a new stream is opened."""
+        with self._lock:
+            self._wanted.clear()
+
+    def unacknowledged(self) -> list[Outgoing]:
+        """The replies to send again on a new stream."""
+        with self._lock:
+            return list(self._replies.values())
+
+    @property
+    def last(self) -> tuple[float, str] | None:
+        """When and what was answered, for the status."""
+        return self._recorded.last
+
+    @property
+    def busy(self) -> bool:
+        with self._lock:
+            return self._current is not None or bool(self._wanted)
+
+    def stop(self, grace_s: float) -> None:
+        """Lets the request under way finish, for so long at most."""
+        with self._lock:
+            self._wanted.clear()
+        self._jobs.put(None)
+        self._thread.join(grace_s)
+
+    def _work(self) -> None:
+        while True:
+            envelope = self._jobs.get()
+            if envelope is None:
+                return
+            with self._lock:
+                if envelope.id not in self._wanted:
+                    continue
+                self._wanted.discard(envelope.id)
+                self._current = envelope.id
+            try:
+                reply = Outgoing(envelope.id, self._recorded.answer(envelope.data))
+                with self._lock:
+                    self._replies[envelope.id] = reply
+                    while len(self._replies) > KEPT_REPLIES:
+                        self._replies.popitem(last=False)
+                self._send(reply)
+            except UndersongError as error:
+                # Nothing leaves that is not journaled; the coordinator asks again.
+                log.error("a reply could not be journaled and was not sent: %s", error.problem)
+            except Exception as error:  # noqa: BLE001 - its words may hold private data
+                log.error("internal error %s; the request stays unanswered", type(error).__name__)
+            finally:
+                with self._lock:
+                    self._current = None

@@ -1,0 +1,164 @@
+"""From the hospital's folder to a party that answers."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from undersong_client import datasets, keys, policy
+from undersong_client.approvals import PersonalConsent
+from undersong_client.blocks import DiskBlocks
+from undersong_client.datasets import Marks
+from undersong_client.entropy import from_system, insecure
+from undersong_client.party import DataSet, Party
+from undersong_client.state import Home
+from undersong_client.store import Store
+from undersong_common.embedding import CachedEmbedder, Embedder, EncryptedFileCache, Progress
+from undersong_common.privacy.ledger import Ledger
+from undersong_common.table import Table
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """A party and what the daemon keeps beside it."""
+
+    party: Party
+    ledger: Ledger
+    marks: Marks
+    embeddings: Embeddings
+
+    def keep_marks(self) -> None:
+        """Keeps the ledger's head outside the party's folder; before a reply leaves. Raises PrivacyRefusal."""
+        if not isinstance(self.ledger, Late) or self.ledger.made:
+            self.marks.keep(self.ledger)
+
+
+class Late:
+    """Stands for a value that is made when something of it is first used."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._lock = threading.RLock()
+        self._value: list[Any] = []
+
+    def __repr__(self) -> str:
+        return "Late(hidden)"
+
+    @property
+    def made(self) -> bool:
+        return bool(self._value)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._get()(*arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._get(), name)
+
+    def _get(self) -> Any:
+        with self._lock:
+            if not self._value:
+                self._value.append(self._make())
+            return self._value[0]
+
+
+class Embeddings:
+    """The party's embeddings, computed once and kept encrypted; one computation at a time, with progress.
+
+    Args:
+        show: called with (done, total) texts.
+    """
+
+    def __init__(self, home: Home, embedder: Embedder, show: Progress) -> None:
+        folder = Path(home.settings.cache) if home.settings.cache else home.path / "cache"
+        self._cached = CachedEmbedder(
+            embedder, EncryptedFileCache(folder / "embeddings.sqlite", keys.secret(home, "store"))
+        )
+        self.show = show
+        self._lock = threading.Lock()
+
+    def __call__(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        with self._lock:
+            return self._cached.encode(texts, self.show)
+
+    def warm(self, table: Table) -> None:
+        """Computes what is not cached, so that the first run does not wait for it."""
+        self(table.texts)
+
+
+def assemble(
+    home: Home,
+    *,
+    marks: Path,
+    clock: Callable[[], float],
+    show: Progress = lambda _done, _total: None,
+    embedder: Embedder | None = None,
+) -> Assembled:
+    """Opens everything.
+
+    Raises:
+        ConfigurationError, PrivacyRefusal: what is missing, damaged or refused, with the remedy.
+    """
+    data = datasets.load(home)
+    ledger, kept = datasets.open_ledger(home, data, policy.read(home), marks, at=clock())
+    embedder = embedder or Embedder.load(home.settings.embedder)
+    embeddings = Embeddings(home, embedder, show)
+    blocks = DiskBlocks(home.blocks)
+    blocks.prune()
+    party = _party(home, DataSet(data.table, data.key), ledger, blocks, embeddings, embedder.fingerprint, clock)
+    return Assembled(party, ledger, kept, embeddings)
+
+
+def assemble_for_a_message(home: Home, *, marks: Path, clock: Callable[[], float]) -> Assembled:
+    """The same party for a process that answers one message: what the message does not need is never opened.
+
+    A step of a private sum but the masked vector's reads neither records nor ledger nor model. What is missing, damaged
+    or refused is found when it is first used, and becomes the refusal that is answered: no record is used and nothing
+    is charged before :func:`undersong_client.datasets.open_ledger` has checked data set, ledger and marks.
+
+    Raises:
+        ConfigurationError, PrivacyRefusal: keys or policy are missing or damaged.
+    """
+    allowed = policy.read(home)
+    embedder: Any = Late(lambda: Embedder.load(home.settings.embedder))
+    embeddings: Any = Late(lambda: Embeddings(home, embedder, lambda _done, _total: None))
+    data: Any = Late(lambda: datasets.load(home))
+    opened = functools.cache(lambda: datasets.open_ledger(home, data, allowed, marks, at=clock()))
+    ledger: Any = Late(lambda: opened()[0])
+    kept: Any = Late(lambda: opened()[1])
+    party = _party(home, data, ledger, DiskBlocks(home.blocks), embeddings, lambda: str(embedder.fingerprint), clock)
+    return Assembled(party, ledger, kept, embeddings)
+
+
+def _party(
+    home: Home,
+    data: DataSet,
+    ledger: Ledger,
+    blocks: DiskBlocks,
+    embeddings: Embeddings,
+    embedder: str | Callable[[], str],
+    clock: Callable[[], float],
+) -> Party:
+    settings = home.settings
+    seed = settings.insecure_noise_seed
+    return Party(
+        settings.party,
+        identity=keys.identity(home),
+        data=data,
+        policy=policy.read(home).bounds,
+        ledger=ledger,
+        store=Store(home.journal, settings.party, keys.secret(home, "store")),
+        blocks=blocks,
+        embed=embeddings,
+        embedder=embedder,
+        entropy=from_system if seed is None else insecure(seed, settings.party),
+        clock=clock,
+        teacher_model=lambda: home.settings.teacher_model,
+        consent=PersonalConsent(home, standing=lambda: policy.read(home).approval == "standing", clock=clock),
+    )

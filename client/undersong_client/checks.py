@@ -1,0 +1,314 @@
+"""``undersong-party check``: everything that may stand in the way, each with its cause and its remedy."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from undersong_client import datasets, enrolment, keys, policy
+from undersong_client.connection import secure_channel
+from undersong_client.enrolment import Coordinator
+from undersong_client.state import CLOCK_TOLERANCE_S, Home, clock_words, read_json
+from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_protocol.framing import CLOCK_METADATA
+
+Grade = Literal["ok", "warning", "problem"]
+HEALTH = "/grpc.health.v1.Health/Check"
+CONNECT_S = 8.0
+SMALLEST_FREE_BYTES = 2**30
+EXPIRY_WARNING_DAYS = 14
+PROXIES = ("grpc_proxy", "https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    name: str
+    grade: Grade
+    says: str
+    remedy: str = ""
+
+
+def check(
+    home: Home, *, marks: Path, environment: Mapping[str, str], offline: bool = False, now_s: float | None = None
+) -> Iterator[Finding]:
+    """Every finding, as it is made; the slow ones last.
+
+    Args:
+        marks: the user's folder for heads of ledgers.
+        environment: for proxies.
+        offline: leaves out what needs the coordinator.
+    """
+    now = time.time() if now_s is None else now_s
+    yield _ask("files", lambda: _files(home))
+    yield _ask("keys", lambda: _keys(home))
+    yield _ask("policy", lambda: _policy(home))
+    yield _ask("budget", lambda: _budget(home))
+    yield _ask("data", lambda: _data(home, marks, now))
+    yield _disk(home)
+    yield _ask("embedder", lambda: _embedder(home))
+    if home.settings.teacher_model:
+        yield _ask("teacher model", lambda: _teacher_model(home))
+    yield _certificate(home, now)
+    yield _proxy(environment)
+    if not offline:
+        yield from _network(home, time.time if now_s is None else lambda: now)
+
+
+def _ask(name: str, question: Callable[[], str]) -> Finding:
+    try:
+        return Finding(name, "ok", question())
+    except UndersongError as error:
+        return Finding(name, "problem", error.problem, error.remedy)
+
+
+def _files(home: Home) -> str:
+    home.check_modes()
+    return "no other user may read this party's files"
+
+
+def _keys(home: Home) -> str:
+    for name in keys.SECRETS:
+        keys.secret(home, name)
+    if home.settings.insecure_noise_seed is not None:
+        raise ConfigurationError(
+            "this party's keys and noise are reproducible: TESTS ONLY, no privacy at all",
+            "make a real one in another folder: undersong-party init",
+        )
+    return "identity, store and data key are here"
+
+
+def _policy(home: Home) -> str:
+    allowed = policy.read(home)
+    if not allowed.coordinators:
+        raise ConfigurationError("no coordinator is trusted", "undersong-party enroll PACKAGE --fingerprint WORDS")
+    return (
+        f"{len(allowed.statistics)} statistics, at least {allowed.minimum_parties} parties, approval:"
+        f" {'every run waits for a person' if allowed.approval == 'each' else 'standing'}"
+    )
+
+
+def _budget(home: Home) -> str:
+    allowed = policy.read(home)
+    if not allowed.has_budget:
+        raise ConfigurationError(
+            "no budget is set: every run is refused", "undersong-party budget set --epsilon E --delta D"
+        )
+    return f"epsilon {allowed.total_epsilon:g} at delta {allowed.total_delta:g} in all, {allowed.run_epsilon:g} a run"
+
+
+def _data(home: Home, marks: Path, now: float) -> str:
+    data = datasets.load(home)
+    ledger, _ = datasets.open_ledger(home, data, policy.read(home), marks, at=now)
+    return f"{len(data.table)} records, unchanged; ledger with {len(ledger.entries())} entries, its chain holds"
+
+
+def _disk(home: Home) -> Finding:
+    free = shutil.disk_usage(home.path).free
+    says = f"{free / 2**30:.1f} GiB free"
+    if free < SMALLEST_FREE_BYTES:
+        return Finding("disk", "problem", says, f"make room on the disk of {home.path}: a release needs its journal")
+    return Finding("disk", "ok", says)
+
+
+def _embedder(home: Home) -> str:
+    from undersong_common.embedding import Embedder
+
+    return f"{home.settings.embedder}, SHA-256 {Embedder.load(home.settings.embedder).fingerprint[:16]}..."
+
+
+def _teacher_model(home: Home) -> str:
+    from undersong_common import fine_tuning
+    from undersong_common.embedding import model_folder
+
+    fine_tuning.load(model_folder(home.settings.teacher_model), classes=2)
+    return f"{home.settings.teacher_model} can be fine-tuned"
+
+
+def _certificate(home: Home, now: float) -> Finding:
+    try:
+        begin, end = enrolment.validity(home)
+    except UndersongError as error:
+        return Finding("certificate", "problem", error.problem, error.remedy)
+    days = (end - datetime.fromtimestamp(now, UTC)).total_seconds() / 86400
+    if begin.timestamp() > now:
+        return Finding(
+            "certificate",
+            "problem",
+            f"it is valid from {begin:%Y-%m-%d %H:%M} UTC on only",
+            "this machine's clock is probably behind: set it",
+        )
+    if days <= 0:
+        return Finding(
+            "certificate",
+            "problem",
+            f"it expired on {end:%Y-%m-%d}",
+            "check the clock; then undersong-party enroll --renew, and have the operator sign the request",
+        )
+    grade: Grade = "warning" if days < EXPIRY_WARNING_DAYS else "ok"
+    return Finding(
+        "certificate",
+        grade,
+        f"valid until {end:%Y-%m-%d}, {days:.0f} days",
+        "start the daemon: it renews by itself" if grade == "warning" else "",
+    )
+
+
+def _proxy(environment: Mapping[str, str]) -> Finding:
+    found = [name for name in PROXIES if environment.get(name)]
+    if not found:
+        return Finding("proxy", "ok", "none is configured")
+    return Finding(
+        "proxy",
+        "warning",
+        f"{', '.join(found)} is set: the daemon dials through it",
+        "a proxy must pass CONNECT to the coordinator's port; else add its host to no_proxy, or run with --no-proxy",
+    )
+
+
+def _network(home: Home, clock: Callable[[], float]) -> Iterator[Finding]:
+    try:
+        coordinator = enrolment.coordinator(home)
+    except UndersongError as error:
+        yield Finding("coordinator", "problem", error.problem, error.remedy)
+        return
+    offset = None
+    for address in coordinator.addresses:
+        host, _, port = address.rpartition(":")
+        answer, told = _health(home, coordinator, address)
+        if told is not None and offset is None:
+            offset = clock() - told
+        if answer is None:
+            yield Finding(f"coordinator {address}", "ok", "answers; TLS 1.3, both certificates are good")
+        elif answer:
+            yield Finding(
+                f"coordinator {address}",
+                "problem",
+                answer,
+                "ask the operator whether this party was revoked, and for a new invitation if so",
+            )
+        else:
+            yield from _why_not(home, coordinator, host.strip("[]"), int(port))
+    yield _clock(home, offset)
+
+
+def _health(home: Home, coordinator: Coordinator, address: str) -> tuple[str | None, float | None]:
+    """The coordinator's answer, and its clock where it tells it (seconds since the epoch).
+
+    The answer is None where it is well, its words where it refuses this party, "" where nothing comes.
+    """
+    import grpc
+
+    try:
+        credential = keys.credential(home)
+    except UndersongError:
+        return "", None
+    with secure_channel(address, coordinator, credential) as channel:
+        try:
+            _, call = channel.unary_unary(HEALTH).with_call(b"", timeout=CONNECT_S)
+            told = dict(call.initial_metadata()).get(CLOCK_METADATA)
+            return None, None if told is None else float(told)
+        except grpc.RpcError as error:
+            if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
+                return str(error.details())[:300], None
+            return None if error.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND) else "", None
+        except ValueError:
+            return None, None
+
+
+def _why_not(home: Home, coordinator: Coordinator, host: str, port: int) -> Iterator[Finding]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        yield Finding(
+            f"name {host}",
+            "problem",
+            f"has no address: {error.strerror}",
+            "check the name with the operator, and this machine's DNS",
+        )
+        return
+    yield Finding(f"name {host}", "ok", str(found[0][4][0]))
+    yield from _dial(home, coordinator, host, port)
+
+
+def _dial(home: Home, coordinator: Coordinator, host: str, port: int) -> Iterator[Finding]:
+    place = f"port {host}:{port}"
+    try:
+        raw = socket.create_connection((host, port), timeout=CONNECT_S)
+    except OSError as error:
+        yield Finding(
+            place,
+            "problem",
+            f"cannot be reached: {error.strerror or 'no answer'}",
+            "ask your network team to allow outgoing TCP to this address; nothing inbound is needed",
+        )
+        return
+    yield Finding(place, "ok", "open")
+    with raw:
+        yield _tls(home, coordinator, host, raw)
+
+
+def _tls(home: Home, coordinator: Coordinator, host: str, raw: socket.socket) -> Finding:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_verify_locations(cadata=coordinator.ca_certificate)
+    context.set_alpn_protocols(["h2"])
+    try:
+        keys.credential(home)
+        context.load_cert_chain(home.keys / "tls.pem")
+        with context.wrap_socket(raw, server_hostname=coordinator.server_name or host) as wrapped:
+            wrapped.settimeout(1.0)
+            # A server that refuses our certificate says so after its own handshake: listen for it a moment.
+            with contextlib.suppress(TimeoutError):
+                wrapped.recv(1)
+            return Finding(
+                f"TLS {host}",
+                "problem",
+                f"{wrapped.version()} is agreed on, but no Undersong coordinator answers",
+                "a proxy stands between and does not pass HTTP/2, or another program listens there",
+            )
+    except UndersongError as error:
+        return Finding(f"TLS {host}", "problem", error.problem, error.remedy)
+    except ssl.SSLCertVerificationError as error:
+        return Finding(
+            f"TLS {host}",
+            "problem",
+            f"the server's certificate is not accepted: {error.verify_message}",
+            "a proxy that opens TLS stands between, the clock is wrong, or it is another server",
+        )
+    except (ssl.SSLError, OSError) as error:
+        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or type(error).__name__
+        return Finding(
+            f"TLS {host}",
+            "problem",
+            f"no connection: {reason}",
+            "if it speaks of our certificate, have the operator look whether it is revoked or expired",
+        )
+
+
+def _clock(home: Home, offset: float | None) -> Finding:
+    """``offset``: from the coordinator's clock, where it has just told it; else that of the last connection counts."""
+    when = ""
+    if offset is None:
+        when = " at the last connection"
+        try:
+            offset = float(read_json(home.status)["clock_offset_s"])
+        except (UndersongError, KeyError, TypeError, ValueError):
+            return Finding("clock", "ok", f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC; compared at the first connection")
+    if abs(offset) > CLOCK_TOLERANCE_S:
+        return Finding(
+            "clock",
+            "problem",
+            f"{clock_words(offset)}{when}",
+            "set this machine's clock (timedatectl set-ntp true), or tell the operator that theirs is wrong",
+        )
+    return Finding("clock", "ok", f"{abs(offset):.1f} s from the coordinator's{when}")

@@ -1,0 +1,487 @@
+"""The hospital's command line, ``undersong-party``. Every command can be scripted; none asks where a flag would do."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from undersong_client import cli_data, cli_rules
+from undersong_client.cli_options import AsJson, HomeFolder, RunName, home_of, marks_folder, print_json
+from undersong_client.state import Home, Settings, read_input
+from undersong_common import entry
+from undersong_common.errors import ConfigurationError
+from undersong_common.files import replace_file
+from undersong_common.rows import show_rows
+
+if TYPE_CHECKING:
+    from undersong_client.approvals import Decision
+
+app = typer.Typer(
+    name="undersong-party",
+    help="A hospital's side of Undersong: its records stay here, and what leaves is approved, noised and written down.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,  # they print local variables
+    add_completion=False,
+)
+cli_data.mount(app)
+cli_rules.mount(app)
+
+NOT_CONNECTED = 6
+REFUSALS_SHOWN = 3
+
+
+@app.command()
+def init(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The party's name, as agreed with the operator.")],
+    embedder: Annotated[str, typer.Option(help='"packaged", or the folder of a local model.')] = "packaged",
+    insecure_noise_seed: Annotated[
+        int | None, typer.Option(help="TESTS ONLY: reproducible keys and noise, no privacy.", hidden=True, min=0)
+    ] = None,
+    home: HomeFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Makes this party's folder, keys and a policy that allows nothing yet. Private keys never leave it."""
+    from undersong_client import keys, policy
+    from undersong_protocol import enrolment, statistics
+
+    folder = home_of(home)
+    enrolment.check_party_name(name)
+    made = Home.create(folder, Settings(name, embedder=embedder, insecure_noise_seed=insecure_noise_seed))
+    keys.create(made)
+    policy.write(made, policy.HospitalPolicy(statistics=tuple(statistics.names())))
+    public = keys.identity(made).public_key().public_bytes_raw()
+    fingerprint = enrolment.party_fingerprint(name, public)
+    if as_json:
+        print_json({"home": str(made.path), "party": name, "fingerprint": fingerprint})
+        return
+    print(f"made {made.path}; back it up: keys and ledger are in it")
+    print(f"this party's fingerprint, for the operator: {fingerprint}")
+    print("next: undersong-party enroll PACKAGE --fingerprint WORDS")
+
+
+@app.command()
+def enroll(
+    package: Annotated[Path | None, typer.Argument(metavar="[PACKAGE]", help="The operator's package.")] = None,
+    fingerprint: Annotated[
+        str | None, typer.Option(help="The coordinator's fingerprint, as told by telephone or on paper.")
+    ] = None,
+    request: Annotated[
+        Path | None, typer.Option("--request-out", help="Where the request goes (default NAME.request.json).")
+    ] = None,
+    grant: Annotated[Path | None, typer.Option(help="The operator's answer: puts the certificate to use.")] = None,
+    renew: Annotated[bool, typer.Option("--renew", help="Makes a request for a new certificate.")] = False,
+    home: HomeFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Joins a coordinator: package in, request out; then `enroll --grant FILE`. Sends nothing by itself."""
+    from undersong_client import enrolment, keys
+
+    opened = Home(home_of(home))
+    if sum(given for given in (package is not None, grant is not None, renew)) != 1:
+        raise ConfigurationError("enroll does one thing at a time", "name a PACKAGE, or --grant FILE, or --renew")
+    if grant is not None:
+        until = enrolment.install(opened, read_input(grant))
+        if as_json:
+            print_json({"party": opened.settings.party, "certificate_until": until.isoformat()})
+        else:
+            print(f"enrolled; the certificate is valid until {until:%Y-%m-%d} and renews itself while the daemon runs")
+            print("next: undersong-party check")
+        return
+    if package is not None:
+        read = enrolment.check_package(opened, read_input(package), now_s=time.time())
+        stated = fingerprint or _ask_fingerprint(read.coordinator)
+        data = enrolment.accept(opened, read, stated)
+    else:
+        enrolment.coordinator(opened)
+        data = enrolment.request(opened, None)
+    target = request or Path(f"{opened.settings.party}.request.json")
+    replace_file(target, data)
+    from undersong_protocol.enrolment import party_fingerprint
+
+    own = party_fingerprint(opened.settings.party, keys.identity(opened).public_key().public_bytes_raw())
+    if as_json:
+        print_json({"request": str(target), "fingerprint": own})
+        return
+    print(f"wrote {target}: hand it to the operator (it holds no secret)")
+    print(f"the operator compares this party's fingerprint: {own}")
+    print("next, with the operator's answer: undersong-party enroll --grant FILE")
+
+
+def _ask_fingerprint(coordinator: str) -> str:
+    # What the package itself says is not shown: it would be copied, not compared.
+    if not sys.stdin.isatty():
+        raise ConfigurationError(
+            "the fingerprint check is mandatory", "ask the operator for the fingerprint, and pass it by --fingerprint"
+        )
+    return str(typer.prompt(f"fingerprint of {coordinator}, as the operator told it by telephone or on paper"))
+
+
+@app.command()
+def check(
+    offline: Annotated[bool, typer.Option("--offline", help="Leave out what needs the coordinator.")] = False,
+    home: HomeFolder = None,
+    as_json: AsJson = False,
+) -> int:
+    """Looks at everything that may stand in the way; each problem with its cause and remedy. Exit code 2 if any."""
+    from undersong_common import tls
+
+    if "grpc" not in sys.modules:
+        tls.only_tls_1_3()
+    from undersong_client.checks import check as look
+
+    opened = Home(home_of(home))
+    findings = []
+    for finding in look(opened, marks=marks_folder(), environment=os.environ, offline=offline):
+        findings.append(finding)
+        if not as_json:
+            print(f"{finding.grade:8} {finding.name}: {finding.says}", flush=True)
+            if finding.remedy:
+                print(f"         remedy: {finding.remedy}")
+    problems = sum(finding.grade == "problem" for finding in findings)
+    if as_json:
+        print_json({"problems": problems, "findings": [asdict(finding) for finding in findings]})
+    return ConfigurationError.exit_code if problems else 0
+
+
+@app.command()
+def requests(home: HomeFolder = None, as_json: AsJson = False) -> None:
+    """The runs that were proposed to this party, and what was decided."""
+    from undersong_client.approvals import Requests
+
+    found = Requests(Home(home_of(home))).all()
+    if as_json:
+        print_json({"requests": [asdict(request) for request in found]})
+        return
+    show_rows(
+        ("run", "decision", "epsilon", "delta", "parties", "method", "received", "manifest"),
+        [
+            (
+                _printable(request.run),
+                request.decision
+                + (f" ({request.reason})" if request.reason else "")
+                + (f"; REFUSED by this party's guard: {request.objection}" if request.objection else ""),
+                "not private" if request.epsilon is None else f"{request.epsilon:g}",
+                f"{request.delta:g}",
+                str(request.parties),
+                _printable(request.method),
+                _time(request.received_s),
+                request.manifest[:12],
+            )
+            for request in found
+        ],
+        "no run was proposed yet",
+    )
+
+
+@app.command()
+def preview(run: RunName, home: HomeFolder = None, as_json: AsJson = False) -> None:
+    """What a run would take from this building, and what it costs, in plain words. Decides nothing."""
+    from undersong_client import datasets, keys, policy, preview
+    from undersong_client.approvals import Requests
+    from undersong_client.records import PrivateRecords
+    from undersong_common.embedding import Embedder
+    from undersong_protocol.manifest import Manifest
+
+    opened = Home(home_of(home))
+    known = Requests(opened)
+    request = known.find(run)
+    manifest = Manifest.from_bytes(known.manifest_bytes(request))
+    data = datasets.load(opened)
+    allowed = policy.read(opened)
+    ledger, _ = datasets.open_ledger(opened, data, allowed, marks_folder(), at=time.time())
+    records = PrivateRecords(
+        data.table, tuple(manifest.task.get("labels", ())), manifest.plan.privacy, key=data.key, embed=_no_embedding
+    )
+    value = preview.figures(
+        manifest,
+        party=opened.settings.party,
+        identity=keys.identity(opened).public_key().public_bytes_raw(),
+        embedder=Embedder.load(opened.settings.embedder).fingerprint,
+        policy=allowed.bounds,
+        ledger=ledger,
+        units=records.unit_count,
+        has_labels=data.table.labels is not None,
+        teacher_model=opened.settings.teacher_model,
+    )
+    value["decision"] = request.decision
+    if as_json:
+        print_json(value)
+        return
+    print("\n".join(preview.words(value)))
+    if request.decision == "pending":
+        print(f"\nnext: undersong-party approve {request.run!r}, or undersong-party reject {request.run!r}")
+    else:
+        print(f"\ndecided: {request.decision}")
+
+
+def _no_embedding(_texts: Any) -> Any:
+    raise ConfigurationError("a preview embeds nothing")
+
+
+@app.command()
+def approve(run: RunName, home: HomeFolder = None, as_json: AsJson = False) -> None:
+    """Signs the consent to one run, exactly as it was proposed."""
+    _decide(run, "approved", "", home, as_json)
+
+
+@app.command()
+def reject(
+    run: RunName,
+    reason: Annotated[str, typer.Option(help="Told to the operator.")] = "",
+    home: HomeFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Refuses one run for good."""
+    _decide(run, "rejected", reason, home, as_json)
+
+
+@app.command()
+def revoke(
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="The run whose consent is withdrawn.")] = None,
+    coordinator: Annotated[
+        bool, typer.Option("--coordinator", help="Leave the coordinator: its trust and the certificate go.")
+    ] = False,
+    reason: Annotated[str, typer.Option(help="Told to the operator.")] = "",
+    home: HomeFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Withdraws the consent to a run: nothing more of it leaves. What was released stays released, and charged."""
+    from undersong_client import enrolment
+
+    if coordinator == (run is not None):
+        raise ConfigurationError("revoke needs one thing to revoke", "name a RUN, or pass --coordinator")
+    if run is not None:
+        _decide(run, "revoked", reason, home, as_json)
+        return
+    opened = Home(home_of(home))
+    enrolment.coordinator(opened)
+    enrolment.leave(opened)
+    if as_json:
+        print_json({"party": opened.settings.party, "coordinator": None})
+    else:
+        print("left the coordinator; a running daemon disconnects within a second. The ledger stays")
+
+
+def _decide(run: str, decision: Decision, reason: str, home: Path | None, as_json: bool) -> None:
+    from undersong_client.approvals import Requests
+
+    requests = Requests(Home(home_of(home)))
+    decided = requests.decide(requests.find(run), decision, at=time.time(), reason=reason)
+    if as_json:
+        print_json(asdict(decided))
+    else:
+        print(f"{_printable(decided.run)}: {decided.decision}, signed (manifest {decided.manifest[:12]})")
+
+
+@app.command()
+def run(
+    log_format: Annotated[str, typer.Option(help="text or json.")] = "text",
+    proxy: Annotated[bool, typer.Option("--proxy/--no-proxy", help="Dial through the configured proxy.")] = True,
+    warm: Annotated[bool, typer.Option("--warm/--no-warm", help="Embed the records before a run asks for it.")] = True,
+    debug: Annotated[bool, typer.Option("--debug", help="Log more (never private data).")] = False,
+    home: HomeFolder = None,
+) -> None:
+    """The daemon: connects to the coordinator, answers approved runs, until SIGTERM. Opens no port."""
+    import signal
+
+    from undersong_common import logs, tls
+
+    if log_format not in ("text", "json"):
+        raise ConfigurationError(f"log format {log_format!r} is unknown", "use text or json")
+    logs.to_stderr(
+        ("undersong_common", "undersong_protocol", "undersong_client"), as_json=log_format == "json", debug=debug
+    )
+    tls.only_tls_1_3()
+    opened = Home(home_of(home))
+    with opened.running():
+        from undersong_client import enrolment
+        from undersong_client.assemble import assemble
+        from undersong_client.daemon import Daemon
+
+        enrolment.coordinator(opened)
+        enrolment.validity(opened)
+        daemon = Daemon(opened, assemble(opened, marks=marks_folder(), clock=time.time), use_proxy=proxy, warm=warm)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: daemon.stop())
+        daemon.run()
+
+
+@app.command("install-service")
+def install_service(
+    system: Annotated[bool, typer.Option("--system", help="A system service, else one of this user.")] = False,
+    user: Annotated[str | None, typer.Option(help="The account of a system service.")] = None,
+    path: Annotated[Path | None, typer.Option("--path", help="Where the unit goes (default: systemd's place).")] = None,
+    show: Annotated[bool, typer.Option("--print", help="Print the unit and write nothing.")] = False,
+    home: HomeFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Writes a systemd unit that runs the daemon, and says how to start it."""
+    import getpass
+
+    from undersong_client import datasets, service
+
+    opened = Home(home_of(home))
+    settings = opened.settings
+    writable = [opened.path, marks_folder()]
+    if settings.data:
+        writable.append(Path(settings.cache) if settings.cache else datasets.beside(Path(settings.data)))
+    account = (user or getpass.getuser()) if system else None
+    started = Path(sys.argv[0]).absolute()
+    program = [str(started)] if started.name == "undersong-party" else [sys.executable, "-m", "undersong_client.cli"]
+    text = service.unit(party=settings.party, program=program, home=opened.path, writable=writable, user=account)
+    target = path or service.default_path(system=system, user_home=Path.home())
+    if show:
+        print(text, end="")
+        return
+    for folder in writable:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(text, encoding="utf-8")
+    manager = "systemctl" if system else "systemctl --user"
+    commands = [f"{manager} daemon-reload", f"{manager} enable --now {target.stem}"]
+    if as_json:
+        print_json({"unit": str(target), "next": commands})
+        return
+    print(f"wrote {target}")
+    for command in commands:
+        print(f"next: {command}")
+
+
+@app.command()
+def status(home: HomeFolder = None, as_json: AsJson = False) -> int:
+    """What the daemon is doing. Exit code 0 where it is connected or paused, 6 where it is not."""
+    from undersong_client.state import CLOCK_TOLERANCE_S, clock_words, read_json
+
+    opened = Home(home_of(home))
+    running = opened.is_running
+    facts: dict[str, Any] = read_json(opened.status) if opened.status.exists() else {}
+    state = facts.get("state", "never started") if running else "not running"
+    paused = opened.pause.exists()
+    good = running and state in ("connected", "paused")
+    if as_json:
+        print_json({**facts, "party": opened.settings.party, "running": running, "state": state, "paused": paused})
+        return 0 if good else NOT_CONNECTED
+    print(f"{opened.settings.party}: {state}{' (paused)' if paused and state != 'paused' else ''}")
+    for key, says in (("address", "coordinator at"), ("coordinator_software", "it runs"), ("problem", "last problem")):
+        if facts.get(key):
+            print(f"  {says} {facts[key]}" if key != "problem" else f"  {says}: {facts[key]}")
+    if facts.get("answered"):
+        print(f"  last answered {facts['answered']} at {_time(facts['answered_s'])}")
+    for refused in facts.get("refused", ())[-REFUSALS_SHOWN:]:
+        print(f"  refused at {_time(refused['at_s'])}: {refused['problem']}")
+    if abs(facts.get("clock_offset_s", 0.0)) > CLOCK_TOLERANCE_S:
+        print(f"  this machine's clock was {clock_words(facts['clock_offset_s'])} when it connected")
+    if facts.get("embedded"):
+        print("  embedded {} of {} records".format(*facts["embedded"]))
+    if facts.get("waiting"):
+        print(f"  {facts['waiting']} run(s) wait for your decision: undersong-party requests")
+    if facts.get("certificate_until"):
+        print(f"  certificate valid until {facts['certificate_until'][:10]}")
+    return 0 if good else NOT_CONNECTED
+
+
+@app.command()
+def outbox(
+    entry_number: Annotated[int | None, typer.Option("--entry", help="Show one message, decoded.")] = None,
+    raw: Annotated[Path | None, typer.Option(help="With --entry: write its exact bytes to this file.")] = None,
+    run: Annotated[str | None, typer.Option("--run", help="Of one run only.")] = None,
+    last: Annotated[int | None, typer.Option(help="The last ones only.", min=1)] = None,
+    home: HomeFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """The exact bytes that left this building, in order; each can be decoded."""
+    from undersong_client import outbox as journal
+
+    kept = journal.Outbox(Home(home_of(home)).outbox)
+    if entry_number is not None:
+        data = kept.data(entry_number)
+        if raw is not None:
+            replace_file(raw, data)
+        found = next(entry for entry in kept.entries() if entry.number == entry_number)
+        print_json({**asdict(found), "decoded": journal.decode(found.kind, data)})
+        return
+    entries = kept.entries(run=run, last=last)
+    if as_json:
+        print_json({"entries": [asdict(entry) for entry in entries]})
+        return
+    show_rows(
+        ("number", "when", "kind", "in answer to", "run", "sum", "attempt", "bytes", "times"),
+        [
+            (
+                str(entry.number),
+                _time(entry.at),
+                entry.kind,
+                entry.answer_to,
+                _printable(entry.run),
+                _printable(entry.query),
+                str(entry.attempt) if entry.attempt >= 0 else "",
+                str(entry.bytes),
+                str(entry.times),
+            )
+            for entry in entries
+        ],
+        "nothing has left yet",
+    )
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def supernode(
+    ctx: typer.Context,
+    fab_hash: Annotated[
+        list[str], typer.Option("--fab-hash", help="SHA-256 of an app bundle that may run here; repeatable.")
+    ],
+    home: HomeFolder = None,
+) -> None:
+    """Runs Flower's SuperNode for this party; what follows goes to `flower-supernode`. Only pinned bundles are run."""
+    from undersong_client.flower_supernode import run as run_supernode
+
+    opened = Home(home_of(home))
+    run_supernode(fab_hash, ["--node-config", f'party-folder="{opened.path}"', *ctx.args])
+
+
+@app.command()
+def pause(home: HomeFolder = None, as_json: AsJson = False) -> None:
+    """Takes part in nothing until `undersong-party resume`; stays connected, answers nothing."""
+    opened = Home(home_of(home))
+    replace_file(opened.pause, b"paused\n")
+    _say_paused(opened, as_json)
+
+
+@app.command()
+def resume(home: HomeFolder = None, as_json: AsJson = False) -> None:
+    """Takes part again after `undersong-party pause`."""
+    opened = Home(home_of(home))
+    opened.pause.unlink(missing_ok=True)
+    _say_paused(opened, as_json)
+
+
+def _say_paused(opened: Home, as_json: bool) -> None:
+    paused = opened.pause.exists()
+    if as_json:
+        print_json({"party": opened.settings.party, "paused": paused})
+    else:
+        print("paused: nothing is answered" if paused else "takes part")
+
+
+def _printable(text: str) -> str:
+    # a name from outside must not draw on a terminal
+    return "".join(character if character.isprintable() else "?" for character in text)[:80]
+
+
+def _time(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else ""
+
+
+def main() -> None:
+    """Entry point."""
+    entry.run(lambda: app(standalone_mode=False))
+
+
+if __name__ == "__main__":
+    main()

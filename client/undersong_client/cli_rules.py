@@ -1,0 +1,143 @@
+"""``undersong-party budget ...`` and ``undersong-party policy ...``: what this hospital allows."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from undersong_client.cli_options import AsJson, HomeFolder, home_of, print_json
+from undersong_client.state import Home
+from undersong_common.errors import ConfigurationError
+
+budget_app = typer.Typer(help="How much may be spent on this data set, over all runs.", no_args_is_help=True)
+policy_app = typer.Typer(help="What this hospital allows; what is not named is refused.", no_args_is_help=True)
+
+
+def mount(app: typer.Typer) -> None:
+    """Adds the commands to ``undersong-party``."""
+    app.add_typer(budget_app, name="budget")
+    app.add_typer(policy_app, name="policy")
+
+
+@budget_app.command("set")
+def set_budget(
+    epsilon: Annotated[float, typer.Option(help="In all, over every run.")],
+    delta: Annotated[float, typer.Option(help="Far below 1 / (number of patients), for example 1e-6.")],
+    per_run: Annotated[float | None, typer.Option(help="The most that one run may promise (default: all).")] = None,
+    home: HomeFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Sets the budget; a smaller one than what was spent refuses every further run."""
+    from undersong_client import datasets, policy
+
+    opened = Home(home_of(home))
+    if not epsilon > 0:
+        raise ConfigurationError(
+            f"epsilon {epsilon:g} is not above 0", "to take part in nothing: undersong-party pause"
+        )
+    changed = policy.change(
+        opened, total_epsilon=epsilon, total_delta=delta, run_epsilon=epsilon if per_run is None else per_run
+    )
+    if opened.ledger.exists():
+        from undersong_common.privacy.ledger import Ledger
+
+        datasets.declare(Ledger.read(opened.ledger), changed, at=time.time())
+    _show_budget(opened, as_json)
+
+
+@budget_app.command("show")
+def show_budget(home: HomeFolder = None, as_json: AsJson = False) -> None:
+    """The budget, and what is left of it."""
+    _show_budget(Home(home_of(home)), as_json)
+
+
+def _show_budget(opened: Home, as_json: bool) -> None:
+    from undersong_client import policy
+
+    allowed = policy.read(opened)
+    spent: float | None = None
+    if opened.ledger.exists():
+        from undersong_common.privacy.ledger import Ledger
+
+        spent = Ledger.read(opened.ledger).spent(allowed.total_delta)
+    value: dict[str, Any] = {
+        "epsilon": allowed.total_epsilon,
+        "delta": allowed.total_delta,
+        "per_run": allowed.run_epsilon,
+        "spent_epsilon": spent,
+        "left_epsilon": None if spent is None else max(0.0, allowed.total_epsilon - spent),
+    }
+    if as_json:
+        print_json(value)
+        return
+    if not allowed.has_budget:
+        print("no budget is set: every run is refused")
+        return
+    print(f"epsilon {value['epsilon']:g} at delta {value['delta']:g} in all; at most {value['per_run']:g} a run")
+    if spent is not None:
+        print(f"spent {spent:.4g}, left {value['left_epsilon']:.4g}")
+
+
+@policy_app.command("set")
+def set_policy(
+    statistics: Annotated[
+        list[str] | None, typer.Option("--statistic", help="Allow these statistics only; repeat for several.")
+    ] = None,
+    units: Annotated[
+        list[str] | None, typer.Option("--unit", help="Accept these privacy units only: sample, user, party.")
+    ] = None,
+    minimum_parties: Annotated[int | None, typer.Option(help="Smaller federations are refused.", min=1)] = None,
+    minimum_threshold: Annotated[
+        int | None, typer.Option(help="Runs that fewer parties could open are refused.", min=1)
+    ] = None,
+    approval: Annotated[str | None, typer.Option(help='"each" run waits for a person, or "standing".')] = None,
+    share_budget: Annotated[
+        bool | None, typer.Option("--share-budget/--hide-budget", help="Whether the operator is told what is left.")
+    ] = None,
+    home: HomeFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Changes the policy and signs it. What is not given stays."""
+    from undersong_client import policy
+
+    opened = Home(home_of(home))
+    changes: dict[str, Any] = {
+        "statistics": None if statistics is None else tuple(_known_statistics(statistics)),
+        "units": None if units is None else tuple(units),
+        "minimum_parties": minimum_parties,
+        "minimum_threshold": minimum_threshold,
+        "approval": approval,
+    }
+    policy.change(opened, **{key: value for key, value in changes.items() if value is not None})
+    if share_budget is not None:
+        opened.change(share_budget=share_budget)
+    _show_policy(opened, as_json)
+
+
+def _known_statistics(names: list[str]) -> list[str]:
+    from undersong_protocol import statistics
+
+    for name in names:
+        if name not in statistics.names():
+            raise ConfigurationError(f"statistic {name!r} is unknown", f"known are {', '.join(statistics.names())}")
+    return names
+
+
+@policy_app.command("show")
+def show_policy(home: HomeFolder = None, as_json: AsJson = False) -> None:
+    """The policy, its signature checked."""
+    _show_policy(Home(home_of(home)), as_json)
+
+
+def _show_policy(opened: Home, as_json: bool) -> None:
+    from undersong_client import policy
+
+    allowed = policy.read(opened)
+    value = {**allowed.to_json(), "share_budget": opened.settings.share_budget}
+    if as_json:
+        print_json(value)
+        return
+    for key, item in value.items():
+        print(f"{key}: {', '.join(item) if isinstance(item, list) else item}")

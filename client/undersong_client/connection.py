@@ -1,0 +1,283 @@
+"""One stream to the coordinator, from Hello to its end. Outbound only: the party dials, nothing listens here."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from google.protobuf.message import DecodeError
+
+from undersong_client.enrolment import Coordinator
+from undersong_client.keys import Credential
+from undersong_common.errors import PeerFault, TransportError
+from undersong_common.version import SOFTWARE
+from undersong_protocol import framing
+from undersong_protocol.framing import Envelope, Outgoing, Reassembler, held_by
+from undersong_protocol.messages import transport_pb2 as wire
+
+WELCOME_S = 20.0
+SILENCES = 3  # a stream that was silent for so many keepalive periods is given up
+GOODBYE_S = 2.0
+
+Frames = Iterable[Any]
+
+
+class Listener(Protocol):
+    """Who is told what arrives; called from the stream's own thread."""
+
+    def request(self, envelope: Envelope) -> None: ...
+
+    def acknowledged(self, id_: bytes) -> None: ...
+
+    def renewed(self, message: wire.Renewed) -> None: ...
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Why a stream is over.
+
+    Attributes:
+        reason: public words for the log.
+        reconnect_after_s: as the coordinator asked; negative: not before a person has looked.
+        welcomed: whether the coordinator had accepted this party.
+        refused: the coordinator does not accept this party's certificate or name.
+    """
+
+    reason: str
+    reconnect_after_s: float = 0.0
+    welcomed: bool = False
+    refused: bool = False
+
+
+@dataclass
+class _State:
+    welcome: wire.Welcome | None = None
+    ended: Ended | None = None
+    heard_at: float = field(default_factory=time.monotonic)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+
+def secure_channel(address: str, coordinator: Coordinator, credential: Credential, *, use_proxy: bool = True) -> Any:
+    """A gRPC channel with mutual TLS to one address of the coordinator. Nothing is dialled before it is used."""
+    import grpc
+
+    options: list[tuple[str, Any]] = [
+        ("grpc.max_receive_message_length", framing.MAX_FRAME_BYTES),
+        ("grpc.max_send_message_length", framing.MAX_FRAME_BYTES),
+        ("grpc.enable_http_proxy", int(use_proxy)),
+        ("grpc.enable_retries", 0),
+        ("grpc.initial_reconnect_backoff_ms", 1000),
+        ("grpc.use_local_subchannel_pool", 1),  # a new stream must not inherit an old one's certificate
+    ]
+    if coordinator.server_name:
+        options.append(("grpc.ssl_target_name_override", coordinator.server_name))
+    credentials = grpc.ssl_channel_credentials(
+        root_certificates=coordinator.ca_certificate.encode("ascii"),
+        private_key=credential.key,
+        certificate_chain=credential.certificates,
+    )
+    return grpc.secure_channel(address, credentials, options)
+
+
+class Connection:
+    """One stream. ``open`` dials; ``ended`` says when and why it is over.
+
+    Args:
+        address: host:port.
+        hello: this party's first frame.
+        reassembler: keeps what arrived in part, across streams.
+        listener: gets requests, acknowledgements and renewed certificates.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        coordinator: Coordinator,
+        credential: Credential,
+        *,
+        hello: wire.Hello,
+        reassembler: Reassembler,
+        listener: Listener,
+        use_proxy: bool = True,
+    ) -> None:
+        self.address = address
+        self._listener = listener
+        self._reassembler = reassembler
+        self._state = _State()
+        self._queue: queue.SimpleQueue[Frames | None] = queue.SimpleQueue()
+        self._pings = 0
+        self._channel = secure_channel(address, coordinator, credential, use_proxy=use_proxy)
+        connect = self._channel.stream_stream(framing.METHOD)
+        self._queue.put([wire.FromParty(hello=hello)])
+        reassembler.new_stream()
+        self._call = connect(self._outgoing())
+        self._thread = threading.Thread(target=self._read, name="stream", daemon=True)
+        self._thread.start()
+
+    @property
+    def welcome(self) -> wire.Welcome | None:
+        return self._state.welcome
+
+    @property
+    def ended(self) -> Ended | None:
+        return self._state.ended
+
+    def wait_welcome(self, stop: Callable[[], bool]) -> wire.Welcome:
+        """Raises TransportError where none comes in time, or the stream ends before; see ``ended`` for its reason."""
+        begun = time.monotonic()
+        with self._state.changed:
+            while self._state.welcome is None and self._state.ended is None:
+                self._state.changed.wait(0.2)
+                if stop():
+                    break
+                if time.monotonic() - begun > WELCOME_S:
+                    self._end(Ended(f"no answer from {self.address} in {WELCOME_S:.0f} s"))
+        if self._state.welcome is None:
+            ended = self._state.ended
+            raise TransportError(ended.reason if ended else "stopped")
+        return self._state.welcome
+
+    def send(self, frame: wire.FromParty) -> None:
+        self._queue.put([frame])
+
+    def send_reply(self, reply: Outgoing) -> None:
+        """A reply, without the chunks that the coordinator holds already."""
+        welcome = self._state.welcome
+        held = held_by(welcome.held) if welcome is not None else {}
+        self._queue.put(map(_from_party, reply.frames(held)))
+
+    def keep_alive(self, now: float) -> None:
+        """Pings after silence, gives up after a long one; to be called several times a keepalive period."""
+        welcome = self._state.welcome
+        if welcome is None:
+            return
+        period = min(max(welcome.keepalive_s, 0.2), 300.0)
+        silent = now - self._state.heard_at
+        if silent > SILENCES * period:
+            self._end(Ended(f"silent for {silent:.0f} s", welcomed=True))
+            self._call.cancel()
+        elif silent > period * (1 + self._pings):
+            self._pings += 1
+            self.send(wire.FromParty(ping=wire.Ping(number=self._pings)))
+
+    def close(self, reason: str) -> None:
+        """Says goodbye, waits a little until it is out, and ends the stream."""
+        if self._state.ended is None and self._state.welcome is not None:
+            self._queue.put([wire.FromParty(goodbye=wire.Goodbye(reason=reason))])
+            self._queue.put(None)
+            self._thread.join(GOODBYE_S)
+        self._queue.put(None)
+        self._call.cancel()
+        self._channel.close()
+        self._end(Ended(reason, welcomed=self._state.welcome is not None))
+
+    def _outgoing(self) -> Iterator[bytes]:
+        while True:
+            frames = self._queue.get()
+            if frames is None:
+                return
+            for frame in frames:
+                yield frame.SerializeToString()
+
+    def _read(self) -> None:
+        import grpc
+
+        try:
+            for data in self._call:
+                self._state.heard_at = time.monotonic()
+                self._pings = 0
+                message = wire.ToParty()
+                try:
+                    message.ParseFromString(data)
+                except DecodeError:
+                    raise PeerFault("coordinator", "sent bytes that are no message") from None
+                if not self._frame(message):
+                    return
+            self._end(Ended("the coordinator ended the stream", welcomed=self.welcome is not None))
+        except PeerFault as fault:
+            self._call.cancel()
+            words = "; ".join(filter(None, (f"protocol fault: {fault.problem}", fault.remedy)))
+            self._end(Ended(words, 30.0, welcomed=self.welcome is not None))
+        except grpc.RpcError as error:
+            code = error.code() if hasattr(error, "code") else grpc.StatusCode.UNKNOWN
+            details = str(error.details() if hasattr(error, "details") else "")[:300]
+            refused = code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
+            self._end(Ended(f"{code.name}: {details}", welcomed=self.welcome is not None, refused=refused))
+        finally:
+            self._end(Ended("the stream broke off", welcomed=self.welcome is not None))
+            self._queue.put(None)
+
+    def _frame(self, message: wire.ToParty) -> bool:
+        """Whether the stream goes on."""
+        kind = message.WhichOneof("frame")
+        if self.welcome is None:
+            if kind == "goodbye":
+                self._goodbye(message.goodbye)
+                return False
+            if kind != "welcome":
+                raise PeerFault("coordinator", "does not begin with a Welcome", "is it an Undersong coordinator?")
+            if message.welcome.version != framing.VERSION:
+                raise PeerFault(
+                    "coordinator",
+                    f"({_told(message.welcome.software) or 'unknown software'}) speaks version"
+                    f" {message.welcome.version} of the transport, this program ({SOFTWARE}) speaks {framing.VERSION}",
+                    "run the same version of Undersong at the coordinator and at every party",
+                )
+            with self._state.changed:
+                self._state.welcome = message.welcome
+                self._state.changed.notify_all()
+            return True
+        match kind:
+            case "transfer":
+                self._arrived(self._reassembler.transfer(message.transfer))
+            case "chunk":
+                self._arrived(self._reassembler.chunk(message.chunk))
+            case "ack":
+                self._listener.acknowledged(message.ack.id)
+            case "ping":
+                self.send(wire.FromParty(pong=wire.Pong(number=message.ping.number)))
+            case "pong":
+                pass
+            case "renewed":
+                self._listener.renewed(message.renewed)
+            case "goodbye":
+                self._goodbye(message.goodbye)
+                return False
+            case _:
+                raise PeerFault("coordinator", "sent a second Welcome, or a frame without content")
+        return True
+
+    def _arrived(self, envelopes: list[Envelope]) -> None:
+        for envelope in envelopes:
+            self.send(wire.FromParty(ack=wire.Ack(id=envelope.id)))
+            self._listener.request(envelope)
+
+    def _goodbye(self, message: wire.Goodbye) -> None:
+        self._end(
+            Ended(
+                f"the coordinator says: {message.reason[:200]}",
+                message.reconnect_after_s,
+                welcomed=self.welcome is not None,
+            )
+        )
+
+    def _end(self, ended: Ended) -> None:
+        with self._state.changed:
+            if self._state.ended is None:
+                self._state.ended = ended
+            self._state.changed.notify_all()
+
+
+def _told(text: str) -> str:
+    """What the other side calls itself, short and on one line."""
+    return "".join(character for character in text[:40] if character.isprintable())
+
+
+def _from_party(frame: framing.Frame) -> wire.FromParty:
+    if isinstance(frame, wire.Transfer):
+        return wire.FromParty(transfer=frame)
+    return wire.FromParty(chunk=frame)

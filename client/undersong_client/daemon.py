@@ -1,0 +1,352 @@
+"""The party's daemon: dials the coordinator, answers, dials again. It opens no port and loses no reply."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from undersong_client import enrolment, keys, policy
+from undersong_client.answering import Answering
+from undersong_client.approvals import Requests
+from undersong_client.assemble import Assembled
+from undersong_client.connection import Connection, Ended
+from undersong_client.outbox import Outbox
+from undersong_client.state import CLOCK_TOLERANCE_S, Home, clock_words, write_json
+from undersong_common.errors import ConfigurationError, PrivacyRefusal, TransportError, UndersongError
+from undersong_common.version import SOFTWARE
+from undersong_protocol import framing
+from undersong_protocol.framing import ID_BYTES, Envelope, Outgoing, Reassembler
+from undersong_protocol.messages import transport_pb2 as wire
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.25  # how often decisions, pauses and silence are looked for
+STATUS_S = 5.0
+RENEW_LOOK_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """How long to wait before dialling again: exponential, with full jitter.
+
+    Attributes:
+        first_s, largest_s: bounds of the wait's upper limit.
+        refused_s: after the coordinator did not accept the certificate.
+    """
+
+    first_s: float = 0.5
+    largest_s: float = 60.0
+    refused_s: float = 300.0
+
+    def wait_s(self, failures: int, draw: float) -> float:
+        """After so many failures in a row; ``draw`` in [0, 1). Never less than a tenth of the limit."""
+        limit = min(self.largest_s, self.first_s * 2.0 ** min(max(failures - 1, 0), 30))
+        return limit * (0.1 + 0.9 * draw)
+
+
+class Daemon:
+    """Runs until :meth:`stop`, or until a person has to look (then :meth:`run` raises).
+
+    Args:
+        assembled: the party.
+        clock: seconds since the epoch.
+        warm: compute the embeddings before they are asked for.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        assembled: Assembled,
+        *,
+        backoff: Backoff | None = None,
+        use_proxy: bool = True,
+        warm: bool = True,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._home = home
+        self._assembled = assembled
+        self._backoff = backoff or Backoff()
+        self._use_proxy = use_proxy
+        self._warm = warm
+        self._clock = clock
+        self._outbox = Outbox(home.outbox)
+        self._answering = Answering(home, assembled, self._outbox, send=self._send, clock=clock)
+        self._requests = Requests(home)
+        self._reassembler = Reassembler("coordinator")
+        self._boot = os.urandom(ID_BYTES)
+        self._random = random.Random(os.urandom(16))
+        self._stop = threading.Event()
+        self._connection: Connection | None = None
+        self._lock = threading.Lock()
+        self._facts: dict[str, Any] = {"state": "starting", "since_s": clock()}
+        assembled.embeddings.show = self.progress
+        self._status_at = 0.0
+        self._refusals_told: dict[str, float] = {}
+        self._renewal_asked = 0.0
+        self._embedding_told: int | None = None  # how many records, while a computation goes on
+        self._decisions: dict[str, str] = {}
+        self._decisions_seen = 0
+
+    def stop(self) -> None:
+        """Finishes the request under way, says goodbye, ends; may be called from a signal handler."""
+        self._stop.set()
+
+    def progress(self, done: int, total: int) -> None:
+        """The embedding's progress, for the status and the log; local only."""
+        told = self._embedding_told
+        if done < total or told is not None:
+            self._facts["embedded"] = [done, total]
+            if told is None or done == total or done - told >= max(1, total // 20):
+                log.info("embedded %d of %d records", done, total)
+                self._embedding_told = done if done < total else None
+        self._say()
+
+    def run(self) -> None:
+        """Raises ConfigurationError or PrivacyRefusal where nothing but a person can help."""
+        self._note(state="starting", pid=os.getpid(), software=SOFTWARE)
+        log.info("%s starts with the party %s", SOFTWARE, self._home.settings.party)
+        if self._warm:
+            threading.Thread(target=self._embed, name="embeds", daemon=True).start()
+        failures = 0
+        try:
+            while not self._stop.is_set():
+                ended = self._stream(failures)
+                if self._stop.is_set():
+                    break
+                failures = 0 if ended.welcomed else failures + 1
+                self._wait(self._pause_after(ended, failures), ended)
+        finally:
+            self._answering.stop(20.0)
+            if self._connection is not None:
+                self._connection.close("the daemon stops")
+            self._note(state="stopped")
+            log.info("stopped")
+
+    # One stream
+
+    def _stream(self, failures: int) -> Ended:
+        """Dials the next address, and stays as long as the stream lasts."""
+        coordinator = enrolment.coordinator(self._home)
+        self._check_trust(coordinator)
+        address = coordinator.addresses[failures % len(coordinator.addresses)]
+        paused = self._home.pause.exists()
+        hello = self._hello(paused)
+        self._outbox.record(
+            _hello_text(hello, address).encode(), at=self._clock(), kind="hello", answer_to="a new connection"
+        )
+        self._note(state="connecting", address=address)
+        self._answering.stream_ended()  # not later: a request may follow the welcome at once
+        connection = Connection(
+            address,
+            coordinator,
+            keys.credential(self._home),
+            hello=hello,
+            reassembler=self._reassembler,
+            listener=self,
+            use_proxy=self._use_proxy,
+        )
+        try:
+            welcome = connection.wait_welcome(self._stop.is_set)
+        except TransportError as error:
+            connection.close("no welcome")
+            return connection.ended or Ended(error.problem)
+        self._welcomed(connection, welcome, paused)
+        reason = self._stay(connection, coordinator, paused)
+        if self._stop.is_set():
+            self._answering.stop(20.0)  # the reply under way still finds its stream
+        with self._lock:
+            self._connection = None
+        connection.close(reason)
+        ended = connection.ended or Ended(reason, welcomed=True)
+        log.info("disconnected: %s", reason)
+        return ended
+
+    def _welcomed(self, connection: Connection, welcome: wire.Welcome, paused: bool) -> None:
+        offset = self._clock() - welcome.clock_s
+        self._note(
+            state="paused" if paused else "connected",
+            coordinator=welcome.coordinator[:63],
+            coordinator_software=welcome.software[:63],
+            connected_s=self._clock(),
+            clock_offset_s=round(offset, 1),
+            problem="",
+        )
+        log.info("connected to %s at %s", welcome.coordinator[:63], connection.address)
+        if abs(offset) > CLOCK_TOLERANCE_S:
+            log.warning("this machine's clock is %s: see `undersong-party check`", clock_words(offset))
+        if welcome.software != SOFTWARE:
+            log.info("the coordinator runs %s, this party %s", welcome.software[:63], SOFTWARE)
+        with self._lock:
+            self._connection = connection
+        # Only now, so that no reply falls between; one that is ready in this moment may go twice.
+        for reply in self._answering.unacknowledged():
+            connection.send_reply(reply)
+
+    def _stay(self, connection: Connection, coordinator: enrolment.Coordinator, paused: bool) -> str:
+        """Until the stream ends or this side wants another one; why."""
+        self._decisions_seen = 0
+        while connection.ended is None:
+            if self._stop.wait(LOOK_S):
+                return "the daemon stops"
+            connection.keep_alive(time.monotonic())
+            if self._home.pause.exists() != paused:
+                return "paused by its people" if not paused else "goes on"
+            if not self._trusted(coordinator):
+                return "this party's policy does not trust this coordinator any more"
+            self._tell_decisions(connection)
+            self._renew(connection)
+            self._say()
+        return connection.ended.reason
+
+    # What the stream's thread calls
+
+    def request(self, envelope: Envelope) -> None:
+        if self._home.pause.exists():
+            return  # left unanswered; asked again after the pause
+        self._answering.request(envelope)
+
+    def acknowledged(self, id_: bytes) -> None:
+        self._answering.acknowledged(id_)
+
+    def renewed(self, message: wire.Renewed) -> None:
+        if message.problem or not message.grant:
+            log.warning("the certificate was not renewed: %s", message.problem[:300] or "no reason given")
+            return
+        try:
+            until = enrolment.install(self._home, message.grant)
+        except ConfigurationError as error:
+            log.warning("the certificate was not renewed: %s", error.problem)
+            return
+        log.info("certificate renewed until %s; the next connection uses it", until.date().isoformat())
+
+    def _send(self, reply: Outgoing) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.send_reply(reply)
+
+    # What is looked after while a stream lasts
+
+    def _tell_decisions(self, connection: Connection) -> None:
+        changed = self._home.requests.stat().st_mtime_ns
+        if changed == self._decisions_seen:
+            return
+        self._decisions_seen = changed
+        for request in self._requests.all():
+            known = self._decisions.get(request.run)
+            self._decisions[request.run] = request.decision
+            if known is not None and known != request.decision:
+                log.info("run %r: %s", request.run, request.decision)
+                connection.send(wire.FromParty(decided=wire.Decided(run=request.run)))
+        waiting = [request for request in self._requests.all() if request.undecided]
+        self._note(waiting=len(waiting))
+
+    def _renew(self, connection: Connection) -> None:
+        now = time.monotonic()
+        if self._renewal_asked and now - self._renewal_asked < RENEW_LOOK_S:
+            return
+        self._renewal_asked = now
+        _, end = enrolment.validity(self._home)
+        self._note(certificate_until=end.isoformat())
+        if not enrolment.renewal_due(self._home, self._clock()):
+            return
+        request = enrolment.request(self._home, None)
+        self._outbox.record(request, at=self._clock(), kind="renewal", answer_to="the certificate's age")
+        connection.send(wire.FromParty(renew=wire.Renew(request=request)))
+
+    def _trusted(self, coordinator: enrolment.Coordinator) -> bool:
+        try:
+            return coordinator.fingerprint in policy.read(self._home).coordinators and self._home.coordinator.exists()
+        except UndersongError:
+            return False
+
+    def _check_trust(self, coordinator: enrolment.Coordinator) -> None:
+        if coordinator.fingerprint not in policy.read(self._home).coordinators:
+            raise PrivacyRefusal(
+                f"the policy does not trust the coordinator {coordinator.name}", "enroll again with its package"
+            )
+
+    def _hello(self, paused: bool) -> wire.Hello:
+        settings = self._home.settings
+        hello = wire.Hello(
+            version=framing.VERSION,
+            party=settings.party,
+            software=SOFTWARE,
+            embedder=self._assembled.party.embedder,
+            boot=self._boot,
+            held=self._reassembler.held(),
+            paused=paused,
+        )
+        if settings.share_budget:
+            hello.epsilon_left = self._epsilon_left()
+        return hello
+
+    def _epsilon_left(self) -> float:
+        ledger = self._assembled.ledger
+        budget = ledger.budget
+        return 0.0 if budget is None else max(0.0, budget.epsilon - ledger.spent(budget.delta))
+
+    def _embed(self) -> None:
+        try:
+            self._assembled.embeddings.warm(self._assembled.party.table)
+        except UndersongError as error:
+            log.error("the records could not be embedded: %s", error.problem)
+        except Exception as error:  # noqa: BLE001 - its words may hold private data
+            log.error("the records could not be embedded: %s", type(error).__name__)
+
+    # Between streams
+
+    def _pause_after(self, ended: Ended, failures: int) -> float:
+        if ended.reconnect_after_s < 0:
+            raise ConfigurationError(
+                f"the coordinator ended this connection for good: {ended.reason}",
+                "talk to the operator; then start the daemon again",
+            )
+        if ended.refused:
+            return self._backoff.refused_s * (0.5 + self._random.random())
+        if ended.reconnect_after_s > 0:
+            return min(ended.reconnect_after_s, 3600.0) * (1.0 + 0.2 * self._random.random())
+        return self._backoff.wait_s(failures, self._random.random())
+
+    def _wait(self, seconds: float, ended: Ended) -> None:
+        self._note(state="waiting", problem=ended.reason)
+        if not ended.welcomed:
+            log.warning("cannot connect: %s; next try in %.1f s", ended.reason, seconds)
+        until = time.monotonic() + seconds
+        while not self._stop.is_set() and time.monotonic() < until:
+            self._stop.wait(min(LOOK_S, max(0.0, until - time.monotonic())))
+            self._say()
+
+    # The status file
+
+    def _note(self, **facts: Any) -> None:
+        changed = any(self._facts.get(key) != value for key, value in facts.items())
+        self._facts.update(facts)
+        if changed:
+            self._status_at = 0.0
+        self._say()
+
+    def _say(self) -> None:
+        now = time.monotonic()
+        refusals = dict(self._assembled.party.refusals)
+        if now - self._status_at < STATUS_S and self._status_at and refusals == self._refusals_told:
+            return
+        self._status_at = now
+        self._refusals_told = refusals
+        last = self._answering.last
+        answered = {"answered_s": last[0], "answered": last[1]} if last else {}
+        refused = [{"at_s": at, "problem": problem} for problem, at in refusals.items()]
+        try:
+            write_json(self._home.status, {**self._facts, **answered, "refused": refused, "written_s": self._clock()})
+        except OSError as error:
+            log.warning("the status cannot be written: %s", error.strerror)
+
+
+def _hello_text(hello: wire.Hello, address: str) -> str:
+    left = f", epsilon left {hello.epsilon_left:.3f}" if hello.HasField("epsilon_left") else ""
+    return f"to {address}: party {hello.party}, {hello.software}, embedder {hello.embedder.hex()[:16]}...{left}"

@@ -1,0 +1,274 @@
+"""The data set: counted without showing it, and bound to its ledger beyond the life of this program's folder.
+
+Whoever deletes the party's folder, or restores an old copy of it, must not get a fresh budget. So the head of the
+ledger is kept twice outside it: beside the data and in the user's state folder. A ledger that does not contain those
+heads is missing or too old, and nothing is answered until the right one is restored.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from undersong_client import keys
+from undersong_client.party import DataSet
+from undersong_client.policy import HospitalPolicy
+from undersong_client.records import fingerprint
+from undersong_client.state import FILE_MODE, Home, make_folder, read_json, write_json
+from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.privacy.ledger import Budget, Ledger
+from undersong_common.table import Table, read_table, row_count
+
+RESTORE = "restore it from a backup: undersong-party data add FILE --restore-ledger BACKUP"
+_START = "0" * 64
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What ``data add`` says: counts only, for the hospital's own screen.
+
+    Attributes:
+        rows: of the file.
+        empty: rows without text; they take no part.
+        duplicates: records whose text another record has too; they count.
+        labels: records by label; empty where there is no label column.
+        users: distinct user ids, None where there is no user column.
+        largest_user: records of the user who has most.
+    """
+
+    rows: int
+    empty: int
+    records: int
+    duplicates: int
+    labels: dict[str, int]
+    users: int | None
+    largest_user: int | None
+
+
+def load(home: Home) -> DataSet:
+    """The data set of the settings. Raises ConfigurationError where none was added or it cannot be read."""
+    settings = home.settings
+    if not settings.data:
+        raise ConfigurationError(
+            "no data set was added", "add one: undersong-party data add FILE --text-field NAME --label-field NAME"
+        )
+    return _read(home, Path(settings.data), settings.text_field, settings.label_field, settings.user_field)
+
+
+def survey(path: Path, table: Table) -> Survey:
+    users = Counter(table.users or ())
+    rows = row_count(path)
+    return Survey(
+        rows=rows,
+        empty=rows - len(table),
+        records=len(table),
+        duplicates=len(table) - len(set(table.texts)),
+        labels=dict(sorted(Counter(table.labels or ()).items())),
+        users=len(users) if table.users is not None else None,
+        largest_user=max(users.values()) if users else None,
+    )
+
+
+def add(
+    home: Home,
+    path: Path,
+    *,
+    text: str,
+    label: str = "",
+    user: str = "",
+    policy: HospitalPolicy,
+    marks: Path,
+    cache: Path | None = None,
+    new_version: bool = False,
+    restore: Path | None = None,
+    at: float,
+) -> tuple[Survey, Ledger]:
+    """Declares a file as this party's data set; sends nothing.
+
+    Args:
+        marks: the user's folder for heads of ledgers.
+        cache: where embeddings are kept, encrypted; None keeps them beside the data.
+        new_version: the file replaces the present data set; what was spent stays spent.
+        restore: a backup of this data set's ledger.
+        at: seconds since the epoch.
+
+    Raises:
+        ConfigurationError: the file, a column, or a second data set without ``new_version``.
+        PrivacyRefusal: the data set was released from before and its ledger is not here.
+    """
+    path = path.absolute()
+    data = _read(home, path, text, label, user)
+    heads = _marks(home, path, data.table, marks)
+    if restore is not None:
+        _restore(home, restore, heads)
+    known = home.ledger.exists()
+    changed = known and bool(home.settings.data) and Ledger.read(home.ledger).fingerprint != data.fingerprint
+    if changed and restore is None and not new_version:
+        raise ConfigurationError(
+            "another data set, or another version of it, was added before",
+            "one party has one data set. If this file replaces it, add --new-version: what was spent stays spent",
+        )
+    ledger = Ledger.read(home.ledger) if known else None
+    _check(heads, ledger)
+    if ledger is None:
+        ledger = Ledger.open(home.ledger, data.fingerprint, _budget(policy), at=at)
+    else:
+        ledger.adopt(data.fingerprint, at=at)
+    declare(ledger, policy, at=at)
+    place = (cache or beside(path)).absolute()
+    if cache is None and (home.settings.insecure_noise_seed is not None or not _writable(place)):
+        place = home.path / "cache"
+    make_folder(place)
+    home.change(data=str(path), text_field=text, label_field=label, user_field=user, cache=str(place))
+    Marks(home, path, data.table, marks).keep(ledger)
+    return survey(path, data.table), ledger
+
+
+def open_ledger(home: Home, data: DataSet, policy: HospitalPolicy, marks: Path, *, at: float) -> tuple[Ledger, Marks]:
+    """The data set's ledger, checked against its marks, with the policy's budget declared.
+
+    Raises:
+        PrivacyRefusal: the ledger is missing, too old, broken, or of another version of the data.
+    """
+    kept = Marks(home, Path(home.settings.data), data.table, marks)
+    if not home.ledger.exists():
+        raise PrivacyRefusal(f"{home.ledger}: the data set's ledger is missing", RESTORE)
+    ledger = Ledger.read(home.ledger)
+    _check(kept.read(), ledger)
+    if ledger.fingerprint != data.fingerprint:
+        raise PrivacyRefusal(
+            "the data file has changed since it was added",
+            "put the old file back, or declare the change: undersong-party data add FILE --new-version",
+        )
+    declare(ledger, policy, at=at)
+    kept.keep(ledger)
+    return ledger, kept
+
+
+def declare(ledger: Ledger, policy: HospitalPolicy, *, at: float) -> None:
+    """The policy's budget becomes the ledger's, where they differ."""
+    if ledger.budget != _budget(policy):
+        ledger.declare(_budget(policy), at=at)
+
+
+def beside(path: Path) -> Path:
+    """The folder beside a data file for its mark and its encrypted embeddings."""
+    return path.parent / f".{path.name}.undersong"
+
+
+class Marks:
+    """The heads of a data set's ledger that are kept outside the party's folder."""
+
+    def __init__(self, home: Home, path: Path, table: Table, marks: Path) -> None:
+        self._home = home
+        # A test's reproducible party has no privacy that a mark could protect.
+        tested = home.settings.insecure_noise_seed is not None
+        self._paths = [] if tested else _mark_paths(path, table, marks)
+        self._last = ""
+
+    def read(self) -> list[str]:
+        return _heads(self._paths)
+
+    def keep(self, ledger: Ledger) -> None:
+        """Writes the present head; before a reply leaves. Raises PrivacyRefusal where no place takes it."""
+        head = ledger.head
+        if head == self._last or not self._paths:
+            return
+        released = any(entry["kind"] == "charge" for entry in ledger.entries())
+        kept = 0
+        for path in self._paths:
+            try:
+                make_folder(path.parent)
+                write_json(path, {"ledger_head": head, "released": released, "home": str(self._home.path)})
+                kept += 1
+            except OSError:
+                continue  # a data folder that is mounted read-only; the other place has to do
+        if not kept:
+            raise PrivacyRefusal(
+                f"the ledger's head cannot be kept outside {self._home.path}",
+                f"make {self._paths[0].parent} or {self._paths[-1].parent} writable, and look at the free space",
+            )
+        self._last = head
+
+
+def _read(home: Home, path: Path, text: str, label: str, user: str) -> DataSet:
+    table = read_table(path, text, label or None, user or None, skip_empty=True)
+    return DataSet(table, keys.secret(home, "data"))
+
+
+def _budget(policy: HospitalPolicy) -> Budget:
+    # An unset budget is the smallest there is, never none.
+    return Budget(policy.total_epsilon or 1e-12, policy.total_delta)
+
+
+def _marks(home: Home, path: Path, table: Table, marks: Path) -> list[str]:
+    return Marks(home, path, table, marks).read()
+
+
+def _mark_paths(path: Path, table: Table, marks: Path) -> list[Path]:
+    # The second place is found by content, so that a renamed or copied file has the same mark.
+    return [beside(path) / "mark.json", marks / f"{fingerprint(table, _salt(marks))[:40]}.json"]
+
+
+def _salt(marks: Path) -> bytes:
+    path = marks / "salt"
+    try:
+        make_folder(marks)
+        if not path.exists():
+            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(os.urandom(32))
+    except FileExistsError:
+        pass
+    except OSError:
+        return bytes(32)  # no state folder can be made: the mark beside the data has to do
+    return path.read_bytes()
+
+
+def _heads(paths: Sequence[Path]) -> list[str]:
+    # Before the first release there is nothing that a lost ledger could hide.
+    found = [read_json(path) for path in paths if path.exists()]
+    return [str(mark.get("ledger_head", "")) for mark in found if mark.get("released", True)]
+
+
+def _check(heads: Sequence[str], ledger: Ledger | None) -> None:
+    if ledger is None:
+        if heads:
+            raise PrivacyRefusal("releases were made from this data set, and their ledger is not here", RESTORE)
+        return
+    known = {_START, *(entry["hash"] for entry in ledger.entries())}
+    if any(head not in known for head in heads):
+        raise PrivacyRefusal("the ledger is older than the releases that were made from this data set", RESTORE)
+
+
+def _restore(home: Home, backup: Path, heads: Sequence[str]) -> None:
+    Ledger.verify(backup)
+    if home.ledger.exists() and any(entry["kind"] == "charge" for entry in _entries(home.ledger)):
+        raise PrivacyRefusal(
+            f"{home.ledger}: a ledger with charges is here already", "a ledger that counts is never replaced"
+        )
+    copy = home.ledger.with_name(".restored.jsonl")
+    try:
+        shutil.copyfile(backup, copy)
+        os.chmod(copy, FILE_MODE)
+        _check(heads, Ledger.read(copy))
+        os.replace(copy, home.ledger)
+    finally:
+        copy.unlink(missing_ok=True)
+
+
+def _entries(path: Path) -> list[dict[str, Any]]:
+    return Ledger.read(path).entries()
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        make_folder(folder)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK)

@@ -1,0 +1,99 @@
+"""The party as a Flower ClientApp: the same pipeline as the daemon's, woken by a SuperNode.
+
+The SuperNode is started with ``--node-config 'party-folder="/path"'``, the folder that ``undersong-party init``,
+``enroll``, ``data add`` and ``budget set`` made. Flower starts a process for every message, so what must outlive a
+message lies in that folder (encrypted journal, ledger, outbox) and nothing in Flower's Context; and a process opens no
+more than its message needs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from undersong_client.cli_options import marks_folder
+from undersong_client.state import Home
+from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_protocol import codec
+from undersong_protocol.flower import RECORD, REPLIES, REQUESTS
+
+PARTY_FOLDER = "party-folder"
+SIMULATED_PARTIES = "simulated-parties"  # of the run configuration: a folder of party folders, one a partition
+
+app = ClientApp()
+
+
+@app.query()  # type: ignore[untyped-decorator]  # flwr has no types
+def answer(message: Message, context: Context) -> Message:
+    """The replies to a message's requests, in order."""
+    requests = requests_of(message)
+    try:
+        replies = answers(Home(folder_of(context.node_config, context.run_config)), requests)
+    except UndersongError as error:
+        # Nothing leaves that is not journaled but this: the party is not ready, in words without its paths.
+        print(f"undersong-party: {error.problem}; {error.remedy}", flush=True)
+        refusal = codec.refusal(ConfigurationError("this party is not ready", "its people must look into its log"))
+        replies = [refusal.SerializeToString()] * len(requests)
+    except Exception as error:  # noqa: BLE001 - Flower would send its words, which may hold private data, to the SuperLink
+        print(f"undersong-party: internal error {type(error).__name__}", flush=True)
+        replies = [codec.refusal(UndersongError("internal")).SerializeToString()] * len(requests)
+    return reply_to(message, replies)
+
+
+def answers(home: Home, requests: Sequence[bytes]) -> list[bytes]:
+    """One reply a request, journaled in the outbox; none while the party's people have paused it.
+
+    Raises:
+        ConfigurationError, PrivacyRefusal: the folder cannot be used, or the party's daemon runs at the same time.
+    """
+    from undersong_client.answering import Recorded
+    from undersong_client.assemble import assemble_for_a_message
+    from undersong_client.outbox import Outbox
+
+    with home.running():
+        if home.pause.exists():
+            return []
+        assembled = assemble_for_a_message(home, marks=marks_folder(), clock=time.time)
+        recorded = Recorded(home, assembled, Outbox(home.outbox))
+        return [recorded.answer(request) for request in requests]
+
+
+def requests_of(message: Message) -> list[bytes]:
+    """The serialised requests of a Flower message; empty where it carries none."""
+    content = message.content
+    if RECORD not in content:
+        return []
+    return [bytes(each) for each in content[RECORD].get(REQUESTS, [])]
+
+
+def reply_to(message: Message, replies: Sequence[bytes]) -> Message:
+    """A Flower message that brings the replies back."""
+    return Message(RecordDict({RECORD: ConfigRecord({REPLIES: list(replies)})}), reply_to=message)
+
+
+def folder_of(node: Mapping[str, Any], run: Mapping[str, Any]) -> Path:
+    """The party's folder, which its own SuperNode names; in Flower's simulation the partition's among several.
+
+    Raises ConfigurationError where the SuperNode names none. What the coordinator sends names a folder in a simulation
+    only: there is one owner then.
+    """
+    folder = node.get(PARTY_FOLDER)
+    if isinstance(folder, str) and folder:
+        return Path(folder)
+    many, partition = run.get(SIMULATED_PARTIES), node.get("partition-id")
+    if isinstance(many, str) and many and isinstance(partition, int) and "num-partitions" in node:
+        homes = sorted(path.parent for path in Path(many).glob("*/settings.json"))
+        if partition < len(homes):
+            return homes[partition]
+        raise ConfigurationError(
+            f"{many}: holds {len(homes)} parties, more SuperNodes are simulated", f"--num-supernodes {len(homes)}"
+        )
+    raise ConfigurationError(
+        "the SuperNode does not say where this party's folder is",
+        "start it with --node-config 'party-folder=\"/path/of/the/party\"'",
+    )

@@ -1,0 +1,99 @@
+"""The guard: what a party checks before it signs, and again before anything leaves. Default deny."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_protocol.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a party allows.
+
+    Attributes:
+        largest_epsilon: of one run; inf only where a researcher simulates (no privacy at all).
+        largest_delta: of one run.
+        minimum_parties: a run with fewer parties is refused.
+        minimum_threshold: a run that fewer parties could open is refused.
+        statistics: names it allows; None allows every statistic this program knows.
+        units: privacy units it accepts; None accepts each.
+    """
+
+    largest_epsilon: float
+    largest_delta: float = 1e-3
+    minimum_parties: int = 1
+    statistics: frozenset[str] | None = None
+    minimum_threshold: int = 1
+    units: frozenset[str] | None = None
+
+
+def review(
+    manifest: Manifest,
+    policy: Policy,
+    *,
+    name: str,
+    identity: bytes,
+    embedder: str,
+    units: int,
+    teacher_model: str = "",
+) -> None:
+    """Everything a party can check of a manifest by itself.
+
+    Args:
+        name, identity: this party's entry as it must stand in the roster (Ed25519 public key).
+        embedder: SHA-256 (hex) of the embedding model this party holds.
+        units: how many privacy units its data set has (never leaves; decides only whether delta is small enough).
+        teacher_model: the local model this party fine-tunes teachers from; "" where it names none.
+
+    Raises:
+        PrivacyRefusal: names what is refused.
+        ConfigurationError: the party itself is not ready.
+    """
+    if units == 0:
+        raise ConfigurationError(
+            f"{name}: its data set has no record", "add records, or leave this party out of the run"
+        )
+    manifest.verify()
+    mine = [member for member in manifest.roster if member.name == name]
+    if not mine or mine[0].identity != identity:
+        raise PrivacyRefusal("the manifest's roster does not hold this party's own name and key")
+    if manifest.embedder != embedder:
+        raise PrivacyRefusal(
+            f"the run uses embedder {manifest.embedder[:16]}..., this party holds {embedder[:16]}...",
+            "install the same embedding model everywhere",
+        )
+    privacy, quorum = manifest.plan.privacy, manifest.plan.quorum
+    if privacy.epsilon > policy.largest_epsilon:
+        raise PrivacyRefusal(
+            f"the run asks for epsilon {privacy.epsilon:g}, the policy allows {policy.largest_epsilon:g}",
+            "ask for a smaller run, or change the policy",
+        )
+    if privacy.delta > policy.largest_delta:
+        raise PrivacyRefusal(f"the run asks for delta {privacy.delta:g}, the policy allows {policy.largest_delta:g}")
+    if math.isfinite(privacy.epsilon) and privacy.delta >= 1 / units:
+        # delta >= 1/n would allow a mechanism that publishes one whole record
+        raise PrivacyRefusal(
+            "privacy.delta is not below 1 / (number of privacy units) at this party", "choose a smaller privacy.delta"
+        )
+    if quorum.parties < policy.minimum_parties:
+        raise PrivacyRefusal(f"the run has {quorum.parties} parties, the policy wants {policy.minimum_parties}")
+    if quorum.threshold < policy.minimum_threshold:
+        raise PrivacyRefusal(
+            f"{quorum.threshold} parties could open the sums of the run, the policy wants {policy.minimum_threshold}"
+        )
+    if policy.units is not None and privacy.unit not in policy.units:
+        raise PrivacyRefusal(
+            f"the run protects one {privacy.unit}, the policy wants one {' or one '.join(sorted(policy.units))}",
+            "choose another privacy.unit",
+        )
+    if policy.statistics is not None:
+        for planned in manifest.plan.sums:
+            if planned.statistic not in policy.statistics:
+                raise PrivacyRefusal(f"{planned.name}: the policy does not allow the statistic {planned.statistic!r}")
+    for planned in manifest.plan.sums:  # last: it may load a model, which a refused run is not worth
+        ready = getattr(planned.build(), "check_party", None)
+        if ready is not None:
+            ready(teacher_model)

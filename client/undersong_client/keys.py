@@ -1,0 +1,118 @@
+"""The party's keys: made here, never sent, readable by this user only."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from undersong_client.state import FILE_MODE, Home
+from undersong_common.errors import ConfigurationError
+from undersong_common.files import replace_file
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+KEY_BYTES = 32
+SECRETS = ("identity", "store", "data")
+BEGIN_CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
+
+
+def create(home: Home) -> None:
+    """Draws identity, store and data key. An existing key is never replaced: what it sealed could not be read again."""
+    settings = home.settings
+    for name in SECRETS:
+        secret = os.urandom(KEY_BYTES)
+        if settings.insecure_noise_seed is not None:
+            secret = _insecure(name, settings.insecure_noise_seed, settings.party) or secret
+        path = home.keys / f"{name}.key"
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE)
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(secret.hex() + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def secret(home: Home, name: str) -> bytes:
+    """One of SECRETS, 32 bytes. Raises ConfigurationError where it is missing or damaged."""
+    path = home.keys / f"{name}.key"
+    try:
+        value = bytes.fromhex(path.read_text(encoding="ascii").strip())
+        if len(value) != KEY_BYTES:
+            raise ValueError
+    except (OSError, ValueError):
+        raise ConfigurationError(f"{path}: is missing or damaged", "restore the keys folder from a backup") from None
+    return value
+
+
+def identity(home: Home) -> Ed25519PrivateKey:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    return Ed25519PrivateKey.from_private_bytes(secret(home, "identity"))
+
+
+@dataclass(frozen=True)
+class Credential:
+    """TLS key and certificates as gRPC reads them (PEM)."""
+
+    key: bytes = field(repr=False)
+    certificates: bytes = b""
+
+
+def credential(home: Home) -> Credential:
+    """The credential in use. Raises ConfigurationError where the party is not enrolled."""
+    try:
+        data = (home.keys / "tls.pem").read_bytes()
+    except FileNotFoundError:
+        raise ConfigurationError(
+            "this party has no certificate yet",
+            "send the request that `undersong-party enroll PACKAGE` wrote, then `undersong-party enroll --grant FILE`",
+        ) from None
+    key, begin, rest = data.partition(BEGIN_CERTIFICATE)
+    return Credential(key, begin + rest)
+
+
+def new_tls_key(home: Home) -> EllipticCurvePrivateKey:
+    """A fresh TLS key, kept aside until its certificate arrives; the one in use stays."""
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    from undersong_protocol import enrolment
+
+    key = enrolment.new_tls_key()
+    replace_file(home.keys / "tls.next.pem", key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return key
+
+
+def pending_tls_key(home: Home) -> EllipticCurvePrivateKey:
+    """The key whose certificate is awaited. Raises ConfigurationError where none is."""
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        key = load_pem_private_key((home.keys / "tls.next.pem").read_bytes(), None)
+    except (FileNotFoundError, ValueError):
+        key = None
+    if not isinstance(key, EllipticCurvePrivateKey):
+        raise ConfigurationError(
+            "no certificate is awaited here", "make a request first: `undersong-party enroll PACKAGE` or --renew"
+        )
+    return key
+
+
+def install(home: Home, certificates: str) -> None:
+    """The awaited certificate takes effect: key and certificates in one file, replaced in one step."""
+    waiting = home.keys / "tls.next.pem"
+    replace_file(home.keys / "tls.pem", waiting.read_bytes() + certificates.encode("ascii"))
+    waiting.unlink()
+
+
+def _insecure(name: str, seed: int, party: str) -> bytes | None:
+    from undersong_client.entropy import insecure
+    from undersong_common.canonical import tagged_hash
+
+    if name == "identity":
+        return insecure(seed, party)("identity")(KEY_BYTES)
+    if name == "data":
+        return tagged_hash("simulated data set", b"0", party.encode())
+    return None

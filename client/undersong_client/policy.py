@@ -1,0 +1,130 @@
+"""``policy.json``: what the hospital allows, signed by its identity key. What it does not name is denied."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, get_args
+
+from undersong_client.guard import Policy as Bounds
+from undersong_client.state import Home, read_json, write_json
+from undersong_common.canonical import canonical_json, tagged_hash
+from undersong_common.errors import ConfigurationError, PrivacyRefusal
+
+TAG = "undersong policy"
+Approval = Literal["each", "standing"]
+UNITS = ("sample", "user", "party")
+
+
+@dataclass(frozen=True)
+class HospitalPolicy:
+    """What a hospital allows. The defaults allow nothing: no coordinator, no epsilon.
+
+    Attributes:
+        coordinators: fingerprints of the coordinators it trusts.
+        statistics: names of the statistics it may be asked for.
+        units: privacy units it accepts; only "user" protects a patient with several records.
+        minimum_parties, minimum_threshold: smaller federations are refused.
+        run_epsilon: the most one run may promise.
+        total_epsilon, total_delta: of the data set, over all runs; a run's own delta may not be larger either.
+        approval: "each" run waits for a person, or "standing": every run within these bounds is signed.
+    """
+
+    coordinators: tuple[str, ...] = ()
+    statistics: tuple[str, ...] = ()
+    units: tuple[str, ...] = UNITS
+    minimum_parties: int = 3
+    minimum_threshold: int = 2
+    run_epsilon: float = 0.0
+    total_epsilon: float = 0.0
+    total_delta: float = 1e-5
+    approval: Approval = "each"
+
+    def __post_init__(self) -> None:
+        remedy = "see `undersong-party policy set --help` and `undersong-party budget set --help`"
+        if any(math.isnan(value) or value < 0 for value in (self.run_epsilon, self.total_epsilon)):
+            raise ConfigurationError("an epsilon is below 0 or not a number", remedy)
+        if self.run_epsilon > self.total_epsilon:
+            raise ConfigurationError(
+                f"epsilon {self.run_epsilon:g} a run is more than {self.total_epsilon:g} in all", "lower --per-run"
+            )
+        if not 0 < self.total_delta < 1:
+            raise ConfigurationError(f"delta {self.total_delta:g} is not between 0 and 1", remedy)
+        if self.minimum_parties < 1 or self.minimum_threshold < 1:
+            raise ConfigurationError("the smallest number of parties and threshold is 1", remedy)
+        if self.approval not in get_args(Approval):
+            raise ConfigurationError(f"approval {self.approval!r} is unknown", 'write "each" or "standing"')
+        if unknown := sorted(set(self.units) - set(UNITS)):
+            raise ConfigurationError(f"unit {unknown[0]!r} is unknown", f"choose among {', '.join(UNITS)}")
+
+    @property
+    def has_budget(self) -> bool:
+        return self.total_epsilon > 0
+
+    @property
+    def bounds(self) -> Bounds:
+        """What the guard checks of every manifest."""
+        return Bounds(
+            largest_epsilon=self.run_epsilon,
+            largest_delta=self.total_delta,
+            minimum_parties=self.minimum_parties,
+            minimum_threshold=self.minimum_threshold,
+            statistics=frozenset(self.statistics),
+            units=frozenset(self.units),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON has no infinity: it is written as the text "inf"."""
+        value = asdict(self)
+        for key in ("run_epsilon", "total_epsilon"):
+            value[key] = "inf" if math.isinf(value[key]) else value[key]
+        return {key: list(item) if isinstance(item, tuple) else item for key, item in value.items()}
+
+
+def write(home: Home, policy: HospitalPolicy) -> None:
+    """Signs and replaces the file."""
+    from undersong_client import keys
+
+    body = policy.to_json()
+    signature = keys.identity(home).sign(tagged_hash(TAG, canonical_json(body)))
+    write_json(home.policy, {"policy": body, "signature": signature.hex()})
+
+
+def read(home: Home) -> HospitalPolicy:
+    """The policy, its signature checked.
+
+    Raises:
+        PrivacyRefusal: it was changed by hand, or signed by another key.
+        ConfigurationError: missing, damaged, or a value out of range.
+    """
+    from cryptography.exceptions import InvalidSignature
+
+    from undersong_client import keys
+
+    value = read_json(home.policy)
+    body = value.get("policy")
+    try:
+        signature = bytes.fromhex(value["signature"])
+        keys.identity(home).public_key().verify(signature, tagged_hash(TAG, canonical_json(body)))
+    except (KeyError, TypeError, ValueError, InvalidSignature):
+        raise PrivacyRefusal(
+            f"{home.policy}: is not signed by this party's key",
+            "change it by `undersong-party policy set` and `undersong-party budget set` only, or restore it",
+        ) from None
+    try:
+        fields: dict[str, Any] = {
+            key: tuple(item) if isinstance(item, list) else item for key, item in dict(body or {}).items()
+        }
+        fields |= {key: float(fields[key]) for key in ("run_epsilon", "total_epsilon")}
+        return HospitalPolicy(**fields)
+    except (TypeError, KeyError, ValueError):
+        raise ConfigurationError(
+            f"{home.policy}: was written by another version", "set it again: undersong-party policy set"
+        ) from None
+
+
+def change(home: Home, **changes: Any) -> HospitalPolicy:
+    """Reads, changes, checks, signs and writes."""
+    policy = replace(read(home), **changes)
+    write(home, policy)
+    return policy

@@ -1,0 +1,229 @@
+"""The hospital's folder: what lies where, who may read it, and how a file in it is replaced.
+
+    settings.json      party name, embedder, where the data set is
+    keys/              identity.key, store.key, data.key, tls.pem (TLS key, certificate, chain), tls.next.pem
+    coordinator.json   the trusted coordinator: addresses, CA, signing key, fingerprint
+    policy.json        what this hospital allows, signed by its identity key
+    ledger.jsonl       what every release of the data set cost
+    requests/          runs that were proposed, and what was decided
+    outbox.sqlite      the exact bytes that left
+    journal.sqlite     state of the protocol, encrypted
+    blocks/            public data of runs, named by content
+    status.json        what the daemon last said about itself
+
+Files are 0600 and folders 0700; anything looser is refused, because another user of the machine could have read it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from undersong_common.errors import ConfigurationError
+from undersong_common.files import replace_file
+from undersong_common.lock import holding, is_held
+
+FOLDER_MODE = 0o700
+FILE_MODE = 0o600
+CLOCK_TOLERANCE_S = 60.0  # beyond that, this machine's clock and the coordinator's differ enough to be told
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``settings.json``.
+
+    Attributes:
+        party: this party's name.
+        embedder: "packaged" or the folder of a local model.
+        data: the data set's file ("" until it is added) and its columns ("" where there is none).
+        teacher_model: "packaged" or the folder of a local model that teachers are fine-tuned from; "": none are.
+        share_budget: whether the operator is told how much epsilon is left.
+        insecure_noise_seed: tests only; reproducible keys and noise, no privacy at all.
+    """
+
+    party: str
+    embedder: str = "packaged"
+    data: str = ""
+    text_field: str = ""
+    label_field: str = ""
+    user_field: str = ""
+    cache: str = ""
+    teacher_model: str = ""
+    share_budget: bool = False
+    insecure_noise_seed: int | None = None
+
+
+class Home:
+    """A party's folder. Raises ConfigurationError where there is none, or where others may read it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        if not (self.path / "settings.json").exists():
+            raise ConfigurationError(
+                f"{path}: no party lives here", "make one with `undersong-party init NAME`, or name it with --home"
+            )
+        self.check_modes()
+
+    def __repr__(self) -> str:
+        return f"Home({str(self.path)!r})"
+
+    @classmethod
+    def create(cls, path: Path, settings: Settings) -> Home:
+        """An empty home. Raises ConfigurationError where the folder holds anything."""
+        path = path.absolute()
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise ConfigurationError(f"{path}: is not an empty folder", "name another one with --home")
+        make_folder(path)
+        os.chmod(path, FOLDER_MODE)
+        for name in ("keys", "requests", "blocks"):
+            make_folder(path / name)
+        write_json(path / "settings.json", asdict(settings))
+        return cls(path)
+
+    @property
+    def settings(self) -> Settings:
+        value = read_json(self.path / "settings.json")
+        try:
+            return Settings(**value)
+        except TypeError:
+            raise ConfigurationError(
+                f"{self.path / 'settings.json'}: was written by another version", "run the version that wrote it"
+            ) from None
+
+    def change(self, **changes: Any) -> Settings:
+        """Writes changed settings."""
+        settings = Settings(**{**asdict(self.settings), **changes})
+        write_json(self.path / "settings.json", asdict(settings))
+        return settings
+
+    def check_modes(self) -> None:
+        """Raises ConfigurationError that names the first file or folder that others may read or that others own."""
+        for path in (self.path, *self._private_paths()):
+            try:
+                found = path.lstat()
+            except FileNotFoundError:
+                continue  # a temporary file that has been renamed meanwhile
+            if stat.S_ISLNK(found.st_mode):
+                raise ConfigurationError(f"{path}: is a link", "put the file itself there")
+            if found.st_uid != os.geteuid():
+                raise ConfigurationError(f"{path}: belongs to another user", f"chown {os.geteuid()} {path}")
+            if stat.S_IMODE(found.st_mode) & 0o077:
+                wanted = FOLDER_MODE if stat.S_ISDIR(found.st_mode) else FILE_MODE
+                raise ConfigurationError(
+                    f"{path}: others may read it (mode {stat.S_IMODE(found.st_mode):04o})", f"chmod {wanted:o} {path}"
+                )
+
+    def _private_paths(self) -> Iterator[Path]:
+        for path in self.path.iterdir():
+            if path.name == "blocks":
+                yield path  # what is inside is public
+                continue
+            yield path
+            if path.is_dir() and not path.is_symlink():
+                yield from path.iterdir()
+
+    # Where things are
+
+    @property
+    def keys(self) -> Path:
+        return self.path / "keys"
+
+    @property
+    def coordinator(self) -> Path:
+        return self.path / "coordinator.json"
+
+    @property
+    def policy(self) -> Path:
+        return self.path / "policy.json"
+
+    @property
+    def ledger(self) -> Path:
+        return self.path / "ledger.jsonl"
+
+    @property
+    def requests(self) -> Path:
+        return self.path / "requests"
+
+    @property
+    def outbox(self) -> Path:
+        return self.path / "outbox.sqlite"
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "journal.sqlite"
+
+    @property
+    def blocks(self) -> Path:
+        return self.path / "blocks"
+
+    @property
+    def status(self) -> Path:
+        return self.path / "status.json"
+
+    @property
+    def pause(self) -> Path:
+        """Exists while the hospital takes part in nothing."""
+        return self.path / "paused"
+
+    def running(self) -> AbstractContextManager[None]:
+        """Held by the one daemon. Raises ConfigurationError where another one runs."""
+        return holding(
+            self._lock,
+            ConfigurationError(
+                f"{self.path}: a daemon runs here already", "stop it first: systemctl stop undersong-party"
+            ),
+        )
+
+    @property
+    def is_running(self) -> bool:
+        return is_held(self._lock)
+
+    @property
+    def _lock(self) -> Path:
+        return self.path / "daemon.lock"
+
+
+def clock_words(offset_s: float) -> str:
+    """This machine's clock beside the coordinator's, in words; positive: ahead."""
+    return f"{abs(offset_s):.0f} s {'ahead of' if offset_s > 0 else 'behind'} the coordinator's"
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder for this user only, and the ones above it as usual."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=FOLDER_MODE, exist_ok=True)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    replace_file(path, json.dumps(value, indent=2, ensure_ascii=False).encode("utf-8") + b"\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object. Raises ConfigurationError that names the file where it is missing or damaged."""
+    try:
+        value = json.loads(path.read_bytes())
+        if not isinstance(value, dict):
+            raise ValueError
+    except FileNotFoundError:
+        raise ConfigurationError(f"{path}: is missing", "restore it from a backup") from None
+    except (ValueError, RecursionError):
+        raise ConfigurationError(f"{path}: is damaged", "restore it from a backup") from None
+    return value
+
+
+def read_input(path: Path, largest: int = 2**20) -> bytes:
+    """A file that somebody handed over. Raises ConfigurationError where it cannot be read or is far too long."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(largest + 1)
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}", "check the path") from None
+    if len(data) > largest:
+        raise ConfigurationError(f"{path}: is longer than {largest} bytes", "check which file goes where")
+    return data

@@ -1,0 +1,51 @@
+"""What an entry point does with errors: one clear message, the right exit code, never a traceback with values in it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from collections.abc import Callable
+from typing import NoReturn
+
+import click
+
+from undersong_common.errors import InternalError, UndersongError
+
+INTERRUPTED = 130
+
+
+def run(command: Callable[[], object]) -> NoReturn:
+    """Runs a command line to its exit; a number that it returns is the exit code."""
+    code: object = 0
+    try:
+        code = command()
+        if code == INTERRUPTED:  # what the command line library makes of Ctrl-C
+            raise KeyboardInterrupt
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except UndersongError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        print("stopped; nothing is lost: the same command continues", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    except OSError as error:
+        # no path of ours writes private data into a file name
+        print(f"error: {error.strerror or 'input/output error'}: {error.filename or ''}", file=sys.stderr)
+        sys.exit(2)
+    except Exception as error:  # noqa: BLE001 - its message may hold private text, so only its kind and place are shown
+        frames = traceback.extract_tb(error.__traceback__)
+        place = " < ".join(f"{frame.filename.rsplit('/', 2)[-1]}:{frame.lineno}" for frame in reversed(frames[-5:]))
+        print(f"internal error: {type(error).__name__} at {place}; please report these words", file=sys.stderr)
+        sys.exit(InternalError.exit_code)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def log_to_stderr(*, debug: bool) -> None:
+    """Logging of our own packages; other libraries stay at warnings, because they may log what they are given."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if debug:
+        for package in ("undersong_common", "undersong_protocol", "undersong_client", "undersong_server", "undersong"):
+            logging.getLogger(package).setLevel(logging.DEBUG)

@@ -1,0 +1,153 @@
+"""Fine-tuning a local encoder (BERT and its kin) as a classifier of texts; nothing is downloaded or written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from undersong_common.errors import ConfigurationError
+
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """How a local model is fine-tuned. Defaults are the usual ones for BERT-base (Devlin et al. 2019, A.3).
+
+    Attributes:
+        path: local folder with a transformers model and tokenizer; nothing is downloaded.
+        warmup: share of the steps in which the learning rate rises; then it falls linearly to zero.
+        dropout: whether the model's own dropout is on, which draws from torch's global random state.
+    """
+
+    path: Path
+    epochs: int = 4
+    batch: int = 32
+    learning_rate: float = 3e-5
+    max_tokens: int = 256
+    warmup: float = 0.1
+    dropout: bool = True
+
+
+def load(path: Path, classes: int) -> tuple[Any, Any]:
+    """The folder's model with a new head, which torch's global random state decides, and its tokenizer.
+
+    Raises ConfigurationError where the folder holds no usable encoder.
+    """
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    from transformers.utils import logging
+
+    if not path.is_dir():
+        raise ConfigurationError(f"{path}: no such folder", "name a local folder that holds a transformers model")
+    remedy = "name a folder with config.json, weights and tokenizer files"
+    if not (path / "config.json").is_file():  # transformers would guess a model from the folder's name
+        raise ConfigurationError(f"{path}: is not a usable transformers model: it has no config.json", remedy)
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # "some weights are newly initialised" is meant: the head is new
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+        model = AutoModelForSequenceClassification.from_pretrained(
+            path, num_labels=classes, local_files_only=True, ignore_mismatched_sizes=True
+        )
+    except Exception as error:  # noqa: BLE001 - what a malformed folder raises depends on where it is malformed
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ConfigurationError(f"{path}: is not a usable transformers model: {reason}", remedy) from None
+    finally:
+        logging.set_verbosity(verbosity)
+    if tokenizer.pad_token is None:
+        raise ConfigurationError(f"{path}: its tokenizer has no padding token", "name an encoder, such as a BERT")
+    return model, tokenizer
+
+
+def logits(model: Any, tokenizer: Any, texts: Sequence[str], settings: FineTuning) -> Float64:
+    """What the model says of every text, float64 [n, classes]."""
+    import torch
+
+    model.eval()
+    parts = [np.zeros((0, model.config.num_labels))]
+    with torch.inference_mode():
+        for start in range(0, len(texts), settings.batch):
+            batch = _tokens(model, tokenizer, texts[start : start + settings.batch], settings)
+            parts.append(model(**batch).logits.double().cpu().numpy())
+    return np.concatenate(parts)
+
+
+def optimise(
+    model: Any,
+    tokenizer: Any,
+    texts: Sequence[str],
+    y: Int64,
+    w: Float64,
+    *,
+    fit: Int64,
+    held: Int64,
+    settings: FineTuning,
+    shuffled: Callable[[Int64], Int64],
+) -> int:
+    """Trains the whole model in place and returns the number of the epoch whose weights it keeps.
+
+    Args:
+        y, w: class and weight of each text, int64 and float64 [n].
+        fit: rows to train on; ``held``: rows whose lowest loss chooses the epoch; without any it is the last.
+        shuffled: the rows in a new order; called once an epoch.
+
+    Raises ConfigurationError where no epoch has a loss on ``held`` that is a number.
+    """
+    import torch
+
+    device = next(model.parameters()).device
+
+    def loss_of(rows: Int64) -> Any:
+        batch = _tokens(model, tokenizer, [texts[row] for row in rows], settings)
+        each = torch.nn.functional.cross_entropy(
+            model(**batch).logits.float(), torch.as_tensor(y[rows], device=device), reduction="none"
+        )
+        return each * torch.as_tensor(w[rows], device=device, dtype=torch.float32)
+
+    steps = settings.epochs * -(-len(fit) // settings.batch)
+    rising = max(1, round(settings.warmup * steps))
+    optimiser = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimiser, lambda step: min((step + 1) / rising, max(0.0, (steps - step) / max(1, steps - rising)))
+    )
+    best: tuple[float, int, dict[str, Any]] = (float("inf"), 0, {})
+    for epoch in range(1, settings.epochs + 1):
+        model.train(settings.dropout)
+        order = shuffled(fit)
+        for start in range(0, len(order), settings.batch):
+            optimiser.zero_grad(set_to_none=True)
+            loss_of(order[start : start + settings.batch]).mean().backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimiser.step()
+            schedule.step()
+        if not len(held):
+            continue
+        model.eval()
+        with torch.inference_mode():
+            total = sum(
+                float(loss_of(held[start : start + settings.batch]).sum())
+                for start in range(0, len(held), settings.batch)
+            )
+        if total < best[0]:
+            state = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
+            best = (total, epoch, state)
+    if not len(held):
+        return settings.epochs
+    if not best[2]:
+        raise ConfigurationError(
+            f"{settings.path}: fine-tuning diverged (the loss is not a number)", "lower the learning rate"
+        )
+    model.load_state_dict(best[2])
+    return best[1]
+
+
+def _tokens(model: Any, tokenizer: Any, texts: Sequence[str], settings: FineTuning) -> Any:
+    longest = min(settings.max_tokens, tokenizer.model_max_length)
+    tokens = tokenizer(list(texts), padding=True, truncation=True, max_length=longest, return_tensors="pt")
+    return tokens.to(next(model.parameters()).device)

@@ -1,0 +1,522 @@
+"""What a sequence of releases costs: (epsilon, delta) under add/remove adjacency, and the noise that affords it.
+
+A release is an *event*; a plan is a sequence of events. Compositions of unsampled Gaussians are exact (mu^2 adds,
+Dong, Roth, Su 2019, corollary 3.3; conversion: Balle, Wang 2018, theorem 8). Everything else goes through the privacy
+loss distribution of dp-accounting with pessimistic rounding, so that a figure is never below the truth.
+
+The noise that parties sample is a sum of discrete Gaussians, the events are continuous ones: see
+:func:`charged_sigma` for why that is sound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.privacy import subsampled
+
+# Variance given away when a sum of discrete Gaussians is charged as one continuous Gaussian (PRIVACY.md, Noise).
+SMOOTHING_VARIANCE = 4.0
+# Statistical distance of one drawn noise coordinate from the exact discrete law (noise.py).
+SAMPLER_DISTANCE = 2.0**-110
+
+# Resolution of a loss distribution: its plausible range is divided into about so many cells.
+_GRID, _COARSE_GRID = 50_000, 5_000
+_FINEST_CELL, _COARSEST_CELL = 1e-7, 1.0
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """``count`` Gaussian releases, each on a fresh Poisson subsample of rate ``sampling_rate``.
+
+    Attributes:
+        noise_multiplier: noise standard deviation over L2 sensitivity; 0 means no noise, inf no release.
+        sampling_rate: probability in [0, 1] with which each unit takes part, independently, in secret.
+        count: number of such releases.
+    """
+
+    noise_multiplier: float
+    sampling_rate: float = 1.0
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        _check("Gaussian.noise_multiplier", self.noise_multiplier)
+        _check("Gaussian.sampling_rate", self.sampling_rate, highest=1.0)
+        _check_count("Gaussian", self.count)
+
+
+@dataclass(frozen=True)
+class Laplace:
+    """``count`` Laplace releases; ``noise_multiplier`` is the scale b over the L1 sensitivity (0: no noise).
+
+    A vector is charged as one coordinate that moves by the whole L1 sensitivity, its worst case.
+    """
+
+    noise_multiplier: float
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        _check("Laplace.noise_multiplier", self.noise_multiplier)
+        _check_count("Laplace", self.count)
+
+
+@dataclass(frozen=True)
+class DiscreteLaplace:
+    """``count`` discrete Laplace releases, P(x) proportional to exp(-``epsilon`` |x|) on the integers.
+
+    Attributes:
+        epsilon: epsilon per integer unit of L1 sensitivity; inf means no noise.
+        sensitivity: L1 sensitivity in integer units; one release is (epsilon x sensitivity, 0)-DP.
+        count: number of such releases.
+    """
+
+    epsilon: float
+    sensitivity: int = 1
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        _check("DiscreteLaplace.epsilon", self.epsilon)
+        if self.sensitivity < 1:
+            raise ConfigurationError(f"DiscreteLaplace.sensitivity is {self.sensitivity}", "give an integer >= 1")
+        _check_count("DiscreteLaplace", self.count)
+
+
+@dataclass(frozen=True)
+class Pure:
+    """``count`` releases of which nothing is known but that each is (``epsilon``, 0)-DP."""
+
+    epsilon: float
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        _check("Pure.epsilon", self.epsilon)
+        _check_count("Pure", self.count)
+
+
+Event = Gaussian | Laplace | DiscreteLaplace | Pure
+
+
+def epsilon(events: Iterable[Event], delta: float) -> float:
+    """The smallest epsilon at which the composition of ``events`` is (epsilon, ``delta``)-DP; inf without noise.
+
+    Args:
+        events: the releases, in any order (fixed before the first of them is made).
+        delta: in [0, 1].
+
+    Raises:
+        ConfigurationError: ``delta`` lies outside [0, 1].
+
+    >>> round(epsilon([Gaussian(1.08116)], 1e-5), 3)
+    4.0
+    """
+    _check("delta", delta, highest=1.0)
+    return _epsilon(_merge(events), delta)
+
+
+def delta(events: Iterable[Event], epsilon: float) -> float:
+    """The smallest delta at which the composition of ``events`` is (``epsilon``, delta)-DP.
+
+    Raises:
+        ConfigurationError: ``epsilon`` is negative or not a number.
+
+    >>> f"{delta([Gaussian(1.08116)], 4.0):.2e}"
+    '1.00e-05'
+    """
+    _check("epsilon", epsilon)
+    return _delta(_merge(events), epsilon, _GRID)
+
+
+def gaussian_mu(epsilon: float, delta: float) -> float:
+    """The largest mu whose mu-Gaussian-DP implies (``epsilon``, ``delta``)-DP; inf where epsilon is inf.
+
+    1/mu is the exact noise multiplier of one release. Source: Balle and Wang 2018, theorem 8.
+
+    Raises:
+        ConfigurationError: epsilon negative, or delta not in (0, 1).
+
+    >>> round(1 / gaussian_mu(4.0, 1e-5), 5)
+    1.08116
+    """
+    _check_target(epsilon, delta)
+    if math.isinf(epsilon):
+        return math.inf
+    from dp_accounting.gaussian_mechanism import get_sigma_gaussian
+
+    return 1.0 / float(get_sigma_gaussian(epsilon, delta))
+
+
+def composed_mu(events: Iterable[Event]) -> float | None:
+    """mu of a composition of unsampled Gaussians (its squares add), or None where another mechanism is among them."""
+    merged = _merge(events)
+    if not merged:
+        return 0.0
+    if len(merged) == 1 and isinstance(merged[0], Gaussian) and merged[0].sampling_rate == 1.0:
+        return _mu(merged[0])
+    return None
+
+
+def calibrate(build: Callable[[float], Sequence[Event]], epsilon: float, delta: float) -> float:
+    """The smallest scale, to 1e-6 relative, at which ``build(scale)`` is (``epsilon``, ``delta``)-DP.
+
+    Args:
+        build: the events of the whole plan at a given noise scale; larger scales must be more private.
+        epsilon: the target; inf asks for no noise and gives 0.
+        delta: in (0, 1).
+
+    Returns:
+        The scale, from above: the plan at the returned scale always satisfies the target.
+
+    Raises:
+        ConfigurationError: a target out of range.
+        PrivacyRefusal: no scale suffices, because the parts that do not scale cost too much already.
+
+    >>> round(calibrate(lambda z: [Gaussian(z, count=4)], 4.0, 1e-5), 4)
+    2.1623
+    """
+    _check_target(epsilon, delta)
+    if math.isinf(epsilon):
+        return 0.0
+
+    def excess(log_scale: float, grid: int) -> float:
+        """log of (delta spent / delta), negative where the plan is affordable; bounded, for the root finder."""
+        spent = _delta(_merge(build(math.exp(log_scale))), epsilon, grid)
+        return -700.0 if spent <= 0.0 else max(math.log(spent / delta), -700.0)
+
+    def likely(log_scale: float) -> float:
+        """The same where the plan is taken for the one Gaussian that it resembles: free, and a few percent off."""
+        spent = _gaussian_delta(_likely_mu(_merge(build(math.exp(log_scale)))), epsilon)
+        return -700.0 if spent <= 0.0 else max(math.log(spent / delta), -700.0)
+
+    found = _secant(lambda x: excess(x, _COARSE_GRID), likely)
+    if found is None:
+        root = _bracketed(lambda x: excess(x, _COARSE_GRID), epsilon, delta)
+        if root == -math.inf:
+            return 0.0  # affordable without noise: the plan holds nothing that scales
+        step = 1e-4
+        found = root, (excess(root + step, _COARSE_GRID) - excess(root - step, _COARSE_GRID)) / (2 * step)
+    root, slope = found
+    # A loss distribution on the fine grid is ten times dearer: from the coarse root a few steps suffice.
+    # They aim a little above it, since epsilon of what is returned is found by inverting delta, to some 1e-11.
+    value = excess(root, _GRID)
+    for _ in range(8):
+        beyond = value / slope if slope < 0.0 else 1e-7
+        if 5e-8 <= beyond <= 4e-7:
+            break
+        root += 2e-7 - beyond
+        value = excess(root, _GRID)
+    step = 2e-7
+    while value > 0.0:  # noise is added until the target holds
+        step *= 2
+        root += step
+        value = excess(root, _GRID)
+    return math.exp(root)
+
+
+def _likely_mu(merged: tuple[Event, ...]) -> float:
+    """mu of the Gaussian that a plan resembles: a guess from which :func:`calibrate` starts, never a charge.
+
+    Subsampled releases by their limit for small rates (Bu, Dong, Long, Su 2020), others by the mean of
+    their privacy loss, which for a Gaussian is mu^2 / 2.
+    """
+    square = 0.0
+    for event in merged:
+        if _is_noiseless(event):
+            return math.inf
+        if isinstance(event, Gaussian):
+            one = 1.0 / event.noise_multiplier**2
+            square += event.count * min(one, event.sampling_rate**2 * math.expm1(min(one, 700.0)))
+        elif isinstance(event, Laplace):
+            loss = 1.0 / event.noise_multiplier
+            square += event.count * 2.0 * (loss + math.expm1(-loss))
+        else:
+            loss = event.epsilon * (event.sensitivity if isinstance(event, DiscreteLaplace) else 1)
+            square += event.count * 2.0 * loss * math.tanh(loss / 2)
+    return math.sqrt(square)
+
+
+def _secant(
+    excess: Callable[[float], float], likely: Callable[[float], float], tolerance: float = 1e-5
+) -> tuple[float, float] | None:
+    """Root of ``excess`` and its slope there, by secant steps from the root and slope of ``likely``; None if it fails.
+
+    Three or four evaluations instead of a dozen. Whatever is found here is checked by the caller.
+    """
+    from scipy.optimize import brentq
+
+    widest = 12.0
+    if likely(-widest) <= 0.0 or likely(widest) >= 0.0:
+        return None
+    at = float(brentq(likely, -widest, widest, xtol=1e-4))
+    slope = (likely(at + 1e-3) - likely(at - 1e-3)) / 2e-3
+    value = excess(at)
+    for _ in range(8):
+        if not slope < -1e-3:
+            return None
+        move = -value / slope
+        if abs(move) < tolerance:
+            return at + move, slope
+        if abs(move) > 2.0:
+            return None
+        before, at = value, at + move
+        value = excess(at)
+        slope = (value - before) / move
+    return None
+
+
+def _bracketed(excess: Callable[[float], float], epsilon: float, delta: float) -> float:
+    """Root of ``excess`` by bisection's safer kin; -inf where it has none because nothing scales."""
+    high = 0.0
+    while excess(high) > 0.0:
+        high += 1.0
+        if high > 40.0:
+            raise PrivacyRefusal(
+                f"no amount of noise brings this plan to epsilon {epsilon:g} at delta {delta:g}",
+                "raise epsilon, or drop the releases whose noise is fixed",
+            )
+    low = high - 1.0
+    while excess(low) <= 0.0:
+        low, high = low - 1.0, low
+        if low < -40.0:
+            return -math.inf
+    from scipy.optimize import brentq
+
+    return float(brentq(excess, low, high, xtol=1e-6))
+
+
+def charged_sigma(variance: float) -> float:
+    """Standard deviation of the continuous Gaussian that stands for discrete Gaussian noise of total ``variance``.
+
+    N_Z(0, s^2) with every share >= 3 equals, up to a factor exp(+-4 exp(-8 pi^2)) = 1 +- 2e-34 a coordinate, a
+    randomised rounding of N(0, s^2 - 4); what is made from the continuous release alone is no less private. The
+    argument and the result are in integer units (PRIVACY.md, Noise).
+
+    Args:
+        variance: sum of the honest survivors' variances, integer units squared; inf is allowed.
+
+    Raises:
+        PrivacyRefusal: the variance is 4 or less, where nothing can be charged.
+
+    >>> charged_sigma(13.0)
+    3.0
+    """
+    if not variance > SMOOTHING_VARIANCE:
+        raise PrivacyRefusal(
+            f"a noise variance of {variance:g} integer units squared is too small to be charged as a Gaussian",
+            "raise the statistic's integer scale so that every party's share is at least 3 integer units",
+        )
+    return math.sqrt(variance - SMOOTHING_VARIANCE)
+
+
+def sampled_variance(charged: float) -> float:
+    """Variance to draw, integer units squared, so that the standard deviation ``charged`` may be charged.
+
+    The inverse of :func:`charged_sigma`. 0 gives 0: no noise is asked for, and none is charged as noise.
+
+    >>> sampled_variance(3.0)
+    13.0
+    """
+    _check("charged sigma", charged)
+    return charged * charged + SMOOTHING_VARIANCE if charged > 0.0 else 0.0
+
+
+def usable_delta(delta: float, *, samples: int, epsilon: float) -> float:
+    """What is left of ``delta`` for the mechanisms after the samplers' statistical distance is paid.
+
+    A mechanism within total variation distance g of an (epsilon, d)-DP one is (epsilon, d + (1 + e^epsilon) g)-DP;
+    g = samples x 2^-110.
+
+    Args:
+        delta: the declared delta.
+        samples: noise coordinates drawn over the whole plan by all parties.
+        epsilon: the declared epsilon; inf (no noise) costs nothing.
+
+    Raises:
+        PrivacyRefusal: nothing is left.
+    """
+    if math.isinf(epsilon):
+        return delta
+    cost = samples * SAMPLER_DISTANCE * (1.0 + math.exp(min(epsilon, 700.0)))
+    left = math.nextafter(delta - cost, -math.inf)  # a cost below delta's last bit is paid with that bit
+    if not left > 0.0:
+        raise PrivacyRefusal(
+            f"delta {delta:g} does not cover the noise sampler's own distance over {samples} samples at epsilon "
+            f"{epsilon:g}",
+            "raise delta or lower epsilon",
+        )
+    return left
+
+
+# ------------------------------------------------------------------------------------------------- composition
+
+
+def _merge(events: Iterable[Event]) -> tuple[Event, ...]:
+    """Canonical form: unsampled Gaussians become one, equal events are counted, events that release nothing go."""
+    squares, counts = [], Counter[Event]()
+    for event in events:
+        if isinstance(event, Gaussian):
+            if event.count == 0 or event.sampling_rate == 0.0 or math.isinf(event.noise_multiplier):
+                continue
+            if event.sampling_rate == 1.0:
+                squares.append(event.count * _mu(Gaussian(event.noise_multiplier)) ** 2)
+            else:
+                counts[Gaussian(event.noise_multiplier, event.sampling_rate)] += event.count
+        elif isinstance(event, Laplace):
+            if event.count and not math.isinf(event.noise_multiplier):
+                counts[Laplace(event.noise_multiplier)] += event.count
+        elif isinstance(event, DiscreteLaplace):
+            if event.count and event.epsilon > 0.0:
+                counts[DiscreteLaplace(event.epsilon, event.sensitivity)] += event.count
+        elif event.count and event.epsilon > 0.0:
+            counts[Pure(event.epsilon)] += event.count
+    merged: list[Event] = []
+    square = math.fsum(squares)
+    if square > 0.0:
+        merged.append(Gaussian(1.0 / math.sqrt(square)))
+    for event in sorted(counts, key=repr):
+        fields = {name: getattr(event, name) for name in event.__dataclass_fields__ if name != "count"}
+        merged.append(type(event)(**fields, count=counts[event]))
+    return tuple(merged)
+
+
+def _mu(event: Gaussian) -> float:
+    return math.inf if event.noise_multiplier == 0.0 else math.sqrt(event.count) / event.noise_multiplier
+
+
+def _pure_bound(event: Event) -> float:
+    """Epsilon of the event at delta 0."""
+    if isinstance(event, Gaussian):
+        return math.inf
+    if isinstance(event, Laplace):
+        return math.inf if event.noise_multiplier == 0.0 else event.count / event.noise_multiplier
+    if isinstance(event, DiscreteLaplace):
+        return event.count * event.sensitivity * event.epsilon
+    return event.count * event.epsilon
+
+
+def _is_noiseless(event: Event) -> bool:
+    if isinstance(event, Gaussian):
+        return event.noise_multiplier == 0.0
+    return math.isinf(_pure_bound(event))
+
+
+@lru_cache(maxsize=4096)
+def _epsilon(merged: tuple[Event, ...], delta: float) -> float:
+    if not merged or delta == 1.0:
+        return 0.0
+    if delta == 0.0:
+        return math.fsum(_pure_bound(event) for event in merged)
+    mu = composed_mu(merged)
+    if mu is not None:
+        return _gaussian_epsilon(mu, delta)
+    if any(_is_noiseless(event) for event in merged):
+        return math.inf
+    if _cell(merged, _GRID) > _COARSEST_CELL:
+        return math.inf  # in the tens of thousands: no privacy to speak of
+    return float(_loss_distribution(merged, _GRID).get_epsilon_for_delta(delta))
+
+
+@lru_cache(maxsize=4096)
+def _delta(merged: tuple[Event, ...], epsilon: float, grid: int) -> float:
+    if not merged or math.isinf(epsilon):
+        return 0.0
+    mu = composed_mu(merged)
+    if mu is not None:
+        return _gaussian_delta(mu, epsilon)
+    if any(_is_noiseless(event) for event in merged):
+        return 1.0
+    if _cell(merged, grid) > _COARSEST_CELL:
+        return 1.0  # losses in the thousands: an upper bound, met only while a calibration looks for its scale
+    return float(_loss_distribution(merged, grid).get_delta_for_epsilon(epsilon))
+
+
+def _gaussian_delta(mu: float, epsilon: float) -> float:
+    """Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu), computed in logarithms."""
+    if mu == 0.0:
+        return 0.0
+    if math.isinf(mu):
+        return 1.0
+    from scipy.special import log_ndtr
+
+    first = float(log_ndtr(mu / 2 - epsilon / mu))
+    second = epsilon + float(log_ndtr(-mu / 2 - epsilon / mu))
+    return math.exp(first) * -math.expm1(second - first) if second < first else 0.0
+
+
+def _gaussian_epsilon(mu: float, delta: float) -> float:
+    if math.isinf(mu):
+        return math.inf
+    from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
+
+    return float(get_epsilon_gaussian(1.0 / mu, delta))
+
+
+def _cell(merged: tuple[Event, ...], grid: int) -> float:
+    """Discretisation interval of the losses: fine against the range in which the composed loss can plausibly lie."""
+    square = math.fsum(
+        event.count * (event.sampling_rate / event.noise_multiplier) ** 2
+        for event in merged
+        if isinstance(event, Gaussian)
+    )
+    single = max((1.0 / e.noise_multiplier for e in merged if isinstance(e, Gaussian)), default=0.0)
+    pure = math.fsum(_pure_bound(event) for event in merged if not isinstance(event, Gaussian))
+    span = pure + square / 2 + 8 * math.sqrt(square) + single**2 / 2 + 8 * single
+    cell = max(span / grid, _FINEST_CELL)
+    # Pure losses are rounded up to the grid: a grid that holds the commonest of them exactly wastes none of it.
+    pure_events = [event for event in merged if isinstance(event, Pure | DiscreteLaplace) and event.epsilon >= cell]
+    if pure_events:
+        loss = max(pure_events, key=lambda event: event.count).epsilon
+        cell = loss / math.ceil(loss / cell) * (1.0 + 1e-12)
+    return cell
+
+
+def _loss_distribution(merged: tuple[Event, ...], grid: int) -> Any:
+    """The composed privacy loss distribution (dp_accounting.pld), both directions of adjacency, pessimistic."""
+    from dp_accounting.pld import privacy_loss_distribution as pld
+    from dp_accounting.pld.common import DifferentialPrivacyParameters
+
+    cell = _cell(merged, grid)
+    composed = None
+    for event in merged:
+        if isinstance(event, Gaussian) and event.sampling_rate < 1.0:
+            single = subsampled.loss_distribution(event.noise_multiplier, event.sampling_rate, cell)
+        elif isinstance(event, Gaussian):
+            single = pld.from_gaussian_mechanism(event.noise_multiplier, value_discretization_interval=cell)
+        elif isinstance(event, Laplace):
+            single = pld.from_laplace_mechanism(event.noise_multiplier, value_discretization_interval=cell)
+        elif isinstance(event, DiscreteLaplace):
+            single = pld.from_discrete_laplace_mechanism(
+                event.epsilon, sensitivity=event.sensitivity, value_discretization_interval=cell
+            )
+        else:
+            single = pld.from_privacy_parameters(
+                DifferentialPrivacyParameters(event.epsilon, 0.0), value_discretization_interval=cell
+            )
+        part = single.self_compose(event.count) if event.count > 1 else single
+        composed = part if composed is None else composed.compose(part)
+    return composed
+
+
+# ------------------------------------------------------------------------------------------------------ checks
+
+
+def _check(name: str, value: float, highest: float = math.inf) -> None:
+    if not 0.0 <= value <= highest:  # also refuses nan
+        bound = f"between 0 and {highest:g}" if math.isfinite(highest) else "0 or more"
+        raise ConfigurationError(f"{name} is {value}", f"give a number {bound}")
+
+
+def _check_count(name: str, count: int) -> None:
+    if count < 0:
+        raise ConfigurationError(f"{name}.count is {count}", "give an integer, 0 or more")
+
+
+def _check_target(epsilon: float, delta: float) -> None:
+    if not epsilon > 0.0:
+        raise ConfigurationError(f"epsilon is {epsilon}", "give a number above 0 (inf for no noise)")
+    if not 0.0 < delta < 1.0:
+        raise ConfigurationError(f"delta is {delta}", "give a number between 0 and 1, below one over the records")

@@ -1,0 +1,186 @@
+"""Tables of labelled text: JSONL, CSV and Parquet, read whole or refused with the row's number, never its content."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from undersong_common.configuration import nearest
+from undersong_common.errors import ConfigurationError
+
+
+@dataclass(frozen=True, repr=False)
+class Table:
+    """Rows of a file. ``repr`` shows counts only, because the rows may be private.
+
+    Attributes:
+        texts: one text a row, non-empty after stripping.
+        labels: one label a row, or None where no label column was named.
+        users: one user id a row as text, or None where no user column was named.
+    """
+
+    texts: tuple[str, ...]
+    labels: tuple[str, ...] | None
+    users: tuple[str, ...] | None
+
+    def __repr__(self) -> str:
+        return f"Table(rows={len(self.texts)})"
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def take(self, rows: Sequence[int]) -> Table:
+        """The given rows, in that order."""
+        return Table(
+            tuple(self.texts[row] for row in rows),
+            None if self.labels is None else tuple(self.labels[row] for row in rows),
+            None if self.users is None else tuple(self.users[row] for row in rows),
+        )
+
+
+def concatenate(tables: Sequence[Table]) -> Table:
+    """All rows of several tables that name the same columns."""
+    return Table(
+        tuple(text for table in tables for text in table.texts),
+        None if any(t.labels is None for t in tables) else tuple(x for t in tables for x in t.labels or ()),
+        None if any(t.users is None for t in tables) else tuple(x for t in tables for x in t.users or ()),
+    )
+
+
+def read_table(
+    path: Path,
+    text: str,
+    label: str | None = None,
+    user: str | None = None,
+    *,
+    labels: Sequence[str] = (),
+    skip_empty: bool = False,
+) -> Table:
+    """Reads ``path`` by its suffix (.jsonl, .csv, .parquet).
+
+    ``text``, ``label`` and ``user`` name columns. With ``labels`` given, a row with another label is refused. With
+    ``skip_empty`` a row whose text is empty is left out, else refused. Raises
+    ConfigurationError that names the file, the row (counted from 1, as in an editor without a header) and the remedy.
+    """
+    texts: list[str] = []
+    found: list[str] = []
+    users: list[str] = []
+    user_types: set[type] = set()
+    known = set(labels)
+    for number, row in enumerate(_rows(path), start=1):
+        where = f"{path}: row {number}"
+        value = _cell(row, text, where, "text")
+        if skip_empty and (value is None or (isinstance(value, str) and not value.strip())):
+            continue
+        if not isinstance(value, str) or not value.strip():
+            raise ConfigurationError(
+                f"{where}: the text column {text!r} is empty or not text", "remove or fill the row"
+            )
+        texts.append(value)
+        if label is not None:
+            name = _cell(row, label, where, "label")
+            if isinstance(name, bool | float) or name is None or str(name) == "":
+                raise ConfigurationError(f"{where}: the label column {label!r} is empty or not a label", "fill the row")
+            if known and str(name) not in known:
+                raise ConfigurationError(
+                    f"{where}: its label is not in task.labels", "add the label to task.labels, or remove the row"
+                )
+            found.append(str(name))
+        if user is not None:
+            identity = _cell(row, user, where, "user")
+            if isinstance(identity, bool | float) or identity is None or str(identity) == "":
+                raise ConfigurationError(f"{where}: the user column {user!r} is empty or not an id", "fill the row")
+            users.append(str(identity))
+            user_types.add(type(identity))
+    if len(user_types) > 1:
+        # 7 and "7" would silently become one patient, or two: the file must say which.
+        raise ConfigurationError(
+            f"{path}: the user column {user!r} mixes numbers and text", "write every id in the same form"
+        )
+    if not texts:
+        raise ConfigurationError(f"{path}: has no rows", "name a file with at least one record")
+    return Table(tuple(texts), tuple(found) if label is not None else None, tuple(users) if user is not None else None)
+
+
+def row_count(path: Path) -> int:
+    """Rows of a file, empty ones included. Raises ConfigurationError as :func:`read_table`."""
+    return sum(1 for _ in _rows(path))
+
+
+def column_names(path: Path) -> list[str]:
+    """Names of the columns, from the first row. Raises ConfigurationError as :func:`read_table`."""
+    for row in _rows(path):
+        return list(row)
+    raise ConfigurationError(f"{path}: has no rows", "name a file with at least one record")
+
+
+def _cell(row: dict[str, Any], column: str, where: str, role: str) -> Any:
+    if column not in row:
+        raise ConfigurationError(f"{where}: has no column {column!r} (the {role} column)", nearest(column, row))
+    return row[column]
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    suffix = path.suffix.lower()
+    if suffix not in (".jsonl", ".csv", ".parquet"):
+        raise ConfigurationError(f"{path}: unknown file type {suffix!r}", "use .jsonl, .csv or .parquet")
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise ConfigurationError(f"{path}: no such file", "check the path (relative to the task file)") from None
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path}: cannot be read: {error.strerror}", "check the file and its permissions"
+        ) from None
+    if suffix == ".parquet":
+        yield from _parquet_rows(path, content)
+        return
+    try:
+        decoded = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        # `from None`: the decoder's error holds the whole private file
+        raise ConfigurationError(f"{path}: line {line} is not UTF-8", "save the file as UTF-8") from None
+    yield from _csv_rows(path, decoded) if suffix == ".csv" else _jsonl_rows(path, decoded)
+
+
+def _jsonl_rows(path: Path, content: str) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(content.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError:
+            raise ConfigurationError(f"{path}: line {number} is not JSON", "write one JSON object a line") from None
+        if not isinstance(row, dict):
+            raise ConfigurationError(f"{path}: line {number} is not a JSON object", "write one JSON object a line")
+        yield row
+
+
+def _csv_rows(path: Path, content: str) -> Iterator[dict[str, Any]]:
+    reader = csv.DictReader(io.StringIO(content, newline=""), strict=True)
+    number = 0
+    try:
+        for number, row in enumerate(reader, start=1):
+            if None in row or None in row.values():
+                raise ConfigurationError(
+                    f"{path}: row {number} has not as many fields as the header", "correct the row"
+                )
+            yield row
+    except csv.Error:
+        raise ConfigurationError(f"{path}: row {number + 1} is not valid CSV", "check its quotes") from None
+
+
+def _parquet_rows(path: Path, content: bytes) -> Iterator[dict[str, Any]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        yield from pyarrow.parquet.read_table(pyarrow.BufferReader(content)).to_pylist()
+    except pyarrow.ArrowException:
+        raise ConfigurationError(f"{path}: is not a readable Parquet file", "write it again") from None

@@ -1,0 +1,19 @@
+"""TLS 1.3 and nothing older, though gRPC's Python interface has no setting for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from undersong_common.errors import InternalError
+
+# Before TLS 1.3 a suite names how the server signs. No certificate here is RSA, so no older version can agree on one.
+CIPHER_SUITES = "ECDHE-RSA-AES256-GCM-SHA384"
+
+
+def only_tls_1_3() -> None:
+    """Call it at the entry point, before gRPC is imported (it reads its environment once)."""
+    if "grpc" in sys.modules:
+        raise InternalError("gRPC was imported before TLS was set up")
+    os.environ["GRPC_SSL_CIPHER_SUITES"] = CIPHER_SUITES
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # a refused handshake is told once, in words, by whoever dialled

@@ -1,0 +1,133 @@
+"""The manifest: what everyone agrees on and signs before a run (SECAGG.md, Manifest)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from undersong_common.canonical import canonical_json, tagged_hash
+from undersong_common.errors import ConfigurationError, PeerFault, PrivacyRefusal
+from undersong_protocol.plan import Plan
+from undersong_protocol.secagg.keys import verified
+from undersong_protocol.secagg.parameters import Member, SumParameters
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Roster, plan of private sums, quorum and promise of one run; equal bytes at everyone, or no run.
+
+    Attributes:
+        run: the run's name, unique at the coordinator.
+        task: public words: name, description and labels.
+        method: the method's name (information; what binds is the plan).
+        embedder: SHA-256 (hex) of the embedding model that every party must hold.
+        roster: the parties with their Ed25519 identity keys, sorted by name.
+        plan: the private sums and what they cost.
+    """
+
+    run: str
+    task: Mapping[str, Any]
+    method: str
+    embedder: str
+    roster: tuple[Member, ...]
+    plan: Plan
+
+    def to_bytes(self) -> bytes:
+        """Canonical JSON."""
+        return canonical_json(
+            {
+                "version": VERSION,
+                "run": self.run,
+                "task": dict(self.task),
+                "method": self.method,
+                "embedder": self.embedder,
+                "roster": [{"name": member.name, "identity": member.identity.hex()} for member in self.roster],
+                "plan": self.plan.to_json(),
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Manifest:
+        """Parses and checks the form. Raises PrivacyRefusal: a party signs nothing that it cannot read whole."""
+        try:
+            value = json.loads(data)
+            version = value["version"]
+            if version != VERSION:
+                raise PrivacyRefusal(
+                    f"the manifest has version {version}, this program speaks {VERSION}",
+                    "run the same version of Undersong at the coordinator and at every party",
+                )
+            manifest = cls(
+                run=str(value["run"]),
+                task=value["task"],
+                method=str(value["method"]),
+                embedder=str(value["embedder"]),
+                roster=tuple(Member(str(m["name"]), bytes.fromhex(m["identity"])) for m in value["roster"]),
+                plan=Plan.from_json(value["plan"]),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise PrivacyRefusal(f"the manifest cannot be read ({type(error).__name__})") from None
+        if manifest.to_bytes() != data:
+            raise PrivacyRefusal("the manifest is not in canonical form")
+        return manifest
+
+    @cached_property
+    def hash(self) -> bytes:
+        """32 bytes; what is signed and what every private sum's sid contains."""
+        return tagged_hash("undersong manifest", self.to_bytes())
+
+    def sum_parameters(self, name: str, attempt: int) -> SumParameters:
+        """The secure-aggregation parameters of one attempt at the private sum ``name``."""
+        planned = self.plan[name]
+        quorum = self.plan.quorum
+        return SumParameters(
+            manifest_hash=self.hash,
+            run=self.run,
+            query=name,
+            attempt=attempt,
+            roster=self.roster,
+            threshold=quorum.threshold,
+            tolerated_dropouts=quorum.tolerated_dropouts,
+            colluders=quorum.colluders,
+            dimension=planned.dimension,
+            modulus_bits=planned.modulus_bits,
+            sigma=planned.drawn_sigma_integer,
+            law=planned.law,
+        )
+
+    def verify(self) -> None:
+        """Recomputes everything that binds. Raises PrivacyRefusal with the figure that is wrong."""
+        names = [member.name for member in self.roster]
+        if names != sorted(set(names)):
+            raise PrivacyRefusal("the roster is not sorted or names a party twice")
+        if len({member.identity for member in self.roster}) != len(names):
+            raise PrivacyRefusal("two parties of the roster share one identity key")
+        if len(names) != self.plan.quorum.parties:
+            raise PrivacyRefusal(f"the roster has {len(names)} parties, the plan {self.plan.quorum.parties}")
+        self.plan.verify()
+        try:
+            for planned in self.plan.sums:
+                self.sum_parameters(planned.name, attempt=0)
+        except ConfigurationError as error:
+            raise PrivacyRefusal(error.problem, error.remedy) from None
+
+    def sign(self, identity: Ed25519PrivateKey) -> bytes:
+        return identity.sign(self.hash)
+
+    def check_signatures(self, signatures: Mapping[str, bytes]) -> None:
+        """Everyone of the roster signed these very bytes. Raises PeerFault that names who did not."""
+        for member in self.roster:
+            try:
+                verified(member.identity, self.hash, signatures.get(member.name, b""))
+            except (InvalidSignature, ValueError):
+                raise PeerFault(
+                    member.name, "has not signed this manifest", "propose the manifest to every party again"
+                ) from None

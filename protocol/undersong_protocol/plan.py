@@ -1,0 +1,430 @@
+"""The plan: every private sum of a run, its sensitivity and its noise, fixed before anything is asked.
+
+A method lists :class:`SumRequest` values; :func:`plan_sums` calibrates their noise together so that the whole run
+spends exactly (epsilon, delta); the result is shown to the operator, approved by every party and hashed into the
+manifest. A party does not believe the plan: :meth:`Plan.verify` recomputes sensitivity, scale, modulus and epsilon.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, get_args
+
+from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.privacy import accounting
+from undersong_common.privacy.noise import DiscreteLaplaceShare
+from undersong_protocol import statistics
+from undersong_protocol.secagg import noise_share, ring
+from undersong_protocol.secagg.noise_share import Law
+from undersong_protocol.statistics import Statistic
+
+Unit = Literal["sample", "user", "party"]
+Contribution = Literal["mean", "sum"]
+
+SMALLEST_SIGMA = 64.0  # integer units: the loss of sigma_eff = sqrt(sigma^2 - 4) stays below 0.1 % (PRIVACY.md)
+LARGEST_SCALE_BITS = 40
+LAPLACE_SCALES = (64.0, 4096.0)  # integer units: fine beside the noise, and a share's table builds in half a second
+LAPLACE_TAIL = 5.0  # times the Gaussian's 12 deviations: 85 scales, e^-85 a coordinate
+INTEGER_NORM_TOLERANCE = 2.0**-36  # relative; above what statistics.contribution lets a norm pass its bound
+EPSILON_TOLERANCE = 1e-6  # relative; the calibration's bisection stops within it
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """What one run promises, under add/remove adjacency of one unit.
+
+    Attributes:
+        epsilon, delta: the budget of the whole run; epsilon may be ``inf`` (research only: no privacy at all).
+        unit: whose presence is hidden: one record, one user (patient), or one whole party.
+        max_per_unit: cap on a unit's records (1 for unit "sample").
+        contribution: how a unit's records count together: their mean (same norm as one) or their sum (times the cap).
+        max_records: what the modulus is made for: each coordinate of a party's vector is clamped to what so many
+            records could reach. Clamping is 1-Lipschitz in every norm, so it costs no privacy.
+    """
+
+    epsilon: float
+    delta: float
+    unit: Unit = "sample"
+    max_per_unit: int = 1
+    contribution: Contribution = "mean"
+    max_records: int = 100_000
+
+    @property
+    def norm_factor(self) -> int:
+        """How many times the norm of one record's row a unit may reach."""
+        return self.max_per_unit if self.unit != "sample" and self.contribution == "sum" else 1
+
+    @property
+    def scale_factor(self) -> int:
+        """Extra integer resolution, so that a mean over max_per_unit records keeps every record's weight."""
+        return self.max_per_unit if self.unit != "sample" and self.contribution == "mean" else 1
+
+
+@dataclass(frozen=True)
+class Quorum:
+    """Public shape of the federation: parties n, threshold T, tolerated dropouts D, colluders c, spare attempts."""
+
+    parties: int
+    threshold: int
+    tolerated_dropouts: int
+    colluders: int
+    spare_attempts: int = 0
+
+
+@dataclass(frozen=True)
+class SumRequest:
+    """One private sum that a method will make.
+
+    Attributes:
+        name: unique in the run and stable, such as ``votes/1``; the journal's key.
+        statistic: its public parameters and bounds.
+        budget_share: its part of the Gaussian budget (mu squared) relative to the other sums'.
+        sampling_rate: Poisson rate q of the units each party lets take part (1 = all), by its own secret coins.
+        law: "gaussian", or "laplace" for discrete Laplace noise by the L1 sensitivity, which is epsilon-private alone.
+        epsilon: a Laplace sum's own, fixed epsilon; the Gaussian sums are calibrated to what it leaves. None divides
+            the run's epsilon among the Laplace sums by ``budget_share``, where no sum is Gaussian.
+        noise_multiplier: a Gaussian sum's own, fixed noise over its L2 sensitivity (a paper's figure), which the other
+            Gaussian sums are calibrated around. None calibrates it too.
+    """
+
+    name: str
+    statistic: Statistic
+    budget_share: float = 1.0
+    sampling_rate: float = 1.0
+    law: Law = "gaussian"
+    epsilon: float | None = None
+    noise_multiplier: float | None = None
+
+
+@dataclass(frozen=True)
+class PlannedSum:
+    """One private sum with its noise. Sensitivities and ``sigma`` are natural units (one vote, one count = 1).
+
+    ``sigma`` is the standard deviation that is charged; the noise really drawn has integer variance
+    ``sigma_integer**2 + 4`` (PRIVACY.md, discrete noise accounted as continuous). Where ``law`` is "laplace", sigma is
+    sqrt(2) times the scale of the discrete Laplace noise, which is charged as what it is.
+    """
+
+    name: str
+    statistic: str
+    parameters: Mapping[str, Any]
+    dimension: int
+    l1: float
+    l2: float
+    linf: float
+    scale: int
+    sigma_integer: float
+    modulus_bits: int
+    sampling_rate: float = 1.0
+    law: Law = "gaussian"
+
+    @property
+    def sigma(self) -> float:
+        return self.sigma_integer / self.scale
+
+    @property
+    def drawn_sigma_integer(self) -> float:
+        """Standard deviation, integer units, that the honest survivors' noise must reach together."""
+        if self.law == "laplace" or not self.sigma_integer:
+            return self.sigma_integer
+        return math.sqrt(accounting.sampled_variance(self.sigma_integer))
+
+    def build(self) -> Statistic:
+        """The statistic, rebuilt from its wire name and public parameters."""
+        return statistics.build(self.statistic, self.parameters)
+
+    def event(self) -> accounting.Gaussian | accounting.DiscreteLaplace:
+        """What this sum is charged as (multiplier 0, epsilon infinity, in the explicit no-privacy mode)."""
+        if self.law == "laplace":
+            largest = math.floor(self.l1 * self.scale * (1.0 + INTEGER_NORM_TOLERANCE))
+            scale = noise_share.laplace_scale(self.sigma_integer)
+            return accounting.DiscreteLaplace(1.0 / scale if scale else math.inf, largest)
+        return accounting.Gaussian(self.sigma / self.l2, sampling_rate=self.sampling_rate)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every private sum of a run, in order, with the promise they keep together."""
+
+    privacy: Privacy
+    quorum: Quorum
+    sums: tuple[PlannedSum, ...] = field(default=())
+
+    def __getitem__(self, name: str) -> PlannedSum:
+        for planned in self.sums:
+            if planned.name == name:
+                return planned
+        raise PrivacyRefusal(f"the private sum {name!r} is not in the approved plan", "plan and approve a new run")
+
+    @property
+    def usable_delta(self) -> float:
+        """What the noise may spend of the declared delta: the samplers' own distance from their law is paid first.
+
+        It costs some 1e-25 and mostly no more than the last bit of delta. Raises PrivacyRefusal where nothing is left.
+        """
+        return _usable_delta(self.privacy, self.quorum, [planned.dimension for planned in self.sums])
+
+    def epsilon_after(self, releases: int) -> float:
+        """Epsilon, at the plan's delta, after the first ``releases`` sums (information, not the limit)."""
+        return accounting.epsilon(_events(self.sums[:releases]), self.usable_delta)
+
+    def epsilon(self) -> float:
+        """Epsilon of the whole plan, priced spare attempts included."""
+        return accounting.epsilon(self.charged_events(), self.usable_delta)
+
+    def epsilon_if_all_others_collude(self) -> float:
+        """Epsilon against a coalition of every other party and the coordinator, who can subtract all other noise.
+
+        Only one party's own share then protects its records: variance sigma^2 / (n - c) when nobody drops out
+        (XNoise component 0), the least it ever keeps. A single share of Laplace noise is mostly zero and gives no
+        guarantee that could be stated: infinity where such a sum is planned.
+        """
+        honest = self.quorum.parties - self.quorum.colluders
+        whole = honest - self.quorum.tolerated_dropouts == 1  # then a party's Laplace share is the whole noise
+        events: list[accounting.Event] = []
+        for event in self.charged_events():
+            if not isinstance(event, accounting.Gaussian):
+                if not whole:
+                    return math.inf
+                events.append(event)
+                continue
+            multiplier = event.noise_multiplier / math.sqrt(honest)
+            events.append(accounting.Gaussian(multiplier, sampling_rate=event.sampling_rate))
+        return accounting.epsilon(events, self.usable_delta)
+
+    def charged_events(self) -> list[accounting.Event]:
+        """Every release of the plan in order, priced spare attempts at the end."""
+        events = _events(self.sums)
+        return [*events, *_spare_events(events, self.quorum.spare_attempts)]
+
+    def verify(self) -> None:
+        """What every party recomputes before it signs. Raises PrivacyRefusal with the first figure that is wrong."""
+        names = [planned.name for planned in self.sums]
+        if len(set(names)) != len(names):
+            raise PrivacyRefusal("the plan names a private sum twice", "give every sum its own name")
+        for planned in self.sums:
+            statistic = planned.build()
+            if planned.dimension != statistic.dimension:
+                raise PrivacyRefusal(f"{planned.name}: dimension {planned.dimension} is not {statistic.dimension}")
+            bound = statistic.sensitivity
+            factor = self.privacy.norm_factor
+            for norm, stated, true in (
+                ("L1", planned.l1, bound.l1 * factor),
+                ("L2", planned.l2, bound.l2 * factor),
+                ("Linf", planned.linf, bound.linf * factor),
+            ):
+                if not math.isclose(stated, true, rel_tol=1e-9):
+                    raise PrivacyRefusal(f"{planned.name}: {norm} sensitivity {stated} is not {true}")
+            if planned.modulus_bits != _modulus_bits(statistic, planned, self.privacy, self.quorum):
+                raise PrivacyRefusal(f"{planned.name}: modulus of {planned.modulus_bits} bits does not fit its sum")
+            if not 0.0 < planned.sampling_rate <= 1.0:
+                raise PrivacyRefusal(f"{planned.name}: sampling rate {planned.sampling_rate} is not in (0, 1]")
+            if planned.sampling_rate < 1.0 and getattr(statistic, "whole", False):
+                raise PrivacyRefusal(
+                    f"{planned.name}: {planned.statistic} cannot be taken of a subsample of units",
+                    "plan it with sampling rate 1",
+                )
+            if planned.law not in get_args(Law):
+                raise PrivacyRefusal(f"{planned.name}: noise law {planned.law!r} is unknown")
+            if planned.law == "laplace":
+                if planned.sampling_rate != 1.0:
+                    raise PrivacyRefusal(f"{planned.name}: Laplace noise is not accounted with subsampling")
+            elif math.isfinite(self.privacy.epsilon) and planned.sigma_integer < SMALLEST_SIGMA:
+                raise PrivacyRefusal(
+                    f"{planned.name}: sigma {planned.sigma_integer:.4g} in integer units is too coarse"
+                )
+        spent = self.epsilon()
+        if spent > self.privacy.epsilon * (1 + EPSILON_TOLERANCE):
+            raise PrivacyRefusal(
+                f"the plan spends epsilon {spent:.6g}, more than the {self.privacy.epsilon:.6g} it declares",
+                "ask the operator for a plan whose noise fits its promise",
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-able form; infinite epsilon is written as null, since JSON has no infinity."""
+        privacy = asdict(self.privacy)
+        privacy["epsilon"] = self.privacy.epsilon if math.isfinite(self.privacy.epsilon) else None
+        return {"privacy": privacy, "quorum": asdict(self.quorum), "sums": [asdict(planned) for planned in self.sums]}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Plan:
+        privacy = dict(value["privacy"])
+        if privacy["epsilon"] is None:
+            privacy["epsilon"] = math.inf
+        return cls(
+            Privacy(**privacy), Quorum(**value["quorum"]), tuple(PlannedSum(**planned) for planned in value["sums"])
+        )
+
+
+def plan_sums(requests: Sequence[SumRequest], privacy: Privacy, quorum: Quorum) -> Plan:
+    """Calibrates the noise of all ``requests`` together to (epsilon, delta). Raises ConfigurationError."""
+    if not requests:
+        return Plan(privacy, quorum)
+    private = math.isfinite(privacy.epsilon)
+    pure = _pure_epsilons(requests, privacy.epsilon, quorum.spare_attempts)
+    planned = {
+        request.name: _laplace(request, pure[request.name], privacy, quorum)
+        for request in requests
+        if request.law == "laplace"
+    }
+    for request in requests:
+        if request.noise_multiplier is not None:
+            planned[request.name] = _own(request, request.noise_multiplier if private else 0.0, privacy, quorum)
+    gaussian = [request for request in requests if request.name not in planned]
+    total = sum(request.budget_share for request in gaussian)
+    shares = [request.budget_share / total for request in gaussian]
+    fixed = _events(list(planned.values()))
+
+    def events(factor: float) -> list[accounting.Event]:
+        main = fixed + [
+            accounting.Gaussian(factor / math.sqrt(share), sampling_rate=request.sampling_rate)
+            for request, share in zip(gaussian, shares, strict=True)
+        ]
+        return main + _spare_events(main, quorum.spare_attempts)
+
+    factor = 0.0
+    if private and gaussian:
+        delta = _usable_delta(privacy, quorum, [request.statistic.dimension for request in requests])
+        factor = accounting.calibrate(events, privacy.epsilon, delta)
+    for request, share in zip(gaussian, shares, strict=True):
+        planned[request.name] = _gaussian(request, factor / math.sqrt(share), privacy, quorum)
+    return Plan(privacy, quorum, tuple(planned[request.name] for request in requests))
+
+
+def _pure_epsilons(requests: Sequence[SumRequest], epsilon: float, spares: int) -> dict[str, float]:
+    """Epsilon of each Laplace sum by name; together with the spare attempts never above ``epsilon``."""
+    laplace = [request for request in requests if request.law == "laplace"]
+    for request in laplace:
+        if request.epsilon is not None and not request.epsilon > 0:
+            raise ConfigurationError(f"{request.name}: its epsilon is {request.epsilon}", "give a number above 0")
+        if request.sampling_rate != 1.0:
+            raise ConfigurationError(f"{request.name}: Laplace noise with subsampling", "use Gaussian noise")
+    if not math.isfinite(epsilon):
+        return {request.name: math.inf for request in laplace}
+    own = {request.name: request.epsilon for request in laplace if request.epsilon is not None}
+    sharing = [request for request in laplace if request.epsilon is None]
+    if not sharing:
+        return own
+    if any(request.law == "gaussian" for request in requests):
+        raise ConfigurationError(
+            f"{sharing[0].name}: a Laplace sum beside Gaussian ones needs an epsilon of its own", "name it in the plan"
+        )
+    total = sum(request.budget_share for request in sharing)
+    largest = max(request.budget_share for request in sharing) / total
+    spent, dearest = sum(own.values()), max(own.values(), default=0.0)
+    # A spare attempt is priced as the dearest sum, whichever of the two kinds that is.
+    left = min(epsilon - spent - spares * dearest, (epsilon - spent) / (1 + spares * largest))
+    if not left > 0:
+        raise ConfigurationError(
+            f"the Laplace sums with an epsilon of their own leave {left:.4g} of epsilon {epsilon:g}", "raise epsilon"
+        )
+    return own | {request.name: left * request.budget_share / total for request in sharing}
+
+
+def _usable_delta(privacy: Privacy, quorum: Quorum, dimensions: Sequence[int]) -> float:
+    # Every party draws two numbers (a Laplace share's) or one a coordinate for each of its D + 1 components of noise.
+    coordinates = sum(dimensions) + quorum.spare_attempts * max(dimensions, default=0)
+    drawn = 2 * quorum.parties * (quorum.tolerated_dropouts + 1) * coordinates
+    return accounting.usable_delta(privacy.delta, samples=drawn, epsilon=privacy.epsilon)
+
+
+def _events(sums: Sequence[PlannedSum]) -> list[accounting.Event]:
+    return [planned.event() for planned in sums]
+
+
+def _spare_events(events: Sequence[accounting.Event], spares: int) -> list[accounting.Event]:
+    # A spare attempt may repeat any sum, so each is priced as the dearest of every kind.
+    gaussians = [event for event in events if isinstance(event, accounting.Gaussian)]
+    laplaces = [event for event in events if isinstance(event, accounting.DiscreteLaplace)]
+    dearest: list[accounting.Event] = []
+    if gaussians:
+        least = min(event.noise_multiplier for event in gaussians)
+        dearest.append(accounting.Gaussian(least, max(event.sampling_rate for event in gaussians)))
+    if laplaces:
+        dearest.append(max(laplaces, key=lambda event: event.epsilon * event.sensitivity))
+    return dearest * spares
+
+
+def _own(request: SumRequest, multiplier: float, privacy: Privacy, quorum: Quorum) -> PlannedSum:
+    """A Gaussian sum whose noise is given."""
+    if request.law != "gaussian":
+        raise ConfigurationError(f"{request.name}: a noise multiplier of its own is for Gaussian sums", "give epsilon")
+    if not (multiplier > 0 or math.isinf(privacy.epsilon)):
+        raise ConfigurationError(f"{request.name}: its noise multiplier is {multiplier}", "give a number above 0")
+    return _gaussian(request, multiplier, privacy, quorum)
+
+
+def _gaussian(request: SumRequest, multiplier: float, privacy: Privacy, quorum: Quorum) -> PlannedSum:
+    deviation = multiplier * request.statistic.sensitivity.l2 * privacy.norm_factor
+    scale = request.statistic.base_scale * privacy.scale_factor
+    if deviation:
+        while not _fine_enough(deviation * scale, quorum):
+            scale *= 2
+            if scale.bit_length() > LARGEST_SCALE_BITS:
+                raise ConfigurationError(
+                    f"{request.name}: its noise is too small to be drawn exactly", "lower privacy.epsilon"
+                )
+    return _planned(request, scale, deviation * scale, privacy, quorum)
+
+
+def _laplace(request: SumRequest, epsilon: float, privacy: Privacy, quorum: Quorum) -> PlannedSum:
+    """Discrete Laplace noise of scale L1 / epsilon, on a grid that is fine beside it."""
+    natural = request.statistic.sensitivity.l1 * privacy.norm_factor / epsilon
+    scale = request.statistic.base_scale * privacy.scale_factor
+    if natural:
+        least, largest = LAPLACE_SCALES
+        while natural * scale < least and scale.bit_length() <= LARGEST_SCALE_BITS:
+            scale *= 2
+        while natural * scale > largest and scale > 1:
+            scale = (scale + 1) // 2
+        if natural * scale > DiscreteLaplaceShare.LARGEST_SCALE:
+            raise ConfigurationError(
+                f"{request.name}: Laplace noise of scale {natural:.4g} is too wide for its exact table",
+                "raise epsilon, or use Gaussian noise",
+            )
+    return _planned(request, scale, math.sqrt(2.0) * natural * scale, privacy, quorum)
+
+
+def _planned(request: SumRequest, scale: int, sigma_integer: float, privacy: Privacy, quorum: Quorum) -> PlannedSum:
+    statistic = request.statistic
+    bound = statistic.sensitivity
+    factor = privacy.norm_factor
+    planned = PlannedSum(
+        name=request.name,
+        statistic=statistic.name,
+        parameters=statistics.parameters(statistic),
+        dimension=statistic.dimension,
+        l1=bound.l1 * factor,
+        l2=bound.l2 * factor,
+        linf=bound.linf * factor,
+        scale=scale,
+        sigma_integer=sigma_integer,
+        modulus_bits=0,
+        sampling_rate=request.sampling_rate,
+        law=request.law,
+    )
+    bits = _modulus_bits(statistic, planned, privacy, quorum)
+    return PlannedSum(**{**asdict(planned), "modulus_bits": bits})
+
+
+def _fine_enough(sigma_integer: float, quorum: Quorum) -> bool:
+    """Whether the noise can be charged as continuous, and XNoise can remove its excess."""
+    dropouts = quorum.tolerated_dropouts
+    smallest = noise_share.smallest_sigma(quorum.parties, dropouts, quorum.colluders, removal=dropouts > 0)
+    return sigma_integer >= max(SMALLEST_SIGMA, smallest)
+
+
+def _modulus_bits(statistic: Statistic, planned: PlannedSum, privacy: Privacy, quorum: Quorum) -> int:
+    honest = quorum.parties - quorum.tolerated_dropouts - quorum.colluders
+    sigma_total = planned.drawn_sigma_integer * math.sqrt(quorum.parties / honest)
+    if planned.law == "laplace":
+        sigma_total *= LAPLACE_TAIL
+    return ring.modulus_bits(
+        parties=quorum.parties,
+        max_records=privacy.max_records,
+        linf=statistic.sensitivity.linf,
+        scale=planned.scale,
+        sigma_total=sigma_total,
+    )

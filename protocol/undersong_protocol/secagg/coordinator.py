@@ -1,0 +1,422 @@
+"""The coordinator's side of one attempt: a coroutine that yields requests and is sent the replies that arrived.
+
+It has no entropy and keeps no clock: the same replies give the same requests and the same sum, so a driver that
+journals replies before it sends them in can run it again after a crash. It learns the sum of the survivors' noisy
+vectors and nothing else, or raises :class:`SumAborted` with every fault it could lay at a party's door.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from undersong_common.errors import PeerFault, PrivacyRefusal, RoundAborted
+from undersong_protocol.messages import secagg_pb2 as wire
+from undersong_protocol.secagg import keys, ring, shamir, sid
+from undersong_protocol.secagg.bitmaps import to_bitmap
+from undersong_protocol.secagg.evidence import evidence_bytes
+from undersong_protocol.secagg.faults import SumAborted
+from undersong_protocol.secagg.graph import graph_seed
+from undersong_protocol.secagg.messages import (
+    Advert,
+    advertise_request,
+    adverts_to_wire,
+    check_fresh,
+    parse_advert,
+    parse_reply,
+    request_bytes,
+    split_blocks,
+)
+from undersong_protocol.secagg.noise_share import check_opening, remove_opened
+from undersong_protocol.secagg.parameters import SumParameters
+from undersong_protocol.secagg.party import ROLLS
+from undersong_protocol.secagg.prg import Sign, add_masks
+from undersong_protocol.secagg.topology import Topology
+from undersong_protocol.secagg.transitions import Stage, coordinator_rule
+from undersong_protocol.secagg.void import check_void_certificate, is_void
+from undersong_protocol.vectors import Int64, Ring
+
+__all__ = ["Opened", "SumAborted", "check_void_certificate", "is_void", "private_sum"]
+
+Parsed = TypeVar("Parsed")
+Requests = Mapping[str, bytes]
+Replies = Mapping[str, bytes]
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """An opened private sum.
+
+    Attributes:
+        values: int64 [d], the survivors' integer vectors and the noise, summed exactly.
+        survivors: names of the parties in the sum, roster order.
+        variance: of the noise in it, in squared integer units, all survivors' shares counted.
+        evidence: the parties' signed statements on the survivors (``evidence.check_evidence``).
+        faults: protocol faults without which the attempt could go on; the parties at fault were dropped.
+    """
+
+    values: Int64 = field(repr=False)
+    survivors: tuple[str, ...]
+    variance: float
+    evidence: bytes = field(repr=False)
+    faults: tuple[PeerFault, ...] = ()
+
+
+@dataclass(frozen=True, repr=False)
+class _Dealt:
+    """What one party dealt: a block of ciphertext and one of hashes for each holder."""
+
+    sealed: dict[int, bytes]
+    hashes: dict[int, bytes]
+
+
+def private_sum(parameters: SumParameters) -> Generator[Requests, Replies, Opened]:
+    """Yield {party: request} for one round after another, take {party: reply}, return the opened sum.
+
+    A party that is missing from the replies has dropped out for good. Raises SumAborted (a RoundAborted) where fewer
+    parties are left than the rules of ``transitions.COORDINATOR_RULES`` need, or a reconstructed secret is false.
+    """
+    attempt = _Attempt(parameters)
+    return (yield from attempt.run())
+
+
+class _Attempt:
+    def __init__(self, parameters: SumParameters) -> None:
+        self._parameters = parameters
+        self._faults: list[PeerFault] = []
+
+    def run(self) -> Generator[Requests, Replies, Opened]:
+        own = self._parameters
+        replies = yield dict.fromkeys((member.name for member in own.roster), advertise_request(own))
+        adverts = self._adverts(replies)
+        del replies
+        signed = adverts_to_wire(adverts.values())
+        nonces: bytes = b""
+        transcript = sid.adverts_hash(own.sid, own.terms, ((party, advert.body) for party, advert in adverts.items()))
+        present = tuple(adverts)
+        if own.graph is not None:
+            present, nonces, transcript = yield from self._reveal(adverts, signed, transcript)
+            signed = []
+        topology = own.topology(transcript)
+
+        dealt: dict[int, _Dealt] = {}
+        sharers = present
+        if not own.direct:
+            request = request_bytes(own, share=wire.ShareRequest(adverts=signed, nonces=nonces))
+            replies = yield self._to(present, request)
+            dealt = self._collect(Stage.SHARE, replies, present, self._parse_shares(topology, present))
+            sharers = tuple(dealt)
+            del replies
+            self._check_reachable(Stage.SHARE, topology, sharers, sharers)
+            signed, nonces = [], b""
+
+        replies = yield self._mask_requests(topology, sharers, dealt, signed, nonces)
+        total, survivors = self._add_up(replies, sharers)
+        del replies
+        self._check_reachable(Stage.MASK, topology, sharers, survivors)
+
+        request = request_bytes(own, consistency=wire.ConsistencyRequest(survivors=to_bitmap(survivors, own.size)))
+        replies = yield self._to(survivors, request)
+        agreed = sid.opened_set(transcript, to_bitmap(sharers, own.size), to_bitmap(survivors, own.size))
+        signatures = self._collect(Stage.CONSISTENCY, replies, survivors, self._parse_statement(agreed))
+        evidence = evidence_bytes(own, transcript, sharers, survivors, signatures)
+        dropped = own.size - len(survivors)
+        unopened = 0
+        if not own.direct:
+            # T of them are what a party needs to see; checking more would cost it and prove no more.
+            shown = dict(list(signatures.items())[: own.threshold])
+            request = request_bytes(
+                own,
+                unmask=wire.UnmaskRequest(signers=to_bitmap(shown, own.size), signatures=b"".join(shown.values())),
+            )
+            replies = yield self._to(signatures, request)
+            openings = self._collect(
+                Stage.UNMASK, replies, signatures, self._parse_opening(topology, transcript, sharers, survivors, dealt)
+            )
+            self._unmask(total, topology, transcript, adverts, sharers, survivors, openings)
+            unopened = self._remove_noise(total, adverts, survivors, openings, dropped)
+        return Opened(
+            values=ring.to_signed(total, own.modulus_bits),
+            survivors=tuple(map(own.name, survivors)),
+            variance=float(own.noise_plan.opened_variance(dropped, unopened)),
+            evidence=evidence,
+            faults=tuple(self._faults),
+        )
+
+    # --- rounds -----------------------------------------------------------------------------------------------------
+
+    def _adverts(self, replies: Replies) -> dict[int, Advert]:
+        """Valid adverts by party. Of two parties with the same key the later one is left out."""
+        seen: set[bytes] = set()
+
+        def parse(party: int, body: bytes, signature: bytes) -> Advert:
+            advert = parse_advert(self._parameters, party, body, signature)
+            check_fresh(self._parameters.name(party), advert, seen)
+            return advert
+
+        return self._collect(Stage.ADVERTISE, replies, range(self._parameters.size), parse)
+
+    def _reveal(
+        self, adverts: dict[int, Advert], signed: list[wire.SignedAdvert], adverts_hash: bytes
+    ) -> Generator[Requests, Replies, tuple[tuple[int, ...], bytes, bytes]]:
+        """(who revealed, their nonces, the graph's seed): rolled anew without whoever did not reveal."""
+        own = self._parameters
+        present = tuple(adverts)
+        for roll in range(ROLLS):
+            asked = to_bitmap(present, own.size)
+            request = request_bytes(own, reveal=wire.RevealRequest(roll=roll, adverts=signed, present=asked))
+            replies = yield self._to(present, request)
+
+            def parse(party: int, body: bytes, _: bytes, roll: int = roll) -> bytes:
+                name = own.name(party)
+                if len(body) != sid.DIGEST_BYTES or sid.advance(body, roll + 1) != adverts[party].nonce_commitment:
+                    raise PeerFault(name, "its nonce is not the one it committed to")
+                return body
+
+            revealed = self._collect(Stage.REVEAL, replies, present, parse)
+            if len(revealed) == len(present):
+                nonces = list(revealed.values())
+                seed = graph_seed(sid.roll_hash(adverts_hash, roll, asked), nonces)
+                return present, b"".join(nonces), seed
+            present = tuple(revealed)
+            signed = []
+        raise self._aborted(Stage.REVEAL, f"parties kept dropping out over {ROLLS} rolls of the nonces")
+
+    def _mask_requests(
+        self,
+        topology: Topology,
+        sharers: tuple[int, ...],
+        dealt: Mapping[int, _Dealt],
+        signed: list[wire.SignedAdvert],
+        nonces: bytes,
+    ) -> dict[str, bytes]:
+        own = self._parameters
+        bitmap = to_bitmap(sharers, own.size)
+        requests = {}
+        for party in sharers:
+            dealers = () if own.direct else topology.neighbours(party, sharers)
+            requests[own.name(party)] = request_bytes(
+                own,
+                mask=wire.MaskRequest(
+                    adverts=signed,
+                    nonces=nonces,
+                    sharers=bitmap,
+                    ciphertexts=b"".join(dealt[dealer].sealed[party] for dealer in dealers),
+                    hashes=b"".join(dealt[dealer].hashes[party] for dealer in dealers),
+                ),
+            )
+        return requests
+
+    def _add_up(self, replies: Replies, sharers: tuple[int, ...]) -> tuple[Ring, tuple[int, ...]]:
+        """The sum of the masked vectors and whose they are (U3); one vector is unpacked at a time."""
+        own = self._parameters
+        total: Ring = np.zeros(own.dimension, dtype=own.dtype)
+
+        def parse(party: int, body: bytes, _: bytes) -> bool:
+            words = ring.unpack(body, own.modulus_bits, own.dimension, own.name(party))
+            np.add(total, words, out=total)
+            return True
+
+        return total, tuple(self._collect(Stage.MASK, replies, sharers, parse))
+
+    def _unmask(
+        self,
+        total: Ring,
+        topology: Topology,
+        transcript: bytes,
+        adverts: Mapping[int, Advert],
+        sharers: tuple[int, ...],
+        survivors: tuple[int, ...],
+        openings: Mapping[int, tuple[dict[int, bytes], bytes]],
+    ) -> None:
+        """Take every mask out of ``total``: the survivors' self masks, the dropped parties' pairwise ones."""
+        own = self._parameters
+        alive = set(survivors)
+        masks: list[tuple[bytes, Sign]] = []
+        weights: dict[tuple[int, ...], dict[int, int]] = {}
+        for party in sharers:
+            secret = self._reconstruct(party, topology.holders(party, openings.keys()), openings, weights)
+            if party in alive:
+                if keys.self_mask_commitment(own.sid, party, secret) != adverts[party].commitment:
+                    raise self._false_dealer(party, "self-mask seed")
+                masks.append((secret, -1))
+                continue
+            if keys.public_key(secret) != adverts[party].mask_key:
+                raise self._false_dealer(party, "mask key")
+            agreement = keys.Agreement(secret)
+            for other in topology.neighbours(party, survivors):
+                shared = agreement.shared(own.name(other), adverts[other].mask_key)
+                # ``other`` added its mask where its index is the lower one: the opposite is done here.
+                masks.append((keys.mask_key(transcript, shared, party, other), -1 if other < party else 1))
+        add_masks(total, masks)
+
+    def _reconstruct(
+        self,
+        dealer: int,
+        holders: tuple[int, ...],
+        openings: Mapping[int, tuple[dict[int, bytes], bytes]],
+        weights: dict[tuple[int, ...], dict[int, int]],
+    ) -> bytes:
+        threshold = self._parameters.share_threshold
+        if len(holders) < threshold:
+            raise self._aborted(
+                Stage.UNMASK,
+                f"{len(holders)} valid shares of a secret of {self._parameters.name(dealer)}, {threshold} are needed",
+            )
+        points = tuple(holder + 1 for holder in holders[:threshold])
+        if points not in weights:
+            weights[points] = shamir.lagrange_weights(points)
+        shares = {point: openings[point - 1][0][dealer] for point in points}
+        try:
+            return shamir.combine(shares, threshold, weights[points])
+        except (RoundAborted, PeerFault):
+            # Every share equals the hash its dealer signed, so it is the dealing that is wrong.
+            raise self._false_dealer(dealer, "secret") from None
+
+    def _remove_noise(
+        self,
+        total: Ring,
+        adverts: Mapping[int, Advert],
+        survivors: tuple[int, ...],
+        openings: Mapping[int, tuple[dict[int, bytes], bytes]],
+        dropped: int,
+    ) -> int:
+        """Take the opened excess noise out of ``total``; the number of survivors whose excess stays in."""
+        plan = self._parameters.noise_plan
+        if not plan.opened_components(dropped):
+            return 0
+        unopened = 0
+        for party in survivors:
+            value = openings[party][1] if party in openings else b""
+            try:
+                check_opening(value, plan, dropped, adverts[party].noise_anchor, self._parameters.name(party))
+            except PeerFault as fault:
+                unopened += 1
+                if party in openings:
+                    self._faults.append(fault)
+                continue
+            remove_opened(total, plan, dropped, value)
+        return unopened
+
+    # --- what a reply must be ---------------------------------------------------------------------------------------
+
+    def _parse_shares(self, topology: Topology, present: tuple[int, ...]) -> Callable[[int, bytes, bytes], _Dealt]:
+        own = self._parameters
+
+        def parse(party: int, body: bytes, _: bytes) -> _Dealt:
+            name = own.name(party)
+            message = wire.Shares()
+            try:
+                message.ParseFromString(body)
+            except DecodeError:
+                raise PeerFault(name, "its shares are malformed") from None
+            holders = topology.holders(party, present)
+            others = [holder for holder in holders if holder != party]
+            sealed = split_blocks(message.ciphertexts, keys.SEALED_BYTES, len(others), name, "its encrypted shares")
+            hashes = split_blocks(message.hashes, 2 * keys.SHARE_HASH_BYTES, len(holders), name, "its hashes of shares")
+            return _Dealt(dict(zip(others, sealed, strict=True)), dict(zip(holders, hashes, strict=True)))
+
+        return parse
+
+    def _parse_statement(self, agreed: bytes) -> Callable[[int, bytes, bytes], bytes]:
+        def parse(party: int, body: bytes, signature: bytes) -> bytes:
+            if body != agreed:
+                raise PeerFault(self._parameters.name(party), "signed another set of survivors than it was shown")
+            return signature
+
+        return parse
+
+    def _parse_opening(
+        self,
+        topology: Topology,
+        transcript: bytes,
+        sharers: tuple[int, ...],
+        survivors: tuple[int, ...],
+        dealt: Mapping[int, _Dealt],
+    ) -> Callable[[int, bytes, bytes], tuple[dict[int, bytes], bytes]]:
+        own = self._parameters
+        alive = set(survivors)
+        hasher = keys.ShareHasher(transcript)
+
+        def parse(party: int, body: bytes, _: bytes) -> tuple[dict[int, bytes], bytes]:
+            name = own.name(party)
+            message = wire.Opening()
+            try:
+                message.ParseFromString(body)
+            except DecodeError:
+                raise PeerFault(name, "its opened shares are malformed") from None
+            dealers = topology.holders(party, sharers)
+            shares = split_blocks(message.shares, shamir.SHARE_BYTES, len(dealers), name, "its opened shares")
+            for dealer, share in zip(dealers, shares, strict=True):
+                public = dealt[dealer].hashes[party]
+                kind, expected = (
+                    ("self", public[: keys.SHARE_HASH_BYTES])
+                    if dealer in alive
+                    else ("mask", public[keys.SHARE_HASH_BYTES :])
+                )
+                if hasher.one(kind, dealer, party, share) != expected:
+                    raise PeerFault(
+                        name, f"opened a wrong {kind} share of {own.name(dealer)}: not the one whose hash was dealt"
+                    )
+            return dict(zip(dealers, shares, strict=True)), message.noise_chain
+
+        return parse
+
+    # --- common -----------------------------------------------------------------------------------------------------
+
+    def _collect(
+        self,
+        stage: Stage,
+        replies: Replies,
+        asked: Iterable[int],
+        parse: Callable[[int, bytes, bytes], Parsed],
+    ) -> dict[int, Parsed]:
+        """The valid replies by party, ascending; faults are kept. Raises SumAborted where too few are left."""
+        own = self._parameters
+        results: dict[int, Parsed] = {}
+        for party in asked:
+            payload = replies.get(own.name(party))
+            if payload is None:
+                continue
+            try:
+                body, signature = parse_reply(own, own.name(party), payload, stage)
+                results[party] = parse(party, body, signature)
+            except PeerFault as fault:
+                self._faults.append(fault)
+        need = coordinator_rule(stage, own.traits).need
+        least = {"n - D": own.quorum, "T": own.threshold, "n": own.size, "0": 0}[need]
+        if len(results) < least:
+            raise self._aborted(stage, f"{len(results)} parties are left and {need} = {least} are needed")
+        return results
+
+    def _check_reachable(
+        self, stage: Stage, topology: Topology, dealers: Iterable[int], holders: Collection[int]
+    ) -> None:
+        """Raise SumAborted where parties would refuse ``holders``, or a dealer's secrets could not be recovered."""
+        remaining = set(holders)
+        try:
+            topology.check_runs(remaining, "the sum")
+            for dealer in dealers:
+                topology.check_around(dealer, remaining, f"the sum (for {self._parameters.name(dealer)})")
+        except PrivacyRefusal as refusal:
+            raise self._aborted(stage, refusal.problem) from None
+
+    def _to(self, parties: Iterable[int], request: bytes) -> dict[str, bytes]:
+        return dict.fromkeys(map(self._parameters.name, parties), request)
+
+    def _false_dealer(self, dealer: int, what: str) -> SumAborted:
+        name = self._parameters.name(dealer)
+        self._faults.append(PeerFault(name, f"dealt shares of another {what} than it committed to"))
+        return self._aborted(Stage.UNMASK, f"the {what} of {name} does not match its advert")
+
+    def _aborted(self, stage: Stage, problem: str) -> SumAborted:
+        return SumAborted(
+            stage.title,
+            problem,
+            "start a new attempt (fresh keys, noise and shares) when the parties named are back or left out",
+            tuple(self._faults),
+        )

@@ -1,0 +1,80 @@
+"""Who signed that this very set of survivors was opened: kept with a release, checked by anybody afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from undersong_common.errors import PeerFault
+from undersong_protocol.messages import secagg_pb2 as wire
+from undersong_protocol.secagg import keys, sid
+from undersong_protocol.secagg.bitmaps import from_bitmap, to_bitmap
+from undersong_protocol.secagg.faults import COORDINATOR
+from undersong_protocol.secagg.messages import check_version, split_blocks
+from undersong_protocol.secagg.parameters import SumParameters
+from undersong_protocol.secagg.transitions import Stage
+
+
+@dataclass(frozen=True)
+class OpenedBy:
+    """What an evidence proves: the survivors in the sum, and who signed for them (names, roster order)."""
+
+    survivors: tuple[str, ...]
+    signers: tuple[str, ...]
+
+
+def evidence_bytes(
+    parameters: SumParameters,
+    transcript: bytes,
+    sharers: tuple[int, ...],
+    survivors: tuple[int, ...],
+    signatures: Mapping[int, bytes],
+) -> bytes:
+    """The signed step 3 statements of an opened sum, serialised."""
+    size = parameters.size
+    return wire.Evidence(
+        version=sid.VERSION,
+        sid=parameters.sid,
+        transcript=transcript,
+        sharers=to_bitmap(sharers, size),
+        survivors=to_bitmap(survivors, size),
+        signers=to_bitmap(signatures, size),
+        signatures=b"".join(signature for _, signature in sorted(signatures.items())),
+    ).SerializeToString(deterministic=True)
+
+
+def check_evidence(parameters: SumParameters, evidence: bytes) -> OpenedBy:
+    """Check every signature of an evidence. Raises PeerFault naming the coordinator or the false signer."""
+    message = wire.Evidence()
+    try:
+        message.ParseFromString(evidence)
+    except DecodeError:
+        raise PeerFault(COORDINATOR, "the evidence is damaged") from None
+    check_version(message.version, COORDINATOR)
+    if message.sid != parameters.sid:
+        raise PeerFault(COORDINATOR, "the evidence is of another private sum")
+    size = parameters.size
+    survivors = from_bitmap(message.survivors, size, COORDINATOR, "the survivors")
+    sharers = from_bitmap(message.sharers, size, COORDINATOR, "the sharers")
+    signers = from_bitmap(message.signers, size, COORDINATOR, "the signers")
+    if not set(signers) <= set(survivors) <= set(sharers):
+        raise PeerFault(COORDINATOR, "the evidence has signers outside the survivors, or survivors that shared nothing")
+    if len(survivors) < parameters.quorum or (not parameters.direct and len(signers) < parameters.threshold):
+        raise PeerFault(COORDINATOR, "the evidence has too few survivors or signers")
+    body = sid.opened_set(message.transcript, message.sharers, message.survivors)
+    signatures = split_blocks(message.signatures, keys.SIGNATURE_BYTES, len(signers), COORDINATOR, "signatures")
+    for signer, signature in zip(signers, signatures, strict=True):
+        member = parameters.roster[signer]
+        keys.check_signature(
+            member.identity,
+            member.name,
+            parameters.sid,
+            Stage.CONSISTENCY,
+            signer,
+            body,
+            signature,
+            "its statement on the survivors",
+        )
+    return OpenedBy(tuple(map(parameters.name, survivors)), tuple(map(parameters.name, signers)))

@@ -1,0 +1,231 @@
+"""Who masks with whom: the complete graph up to 200 parties, k-regular neighbourhoods above (Bell et al. 2020).
+
+Parties stand on a circle in the order of a jointly derived permutation; each is tied to the k/2 next on either side
+(Harary 1962). A party's mask is split among its k neighbours and its secrets are shared with them under threshold T,
+so what the complete graph guarantees for counts holds here for neighbourhoods up to a failure probability. With ``a``
+adversaries and ``d`` dropouts in all among n parties, in any positions chosen before the permutation is known:
+
+* *one kind of share* (secrecy): a lying coordinator that shows different survivor sets to a party's neighbours gets
+  both of its secrets only if 2T <= k + x, x its adversarial neighbours. The union bound n P[x >= 2T - k] must stay
+  below 2^-40. As T <= k this includes Bell's own condition, fewer than T adversaries in a neighbourhood.
+* *connected* (secrecy): honest survivors fall apart only where k/2 neighbouring places on the circle all belong to
+  adversaries or dropouts: n P[k/2 given places all bad] must stay below 2^-40 as well.
+* *recovery* (correctness): every party keeps at least T surviving neighbours: n P[dropped > k - T] below 2^-20.
+
+The probabilities are exact hypergeometric tails in integers, so both sides compute the same k and T. The degree is the
+least even one for which a threshold exists, the threshold the least that meets both secrecy conditions. For 1000
+parties, 100 adversaries and 100 dropouts this gives k = 96 and T = 67 (secrecy 2^-43.1, recovery 2^-20.6), SECAGG.md's
+figures; k = 94 has no threshold.
+
+Known limit: the bounds hold for dropouts that do not depend on the permutation (Bell's model). A coordinator that
+*claims* dropouts after it has seen the circle can cut an arc off only between two runs of k/2 places, each of which
+holds at least T - k/2 adversaries (else the arc's end lacks T share holders): at most (n P[that run])^2 / 2, 2^-32
+for the figures above. Party identities are enrolled, so it cannot draw again at will: each try is an attempt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from undersong_common.errors import ConfigurationError, InternalError, RoundAborted
+from undersong_common.privacy.stream import KeyStream
+
+COMPLETE_UP_TO = 200
+SECRECY_BITS = 40
+RECOVERY_BITS = 20
+
+_SEED = b"undersong/graph-seed/1\x00"
+
+
+@dataclass(frozen=True)
+class Neighbourhood:
+    """Degree and threshold for stated rates, with what may go wrong as powers of two.
+
+    Attributes:
+        degree: k, neighbours of each party.
+        threshold: T, shares that give a secret.
+        secrecy_log2: log2 of the bound on any honest party's secrets being both opened, or honest survivors parted.
+        recovery_log2: log2 of the bound on a secret that cannot be recovered, which aborts the attempt.
+    """
+
+    degree: int
+    threshold: int
+    secrecy_log2: float
+    recovery_log2: float
+
+
+def choose_neighbourhood(
+    parties: int,
+    adversaries: int,
+    dropouts: int,
+    secrecy_bits: int = SECRECY_BITS,
+    recovery_bits: int = RECOVERY_BITS,
+) -> Neighbourhood:
+    """The least even degree, and its least threshold, that meet the three conditions above for these counts.
+
+    Raises ConfigurationError where no degree below n - 1 does: then only the complete graph will serve.
+
+    >>> best = choose_neighbourhood(1000, 100, 100)
+    >>> best.degree, best.threshold
+    (96, 67)
+    """
+    if min(adversaries, dropouts) < 0 or adversaries + dropouts >= parties:
+        raise ConfigurationError(
+            f"{adversaries} adversaries and {dropouts} dropouts among {parties} parties",
+            "leave at least one honest survivor",
+        )
+    bad = adversaries + dropouts
+    for degree in range(2, parties - 1, 2):
+        draws = math.comb(parties - 1, degree)
+        half = degree // 2
+        parted, part_draws = parties * math.comb(bad, half), math.comb(parties, half)
+        if parted << secrecy_bits > part_draws:
+            continue
+        hostile = _upper_tails(parties - 1, adversaries, degree)
+        lost = _upper_tails(parties - 1, dropouts, degree)
+        for threshold in range(half + 1, degree + 1):
+            opened = parties * hostile[2 * threshold - degree]
+            if opened << secrecy_bits > draws:
+                continue
+            stuck = parties * lost[degree - threshold + 1]
+            if stuck << recovery_bits > draws:
+                # A higher threshold loses more: this degree is too small.
+                break
+            return Neighbourhood(
+                degree,
+                threshold,
+                max(_log2_ratio(opened, draws), _log2_ratio(parted, part_draws)),
+                _log2_ratio(stuck, draws),
+            )
+    raise ConfigurationError(
+        f"no neighbourhood of {parties} parties withstands {adversaries} adversaries and {dropouts} dropouts "
+        f"at 2^-{secrecy_bits} and 2^-{recovery_bits}",
+        f"lower federation.colluders or federation.tolerated_dropouts, or plan for at most {COMPLETE_UP_TO} parties, "
+        "who use the complete graph",
+    )
+
+
+def _upper_tails(population: int, marked: int, drawn: int) -> list[int]:
+    """Entry x: ways to draw at least x marked ones, out of comb(population, drawn); ``drawn + 2`` exact integers."""
+    plain = population - marked
+    ways = [math.comb(marked, x) * math.comb(plain, drawn - x) for x in range(drawn + 1)]
+    tails = [0]
+    for count in reversed(ways):
+        tails.append(tails[-1] + count)
+    tails.reverse()
+    return tails
+
+
+def _log2_ratio(numerator: int, denominator: int) -> float:
+    return math.log2(numerator) - math.log2(denominator) if numerator else -math.inf
+
+
+def graph_seed(sid: bytes, nonces: Sequence[bytes]) -> bytes:
+    """H(sid', nonces): the permutation's 32-byte seed, from 32-byte nonces of all parties in roster order.
+
+    The nonces are committed to before any is revealed, so no coalition that misses one honest party steers it.
+    Raises InternalError for a nonce of another length.
+    """
+    if any(len(nonce) != 32 for nonce in nonces):
+        raise InternalError("a graph nonce is 32 bytes")
+    return hashlib.sha256(_SEED + hashlib.sha256(sid).digest() + b"".join(nonces)).digest()
+
+
+def permutation(parties: int, seed: bytes) -> tuple[int, ...]:
+    """A uniform order of 0..n-1 from a 32-byte seed: Fisher-Yates from the top, exact.
+
+    The index below i + 1 is a little-endian 64-bit word of the seed's stream modulo i + 1; words at or above the
+    largest multiple of i + 1 are skipped.
+    """
+    order = list(range(parties))
+    stream = KeyStream(seed)
+    for last in range(parties - 1, 0, -1):
+        choices = last + 1
+        limit = (1 << 64) - (1 << 64) % choices
+        word = limit
+        while word >= limit:
+            word = int.from_bytes(stream.read(8), "little")
+        chosen = word % choices
+        order[last], order[chosen] = order[chosen], order[last]
+    return tuple(order)
+
+
+class Graph:
+    """Neighbourhoods of parties 0..n-1; symmetric, without loops."""
+
+    def __init__(self, order: Sequence[int], degree: int) -> None:
+        """A circulant over ``order``, a permutation of 0..n-1. Degree n - 1 is the complete graph, else even.
+
+        Raises ConfigurationError for a degree that is odd, below 2 or above n - 1; InternalError for no permutation.
+        """
+        parties = len(order)
+        if sorted(order) != list(range(parties)):
+            raise InternalError("a graph's order is a permutation of 0..n-1")
+        if degree != parties - 1 and (degree % 2 or not 2 <= degree < parties - 1):
+            raise ConfigurationError(
+                f"degree {degree} among {parties} parties", "choose an even degree from 2, or n - 1 for all"
+            )
+        self.parties = parties
+        self.degree = degree
+        self._order = tuple(order)
+        self._place = {party: place for place, party in enumerate(order)}
+
+    @classmethod
+    def complete(cls, parties: int) -> Graph:
+        """Everyone with everyone."""
+        return cls(range(parties), parties - 1)
+
+    @classmethod
+    def regular(cls, parties: int, degree: int, seed: bytes) -> Graph:
+        """The k-regular graph of a jointly derived 32-byte seed."""
+        return cls(permutation(parties, seed), degree)
+
+    def __repr__(self) -> str:
+        return f"Graph(parties={self.parties}, degree={self.degree})"
+
+    def neighbours(self, party: int) -> tuple[int, ...]:
+        """The ``degree`` neighbours of ``party``, ascending."""
+        if self.degree == self.parties - 1:
+            return tuple(other for other in range(self.parties) if other != party)
+        place, half = self._place[party], self.degree // 2
+        steps = (*range(-half, 0), *range(1, half + 1))
+        return tuple(sorted(self._order[(place + step) % self.parties] for step in steps))
+
+    def check_survivors(self, survivors: Collection[int], threshold: int) -> None:
+        """Raise RoundAborted unless the survivors are connected and every party has ``threshold`` of them around it.
+
+        Every party, dropped ones too: a dropped party's mask key is recovered from its surviving neighbours. In the
+        complete graph a party counts among the holders of its own shares.
+        """
+        alive = set(survivors)
+        complete = self.degree == self.parties - 1
+        for party in range(self.parties):
+            around = len(alive) if complete else len(alive.intersection(self.neighbours(party)))
+            if around < threshold:
+                raise RoundAborted(
+                    f"party {party} has {around} surviving share holders where {threshold} are needed",
+                    "start a new attempt when more parties are present",
+                )
+        self.check_connected(alive)
+
+    def check_connected(self, members: Collection[int]) -> None:
+        """Raise RoundAborted unless ``members`` are joined by edges among themselves (no members: not connected).
+
+        A part that is cut off would have its partial sum laid open by its own masks' cancelling.
+        """
+        left = set(members)
+        if not left:
+            raise RoundAborted("no survivors")
+        frontier = [left.pop()]
+        while frontier:
+            reached = left.intersection(self.neighbours(frontier.pop()))
+            left -= reached
+            frontier.extend(reached)
+        if left:
+            raise RoundAborted(
+                f"{len(left)} survivors are cut off from the others in the mask graph",
+                "start a new attempt: a fresh permutation joins them",
+            )

@@ -1,0 +1,181 @@
+"""Keys of one attempt: X25519 agreement, HKDF-SHA256, authenticated shares, identity signatures.
+
+Two fresh X25519 keys a party: the *channel* key carries shares, the *mask* key makes pairwise masks. One key for both
+would let a reconstructed mask secret open the shares that its owner dealt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+from functools import lru_cache
+
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from undersong_common.errors import PeerFault
+from undersong_protocol.secagg.shamir import SHARE_BYTES
+from undersong_protocol.secagg.sid import VERSION, body_hash, digest, encode
+
+KEY_BYTES = 32
+SIGNATURE_BYTES = 64
+SEALED_BYTES = 2 * SHARE_BYTES + 16
+SHARE_HASH_BYTES = 32
+_FIELD = 2**255 - 19
+# The canonical u-coordinates of order 1, 2, 4 and 8 (RFC 7748, section 6.1; the order-8 values as in the
+# curve25519 literature). A key of these makes every shared secret known.
+_LOW_ORDER = frozenset(
+    value.to_bytes(KEY_BYTES, "little")
+    for value in (
+        0,
+        1,
+        _FIELD - 1,
+        325606250916557431795983626356110631294008115727848805560023387167927233504,
+        39382357235489614581723060781553021112529911719440698176882885853963445705823,
+    )
+)
+# A channel key encrypts one message in each direction under its own key, so the nonce may be constant.
+_NONCE = bytes(12)
+
+
+def hkdf(salt: bytes, secret: bytes, *infos: bytes) -> tuple[bytes, ...]:
+    """HKDF-SHA256 (RFC 5869), one 32-byte output for each info string. The salt is public."""
+    extract = _salted(salt).copy()
+    extract.update(secret)
+    pseudorandom = extract.digest()
+    return tuple([hmac.digest(pseudorandom, info + b"\x01", "sha256") for info in infos])
+
+
+@lru_cache(maxsize=64)
+def _salted(salt: bytes) -> hmac.HMAC:
+    """HMAC under a transcript, begun once: every neighbour's keys are extracted with the same one."""
+    return hmac.new(salt, digestmod="sha256")
+
+
+def public_key(secret: bytes) -> bytes:
+    """The X25519 public key of a 32-byte secret."""
+    return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
+
+
+def check_public_key(party: str, key: bytes) -> None:
+    """Raise PeerFault naming ``party`` unless ``key`` is a canonical X25519 public key of large order."""
+    if len(key) != KEY_BYTES or int.from_bytes(key, "little") >= _FIELD:
+        raise PeerFault(party, "advertised a malformed X25519 key", "it must make fresh keys with a correct program")
+    if key in _LOW_ORDER:
+        raise PeerFault(party, "advertised a low-order X25519 key", "it must make fresh keys with a correct program")
+
+
+class Agreement:
+    """One X25519 secret key, agreed with many public keys; shows nothing of itself."""
+
+    __slots__ = ("_secret",)
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = X25519PrivateKey.from_private_bytes(secret)
+
+    def __repr__(self) -> str:
+        return "Agreement(X25519)"
+
+    def shared(self, party: str, public: bytes) -> bytes:
+        """The raw shared secret with ``party``'s key. Raises PeerFault for a key of low order."""
+        try:
+            return self._secret.exchange(X25519PublicKey.from_public_bytes(public))
+        except ValueError:
+            raise PeerFault(party, "advertised a low-order X25519 key") from None
+
+
+def _pair(label: bytes, first: int, second: int) -> bytes:
+    return label + first.to_bytes(4, "little") + second.to_bytes(4, "little")
+
+
+def mask_key(transcript: bytes, shared: bytes, one: int, other: int) -> bytes:
+    """Key of the pairwise mask of two parties, the same at both: HKDF(mask DH, "mask" | sid' | lo | hi)."""
+    return hkdf(transcript, shared, _pair(b"mask", min(one, other), max(one, other)))[0]
+
+
+def share_keys(transcript: bytes, shared: bytes, me: int, other: int) -> tuple[bytes, bytes]:
+    """(key of shares from me to other, key of shares from other to me): HKDF(channel DH, "share" | sid' | i -> j)."""
+    outward, inward = hkdf(transcript, shared, _pair(b"share", me, other), _pair(b"share", other, me))
+    return outward, inward
+
+
+class ShareHasher:
+    """Public hashes of shares under one transcript: H("share", transcript, kind, dealer, holder, share).
+
+    A hash says nothing of a uniform share, and lays a wrong one at its dealer's or its holder's door. The common
+    beginning is hashed once.
+    """
+
+    __slots__ = ("_begun",)
+
+    def __init__(self, transcript: bytes) -> None:
+        self._begun = {kind: hashlib.sha256(encode("share", (transcript, kind))) for kind in ("self", "mask")}
+
+    def one(self, kind: str, dealer: int, holder: int, share: bytes) -> bytes:
+        """The 32-byte hash of one share; ``kind`` is "self" or "mask"."""
+        hasher = self._begun[kind].copy()
+        hasher.update(_SHARE_FIELDS(8, dealer, 8, holder, len(share)) + share)
+        return hasher.digest()
+
+    def both(self, dealer: int, holder: int, self_share: bytes, mask_share: bytes) -> bytes:
+        """The hashes of one holder's two shares, side by side: 64 bytes."""
+        return self.one("self", dealer, holder, self_share) + self.one("mask", dealer, holder, mask_share)
+
+
+# The same fields as ``sid.encode`` writes them: each behind its length.
+_SHARE_FIELDS = struct.Struct("<5Q").pack
+
+
+def _associated(transcript: bytes, dealer: int, holder: int, hashes: bytes) -> bytes:
+    return transcript + dealer.to_bytes(4, "little") + holder.to_bytes(4, "little") + hashes
+
+
+def seal(key: bytes, transcript: bytes, dealer: int, holder: int, shares: bytes, hashes: bytes) -> bytes:
+    """Both shares of one holder, AES-256-GCM; associated data (sid', dealer, holder) and their public hashes."""
+    return AESGCM(key).encrypt(_NONCE, shares, _associated(transcript, dealer, holder, hashes))
+
+
+def unseal(key: bytes, transcript: bytes, dealer: int, holder: int, sealed: bytes, hashes: bytes) -> bytes | None:
+    """The plain shares, or None when the ciphertext, its place or its hashes were changed."""
+    try:
+        return AESGCM(key).decrypt(_NONCE, sealed, _associated(transcript, dealer, holder, hashes))
+    except InvalidTag:
+        return None
+
+
+def self_mask_commitment(sid: bytes, party: int, seed: bytes) -> bytes:
+    """H(b_i), bound to the sum and the party."""
+    return digest("self mask", sid, party, seed)
+
+
+def _statement(sid: bytes, stage: int, party: int, body_digest: bytes) -> bytes:
+    return encode("reply", (VERSION, sid, party, stage, body_digest))
+
+
+@lru_cache(maxsize=1 << 14)
+def verified(key: bytes, statement: bytes, signature: bytes) -> None:
+    """Raise InvalidSignature (or ValueError for a malformed key) unless the Ed25519 signature is valid.
+
+    Successes are remembered, failures are not: many simulated parties in one process read the same adverts.
+    """
+    Ed25519PublicKey.from_public_bytes(key).verify(signature, statement)
+
+
+def sign(identity: Ed25519PrivateKey, sid: bytes, stage: int, party: int, body_digest: bytes) -> bytes:
+    """Signature of a reply's body, by its SHA-256, in its place; 64 bytes, deterministic (RFC 8032)."""
+    return identity.sign(_statement(sid, stage, party, body_digest))
+
+
+def check_signature(
+    key: bytes, name: str, sid: bytes, stage: int, party: int, body: bytes, signature: bytes, what: str
+) -> None:
+    """Raise PeerFault naming ``name`` unless ``signature`` is its own on exactly this statement."""
+    try:
+        verified(key, _statement(sid, stage, party, body_hash(body)), signature)
+    except (InvalidSignature, ValueError):
+        raise PeerFault(
+            name, f"{what} does not carry its enrolled identity's signature", "check its enrolment and its keys"
+        ) from None

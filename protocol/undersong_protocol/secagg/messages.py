@@ -1,0 +1,228 @@
+"""Bytes to checked messages and back: versions, lengths and places; what the contents mean is the machines' matter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from undersong_common.errors import PeerFault, PrivacyRefusal
+from undersong_protocol.messages import secagg_pb2 as wire
+from undersong_protocol.secagg.faults import COORDINATOR
+from undersong_protocol.secagg.keys import check_public_key, check_signature
+from undersong_protocol.secagg.parameters import SumParameters
+from undersong_protocol.secagg.sid import DIGEST_BYTES, VERSION
+from undersong_protocol.secagg.transitions import Stage
+
+_STAGES = {
+    "advertise": Stage.ADVERTISE,
+    "reveal": Stage.REVEAL,
+    "share": Stage.SHARE,
+    "mask": Stage.MASK,
+    "consistency": Stage.CONSISTENCY,
+    "unmask": Stage.UNMASK,
+}
+
+
+@dataclass(frozen=True)
+class Advert:
+    """A party's public values of one attempt, with the signed bytes they came from."""
+
+    party: int
+    channel_key: bytes
+    mask_key: bytes
+    commitment: bytes
+    noise_anchor: bytes
+    nonce_commitment: bytes
+    body: bytes
+    signature: bytes
+
+
+def check_version(version: int, sender: str) -> None:
+    """Raise PeerFault unless a message is of this program's version of the protocol."""
+    if version != VERSION:
+        raise PeerFault(
+            sender,
+            f"speaks version {version} of secure aggregation, this program speaks {VERSION}",
+            "run the same version of undersong on both sides",
+        )
+
+
+def request_bytes(parameters: SumParameters, **stage: object) -> bytes:
+    """A Request of one stage, serialised: ``request_bytes(parameters, share=wire.ShareRequest(...))``."""
+    message = wire.Request(version=VERSION, sid=parameters.sid, **stage)  # type: ignore[arg-type]
+    return message.SerializeToString(deterministic=True)
+
+
+def advertise_request(parameters: SumParameters) -> bytes:
+    """The first request: the same for every party, and known to each before any message arrives."""
+    return request_bytes(
+        parameters,
+        advertise=wire.AdvertiseRequest(
+            parties=parameters.size,
+            roster=parameters.roster_hash,
+            threshold=parameters.threshold,
+            tolerated_dropouts=parameters.tolerated_dropouts,
+            colluders=parameters.colluders,
+            dimension=parameters.dimension,
+            modulus_bits=parameters.modulus_bits,
+            sigma=parameters.sigma,
+            graph_above=parameters.graph_above,
+            law=parameters.law,
+        ),
+    )
+
+
+def parse_request(parameters: SumParameters, data: bytes) -> tuple[Stage, int, wire.Request]:
+    """(stage, roll, message) of a request for this attempt; roll is 0 but for repeated nonce rounds.
+
+    Raises PeerFault for bytes that are no request or of another version, PrivacyRefusal for another attempt's sid.
+    """
+    message = wire.Request()
+    try:
+        message.ParseFromString(data)
+    except DecodeError:
+        raise PeerFault(COORDINATOR, "sent bytes that are no secure-aggregation request") from None
+    check_version(message.version, COORDINATOR)
+    if message.sid != parameters.sid:
+        raise PrivacyRefusal(
+            f"request for another private sum than {parameters.query!r} attempt {parameters.attempt} of run "
+            f"{parameters.run!r} (replayed or foreign sid)",
+            "send each request to the attempt it was made for",
+        )
+    name = message.WhichOneof("stage")
+    if name is None:
+        raise PeerFault(COORDINATOR, "sent a request without a stage")
+    return _STAGES[name], message.reveal.roll if name == "reveal" else 0, message
+
+
+def reply_bytes(parameters: SumParameters, party: int, stage: Stage, body: Sequence[bytes], signature: bytes) -> bytes:
+    """A Reply, serialised; its body comes in parts.
+
+    Written in parts itself, because the body may be tens of megabytes and each pass through a message object copies it:
+    protobuf's wire format is its fields one after the other, here in ascending order as the library writes them.
+    """
+    head = wire.Reply(version=VERSION, sid=parameters.sid, party=party, stage=int(stage))  # type: ignore[arg-type]
+    parts = [head.SerializeToString(deterministic=True)]
+    size = sum(map(len, body))
+    if size:
+        parts += [_BODY_TAG, _varint(size), *body]
+    parts.append(wire.Reply(signature=signature).SerializeToString(deterministic=True))
+    return b"".join(parts)
+
+
+# Field 5, length-delimited.
+_BODY_TAG = b"\x2a"
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def parse_reply(parameters: SumParameters, name: str, data: bytes, stage: Stage) -> tuple[bytes, bytes]:
+    """(body, signature) of the reply of party ``name`` to ``stage``, its signature checked. Raises PeerFault."""
+    message = wire.Reply()
+    try:
+        message.ParseFromString(data)
+    except DecodeError:
+        raise PeerFault(name, f"answered {stage.title} with bytes that are no reply") from None
+    check_version(message.version, name)
+    party = parameters.index(name)
+    if message.sid != parameters.sid:
+        raise PeerFault(name, f"answered {stage.title} of another private sum")
+    if message.party != party:
+        raise PeerFault(name, f"answered {stage.title} in another party's place")
+    if int(message.stage) != stage:
+        raise PeerFault(name, f"answered another stage than {stage.title} (late or repeated reply)")
+    body, signature = message.body, message.signature
+    check_signature(
+        parameters.roster[party].identity, name, parameters.sid, stage, party, body, signature, f"{stage.title} reply"
+    )
+    return body, signature
+
+
+def parse_advert(parameters: SumParameters, party: int, body: bytes, signature: bytes) -> Advert:
+    """The advert of a roster index, its contents checked but not its signature. Raises PeerFault naming the party."""
+    name = parameters.name(party)
+    message = wire.Advert()
+    try:
+        message.ParseFromString(body)
+    except DecodeError:
+        raise PeerFault(name, "its advert is malformed") from None
+    if message.terms != parameters.terms:
+        raise PeerFault(
+            name,
+            "its advert is for other terms (roster, threshold, dropouts, colluders, dimension, ring or sigma)",
+            "every party must approve the same manifest",
+        )
+    check_public_key(name, message.channel_key)
+    check_public_key(name, message.mask_key)
+    expected = (
+        (message.commitment, not parameters.direct),
+        (message.noise_anchor, parameters.noise_plan.removal),
+        (message.nonce_commitment, parameters.graph is not None),
+    )
+    if any(len(value) != (DIGEST_BYTES if wanted else 0) for value, wanted in expected):
+        raise PeerFault(name, "its advert lacks a commitment of this mode or has one too many")
+    return Advert(
+        party,
+        message.channel_key,
+        message.mask_key,
+        message.commitment,
+        message.noise_anchor,
+        message.nonce_commitment,
+        body,
+        signature,
+    )
+
+
+def check_fresh(name: str, advert: Advert, seen: set[bytes]) -> None:
+    """Raise PeerFault naming the party when one of its keys or commitments was ``seen``; else add them."""
+    values = [advert.channel_key, advert.mask_key, advert.commitment, advert.noise_anchor, advert.nonce_commitment]
+    values = [value for value in values if value]
+    if len(set(values)) != len(values) or not seen.isdisjoint(values):
+        raise PeerFault(name, "advertised a duplicate key or commitment", "every key must be fresh")
+    seen.update(values)
+
+
+def adverts_to_wire(adverts: Iterable[Advert]) -> list[wire.SignedAdvert]:
+    """Adverts in a request, ascending."""
+    return [
+        wire.SignedAdvert(party=advert.party, body=advert.body, signature=advert.signature)
+        for advert in sorted(adverts, key=lambda advert: advert.party)
+    ]
+
+
+def adverts_from_wire(parameters: SumParameters, signed: Sequence[wire.SignedAdvert]) -> dict[int, Advert]:
+    """Every advert of a request with enrolment, signature, contents and freshness of keys checked, by party.
+
+    Raises PeerFault naming whose advert is wrong, or the coordinator for a list that is not strictly ascending.
+    """
+    adverts: dict[int, Advert] = {}
+    seen: set[bytes] = set()
+    last = -1
+    for entry in signed:
+        if not last < entry.party < parameters.size:
+            raise PeerFault(COORDINATOR, "listed adverts out of order, twice, or of a party that is not enrolled")
+        last = entry.party
+        body, signature = entry.body, entry.signature
+        member = parameters.roster[last]
+        check_signature(
+            member.identity, member.name, parameters.sid, Stage.ADVERTISE, last, body, signature, "its advert"
+        )
+        adverts[last] = parse_advert(parameters, last, body, signature)
+        check_fresh(member.name, adverts[last], seen)
+    return adverts
+
+
+def split_blocks(data: bytes, size: int, count: int, sender: str, what: str) -> list[bytes]:
+    """``data`` as ``count`` blocks of ``size`` bytes. Raises PeerFault naming ``sender`` for another length."""
+    if len(data) != size * count:
+        raise PeerFault(sender, f"{what}: expected {count} blocks of {size} bytes, got {len(data)} bytes")
+    return [data[start : start + size] for start in range(0, len(data), size)]

@@ -1,0 +1,228 @@
+"""The public parameters of one attempt of one private sum, equal at every party and at the coordinator."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import get_args
+
+import numpy as np
+
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.secagg import ring
+from undersong_protocol.secagg.graph import COMPLETE_UP_TO, Neighbourhood
+from undersong_protocol.secagg.noise_share import Law, NoisePlan
+from undersong_protocol.secagg.sid import DIGEST_BYTES, digest
+from undersong_protocol.secagg.sid import sid as sid_of
+from undersong_protocol.secagg.topology import Topology, neighbourhood
+
+Entropy = Callable[[int], bytes]
+IDENTITY_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Member:
+    """A party as the manifest lists it: its name and its Ed25519 public key (32 bytes)."""
+
+    name: str
+    identity: bytes
+
+
+def defaults(n: int) -> tuple[int, int, int]:
+    """(threshold T, tolerated dropouts D, colluders c) for ``n`` parties (SECAGG.md, Manifest).
+
+    >>> [defaults(n) for n in (1, 2, 3, 4, 10)]
+    [(1, 0, 0), (2, 0, 0), (2, 1, 0), (3, 1, 1), (6, 1, 1)]
+    """
+    dropouts = 0 if n <= 2 else 1
+    colluders = 1 if n >= 4 else 0
+    return default_threshold(n, colluders), dropouts, colluders
+
+
+def default_threshold(n: int, colluders: int) -> int:
+    """T = floor((n + c) / 2) + 1, the smallest that no two disjoint groups of honest parties can both reach."""
+    return (n + colluders) // 2 + 1
+
+
+def check_quorum(n: int, t: int, d: int, c: int) -> None:
+    """Raises ConfigurationError unless threshold, tolerated dropouts and colluders fit ``n`` parties (SECAGG.md)."""
+    if min(d, c) < 0:
+        raise ConfigurationError(f"tolerated_dropouts {d} and colluders {c} must not be negative")
+    if 2 * t <= n + c:
+        raise ConfigurationError(
+            f"threshold {t} with {n} parties and {c} colluders: two groups could open different sets",
+            f"use at least {default_threshold(n, c)}",
+        )
+    if t > n - d:
+        raise ConfigurationError(
+            f"threshold {t} is more than the {n - d} parties left after {d} tolerated dropouts",
+            "lower tolerated_dropouts or colluders",
+        )
+    if c + 2 * d >= n:
+        raise ConfigurationError(
+            f"{c} colluders and {d} tolerated dropouts of {n} parties (c + 2D must be below n)",
+            "lower tolerated_dropouts or colluders",
+        )
+
+
+def check_graph(n: int, d: int, c: int) -> None:
+    """Raises ConfigurationError where ``n`` parties need a k-regular graph and none withstands ``d`` and ``c``."""
+    if n > COMPLETE_UP_TO:
+        neighbourhood(n, c, d)
+
+
+@dataclass(frozen=True)
+class SumParameters:
+    """One attempt of one private sum.
+
+    Attributes:
+        manifest_hash: SHA-256 of the manifest that every party signed, 32 bytes.
+        run, query, attempt: which sum of which run, and which try of it (0, 1, ...).
+        roster: all n parties, in the manifest's order; a party is its index here.
+        threshold: T, shares and signatures that open anything.
+        tolerated_dropouts: D; with fewer than n - D survivors nothing is opened.
+        colluders: c, parties that may stand with the coordinator.
+        dimension: d, coordinates of the sum.
+        modulus_bits: bits of a coordinate on the wire, 1 to 64 (``ring.modulus_bits``).
+        sigma: standard deviation, in integer units, that the honest survivors' noise reaches without the colluders';
+            0.0 only in the mode that is not private. For ``law`` "laplace" sqrt(2) times the Laplace scale.
+        graph_above: rosters larger than this use the k-regular graph.
+        law: of the noise, discrete "gaussian" or "laplace" (``NoisePlan``).
+
+    Raises ConfigurationError for parameters that SECAGG.md refuses.
+    """
+
+    manifest_hash: bytes
+    run: str
+    query: str
+    attempt: int
+    roster: tuple[Member, ...]
+    threshold: int
+    tolerated_dropouts: int
+    colluders: int
+    dimension: int
+    modulus_bits: int
+    sigma: float
+    graph_above: int = COMPLETE_UP_TO
+    law: Law = "gaussian"
+
+    def __post_init__(self) -> None:
+        n, t, d, c = len(self.roster), self.threshold, self.tolerated_dropouts, self.colluders
+        if len(self.manifest_hash) != DIGEST_BYTES:
+            raise ConfigurationError(f"manifest_hash has {len(self.manifest_hash)} bytes, not {DIGEST_BYTES}")
+        if not self.run or not self.query or not 0 <= self.attempt < 2**32:
+            raise ConfigurationError("a private sum needs a run, a query and an attempt from 0")
+        if not n:
+            raise ConfigurationError("the roster is empty", "list at least one party in the manifest")
+        if any(len(member.identity) != IDENTITY_BYTES or not member.name for member in self.roster):
+            raise ConfigurationError("the roster has a member without a name or a 32-byte Ed25519 identity")
+        if len({member.name for member in self.roster}) < n or len({member.identity for member in self.roster}) < n:
+            raise ConfigurationError("the roster lists a name or an identity twice", "one entry for each party")
+        check_quorum(n, t, d, c)
+        if not 1 <= self.dimension < 2**31:
+            raise ConfigurationError(f"dimension {self.dimension} lies outside 1..2^31-1")
+        if not 1 <= self.modulus_bits <= ring.MAXIMUM_BITS:
+            raise ConfigurationError(f"modulus_bits {self.modulus_bits} lies outside 1..{ring.MAXIMUM_BITS}")
+        if not (math.isfinite(self.sigma) and self.sigma >= 0):
+            raise ConfigurationError(f"sigma {self.sigma} is no standard deviation")
+        if self.law not in get_args(Law):
+            raise ConfigurationError(f"noise law {self.law!r} is unknown", f"use one of {', '.join(get_args(Law))}")
+        # Refused before anybody makes a key: shares too small to be sampled, counts that no neighbourhood withstands.
+        self.noise_plan  # noqa: B018
+        self.graph  # noqa: B018
+
+    @property
+    def size(self) -> int:
+        """n, parties in the roster."""
+        return len(self.roster)
+
+    @property
+    def quorum(self) -> int:
+        """n - D, the fewest survivors of which a sum is opened."""
+        return self.size - self.tolerated_dropouts
+
+    @property
+    def direct(self) -> bool:
+        """Pairwise masks only, nothing shared: where no dropout is tolerated and there is a peer to share with.
+
+        A single party keeps its self mask, so that its vector too leaves masked and is opened in a step of its own.
+        """
+        return self.tolerated_dropouts == 0 and self.size > 1
+
+    @cached_property
+    def graph(self) -> Neighbourhood | None:
+        """Degree and neighbourhood threshold of the k-regular graph; None for the complete graph."""
+        if self.size <= self.graph_above:
+            return None
+        return neighbourhood(self.size, self.colluders, self.tolerated_dropouts)
+
+    @property
+    def share_threshold(self) -> int:
+        """Shares that give one secret: T on the complete graph, the neighbourhood's threshold on the k-regular one."""
+        return self.threshold if self.graph is None else self.graph.threshold
+
+    def topology(self, transcript: bytes) -> Topology:
+        """Who masks with whom; ``transcript`` is the jointly derived seed where there is one."""
+        return Topology.of(self.size, self.colluders, self.graph, transcript)
+
+    @property
+    def traits(self) -> frozenset[str]:
+        """The words by which ``transitions`` tells the modes apart: complete or graph, direct or shares."""
+        return frozenset({"complete" if self.graph is None else "graph", "direct" if self.direct else "shares"})
+
+    @cached_property
+    def noise_plan(self) -> NoisePlan:
+        """How the noise is dealt to the parties and what is taken back; it has no components where sigma is 0."""
+        return NoisePlan(self.sigma, self.size, self.tolerated_dropouts, self.colluders, law=self.law)
+
+    @property
+    def dtype(self) -> np.dtype[np.uint32] | np.dtype[np.uint64]:
+        """The ring's word."""
+        return ring.ring_dtype(self.modulus_bits)
+
+    @cached_property
+    def sid(self) -> bytes:
+        """The session id of this attempt, 32 bytes."""
+        return sid_of(self.run, self.query, self.attempt, self.manifest_hash)
+
+    @cached_property
+    def roster_hash(self) -> bytes:
+        """SHA-256 over every member's name and identity, in order."""
+        fields: list[bytes | str] = []
+        for member in self.roster:
+            fields += [member.name, member.identity]
+        return digest("roster", *fields)
+
+    @cached_property
+    def terms(self) -> bytes:
+        """SHA-256 of every public number of this attempt; each advert carries it under its signature."""
+        return digest(
+            "terms",
+            self.sid,
+            self.roster_hash,
+            self.threshold,
+            self.tolerated_dropouts,
+            self.colluders,
+            self.dimension,
+            self.modulus_bits,
+            float(self.sigma).hex(),
+            self.graph_above,
+            self.law,
+        )
+
+    @cached_property
+    def _indices(self) -> dict[str, int]:
+        return {member.name: index for index, member in enumerate(self.roster)}
+
+    def index(self, name: str) -> int:
+        """Roster index of a party. Raises ConfigurationError for a name that the manifest does not list."""
+        try:
+            return self._indices[name]
+        except KeyError:
+            raise ConfigurationError(f"{name!r} is not in the roster of this sum", "check the manifest") from None
+
+    def name(self, index: int) -> str:
+        """Name of the party at a roster index; ``party 7`` for an index beyond the roster."""
+        return self.roster[index].name if 0 <= index < self.size else f"party {index}"

@@ -1,0 +1,522 @@
+"""One party's side of one attempt of a private sum: requests in, replies out, no I/O, no clock, no hidden randomness.
+
+The caller keeps this order, or a crash could make it send two different vectors under the same masks: ledger (where
+``Reply.charge``), then ``journal(machine.snapshot() + reply.payload)``, then send. A repeated request gets the same
+bytes again; a different request for a stage that is done, or any failed check, ends the attempt with a tombstone.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from undersong_common.errors import ConfigurationError, InternalError, PeerFault, PrivacyRefusal, UndersongError
+from undersong_common.privacy.stream import KeyStream
+from undersong_protocol.messages import secagg_pb2 as wire
+from undersong_protocol.secagg import keys, shamir, sid
+from undersong_protocol.secagg.bitmaps import from_bitmap, to_bitmap
+from undersong_protocol.secagg.faults import COORDINATOR
+from undersong_protocol.secagg.graph import graph_seed
+from undersong_protocol.secagg.masking import masked_body
+from undersong_protocol.secagg.messages import (
+    Advert,
+    advertise_request,
+    adverts_from_wire,
+    parse_request,
+    reply_bytes,
+    split_blocks,
+)
+from undersong_protocol.secagg.noise_share import NoiseSeeds, add_noise
+from undersong_protocol.secagg.parameters import Entropy, SumParameters
+from undersong_protocol.secagg.prg import Sign
+from undersong_protocol.secagg.state import Answered, PartyState, Peer
+from undersong_protocol.secagg.transitions import SECRETS, PartyRule, Phase, Stage, party_rule
+from undersong_protocol.vectors import GridVector, NoisyVector
+
+ROLLS = 8
+"""Times the nonces can be revealed anew because somebody did not reveal; each costs the dropouts' budget one."""
+
+_CHECKED_AT_ONCE = 1 << 15
+
+
+@dataclass(frozen=True)
+class Reply:
+    """Bytes for the coordinator. ``charge``: write the ledger first, then journal, then send.
+
+    Every copy of a masked vector asks for the charge, repeated ones too: the ledger charges one sid once, and a machine
+    cannot know whether the write it asked for before was made.
+    """
+
+    payload: bytes = field(repr=False)
+    charge: bool
+
+
+@dataclass(frozen=True)
+class WantsInput:
+    """The masked-input request is verified; call ``provide`` with the grid vector. ``parties``: U2, who takes part."""
+
+    parties: tuple[str, ...]
+
+
+@dataclass(repr=False)
+class _Pending:
+    """A verified masked-input request that waits for the vector."""
+
+    request: bytes
+    draft: PartyState
+
+
+class PartyMachine:
+    """See the module. Raises PeerFault or PrivacyRefusal naming what is wrong with a request; then it is tombstoned."""
+
+    def __init__(self, parameters: SumParameters, me: str, identity: Ed25519PrivateKey, state: PartyState) -> None:
+        self._parameters = parameters
+        self._me = parameters.index(me)
+        if identity.public_key().public_bytes_raw() != parameters.roster[self._me].identity:
+            raise ConfigurationError(
+                f"the identity key is not the one enrolled for {me!r}", "use the key that was enrolled, or enrol again"
+            )
+        self._identity = identity
+        self._state = state
+        self._pending: _Pending | None = None
+
+    @classmethod
+    def open(cls, parameters: SumParameters, me: str, identity: Ed25519PrivateKey, entropy: Entropy) -> PartyMachine:
+        """A new attempt. ``entropy`` is called seven times for 32 bytes, in the order of ``transitions.SECRETS``.
+
+        Raises ConfigurationError when ``me`` is not in the roster or ``identity`` is not its key.
+        """
+        secrets = {name: bytearray(entropy(32)) for name in SECRETS}
+        if any(len(secret) != 32 for secret in secrets.values()):
+            raise InternalError("the entropy source returned another number of bytes than it was asked for")
+        machine = cls(parameters, me, identity, PartyState(Phase.OPENED, b"", secrets))
+        machine._state.advert = machine._advert_body()
+        return machine
+
+    @classmethod
+    def restore(cls, parameters: SumParameters, me: str, identity: Ed25519PrivateKey, snapshot: bytes) -> PartyMachine:
+        """Go on from :meth:`snapshot`, bit-identically. Raises ConfigurationError for a damaged or foreign one."""
+        state = PartyState.from_bytes(parameters, parameters.index(me), snapshot)
+        return cls(parameters, me, identity, state)
+
+    def __repr__(self) -> str:
+        return f"PartyMachine({self._parameters.name(self._me)!r}, {self._state.phase.name})"
+
+    @property
+    def phase(self) -> Phase:
+        """The last thing this party answered."""
+        return self._state.phase
+
+    @property
+    def tombstone(self) -> str:
+        """Why this attempt was ended at this party; empty while it was not."""
+        return self._state.tombstone
+
+    @property
+    def released(self) -> bool:
+        """Whether a share (in direct mode: the vector) was handed over, so that the attempt cannot be called void."""
+        return self._state.released
+
+    def snapshot(self) -> bytes:
+        """This party's whole state: secret, encrypt it at rest."""
+        return self._state.to_bytes(self._parameters, self._me)
+
+    def advertise(self) -> Reply:
+        """The reply to the request every attempt begins with, so that adverts can be published ahead."""
+        reply = self.receive(advertise_request(self._parameters))
+        assert isinstance(reply, Reply)
+        return reply
+
+    def receive(self, request: bytes) -> Reply | WantsInput:
+        """Check one request of the coordinator and answer it.
+
+        Raises PeerFault for a malformed or forged message and PrivacyRefusal for a request that would open more than
+        was approved; any failed check of a request for this sid leaves a tombstone, which the caller journals too.
+        """
+        stage, roll, message = parse_request(self._parameters, request)
+        self._check_alive()
+        seen = hashlib.sha256(request).digest()
+        answered = self._state.answered.get((stage, roll))
+        if answered is not None and answered.request == seen:
+            return Reply(answered.reply, stage is Stage.MASK)
+        try:
+            if answered is not None:
+                raise PrivacyRefusal(
+                    f"a second, different request for {stage.title}, which this party has already answered",
+                    "a new attempt needs fresh keys",
+                )
+            rule = party_rule(self._state.phase, stage, self._parameters.traits)
+            if rule is None:
+                raise PrivacyRefusal(
+                    f"{stage.title} was asked for out of order: this party is at {self._state.phase.name.lower()}",
+                    "a stage can be neither skipped nor repeated; start a new attempt",
+                )
+            draft = copy.copy(self._state)
+            draft.peers = dict(self._state.peers)
+            body = self._handlers[stage](self, draft, message)
+            if body is None:
+                self._pending = _Pending(seen, draft)
+                return WantsInput(tuple(self._parameters.name(party) for party in draft.sharers))
+            return self._commit(rule, roll, seen, draft, [body], sid.body_hash(body))
+        except UndersongError as error:
+            self._end(error.problem)
+            raise
+
+    def provide(self, grid: GridVector) -> Reply:
+        """The masked vector for the request that wanted it; charge the ledger before it is sent.
+
+        ``grid`` is int64 [dimension]. The result is determined by the snapshot, the request and the vector, so a crash
+        before the journal is written loses nothing. Raises InternalError without a verified request or for another
+        shape or dtype, ConfigurationError for a value beyond the ring's bound; neither ends the attempt.
+        """
+        pending = self._pending
+        if pending is None:
+            raise InternalError("a vector was provided before the masked-input request was verified")
+        self._check_grid(grid)
+        rule = party_rule(self._state.phase, Stage.MASK, self._parameters.traits)
+        if rule is None:
+            raise InternalError("a vector was provided in the wrong phase")
+        state = pending.draft
+        seeds = NoiseSeeds(state.secret("noise_own"), state.secret("noise_root"))
+        plan = self._parameters.noise_plan
+        # Without noise (epsilon infinite) there is nothing to add, and nothing is copied.
+        noisy = add_noise(grid, plan, seeds) if plan.components else NoisyVector(grid.values)
+        body, digest = masked_body(noisy, self._masks(state), self._parameters.modulus_bits)
+        del noisy
+        self._pending = None
+        return self._commit(rule, 0, pending.request, state, body, digest)
+
+    def void_statement(self, reason: str = "the coordinator asked to void this attempt") -> Reply:
+        """A signed statement that this party released no share for this sid and never will: it is tombstoned.
+
+        Journal before sending, as every reply. Raises PrivacyRefusal when a share (in direct mode: the vector) was
+        released already.
+        """
+        if self._state.released:
+            raise PrivacyRefusal(
+                "this party has released shares of this attempt, so it cannot call it void",
+                "the attempt stays charged; use one of the plan's spare attempts",
+            )
+        if not self._state.tombstone:
+            self._end(reason)
+        return Reply(self._signed(Stage.VOID, (), sid.body_hash(b"")), False)
+
+    # --- what each stage checks and answers -------------------------------------------------------------------------
+
+    def _advertise(self, draft: PartyState, message: wire.Request) -> bytes:
+        terms, own = message.advertise, self._parameters
+        compared = (
+            ("number of parties", terms.parties, own.size),
+            ("roster", terms.roster, own.roster_hash),
+            ("threshold", terms.threshold, own.threshold),
+            ("tolerated_dropouts", terms.tolerated_dropouts, own.tolerated_dropouts),
+            ("colluders", terms.colluders, own.colluders),
+            ("dimension", terms.dimension, own.dimension),
+            ("modulus_bits (ring)", terms.modulus_bits, own.modulus_bits),
+            ("sigma", terms.sigma, own.sigma),
+            ("graph_above", terms.graph_above, own.graph_above),
+            ("law of the noise", terms.law, own.law),
+        )
+        for name, theirs, ours in compared:
+            if theirs != ours:
+                values = "" if isinstance(ours, bytes) else f": {theirs!r} instead of {ours!r}"
+                raise PrivacyRefusal(
+                    f"the coordinator's {name} is not the approved one{values}", "use the manifest every party signed"
+                )
+        return draft.advert
+
+    def _reveal(self, draft: PartyState, message: wire.Request) -> bytes:
+        request = message.reveal
+        if request.roll != draft.rolls or request.roll >= ROLLS:
+            raise PrivacyRefusal(
+                f"nonce roll {request.roll} after {draft.rolls} rolls (of at most {ROLLS})", "start a new attempt"
+            )
+        if request.roll == 0:
+            self._learn(draft, adverts_from_wire(self._parameters, request.adverts))
+        asked = from_bitmap(request.present, self._parameters.size, COORDINATOR, "who reveals nonces")
+        if request.roll == 0 and asked != draft.present:
+            raise PrivacyRefusal("the first nonces are asked of others than those who advertised")
+        if request.roll and not set(asked) < set(draft.present):
+            raise PrivacyRefusal("nonces are asked for anew although nobody dropped out")
+        self._check_set(asked, "the nonce round")
+        draft.present = asked
+        draft.rolls += 1
+        return self._nonce(draft, request.roll)
+
+    def _share(self, draft: PartyState, message: wire.Request) -> bytes:
+        self._meet(draft, message.share)
+        own, me = self._parameters, self._me
+        topology = own.topology(draft.transcript)
+        holders = topology.holders(me, draft.present)
+        points = [holder + 1 for holder in holders]
+        dealt = []
+        for name, label in (("self_mask", b"self"), ("mask", b"mask")):
+            seed = keys.hkdf(draft.transcript, draft.secret("sharing"), label)[0]
+            dealt.append(shamir.share(draft.secret(name), own.share_threshold, points, KeyStream(seed).read))
+        self_shares, mask_shares = dealt
+        channel = keys.Agreement(draft.secret("channel"))
+        hasher = keys.ShareHasher(draft.transcript)
+        ciphertexts, hashes = [], []
+        for holder in holders:
+            one, two = self_shares[holder + 1], mask_shares[holder + 1]
+            public = hasher.both(me, holder, one, two)
+            hashes.append(public)
+            if holder == me:
+                draft.peers[me] = Peer(self_share=one, mask_share=two)
+                continue
+            peer = draft.peers[holder]
+            shared = channel.shared(own.name(holder), peer.channel_key)
+            outward, inward = keys.share_keys(draft.transcript, shared, me, holder)
+            draft.peers[holder] = Peer(inward_key=inward, mask_key=peer.mask_key)
+            ciphertexts.append(keys.seal(outward, draft.transcript, me, holder, one + two, public))
+        return wire.Shares(ciphertexts=b"".join(ciphertexts), hashes=b"".join(hashes)).SerializeToString()
+
+    def _mask(self, draft: PartyState, message: wire.Request) -> None:
+        request, own, me = message.mask, self._parameters, self._me
+        if own.direct:
+            self._meet(draft, request)
+        elif request.adverts or request.nonces:
+            raise PeerFault(COORDINATOR, "showed adverts or nonces again with the masked-input request")
+        sharers = from_bitmap(request.sharers, own.size, COORDINATOR, "U2")
+        self._check_set(sharers, "U2 (who shared keys)")
+        if not set(sharers) <= set(draft.present):
+            raise PrivacyRefusal("U2 lists parties that did not advertise keys")
+        topology = own.topology(draft.transcript)
+        topology.check(me, sharers, "U2")
+        draft.sharers = sharers
+        dealers = () if own.direct else topology.neighbours(me, sharers)
+        ciphertexts = split_blocks(
+            request.ciphertexts, keys.SEALED_BYTES, len(dealers), COORDINATOR, "shares for this party"
+        )
+        hashes = split_blocks(
+            request.hashes, 2 * keys.SHARE_HASH_BYTES, len(dealers), COORDINATOR, "hashes of shares for this party"
+        )
+        hasher = keys.ShareHasher(draft.transcript)
+        for dealer, sealed, public in zip(dealers, ciphertexts, hashes, strict=True):
+            peer = draft.peers[dealer]
+            plain = keys.unseal(peer.inward_key, draft.transcript, dealer, me, sealed, public)
+            if plain is None:
+                raise PeerFault(
+                    own.name(dealer),
+                    "its shares for this party do not open: swapped or corrupted ciphertext, or another view of the "
+                    "adverts",
+                    "start a new attempt, without this party if it happens again",
+                )
+            one, two = plain[: shamir.SHARE_BYTES], plain[shamir.SHARE_BYTES :]
+            if public != hasher.both(dealer, me, one, two):
+                raise PeerFault(
+                    own.name(dealer), "dealt shares that differ from their public hashes", "start a new attempt"
+                )
+            draft.peers[dealer] = Peer(mask_key=peer.mask_key, self_share=one, mask_share=two)
+
+    def _consistency(self, draft: PartyState, message: wire.Request) -> bytes:
+        own = self._parameters
+        survivors = from_bitmap(message.consistency.survivors, own.size, COORDINATOR, "U3")
+        self._check_set(survivors, "U3 (whose vectors arrived)")
+        if not set(survivors) <= set(draft.sharers):
+            raise PrivacyRefusal("U3 exceeds U2: it lists parties that did not share keys")
+        own.topology(draft.transcript).check(self._me, survivors, "U3")
+        draft.survivors = survivors
+        return self._opened_set(draft)
+
+    def _unmask(self, draft: PartyState, message: wire.Request) -> bytes:
+        own = self._parameters
+        signers = from_bitmap(message.unmask.signers, own.size, COORDINATOR, "the signers of U3")
+        if not set(signers) <= set(draft.survivors):
+            raise PrivacyRefusal("U3 is signed by parties that are not in it (foreign signatures)")
+        if len(signers) < own.threshold:
+            raise PrivacyRefusal(
+                f"{len(signers)} signatures on U3 where {own.threshold} are needed",
+                "start a new attempt when more parties are present",
+            )
+        body = self._opened_set(draft)
+        signatures = split_blocks(
+            message.unmask.signatures, keys.SIGNATURE_BYTES, len(signers), COORDINATOR, "signatures on U3"
+        )
+        for signer, signature in zip(signers, signatures, strict=True):
+            member = own.roster[signer]
+            keys.check_signature(
+                member.identity,
+                member.name,
+                own.sid,
+                Stage.CONSISTENCY,
+                signer,
+                body,
+                signature,
+                "its statement on this U3 (forged, duplicate, or for a split view)",
+            )
+        alive = set(draft.survivors)
+        dealers = own.topology(draft.transcript).holders(self._me, draft.sharers)
+        shares = [
+            draft.peers[dealer].self_share if dealer in alive else draft.peers[dealer].mask_share for dealer in dealers
+        ]
+        seeds = NoiseSeeds(bytes(32), draft.secret("noise_root"))
+        opening = seeds.opening(own.noise_plan, own.size - len(alive))
+        return wire.Opening(shares=b"".join(shares), noise_chain=opening or b"").SerializeToString()
+
+    _handlers: ClassVar[dict[Stage, Callable[[PartyMachine, PartyState, wire.Request], bytes | None]]] = {
+        Stage.ADVERTISE: _advertise,
+        Stage.REVEAL: _reveal,
+        Stage.SHARE: _share,
+        Stage.MASK: _mask,
+        Stage.CONSISTENCY: _consistency,
+        Stage.UNMASK: _unmask,
+    }
+
+    # --- parts of the stages ----------------------------------------------------------------------------------------
+
+    def _advert_body(self) -> bytes:
+        own, state = self._parameters, self._state
+        commitment = anchor = nonce = b""
+        if not own.direct:
+            commitment = keys.self_mask_commitment(own.sid, self._me, state.secret("self_mask"))
+        if own.noise_plan.removal:
+            anchor = NoiseSeeds(bytes(32), state.secret("noise_root")).anchor(own.noise_plan)
+        if own.graph is not None:
+            nonce = sid.advance(state.secret("nonce"), ROLLS)
+        return wire.Advert(
+            channel_key=keys.public_key(state.secret("channel")),
+            mask_key=keys.public_key(state.secret("mask")),
+            commitment=commitment,
+            noise_anchor=anchor,
+            nonce_commitment=nonce,
+            terms=own.terms,
+        ).SerializeToString()
+
+    def _nonce(self, state: PartyState, roll: int) -> bytes:
+        return sid.advance(state.secret("nonce"), ROLLS - 1 - roll)
+
+    def _check_set(self, parties: tuple[int, ...], what: str) -> None:
+        if self._me not in parties:
+            raise PrivacyRefusal(f"{what} omits this party, which has answered every request")
+        if len(parties) < self._parameters.quorum:
+            raise PrivacyRefusal(
+                f"{what} has {len(parties)} parties, at least {self._parameters.quorum} are needed",
+                "start a new attempt when more parties are present",
+            )
+
+    def _learn(self, draft: PartyState, adverts: dict[int, Advert]) -> None:
+        """Adopt everyone's adverts: they fix U1 and sid'."""
+        present = tuple(adverts)
+        self._check_set(present, "the list of adverts")
+        if adverts[self._me].body != draft.advert:
+            raise PrivacyRefusal("the coordinator shows other keys for this party than it advertised (swapped keys)")
+        draft.present = present
+        draft.adverts_hash = sid.adverts_hash(
+            self._parameters.sid, self._parameters.terms, ((party, advert.body) for party, advert in adverts.items())
+        )
+        draft.transcript = draft.adverts_hash
+        draft.peers = {
+            party: Peer(
+                channel_key=advert.channel_key, mask_key=advert.mask_key, nonce_commitment=advert.nonce_commitment
+            )
+            for party, advert in adverts.items()
+            if party != self._me
+        }
+
+    def _meet(self, draft: PartyState, request: wire.ShareRequest | wire.MaskRequest) -> None:
+        """Fix the transcript: from the adverts on the complete graph, from the last roll's nonces on the other."""
+        own = self._parameters
+        if own.graph is None:
+            if request.nonces:
+                raise PeerFault(COORDINATOR, "showed nonces although the graph is complete")
+            self._learn(draft, adverts_from_wire(own, request.adverts))
+            return
+        if request.adverts:
+            raise PeerFault(COORDINATOR, "showed adverts again after the nonces were revealed")
+        nonces = split_blocks(request.nonces, sid.DIGEST_BYTES, len(draft.present), COORDINATOR, "revealed nonces")
+        roll = draft.rolls - 1
+        for party, nonce in zip(draft.present, nonces, strict=True):
+            if party == self._me:
+                if nonce != self._nonce(draft, roll):
+                    raise PrivacyRefusal("the coordinator shows another nonce for this party than it revealed")
+            elif sid.advance(nonce, roll + 1) != draft.peers[party].nonce_commitment:
+                raise PeerFault(own.name(party), "its nonce is not the one it committed to", "start a new attempt")
+        present = to_bitmap(draft.present, own.size)
+        draft.transcript = graph_seed(sid.roll_hash(draft.adverts_hash, roll, present), nonces)
+        kept = set(own.topology(draft.transcript).neighbours(self._me, draft.present))
+        draft.peers = {party: peer for party, peer in draft.peers.items() if party in kept}
+
+    def _masks(self, state: PartyState) -> list[tuple[bytes, Sign]]:
+        """What hides x + noise: PRG(b_i), and +-PRG(pairwise key) for each neighbour (the lower index adds)."""
+        own, me, transcript = self._parameters, self._me, state.transcript
+        masks: list[tuple[bytes, Sign]] = []
+        if not own.direct:
+            masks.append((state.secret("self_mask"), 1))
+        agreement = keys.Agreement(state.secret("mask"))
+        for other in own.topology(transcript).neighbours(me, state.sharers):
+            shared = agreement.shared(own.roster[other].name, state.peers[other].mask_key)
+            masks.append((keys.mask_key(transcript, shared, me, other), 1 if me < other else -1))
+        return masks
+
+    def _check_grid(self, grid: GridVector) -> None:
+        own = self._parameters
+        if not isinstance(grid, GridVector):
+            raise InternalError(f"only a GridVector can be masked, got {type(grid).__name__}")
+        values = grid.values
+        if values.dtype != np.int64 or values.shape != (own.dimension,):
+            raise InternalError(f"the sum takes int64 [{own.dimension}], got {values.dtype} {list(values.shape)}")
+        bound = (1 << (own.modulus_bits - 1)) // own.size
+        # Both extremes of a part while it is in the cache: the vector is read once.
+        for start in range(0, len(values), _CHECKED_AT_ONCE):
+            part = values[start : start + _CHECKED_AT_ONCE]
+            if max(int(part.max()), -int(part.min())) > bound:
+                raise ConfigurationError(
+                    "this party's vector exceeds what the ring was planned for, the sum could wrap around",
+                    "plan with the largest number of records a party may bring (max_records) and the statistic's bound",
+                )
+
+    def _opened_set(self, state: PartyState) -> bytes:
+        size = self._parameters.size
+        return sid.opened_set(state.transcript, to_bitmap(state.sharers, size), to_bitmap(state.survivors, size))
+
+    def _signed(self, stage: Stage, body: Sequence[bytes], digest: bytes) -> bytes:
+        signature = keys.sign(self._identity, self._parameters.sid, stage, self._me, digest)
+        return reply_bytes(self._parameters, self._me, stage, body, signature)
+
+    def _commit(
+        self,
+        rule: PartyRule,
+        roll: int,
+        request: bytes,
+        draft: PartyState,
+        body: Sequence[bytes],
+        digest: bytes,
+    ) -> Reply:
+        payload = self._signed(rule.stage, body, digest)
+        draft.answered = {**draft.answered, (rule.stage, roll): Answered(request, payload)}
+        draft.phase = rule.then
+        draft.erase(rule.erases)
+        if rule.stage is Stage.MASK:
+            draft.peers = {
+                party: Peer(self_share=peer.self_share, mask_share=peer.mask_share)
+                for party, peer in draft.peers.items()
+                if peer.self_share and party in draft.sharers
+            }
+        if rule.then is Phase.DONE:
+            draft.peers = {}
+        draft.released = draft.released or rule.releases
+        self._state = draft
+        return Reply(payload, rule.charged)
+
+    def _check_alive(self) -> None:
+        if self._state.tombstone:
+            raise PrivacyRefusal(
+                f"this attempt is ended at this party: {self._state.tombstone}", "a new attempt needs fresh keys"
+            )
+
+    def _end(self, reason: str) -> None:
+        """Tombstone: erase everything but the reason. A finished party keeps its replies, it has nothing to erase."""
+        self._pending = None
+        if self._state.phase is Phase.DONE:
+            return
+        self._state.erase(SECRETS)
+        self._state = PartyState(
+            Phase.TOMBSTONED, self._state.advert, {}, tombstone=reason, released=self._state.released
+        )

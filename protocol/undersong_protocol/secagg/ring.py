@@ -1,0 +1,182 @@
+"""The minimal ring: how many bits the largest sum needs, and words of that many bits on the wire.
+
+Arithmetic runs in Z_2^32 or Z_2^64 with wrap-around; Z_2^b is a quotient of both, so a vector is reduced to its low
+``b`` bits when it is packed and the sum is exact modulo 2^b. The wire form is the little-endian bit string: word ``i``
+occupies bits ``i*b .. i*b + b - 1``, the last byte is padded with zero bits.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from undersong_common.errors import ConfigurationError, InternalError, PeerFault
+from undersong_protocol.vectors import Int64, Ring
+
+MAXIMUM_BITS = 64
+NOISE_DEVIATIONS = 12
+# Words handled at once: about 2 MiB in all, rows long enough. A multiple of 64, so chunks meet at whole bytes.
+_CHUNK_WORDS = 1 << 17
+
+
+def modulus_bits(parties: int, max_records: int, linf: float, scale: float, sigma_total: float) -> int:
+    """Bits b of the smallest ring with 2^b >= 2 (n * max_records * Linf * scale + 12 sigma_total) + 1 (SECAGG.md).
+
+    ``linf`` is one unit's bound in natural units, ``scale`` integer units per natural unit, ``sigma_total`` the
+    standard deviation in integer units of all the noise that can be in the sum (before any of it is removed).
+
+    Raises ConfigurationError for values that are not positive (sigma_total: negative) or not finite, or a sum that 64
+    bits cannot hold.
+
+    >>> modulus_bits(10, 2000, 128, 1, 452)
+    23
+    """
+    if min(parties, max_records) < 1 or not all(map(math.isfinite, (linf, scale, sigma_total))):
+        raise ConfigurationError("ring bound from a count below 1 or a bound that is not finite", "check the plan")
+    if linf <= 0 or scale <= 0 or sigma_total < 0:
+        raise ConfigurationError("ring bound from a bound or scale that is not positive", "check the plan")
+    largest = math.ceil(
+        parties * max_records * Fraction(linf) * Fraction(scale) + NOISE_DEVIATIONS * Fraction(sigma_total)
+    )
+    bits = (2 * largest).bit_length()
+    if bits > MAXIMUM_BITS:
+        raise ConfigurationError(
+            f"the largest possible sum needs {bits} bits, the ring has {MAXIMUM_BITS}",
+            "lower max_records or the statistic's integer scale",
+        )
+    return bits
+
+
+def ring_dtype(bits: int) -> np.dtype[np.uint32] | np.dtype[np.uint64]:
+    """The word in which ``bits``-bit sums are computed: uint32 up to 32 bits, uint64 up to 64."""
+    _checked_bits(bits)
+    return np.dtype(np.uint32) if bits <= 32 else np.dtype(np.uint64)
+
+
+def to_ring(values: Int64, bits: int) -> Ring:
+    """``values`` int64 [d] as new ring words [d], wrapped around; the low ``bits`` bits are what counts."""
+    return _ring_words(values, bits)
+
+
+def _ring_words(values: npt.NDArray[np.integer], bits: int) -> Ring:
+    return values.astype(np.uint32) if ring_dtype(bits) == np.uint32 else values.astype(np.uint64)
+
+
+def to_signed(values: Ring, bits: int) -> Int64:
+    """The centred lift: each word's residue modulo 2^bits in [-2^(bits-1), 2^(bits-1)), int64 [d].
+
+    >>> to_signed(np.array([1, 7, 4, 3 + 8], dtype=np.uint32), 3).tolist()
+    [1, -1, -4, 3]
+    """
+    _checked_bits(bits)
+    shift = MAXIMUM_BITS - bits
+    wide = values.astype(np.uint64)
+    wide <<= np.uint64(shift)
+    signed: Int64 = wide.view(np.int64)
+    signed >>= shift
+    return signed
+
+
+def packed_bytes(bits: int, count: int) -> int:
+    """Length in bytes of ``count`` packed words of ``bits`` bits."""
+    _checked_bits(bits)
+    return (bits * count + 7) // 8
+
+
+def _checked_bits(bits: int) -> None:
+    if not 1 <= bits <= MAXIMUM_BITS:
+        raise InternalError(f"a ring word has 1 to {MAXIMUM_BITS} bits, got {bits}")
+
+
+def _native(bits: int) -> np.dtype[np.unsignedinteger] | None:
+    return np.dtype(f"<u{bits // 8}") if bits in (8, 16, 32, 64) else None
+
+
+def pack(values: Ring, bits: int) -> bytes:
+    """The low ``bits`` bits of every word of uint32 or uint64 [d], packed; ``packed_bytes(bits, d)`` bytes.
+
+    Raises InternalError for a dtype other than uint32/uint64 or words narrower than ``bits``.
+    """
+    _checked_bits(bits)
+    if values.dtype not in (np.uint32, np.uint64) or values.ndim != 1 or bits > 8 * values.dtype.itemsize:
+        raise InternalError(f"cannot pack {values.dtype} {values.shape} into words of {bits} bits")
+    native = _native(bits)
+    if native is not None:
+        return values.astype(native, copy=False).tobytes()
+    out = bytearray(packed_bytes(bits, len(values)))
+    window = memoryview(out)
+    # 64/g words of b bits fill b/g 64-bit words exactly, with g = gcd(b, 64).
+    shared = math.gcd(bits, 64)
+    group = 64 // shared
+    lanes = bits // shared
+    mask = np.uint64((1 << bits) - 1)
+    rows = -(-min(_CHUNK_WORDS, len(values)) // group)
+    columns = np.zeros((group, rows), dtype=np.uint64)
+    packed = np.empty((lanes, rows), dtype=np.uint64)
+    spare = np.empty(rows, dtype=np.uint64)
+    for start in range(0, len(values), _CHUNK_WORDS):
+        chunk = values[start : start + _CHUNK_WORDS]
+        whole = len(chunk) // group
+        columns[:, :whole] = chunk[: whole * group].reshape(whole, group).T
+        if whole < rows:
+            columns[:, whole:] = 0
+            columns[: len(chunk) - whole * group, whole] = chunk[whole * group :]
+        columns &= mask
+        packed[:] = 0
+        for index in range(group):
+            lane, offset = divmod(index * bits, 64)
+            np.left_shift(columns[index], np.uint64(offset), out=spare)
+            packed[lane] |= spare
+            if offset + bits > 64:
+                np.right_shift(columns[index], np.uint64(64 - offset), out=spare)
+                packed[lane + 1] |= spare
+        data = packed.T.astype("<u8", order="C").reshape(-1).view(np.uint8).data
+        first = start * bits // 8
+        size = min(len(data), len(out) - first)
+        window[first : first + size] = data[:size]
+    return bytes(out)
+
+
+def unpack(data: bytes | memoryview, bits: int, count: int, sender: str = "sender") -> Ring:
+    """``count`` words of ``bits`` bits from :func:`pack`'s bytes, as a new :func:`ring_dtype` array [count].
+
+    Raises PeerFault, naming ``sender``, for another length than ``packed_bytes(bits, count)`` or padding that is not
+    zero (every vector has one encoding).
+    """
+    size = packed_bytes(bits, count)
+    view = memoryview(data).cast("B")
+    if len(view) != size:
+        raise PeerFault(sender, f"a packed vector of {count} words of {bits} bits is {size} bytes, got {len(view)}")
+    if bits * count % 8 and view[-1] >> (bits * count % 8):
+        raise PeerFault(sender, "a packed vector's padding bits are not zero")
+    native = _native(bits)
+    if native is not None:
+        return _ring_words(np.frombuffer(view, dtype=native), bits)
+    words: Ring = np.empty(count, dtype=ring_dtype(bits))
+    shared = math.gcd(bits, 64)
+    group = 64 // shared
+    lanes = bits // shared
+    mask = np.uint64((1 << bits) - 1)
+    rows = -(-min(_CHUNK_WORDS, count) // group)
+    staging = np.zeros(rows * lanes, dtype="<u8")
+    staged = staging.view(np.uint8).data
+    columns = np.empty((group, rows), dtype=np.uint64)
+    spare = np.empty(rows, dtype=np.uint64)
+    for start in range(0, count, _CHUNK_WORDS):
+        wanted = min(_CHUNK_WORDS, count - start)
+        first = start * bits // 8
+        part = view[first : first + packed_bytes(bits, wanted)]
+        staged[: len(part)] = part
+        packed: npt.NDArray[np.uint64] = np.ascontiguousarray(staging.reshape(rows, lanes).T.astype(np.uint64))
+        for index in range(group):
+            lane, offset = divmod(index * bits, 64)
+            np.right_shift(packed[lane], np.uint64(offset), out=columns[index])
+            if offset + bits > 64:
+                np.left_shift(packed[lane + 1], np.uint64(64 - offset), out=spare)
+                columns[index] |= spare
+        columns &= mask
+        words[start : start + wanted] = columns.T.reshape(-1)[:wanted]
+    return words

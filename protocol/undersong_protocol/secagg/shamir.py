@@ -1,0 +1,137 @@
+"""Shamir secret sharing of 32-byte secrets over the prime field of p = 2^256 + 297 (Shamir 1979).
+
+Any ``threshold`` shares give the secret, fewer say nothing about it. A share is the polynomial's value at the holder's
+point, 33 bytes little-endian; the point is public and travels beside it. The field is larger than every 32-byte string,
+so a secret is its own field element, and a combination that leaves 32 bytes is a proof that a share is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from undersong_common.errors import ConfigurationError, InternalError, PeerFault, RoundAborted
+
+PRIME = 2**256 + 297
+SECRET_BYTES = 32
+SHARE_BYTES = 33
+# Reduced modulo p from 512 uniform bits: each coefficient is within 2^-255 of uniform.
+COEFFICIENT_BYTES = 64
+# Horner's accumulator is reduced only when it outgrows this: multiplying by a small point is cheap, reducing is not.
+_LAZY_BITS = 1024
+
+Entropy = Callable[[int], bytes]
+
+
+def share(secret: bytes, threshold: int, points: Iterable[int], entropy: Entropy) -> dict[int, bytes]:
+    """Shares of ``secret`` (32 bytes) at ``points``, as {point: 33 bytes}.
+
+    ``entropy`` is called once, for ``64 * (threshold - 1)`` bytes: 64 little-endian bytes a coefficient, reduced
+    modulo p, lowest degree first. About 0.5 ms for 100 points and threshold 51.
+
+    Raises ConfigurationError for a threshold outside 1..number of points, a repeated point or one outside 1..p-1;
+    InternalError for a secret or entropy of the wrong length.
+    """
+    if len(secret) != SECRET_BYTES:
+        raise InternalError(f"a shared secret is {SECRET_BYTES} bytes, got {len(secret)}")
+    at = _checked_points(points)
+    if not 1 <= threshold <= len(at):
+        raise ConfigurationError(
+            f"threshold {threshold} with {len(at)} share holders", "choose a threshold from 1 to the number of holders"
+        )
+    drawn = entropy(COEFFICIENT_BYTES * (threshold - 1))
+    if len(drawn) != COEFFICIENT_BYTES * (threshold - 1):
+        raise InternalError("the entropy source returned another number of bytes than it was asked for")
+    blocks = (drawn[start : start + COEFFICIENT_BYTES] for start in range(0, len(drawn), COEFFICIENT_BYTES))
+    coefficients = [int.from_bytes(secret, "little"), *(int.from_bytes(block, "little") % PRIME for block in blocks)]
+    coefficients.reverse()
+    every = max(1, _LAZY_BITS // max(at).bit_length())
+    return {x: _evaluate(coefficients, x, every).to_bytes(SHARE_BYTES, "little") for x in at}
+
+
+def _evaluate(descending: list[int], x: int, every: int) -> int:
+    """The polynomial at ``x`` modulo p by Horner's rule, reducing once in ``every`` steps."""
+    value = 0
+    for start in range(0, len(descending), every):
+        for coefficient in descending[start : start + every]:
+            value = value * x + coefficient
+        value %= PRIME
+    return value
+
+
+def _checked_points(points: Iterable[int]) -> list[int]:
+    at = list(points)
+    if len(set(at)) != len(at):
+        raise ConfigurationError("a share point is repeated", "give every holder its own point")
+    for x in at:
+        if not 0 < x < PRIME:
+            raise ConfigurationError("a share point lies outside 1..p-1", "number the holders from 1")
+    return at
+
+
+def share_value(data: bytes, holder: str) -> int:
+    """The field element in a share received from ``holder``. Raises PeerFault naming it unless 33 bytes below p."""
+    if len(data) != SHARE_BYTES:
+        raise PeerFault(holder, f"a share is {SHARE_BYTES} bytes, got {len(data)}")
+    value = int.from_bytes(data, "little")
+    if value >= PRIME:
+        raise PeerFault(holder, "a share is not an element of the field")
+    return value
+
+
+def lagrange_weights(points: Iterable[int]) -> dict[int, int]:
+    """Weights w with secret = sum of w[x] * share at x modulo p; compute once for a survivor set, use for each secret.
+
+    One modular inversion in all (Montgomery's trick). Raises ConfigurationError for a repeated, absent or
+    out-of-range point.
+    """
+    at = _checked_points(points)
+    if not at:
+        raise ConfigurationError("no share point to combine at", "collect at least the threshold of shares first")
+    numerators: list[int] = []
+    denominators: list[int] = []
+    for x in at:
+        numerator = denominator = 1
+        for other in at:
+            if other != x:
+                numerator = numerator * other % PRIME
+                denominator = denominator * (other - x) % PRIME
+        numerators.append(numerator)
+        denominators.append(denominator)
+    before = [1]
+    for denominator in denominators:
+        before.append(before[-1] * denominator % PRIME)
+    rest = pow(before[-1], -1, PRIME)
+    weights: dict[int, int] = {}
+    for index in range(len(at) - 1, -1, -1):
+        weights[at[index]] = numerators[index] * before[index] * rest % PRIME
+        rest = rest * denominators[index] % PRIME
+    return weights
+
+
+def combine(shares: Mapping[int, bytes], threshold: int, weights: Mapping[int, int] | None = None) -> bytes:
+    """The 32-byte secret from at least ``threshold`` shares {point: 33 bytes}.
+
+    Without ``weights`` the ``threshold`` lowest points are used. With :func:`lagrange_weights` of a survivor set,
+    exactly its points are, and ``shares`` must hold them all. A wrong share gives a wrong secret or an error: the
+    caller checks the result against the dealer's commitment.
+
+    Raises RoundAborted for too few shares or when the combination is no 32-byte string (some share is wrong);
+    PeerFault, naming the point, for a share of the wrong length or outside the field.
+    """
+    if threshold < 1:
+        raise ConfigurationError(f"threshold {threshold}", "a threshold is at least 1")
+    if weights is None:
+        if len(shares) < threshold:
+            raise RoundAborted(
+                f"{len(shares)} shares where {threshold} are needed", "start a new attempt with the parties that answer"
+            )
+        weights = lagrange_weights(sorted(shares)[:threshold])
+    elif len(weights) < threshold:
+        raise RoundAborted(f"weights of {len(weights)} points where {threshold} shares are needed")
+    missing = weights.keys() - shares.keys()
+    if missing:
+        raise RoundAborted(f"{len(missing)} of the {len(weights)} shares of the survivor set are missing")
+    total = sum(weight * share_value(shares[x], f"holder of share {x}") for x, weight in weights.items()) % PRIME
+    if total >> (8 * SECRET_BYTES):
+        raise RoundAborted("the shares do not combine to a 32-byte secret: at least one of them is wrong")
+    return total.to_bytes(SECRET_BYTES, "little")

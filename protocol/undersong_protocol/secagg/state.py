@@ -1,0 +1,152 @@
+"""What a party keeps between messages, and its exact bytes: secret, so the caller encrypts them at rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.messages import secagg_pb2 as wire
+from undersong_protocol.secagg.parameters import SumParameters
+from undersong_protocol.secagg.sid import VERSION
+from undersong_protocol.secagg.transitions import SECRETS, Phase, Stage
+
+
+class Peer(NamedTuple):
+    """What this party holds of another (or, its own shares, of itself). ``inward_key`` opens the shares it dealt."""
+
+    channel_key: bytes = b""
+    inward_key: bytes = b""
+    mask_key: bytes = b""
+    nonce_commitment: bytes = b""
+    self_share: bytes = b""
+    mask_share: bytes = b""
+
+    def __repr__(self) -> str:
+        return "Peer(hidden)"
+
+
+@dataclass(frozen=True, repr=False)
+class Answered:
+    """A request's SHA-256 and the one reply it ever gets."""
+
+    request: bytes
+    reply: bytes
+
+
+@dataclass(repr=False)
+class PartyState:
+    """See ``Snapshot`` in secagg.proto. ``secrets`` are erased in place."""
+
+    phase: Phase
+    advert: bytes
+    secrets: dict[str, bytearray]
+    adverts_hash: bytes = b""
+    transcript: bytes = b""
+    rolls: int = 0
+    present: tuple[int, ...] = ()
+    neighbours: tuple[int, ...] = ()
+    sharers: tuple[int, ...] = ()
+    survivors: tuple[int, ...] = ()
+    peers: dict[int, Peer] = field(default_factory=dict)
+    answered: dict[tuple[Stage, int], Answered] = field(default_factory=dict)
+    tombstone: str = ""
+    released: bool = False
+
+    def secret(self, name: str) -> bytes:
+        """A secret that has not been erased."""
+        return bytes(self.secrets[name])
+
+    def erase(self, names: tuple[str, ...]) -> None:
+        """Overwrite and forget secrets. Python may hold copies elsewhere; these are the ones that live on."""
+        for name in names:
+            secret = self.secrets.pop(name, None)
+            if secret is not None:
+                secret[:] = bytes(len(secret))
+
+    def to_bytes(self, parameters: SumParameters, me: int) -> bytes:
+        """The snapshot; the same state gives the same bytes."""
+        return wire.Snapshot(
+            version=VERSION,
+            sid=parameters.sid,
+            terms=parameters.terms,
+            party=me,
+            phase=int(self.phase),
+            **{name: bytes(secret) for name, secret in self.secrets.items()},
+            advert=self.advert,
+            adverts_hash=self.adverts_hash,
+            transcript=self.transcript,
+            rolls=self.rolls,
+            present=self.present,
+            neighbours=self.neighbours,
+            sharers=self.sharers,
+            survivors=self.survivors,
+            peers=[
+                wire.Peer(
+                    party=index,
+                    channel_key=peer.channel_key,
+                    inward_key=peer.inward_key,
+                    mask_key=peer.mask_key,
+                    nonce_commitment=peer.nonce_commitment,
+                    self_share=peer.self_share,
+                    mask_share=peer.mask_share,
+                )
+                for index, peer in sorted(self.peers.items())
+            ],
+            answered=[
+                wire.Answered(stage=int(stage), roll=roll, request=answer.request, reply=answer.reply)  # type: ignore[arg-type]
+                for (stage, roll), answer in sorted(self.answered.items())
+            ],
+            tombstone=self.tombstone,
+            released=self.released,
+        ).SerializeToString(deterministic=True)
+
+    @classmethod
+    def from_bytes(cls, parameters: SumParameters, me: int, data: bytes) -> PartyState:
+        """The state of a snapshot. Raises ConfigurationError when it is damaged, of another version, sum or party."""
+        message = wire.Snapshot()
+        try:
+            message.ParseFromString(data)
+        except DecodeError:
+            message = wire.Snapshot()
+        if (message.version, message.sid, message.terms, message.party) != (
+            VERSION,
+            parameters.sid,
+            parameters.terms,
+            me,
+        ):
+            raise ConfigurationError(
+                f"the stored state of {parameters.query!r} attempt {parameters.attempt} is damaged or of another sum",
+                "restore the party's journal; without it the attempt must be voided",
+            )
+        return cls(
+            phase=Phase(message.phase),
+            advert=message.advert,
+            secrets={name: bytearray(value) for name in SECRETS if (value := getattr(message, name))},
+            adverts_hash=message.adverts_hash,
+            transcript=message.transcript,
+            rolls=message.rolls,
+            present=tuple(message.present),
+            neighbours=tuple(message.neighbours),
+            sharers=tuple(message.sharers),
+            survivors=tuple(message.survivors),
+            peers={
+                peer.party: Peer(
+                    peer.channel_key,
+                    peer.inward_key,
+                    peer.mask_key,
+                    peer.nonce_commitment,
+                    peer.self_share,
+                    peer.mask_share,
+                )
+                for peer in message.peers
+            },
+            answered={
+                (Stage(answer.stage), answer.roll): Answered(answer.request, answer.reply)
+                for answer in message.answered
+            },
+            tombstone=message.tombstone,
+            released=message.released,
+        )

@@ -1,0 +1,149 @@
+"""The protocol's order as data: what a party answers in which phase, and what the coordinator needs to go on.
+
+The machines look rules up here and docs/secagg.md's diagrams are drawn from here (``python -m
+undersong_protocol.secagg.diagram``), so the picture is the program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Literal
+
+
+class Stage(IntEnum):
+    """A message round; values as in secagg.proto."""
+
+    ADVERTISE = 1
+    REVEAL = 2
+    SHARE = 3
+    MASK = 4
+    CONSISTENCY = 5
+    UNMASK = 6
+    VOID = 7
+
+    @property
+    def title(self) -> str:
+        """The round's name in messages to people."""
+        return _TITLES[self]
+
+
+_TITLES = {
+    Stage.ADVERTISE: "advertise keys",
+    Stage.REVEAL: "reveal nonces",
+    Stage.SHARE: "share keys",
+    Stage.MASK: "masked input",
+    Stage.CONSISTENCY: "consistency",
+    Stage.UNMASK: "unmask",
+    Stage.VOID: "void statement",
+}
+
+
+class Phase(IntEnum):
+    """Where a party stands: the last thing it answered."""
+
+    OPENED = 0
+    ADVERTISED = 1
+    REVEALED = 2
+    SHARED = 3
+    MASKED = 4
+    CONSISTENT = 5
+    DONE = 6
+    TOMBSTONED = 7
+
+
+@dataclass(frozen=True)
+class PartyRule:
+    """In ``phase`` a valid request for ``stage`` is answered, and the party is then in ``then``.
+
+    ``traits`` are the modes in which the rule holds (all of them must hold); ``erases`` names the secrets that are
+    gone afterwards; ``charged`` marks the reply before which the ledger is written, ``releases`` the one after which
+    the attempt cannot be called void.
+    """
+
+    phase: Phase
+    stage: Stage
+    then: Phase
+    traits: frozenset[str] = frozenset()
+    charged: bool = False
+    releases: bool = False
+    erases: tuple[str, ...] = ()
+
+
+# Secrets a party draws once, at the start; docs/secagg.md says what each is for.
+SECRETS = ("channel", "mask", "self_mask", "noise_own", "noise_root", "nonce", "sharing")
+_NEEDED_UNTIL_SHARE = ("channel", "nonce", "sharing")
+_NEEDED_UNTIL_MASK = ("mask", "self_mask", "noise_own")
+
+
+def _rule(
+    phase: Phase, stage: Stage, then: Phase, traits: str = "", marks: str = "", erases: tuple[str, ...] = ()
+) -> PartyRule:
+    marked = marks.split()
+    return PartyRule(phase, stage, then, frozenset(traits.split()), "charged" in marked, "releases" in marked, erases)
+
+
+PARTY_RULES: tuple[PartyRule, ...] = (
+    _rule(Phase.OPENED, Stage.ADVERTISE, Phase.ADVERTISED),
+    _rule(Phase.ADVERTISED, Stage.REVEAL, Phase.REVEALED, "graph"),
+    _rule(Phase.REVEALED, Stage.REVEAL, Phase.REVEALED, "graph"),
+    _rule(Phase.ADVERTISED, Stage.SHARE, Phase.SHARED, "complete shares", "", _NEEDED_UNTIL_SHARE),
+    _rule(Phase.REVEALED, Stage.SHARE, Phase.SHARED, "graph shares", "", _NEEDED_UNTIL_SHARE),
+    _rule(Phase.SHARED, Stage.MASK, Phase.MASKED, "shares", "charged", _NEEDED_UNTIL_MASK),
+    _rule(Phase.ADVERTISED, Stage.MASK, Phase.MASKED, "complete direct", "charged releases", SECRETS),
+    _rule(Phase.REVEALED, Stage.MASK, Phase.MASKED, "graph direct", "charged releases", SECRETS),
+    _rule(Phase.MASKED, Stage.CONSISTENCY, Phase.CONSISTENT, "shares"),
+    _rule(Phase.MASKED, Stage.CONSISTENCY, Phase.DONE, "direct", "", SECRETS),
+    _rule(Phase.CONSISTENT, Stage.UNMASK, Phase.DONE, "shares", "releases", SECRETS),
+)
+
+
+def party_rule(phase: Phase, stage: Stage, traits: frozenset[str]) -> PartyRule | None:
+    """The rule for a request in this phase and mode, or None: the request is out of order."""
+    for rule in PARTY_RULES:
+        if rule.phase == phase and rule.stage == stage and rule.traits <= traits:
+            return rule
+    return None
+
+
+Need = Literal["n - D", "T", "n", "0"]
+
+
+@dataclass(frozen=True)
+class CoordinatorRule:
+    """One round of the coordinator: ``need`` valid replies take it to ``then``, fewer end the attempt.
+
+    ``then`` None is the opened sum.
+    """
+
+    stage: Stage
+    need: Need
+    then: Stage | None
+    traits: frozenset[str] = frozenset()
+
+
+def _round(stage: Stage, need: Need, then: Stage | None, traits: str = "") -> CoordinatorRule:
+    return CoordinatorRule(stage, need, then, frozenset(traits.split()))
+
+
+COORDINATOR_RULES: tuple[CoordinatorRule, ...] = (
+    _round(Stage.ADVERTISE, "n - D", Stage.SHARE, "complete shares"),
+    _round(Stage.ADVERTISE, "n", Stage.MASK, "complete direct"),
+    _round(Stage.ADVERTISE, "n - D", Stage.REVEAL, "graph"),
+    _round(Stage.REVEAL, "n - D", Stage.SHARE, "graph shares"),
+    _round(Stage.REVEAL, "n", Stage.MASK, "graph direct"),
+    _round(Stage.SHARE, "n - D", Stage.MASK, "shares"),
+    _round(Stage.MASK, "n - D", Stage.CONSISTENCY, "shares"),
+    _round(Stage.MASK, "n", Stage.CONSISTENCY, "direct"),
+    _round(Stage.CONSISTENCY, "T", Stage.UNMASK, "shares"),
+    _round(Stage.CONSISTENCY, "0", None, "direct"),
+    _round(Stage.UNMASK, "T", None, "shares"),
+)
+
+
+def coordinator_rule(stage: Stage, traits: frozenset[str]) -> CoordinatorRule:
+    """The coordinator's rule for a round in this mode. Raises KeyError for a round the mode does not have."""
+    for rule in COORDINATOR_RULES:
+        if rule.stage == stage and rule.traits <= traits:
+            return rule
+    raise KeyError(stage)

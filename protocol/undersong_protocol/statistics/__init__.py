@@ -1,0 +1,40 @@
+"""Statistics: the integer vectors that private sums open, each with its own tight sensitivity.
+
+A new statistic is one file with one registered, frozen dataclass; nothing else changes. Every module of this folder is
+imported here, so that a plan may name any of them.
+"""
+
+import importlib
+import pkgutil
+
+from undersong_protocol.statistics.histogram import LabelHistogram, LengthHistogram
+from undersong_protocol.statistics.interface import (
+    LabelledEmbeddings,
+    PublicInputs,
+    RecordView,
+    Rows,
+    Sensitivity,
+    Statistic,
+)
+from undersong_protocol.statistics.registry import build, names, parameters, register
+from undersong_protocol.statistics.votes import TopQVotes, top_q_votes
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
+
+__all__ = [
+    "LabelHistogram",
+    "LabelledEmbeddings",
+    "LengthHistogram",
+    "PublicInputs",
+    "RecordView",
+    "Rows",
+    "Sensitivity",
+    "Statistic",
+    "TopQVotes",
+    "build",
+    "names",
+    "parameters",
+    "register",
+    "top_q_votes",
+]

@@ -1,0 +1,93 @@
+"""Which of K public classifiers label a record correctly, centred over the classifiers: K coordinates."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.statistics.histogram import COUNT_SCALE
+from undersong_protocol.statistics.interface import Float64, PublicInputs, RecordView, Rows, Sensitivity
+from undersong_protocol.statistics.registry import positive_integer, register
+
+BLOCK_RECORDS = 4096
+
+
+@register
+@dataclass(frozen=True)
+class ClassifierVotes:
+    """A record's row is s - mean(s), s_k in [0, 1] the probability that classifier k gives to the record's label.
+
+    Centred, since only the differences between classifiers tell them apart: for s in [0, 1]^K the centred vector is
+    longest at a vertex of the cube with half of the classifiers right, so L2 <= sqrt(floor(K/2) ceil(K/2) / K), about
+    sqrt(K) / 2 instead of sqrt(K). A record without label casts nothing.
+
+    Attributes:
+        classifiers: K, at least 2.
+        labels: labels of the task, C, at least 2.
+        hard: whether s is 1 for a correct and 0 for a wrong answer instead of the probability.
+
+    Public input: numbers "classifiers", [K, d + 1, C]: weights, then the bias as the last row; a label that a
+    classifier never saw has a bias of -1e9.
+    """
+
+    name: ClassVar[str] = "classifier_votes"
+    classifiers: int
+    labels: int
+    hard: bool = True
+
+    def __post_init__(self) -> None:
+        positive_integer(self.name, "classifiers", self.classifiers, least=2)
+        positive_integer(self.name, "labels", self.labels, least=2)
+        if type(self.hard) is not bool:
+            raise ConfigurationError(f"{self.name}.hard is {self.hard!r}", "give true or false")
+
+    @property
+    def dimension(self) -> int:
+        return self.classifiers
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """Norms at the longest vertex: h right of K gives h (K - h) / K squared.
+
+        >>> ClassifierVotes(classifiers=4, labels=2).sensitivity.l2
+        1.0
+        """
+        k = self.classifiers
+        pairs = (k // 2) * (k - k // 2)
+        return Sensitivity(2 * pairs / k, math.sqrt(pairs / k), (k - 1) / k)
+
+    @property
+    def base_scale(self) -> int:
+        return COUNT_SCALE
+
+    def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
+        parameters = public.numbers_of("classifiers")
+        embeddings = records.embeddings
+        expected = (self.classifiers, embeddings.shape[1] + 1, self.labels)
+        if parameters.shape != expected:
+            raise ConfigurationError(f"classifiers of shape {parameters.shape}, not {expected}", "publish all of them")
+        matrix = np.zeros((len(records), self.classifiers))
+        for start in range(0, len(records), BLOCK_RECORDS):
+            block = slice(start, start + BLOCK_RECORDS)
+            known = records.labels[block] >= 0
+            right = np.where(known, records.labels[block], 0)
+            scores = self._scores(embeddings[block].astype(np.float64), right, parameters)
+            matrix[block] = (scores - scores.mean(axis=1, keepdims=True)) * known[:, None]
+        return Rows(matrix, records.units)
+
+    def _scores(self, embeddings: Float64, labels: Any, parameters: Float64) -> Float64:
+        """s, float64 [m, K]."""
+        result = np.zeros((len(embeddings), self.classifiers))
+        for k, head in enumerate(parameters):
+            logits = embeddings @ head[:-1] + head[-1]
+            if self.hard:
+                result[:, k] = logits.argmax(axis=1) == labels
+            else:
+                logits -= logits.max(axis=1, keepdims=True)
+                odds = np.exp(logits)
+                result[:, k] = odds[np.arange(len(labels)), labels] / odds.sum(axis=1)
+        return result

@@ -1,0 +1,167 @@
+"""From rows to one integer vector: clip every row, average or sum each unit's rows, round toward zero, sum the units.
+
+The bound of a unit's integer contribution is ``scale x sensitivity`` (times ``max_per_unit`` for sums), whatever the
+rows hold: a statistic with a wrong formula loses utility here, never privacy (STYLE.md, "A statistic owns its bound").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+import scipy.sparse as sp
+
+from undersong_common.errors import ConfigurationError, InternalError
+from undersong_protocol.statistics.interface import Float64, Int64, Matrix, Rows, Sensitivity, Statistic
+from undersong_protocol.vectors import GridVector
+
+CHUNK_ELEMENTS = 1 << 23  # of a dense matrix at a time: 64 MiB of float64
+# A norm may pass its bound by this much: the last bits of the float64 that states the bound, such as sqrt(43690) / 128.
+TOLERANCE = 2.0**-40
+LARGEST_INTEGER = 2.0**53  # float64 holds every integer below, so scaling and rounding are exact there
+
+
+def contribute(
+    statistic: Statistic,
+    rows: Rows,
+    *,
+    scale: int,
+    unit_contribution: Literal["mean", "sum"] = "mean",
+    max_per_unit: int = 1,
+    max_records: int | None = None,
+) -> GridVector:
+    """One party's exact integer contribution to a private sum.
+
+    Args:
+        statistic: whose bound every row is clipped to.
+        rows: R rows in natural units, with the unit of each; R = 0 gives zeros.
+        scale: integer units per natural unit (for means: the plan's, a multiple of max_per_unit).
+        unit_contribution: how a unit's rows count together. A mean of rows within the bound stays within it.
+        max_per_unit: rows a unit may have.
+        max_records: each coordinate is clamped to what so many rows at the bound reach, which the modulus is made for.
+            Two vectors that differ by one unit are no further apart after it, in any norm; dropping records to reach
+            that number instead would let one unit displace another and double the distance.
+
+    Returns:
+        int64 [dimension]; the sum over units of trunc(scale x mean or sum of the unit's clipped rows), clamped.
+
+    Raises:
+        InternalError: rows of a wrong shape, not finite, too many in a unit, or past the bound after clipping.
+        ConfigurationError: a scale at which float64 would not be exact.
+    """
+    factor = max_per_unit if unit_contribution == "sum" else 1
+    bound = statistic.sensitivity
+    if not 0 < bound.linf * factor * scale < LARGEST_INTEGER:
+        raise ConfigurationError(f"{statistic.name}: integer scale {scale} is not usable", "lower the scale")
+    if unit_contribution not in ("mean", "sum"):
+        raise ConfigurationError(f"unit contribution {unit_contribution!r} is neither 'mean' nor 'sum'")
+    total = np.zeros(statistic.dimension, dtype=np.int64)
+    order = np.argsort(rows.units, kind="stable")
+    units = rows.units[order]
+    counts = np.unique(units, return_counts=True)[1]
+    if counts.size and counts.max() > max_per_unit:
+        raise InternalError(f"{statistic.name}: a unit has more than {max_per_unit} rows; cap the records first")
+    for block, sizes in _unit_sums(statistic, rows, order, counts):
+        divisor = sizes if unit_contribution == "mean" else np.ones_like(sizes)
+        _add_rounded(total, block, divisor, scale, bound, factor, statistic.name)
+    if max_records is not None:
+        largest = math.floor(Fraction(bound.linf) * scale * max_records)
+        np.clip(total, -largest, largest, out=total)
+    return GridVector(total)
+
+
+def _unit_sums(statistic: Statistic, rows: Rows, order: Int64, counts: Int64) -> Iterator[tuple[Matrix, Int64]]:
+    """Sums of clipped rows a unit, [u, dimension], with the rows of each unit, in blocks of whole units."""
+    per_block = max(1, CHUNK_ELEMENTS // max(1, statistic.dimension))
+    if not callable(rows.matrix) and sp.issparse(rows.matrix):
+        per_block = max(per_block, 1 << 20)
+    ends = np.cumsum(counts)
+    first = 0  # unit
+    while first < len(counts):
+        start = int(ends[first] - counts[first])
+        last = max(first + 1, int(np.searchsorted(ends, start + per_block, side="right")))
+        stop = int(ends[last - 1])
+        sizes = counts[first:last]
+        if stop - start <= per_block:
+            yield _sum_units(_clipped(statistic, rows.take(order[start:stop])), sizes), sizes
+        else:  # one unit larger than a block: its rows are added block by block
+            parts = range(start, stop, per_block)
+            sums = [
+                _sum_units(_clipped(statistic, part), np.array([part.shape[0]]))
+                for part in (rows.take(order[begin : min(begin + per_block, stop)]) for begin in parts)
+            ]
+            yield sum(sums[1:], start=sums[0]), sizes
+        first = last
+
+
+def _sum_units(matrix: Matrix, sizes: Int64) -> Matrix:
+    if len(sizes) == matrix.shape[0]:
+        return matrix
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    if isinstance(matrix, np.ndarray):
+        sums: Float64 = np.add.reduceat(matrix, starts[:-1], axis=0)
+        return sums
+    members = sp.csr_array(
+        (np.ones(matrix.shape[0]), np.arange(matrix.shape[0]), starts), shape=(len(sizes), matrix.shape[0])
+    )
+    return members @ matrix
+
+
+def _clipped(statistic: Statistic, matrix: Matrix) -> Matrix:
+    """Rows scaled down to the statistic's bounds where they exceed one of them."""
+    if matrix.ndim != 2 or matrix.shape[1] != statistic.dimension:
+        raise InternalError(f"{statistic.name}: rows have {matrix.shape[-1]} columns, not {statistic.dimension}")
+    if not isinstance(matrix, np.ndarray):
+        matrix = sp.csr_array(matrix)
+        matrix.sum_duplicates()
+    if not np.isfinite(_data(matrix)).all():
+        raise InternalError(f"{statistic.name}: a row is not finite")
+    bound = statistic.sensitivity
+    shrink = np.ones(matrix.shape[0])
+    for norm, limit in zip(_norms(matrix), (bound.l1, bound.l2, bound.linf), strict=True):
+        over = norm > limit * (1.0 + TOLERANCE)
+        shrink[over] = np.minimum(shrink[over], limit / norm[over] * (1.0 - TOLERANCE))
+    if (shrink == 1.0).all():
+        return matrix
+    if isinstance(matrix, np.ndarray):
+        return matrix * shrink[:, None]
+    return sp.csr_array(sp.diags_array(shrink) @ matrix)
+
+
+def _add_rounded(
+    total: Int64, sums: Matrix, divisor: Int64, scale: int, bound: Sensitivity, factor: int, name: str
+) -> None:
+    """Adds trunc(scale x sums / divisor) of each unit to ``total``, after checking each against the integer bound."""
+    if isinstance(sums, np.ndarray):
+        integers: Matrix = np.trunc(sums * float(scale) / divisor[:, None])
+    else:
+        rows = np.repeat(divisor, np.diff(sums.indptr))
+        integers = sp.csr_array((np.trunc(sums.data * float(scale) / rows), sums.indices, sums.indptr), sums.shape)
+    for norm, limit in zip(_norms(integers), (bound.l1, bound.l2, bound.linf), strict=True):
+        if norm.size and norm.max() > limit * factor * scale * (1.0 + 4 * TOLERANCE):
+            raise InternalError(f"{name}: a unit's contribution exceeds its bound")
+    if isinstance(integers, np.ndarray):
+        total += integers.astype(np.int64).sum(axis=0)
+    else:
+        np.add.at(total, integers.indices, integers.data.astype(np.int64))
+
+
+def _norms(matrix: Matrix) -> tuple[Float64, Float64, Float64]:
+    """L1, L2 and Linf norm of each row."""
+    if isinstance(matrix, np.ndarray):
+        dense = np.abs(matrix)
+        return dense.sum(axis=1), np.sqrt(np.einsum("ij,ij->i", dense, dense)), dense.max(axis=1, initial=0.0)
+    size: Float64 = np.abs(matrix.data)
+    row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    largest: Float64 = np.zeros(matrix.shape[0])
+    np.maximum.at(largest, row, size)
+    total: Float64 = np.bincount(row, weights=size, minlength=matrix.shape[0]).astype(np.float64)
+    squares: Float64 = np.bincount(row, weights=size * size, minlength=matrix.shape[0]).astype(np.float64)
+    return total, np.sqrt(squares), largest
+
+
+def _data(matrix: Matrix) -> Any:
+    return matrix if isinstance(matrix, np.ndarray) else matrix.data

@@ -1,0 +1,72 @@
+"""Nearest Top-Q votes, corrected for hubs: one histogram over candidates."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.sparse as sp
+
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.statistics import hubness
+from undersong_protocol.statistics.interface import PublicInputs, RecordView, Rows, Sensitivity
+from undersong_protocol.statistics.registry import positive_integer, register
+from undersong_protocol.statistics.votes import LARGEST_Q
+
+
+@register
+@dataclass(frozen=True)
+class CorrectedVotes:
+    """Weights 2^(1-q) for the q-th best candidate of a record's label, q = 1..Q, by hub-corrected similarity.
+
+    Attributes:
+        q: votes a record, Q; fewer where its label has fewer candidates.
+        candidates: how many the plan allows for.
+        labels: labels of the task; 0 compares every record with every candidate.
+
+    Public inputs: embeddings "candidates", numbers "reach" (:func:`undersong_protocol.statistics.hubness.reach`).
+    """
+
+    name: ClassVar[str] = "corrected_votes"
+    q: int
+    candidates: int
+    labels: int = 0
+
+    def __post_init__(self) -> None:
+        positive_integer(self.name, "q", self.q, most=LARGEST_Q)
+        positive_integer(self.name, "candidates", self.candidates)
+        positive_integer(self.name, "labels", self.labels, least=0)
+
+    @property
+    def dimension(self) -> int:
+        return self.candidates
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """One histogram of Top-Q votes.
+
+        >>> round(CorrectedVotes(q=8, candidates=1).sensitivity.l2, 5)
+        1.15469
+        """
+        weights = [2.0 ** (1 - rank) for rank in range(1, self.q + 1)]
+        return Sensitivity(math.fsum(weights), math.sqrt(math.fsum(weight * weight for weight in weights)), 1.0)
+
+    @property
+    def base_scale(self) -> int:
+        return 1 << (self.q - 1)
+
+    def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
+        count = len(public.embeddings_of("candidates").values)
+        if count > self.candidates:
+            raise ConfigurationError(
+                f"{count} candidates were published, the plan has {self.candidates}", "plan for more"
+            )
+        columns = hubness.nearest(records, public, self.q, labelled=self.labels > 0)
+        weights = np.broadcast_to(2.0 ** -np.arange(self.q), columns.shape)
+        cast = columns != hubness.NONE
+        starts = np.concatenate([[0], np.cumsum(cast.sum(axis=1))])
+        return Rows(
+            sp.csr_array((weights[cast], columns[cast], starts), shape=(len(records), self.dimension)), records.units
+        )

@@ -1,0 +1,71 @@
+"""The sum of the records' unit embeddings: their mean direction, and from its length their mean pairwise similarity."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.sparse as sp
+
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.statistics.interface import Int64, Matrix, PublicInputs, RecordView, Rows, Sensitivity
+from undersong_protocol.statistics.registry import positive_integer, register
+
+EMBEDDING_SCALE = 2048  # the grid of quantised embeddings (undersong_common.embedding): nothing is rounded away
+
+
+@register
+@dataclass(frozen=True)
+class EmbeddingSum:
+    """S = sum of x over the records: L1 sqrt(d), L2 1, Linf 1, since quantised embeddings have norm at most 1.
+
+    E|S + noise|^2 = |S|^2 + d sigma^2 and |S|^2 = n + sum of the cosines of all n(n-1) ordered pairs. With ``labels``
+    there is one such sum a label, each in coordinates of its own: a record stands in one of them, so the norms stay.
+
+    Attributes:
+        size: coordinates of an embedding, d.
+        labels: labels to tell apart, where a record without label counts nowhere; 0 sums all records.
+    """
+
+    name: ClassVar[str] = "embedding_sum"
+    size: int
+    labels: int = 0
+
+    def __post_init__(self) -> None:
+        positive_integer(self.name, "size", self.size)
+        positive_integer(self.name, "labels", self.labels, least=0)
+
+    @property
+    def dimension(self) -> int:
+        return self.size * max(1, self.labels)
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        return Sensitivity(math.sqrt(self.size), 1.0, 1.0)
+
+    @property
+    def base_scale(self) -> int:
+        return EMBEDDING_SCALE
+
+    def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
+        embeddings = records.embeddings
+        if embeddings.shape[1] != self.size:
+            raise ConfigurationError(
+                f"the embedding model gives {embeddings.shape[1]} coordinates, the plan has {self.size}",
+                "set method.embedding_size to the model's",
+            )
+
+        def compute(asked: Int64) -> Matrix:
+            return embeddings[asked].astype(np.float64)
+
+        def by_label(asked: Int64) -> Matrix:
+            known = asked[labels[asked] >= 0]
+            starts = np.concatenate([[0], np.cumsum((labels[asked] >= 0) * self.size)])
+            columns = (labels[known, None] * self.size + np.arange(self.size)).ravel()
+            values = embeddings[known].astype(np.float64).ravel()
+            return sp.csr_array((values, columns, starts), shape=(len(asked), self.dimension))
+
+        labels = records.labels
+        return Rows(by_label if self.labels else compute, records.units)

@@ -1,0 +1,203 @@
+"""Kernel features of keyphrases: sums from which the density of a class's phrases, or of prefixes, is estimated.
+
+Source: Rahimi, Recht 2007 (random Fourier features); Nagesh, Chen, Mishra, Wagner 2024 (DP-KPS, densities of keyphrases
+and of their prefixes). Deviations: cosine and sine stand in pairs instead of one cosine with a random phase, so that
+the L2 norm is exactly sqrt(m); a record is ONE vector, however many phrases it has, so that it counts once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.sparse as sp
+
+from undersong_common.canonical import tagged_hash
+from undersong_common.errors import ConfigurationError
+from undersong_common.privacy.stream import KeyStream
+from undersong_protocol.statistics.interface import Float32, Float64, Int64, PublicInputs, RecordView, Rows, Sensitivity
+from undersong_protocol.statistics.phrases import matcher
+from undersong_protocol.statistics.registry import positive_integer, register
+
+LEAST_WEIGHT = 0.1  # of the largest, so that rounding to integers stays as fine as it was meant
+FEATURE_SCALE = 1024  # integer units: rounding toward zero takes 1/2048 of a feature on average
+
+
+@register
+@dataclass(frozen=True)
+class FourierFeatures:
+    """cos(w.x) and sin(w.x) of m random frequencies w, for each of several structures, one block a class.
+
+    The kernel of a structure of length l is exp(-u |x - y|^2) with u = width / l on l concatenated unit vectors.
+
+    With ``averaged`` a record is the mean of its phrases' features (density of single phrases). Otherwise x is the
+    record's first ``phrases`` phrases in order, concatenated; a position that a record does not fill holds the unit
+    vector of one coordinate more, orthogonal to every phrase: then x has norm sqrt(l) whatever the record, and a
+    shorter prefix's density is that of the zero-padded query times exp(u (l - length of the prefix)) (theorem A.1).
+
+    A record without a phrase, or (where there are classes) without label, contributes nothing. Every structure's block
+    is multiplied by its weight (:attr:`weights`), by which a reader of the sums divides.
+
+    Attributes:
+        pairs: m.
+        classes: labels of the task; 0 puts all records into one block.
+        lengths: of the structures, released together.
+        phrases: most phrases of a record, L (not for ``averaged``).
+        averaged: as above; then lengths is (1,).
+        width: u times the length.
+        seed: of the public frequencies.
+
+    Public inputs: texts and embeddings, both named "terms", row by row the same terms.
+
+    >>> one = FourierFeatures(pairs=512, classes=14, lengths=(1,), averaged=True).sensitivity
+    >>> one.l2**2, round(FourierFeatures(pairs=512, lengths=(1, 2, 4)).sensitivity.l2 / one.l2, 4)
+    (512.0000000000001, 1.7321)
+    """
+
+    name: ClassVar[str] = "fourier_features"
+    pairs: int
+    classes: int = 0
+    lengths: tuple[int, ...] = (1,)
+    phrases: int = 1
+    averaged: bool = False
+    width: float = 2.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        positive_integer(self.name, "pairs", self.pairs)
+        positive_integer(self.name, "classes", self.classes, least=0)
+        positive_integer(self.name, "phrases", self.phrases)
+        positive_integer(self.name, "seed", self.seed, least=0)
+        if not isinstance(self.lengths, tuple) or not self.lengths:
+            raise ConfigurationError(f"{self.name}.lengths is {self.lengths!r}", "give the structures' lengths")
+        for length in self.lengths:
+            positive_integer(self.name, "lengths", length)
+        if type(self.averaged) is not bool or (self.averaged and self.lengths != (1,)):
+            raise ConfigurationError(f"{self.name}: averaged phrases have one structure, of length 1")
+        if not isinstance(self.width, int | float) or not 0 < self.width < 1e6:
+            raise ConfigurationError(f"{self.name}.width is {self.width!r}", "give a positive number")
+
+    @property
+    def structure_dimension(self) -> int:
+        """Coordinates of one structure: m cosines, then m sines."""
+        return 2 * self.pairs
+
+    @property
+    def class_dimension(self) -> int:
+        return len(self.lengths) * self.structure_dimension
+
+    @property
+    def dimension(self) -> int:
+        return max(1, self.classes) * self.class_dimension
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """What each structure's features are multiplied by; the squares sum to the number of structures.
+
+        They make the noise's share of the error the same for all structures, the least that the largest share can be.
+        An estimate errs by its frequencies too. Of two records at x and y from the query, the terms cos(w.x), cos(w.y)
+        have the covariance (k(x - y) + k(x + y)) / 2 - k(x) k(y), where k(d) = exp(-u |d|^2). Let phrases that have
+        nothing to do with each other be orthogonal; with f of l' positions filled in both records and l in the query
+        this is (a - b)^2 / 2, a = exp(-u f), b = exp(-u (2 l + 2 l' - f)). Noise whose deviation is divided by the
+        weight then has the same share everywhere if the weight goes by 1 / (a - b), with l the shortest prefix that the
+        structure is asked for, which is the hardest. Structures that are filled alike, as those of a linear ensemble,
+        all have weight 1; one longer than L needs less, because records that end early resemble each other.
+
+        >>> [round(weight, 3) for weight in FourierFeatures(pairs=1, lengths=(1, 2, 4, 8, 16), phrases=10).weights]
+        [1.062, 1.062, 1.097, 1.135, 0.504]
+        """
+        needs = []
+        for held in self.lengths:
+            shortest = min(1 + max((other for other in self.lengths if other < held), default=0), self.phrases)
+            unit, filled = self.width / held, min(held, self.phrases)
+            # (a - b) exp(width): the common factor could underflow, and a kernel so narrow needs no finer weights
+            apart = math.exp(min(self.width - unit * filled, 100.0))
+            needs.append(1.0 / (apart * -math.expm1(-2 * unit * (shortest + held - filled))))
+        least = LEAST_WEIGHT * max(needs)
+        needs = [max(need, least) for need in needs]
+        scale = math.sqrt(len(needs) / math.fsum(need * need for need in needs))
+        return tuple(scale * need for need in needs)
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """cos^2 + sin^2 = 1 and |cos| + |sin| <= sqrt(2), for each pair of each structure, times its weight."""
+        weights = self.weights
+        l1, l2 = math.sqrt(2.0) * self.pairs * math.fsum(weights), math.sqrt(self.pairs * len(weights))
+        return Sensitivity(l1, l2, max(weights))
+
+    @property
+    def base_scale(self) -> int:
+        return FEATURE_SCALE
+
+    def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
+        terms = matcher(tuple(public.texts_of("terms")))
+        vectors = public.embeddings_of("terms").values
+        if len(vectors) != len(public.texts_of("terms")):
+            raise ConfigurationError("the published terms and their embeddings differ in number", "publish both again")
+        most = None if self.averaged else self.phrases
+        found = [terms.of(text, most) for text in records.texts]
+        labels = records.labels if self.classes else np.zeros(len(found), dtype=np.int64)
+        taking = np.array(
+            [row for row, one in enumerate(found) if one and 0 <= labels[row] < max(1, self.classes)], dtype=np.int64
+        )
+        kept = [found[row] for row in taking]
+        features = self._averages(kept, vectors) if self.averaged else self._sequences(kept, vectors)
+        offsets = labels[taking] * self.class_dimension
+
+        def compute(asked: Int64) -> sp.csr_array[Any]:
+            values = features(asked)
+            columns = offsets[asked][:, None] + np.arange(self.class_dimension)
+            starts = np.arange(len(asked) + 1) * self.class_dimension
+            return sp.csr_array((values.ravel(), columns.ravel(), starts), shape=(len(asked), self.dimension))
+
+        return Rows(compute, records.units[taking])
+
+    def phases(self, structure: int, position: int, vectors: Float32) -> Float32:
+        """w.x of each term at a position of a structure, float32 [N + 1, m]; the last row is the unfilled position."""
+        from scipy.special import ndtri
+
+        length = self.lengths[structure]
+        label = f"{self.seed}/{length}/{position}/{vectors.shape[1]}"
+        stream = KeyStream(tagged_hash("fourier frequencies", label.encode()))
+        count = self.pairs * (vectors.shape[1] + 1)
+        uniform = (np.frombuffer(stream.read(8 * count), dtype="<u8") >> np.uint64(11)) * 2.0**-53 + 2.0**-54
+        deviation = math.sqrt(2.0 * self.width / length)  # exp(-u |d|^2) is the transform of N(0, 2 u)
+        frequencies = (deviation * ndtri(uniform)).reshape(vectors.shape[1] + 1, self.pairs).astype(np.float32)
+        return np.vstack([vectors @ frequencies[:-1], frequencies[-1:]])
+
+    def _averages(self, found: list[list[int]], vectors: Float32) -> Callable[[Int64], Float64]:
+        phases = self.phases(0, 0, vectors)[:-1].astype(np.float64)
+        table = np.hstack([np.cos(phases), np.sin(phases)])
+
+        def features(asked: Int64) -> Float64:
+            return np.array([table[found[row]].mean(axis=0) for row in asked]).reshape(-1, self.class_dimension)
+
+        return features
+
+    def _sequences(self, found: list[list[int]], vectors: Float32) -> Callable[[Int64], Float64]:
+        columns = np.full((len(found), self.phrases), len(vectors), dtype=np.int64)
+        for row, one in enumerate(found):
+            columns[row, : len(one)] = one
+        weights = self.weights
+        tables: list[list[Float32]] = []
+        behind: list[Float64] = []  # the phase of the positions that no record fills
+        for structure, length in enumerate(self.lengths):
+            filled = min(length, self.phrases)
+            tables.append([self.phases(structure, position, vectors) for position in range(filled)])
+            rest = [self.phases(structure, position, vectors[:0])[-1] for position in range(filled, length)]
+            total: Float64 = np.sum([np.zeros(self.pairs), *rest], axis=0, dtype=np.float64)
+            behind.append(total)
+
+        def features(asked: Int64) -> Float64:
+            parts = []
+            for positions, unfilled, weight in zip(tables, behind, weights, strict=True):
+                phase: Float64 = np.repeat(unfilled[None, :], len(asked), axis=0)
+                for position, table in enumerate(positions):
+                    phase += table[columns[asked, position]]
+                parts += [weight * np.cos(phase), weight * np.sin(phase)]
+            return np.hstack(parts)
+
+        return features

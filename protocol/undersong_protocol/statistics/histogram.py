@@ -1,0 +1,92 @@
+"""Histograms of public bins: each record counts once, so every norm of its row is at most 1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.sparse as sp
+
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.statistics.interface import Int64, PublicInputs, RecordView, Rows, Sensitivity
+from undersong_protocol.statistics.registry import positive_integer, register
+
+COUNT_SCALE = 256  # integer units a count (PRIVACY.md, Noise): shares of the noise stay well above 3 units
+
+
+@register
+@dataclass(frozen=True)
+class LabelHistogram:
+    """Records per label; a record without label (-1) counts nowhere. ``labels``: how many labels the task has."""
+
+    name: ClassVar[str] = "label_histogram"
+    labels: int
+
+    def __post_init__(self) -> None:
+        positive_integer(self.name, "labels", self.labels)
+
+    @property
+    def dimension(self) -> int:
+        return self.labels
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        return Sensitivity(1.0, 1.0, 1.0)
+
+    @property
+    def base_scale(self) -> int:
+        return COUNT_SCALE
+
+    def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
+        return one_hot(records.labels, records.units, self.labels)
+
+
+@register
+@dataclass(frozen=True)
+class LengthHistogram:
+    """Records by number of words (white space separated) between public ``edges`` e_0 < e_1 < ... < e_b.
+
+    Bin i counts lengths of [e_i, e_(i+1)); shorter texts count in the first bin and longer ones in the last.
+    """
+
+    name: ClassVar[str] = "length_histogram"
+    edges: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.edges, tuple) or len(self.edges) < 2:
+            raise ConfigurationError("length_histogram.edges needs at least two numbers of words", "give bin edges")
+        for edge in self.edges:
+            positive_integer(self.name, "edges", edge, least=0)
+        if any(low >= high for low, high in pairwise(self.edges)):
+            raise ConfigurationError("length_histogram.edges do not increase", "sort them and remove repeats")
+
+    @property
+    def dimension(self) -> int:
+        return len(self.edges) - 1
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        return Sensitivity(1.0, 1.0, 1.0)
+
+    @property
+    def base_scale(self) -> int:
+        return COUNT_SCALE
+
+    def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
+        words = _word_counts(records.texts)
+        bins = np.clip(np.searchsorted(np.array(self.edges), words, side="right") - 1, 0, self.dimension - 1)
+        return one_hot(bins, records.units, self.dimension)
+
+
+def one_hot(bins: Int64, units: Int64, dimension: int) -> Rows:
+    """One count a record at its bin, int64 [M]; a bin outside [0, dimension) counts nowhere."""
+    inside = (bins >= 0) & (bins < dimension)
+    starts = np.concatenate([[0], np.cumsum(inside)])
+    return Rows(sp.csr_array((np.ones(starts[-1]), bins[inside], starts), shape=(len(bins), dimension)), units)
+
+
+def _word_counts(texts: Iterable[str]) -> Int64:
+    return np.array([len(text.split()) for text in texts], dtype=np.int64)

@@ -1,0 +1,93 @@
+"""Nearest candidates corrected for hubs: some candidates are near everything and would collect most of the votes.
+
+A candidate's score for a record is 2 cos(z, x) - r(x), where r(x) is its mean similarity to its nearest fellow
+candidates, computed from public data (CSLS: Conneau et al. 2018, section 2.3). Whatever the correction, a record still
+casts the same votes, so that no sensitivity changes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.statistics.interface import (
+    Float32,
+    Float64,
+    Int64,
+    LabelledEmbeddings,
+    PublicInputs,
+    RecordView,
+)
+
+NONE = -1
+NEIGHBOURS = 10
+# Scores of quantised embeddings are multiples of 2^-21 below 4: with r on the same grid float32 holds them exactly, so
+# that every party and every rerun finds the same nearest candidates.
+GRID = 2.0**21
+BLOCK_ELEMENTS = 1 << 22
+
+
+def reach(candidates: Float32, labels: Int64, *, neighbours: int = NEIGHBOURS) -> Float64:
+    """r(x): mean inner product of each candidate with its nearest others of its label, float64 [N] on the grid.
+
+    A candidate without others of its label has 0. Public data only: the coordinator computes and publishes it.
+    """
+    found = np.zeros(len(candidates))
+    for label in np.unique(labels):
+        rows = np.flatnonzero(labels == label)
+        count = min(neighbours, len(rows) - 1)
+        if count < 1:
+            continue
+        step = max(1, BLOCK_ELEMENTS // len(rows))
+        for start in range(0, len(rows), step):
+            block = rows[start : start + step]
+            products = candidates[block] @ candidates[rows].T
+            products[np.arange(len(block)), start + np.arange(len(block))] = -np.inf
+            nearest = np.partition(products, len(rows) - count, axis=1)[:, len(rows) - count :]
+            found[block] = nearest.mean(axis=1, dtype=np.float64)
+    on_grid: Float64 = np.rint(found * GRID) / GRID
+    return on_grid
+
+
+def nearest(records: RecordView, public: PublicInputs, q: int, *, labelled: bool) -> Int64:
+    """The q highest scoring candidates of each record's label, int64 [M, q], best first, ties to the lower index.
+
+    ``NONE`` stands where a record has fewer. Public inputs: embeddings "candidates", numbers "reach".
+
+    Raises ConfigurationError where the public inputs do not fit.
+    """
+    given, correction = inputs(public)
+    found = np.full((len(records), q), NONE, dtype=np.int64)
+    groups: list[tuple[Any, Any]]
+    if labelled:
+        names = np.intersect1d(records.labels, given.labels)
+        groups = [
+            (np.flatnonzero(records.labels == name), np.flatnonzero(given.labels == name))
+            for name in names
+            if name != NONE
+        ]
+    else:
+        groups = [(np.arange(len(records)), np.arange(len(given.values)))]
+    for rows, columns in groups:
+        if not len(rows) or not len(columns):
+            continue
+        kept = min(q, len(columns))
+        step = max(1, BLOCK_ELEMENTS // len(columns))
+        for start in range(0, len(rows), step):
+            block = rows[start : start + step]
+            scores = 2 * (records.embeddings[block] @ given.values[columns].T) - correction[columns]
+            found[block, :kept] = columns[np.argsort(-scores, axis=1, kind="stable")[:, :kept]]
+    return found
+
+
+def inputs(public: PublicInputs) -> tuple[LabelledEmbeddings, npt.NDArray[np.float32]]:
+    """The candidates and their correction, float32 [N]. Raises ConfigurationError where sizes differ."""
+    given, correction = public.embeddings_of("candidates"), public.numbers_of("reach")
+    if correction.shape != (len(given.values),):
+        raise ConfigurationError(
+            f"{len(given.values)} candidates but a correction of shape {correction.shape}", "publish one number each"
+        )
+    return given, correction.astype(np.float32)

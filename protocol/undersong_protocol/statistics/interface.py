@@ -1,0 +1,183 @@
+"""What a statistic is: public parameters, a tight bound on one record's row, and the rows of a party's records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from undersong_common.errors import ConfigurationError
+
+Int64 = npt.NDArray[np.int64]
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+_Value = TypeVar("_Value")
+Matrix: TypeAlias = "sp.csr_array[Any] | Float64"
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """The largest norms of one record's row, in natural units (one vote, one count, one unit of length = 1)."""
+
+    l1: float
+    l2: float
+    linf: float
+
+
+class RecordView(Protocol):
+    """A party's private records, as a statistic may read them. Implementations never show them in ``repr``."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """The M texts."""
+        ...
+
+    @property
+    def labels(self) -> Int64:
+        """Index into the task's labels, int64 [M]; -1 = none."""
+        ...
+
+    @property
+    def embeddings(self) -> Float32:
+        """Quantised unit embeddings, float32 [M, d]; the same array object at every access."""
+        ...
+
+    @property
+    def units(self) -> Int64:
+        """The privacy unit of each record, int64 [M]."""
+        ...
+
+    @property
+    def unit_hashes(self) -> npt.NDArray[np.uint64]:
+        """A hash of each record's unit under the party's secret key, uint64 [M].
+
+        It depends on that unit alone, so that what is divided by it stays where it is when other units come and go.
+        """
+        ...
+
+    @property
+    def local_model(self) -> str:
+        """The party's own model for fine-tuning: "packaged", a folder, or "" where it names none."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledEmbeddings:
+    """Public embeddings with their labels: float32 [n, d] quantised, int64 [n] (-1 = none)."""
+
+    values: Float32
+    labels: Int64
+
+    def __post_init__(self) -> None:
+        if self.values.ndim != 2 or self.labels.shape != (len(self.values),):
+            raise ConfigurationError(
+                "public embeddings must be [n, d] with one label a row", "check what was published"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class PublicInputs:
+    """The named public data of one private sum, the same bytes at every party.
+
+    Attributes:
+        embeddings: candidates and other embedded texts, by name.
+        numbers: float64 arrays of any shape, by name.
+        texts: strings (vocabulary terms, keywords), by name.
+    """
+
+    embeddings: Mapping[str, LabelledEmbeddings] = field(default_factory=dict)
+    numbers: Mapping[str, Float64] = field(default_factory=dict)
+    texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def embeddings_of(self, name: str) -> LabelledEmbeddings:
+        """Raises ConfigurationError where nothing of that kind and name was published."""
+        return _named(self.embeddings, name, "embeddings")
+
+    def numbers_of(self, name: str) -> Float64:
+        """Raises ConfigurationError where nothing of that kind and name was published."""
+        return _named(self.numbers, name, "numbers")
+
+    def texts_of(self, name: str) -> Sequence[str]:
+        """Raises ConfigurationError where nothing of that kind and name was published."""
+        return _named(self.texts, name, "texts")
+
+
+def _named(values: Mapping[str, _Value], name: str, kind: str) -> _Value:
+    if name not in values:
+        raise ConfigurationError(
+            f"the private sum needs public {kind} named {name!r}", "publish them with the request (method file)"
+        )
+    return values[name]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Rows:
+    """The rows of a party's records before clipping. Private.
+
+    Attributes:
+        matrix: float64 [R, dimension] in natural units, sparse (CSR) or dense; or, where a dense one would not fit
+            into memory, a function that computes the rows of the given positions, int64 [r] -> [r, dimension].
+        units: privacy unit of each row, int64 [R].
+    """
+
+    matrix: Matrix | Callable[[Int64], Matrix]
+    units: Int64
+
+    def __repr__(self) -> str:
+        return f"Rows({len(self)})"
+
+    def __reduce_ex__(self, protocol: object) -> tuple[object, ...]:
+        raise TypeError("Rows hold private values and are never serialised")
+
+    def __len__(self) -> int:
+        return len(self.units)
+
+    def take(self, positions: Int64) -> Matrix:
+        """The rows at ``positions``, [len(positions), dimension]."""
+        if callable(self.matrix):
+            return self.matrix(positions)
+        taken: Matrix = self.matrix[positions]
+        return taken
+
+    def keep_units(self, kept: npt.NDArray[np.bool_]) -> Rows:
+        """Only the rows of units u with ``kept[u]`` (a Poisson subsample of units), bool [number of units]."""
+        positions = np.flatnonzero(kept[self.units])
+        if callable(self.matrix):
+            compute = self.matrix
+            return Rows(lambda asked: compute(positions[asked]), self.units[positions])
+        return Rows(self.matrix[positions], self.units[positions])
+
+
+class Statistic(Protocol):
+    """A frozen dataclass of public, JSON-able parameters with the bound and the rows they define.
+
+    ``memory`` is a dictionary that a party keeps for one data set and run; a statistic may put there what saves it
+    work at the next, larger request. It must not change the result.
+    """
+
+    name: ClassVar[str]
+
+    @property
+    def dimension(self) -> int:
+        """Coordinates of the vector."""
+        ...
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """Tight bounds of one record's row; the framework clips to them."""
+        ...
+
+    @property
+    def base_scale(self) -> int:
+        """Integer units per natural unit, before a plan refines it."""
+        ...
+
+    def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
+        """One row for each record that contributes."""
+        ...

@@ -1,0 +1,126 @@
+"""Label, length and keyword histograms of one release: what DPGA-TextSyn calls metadata.
+
+Source: Sun et al. 2025 (DPGA-TextSyn), private metadata. Deviation: the histograms are one vector of one release, of L2
+sensitivity sqrt(3), and not three releases that each take a third of a budget.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.sparse as sp
+
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.statistics.histogram import COUNT_SCALE
+from undersong_protocol.statistics.interface import Float64, Int64, PublicInputs, RecordView, Rows, Sensitivity
+from undersong_protocol.statistics.nearest import NONE, NearestFurthest
+from undersong_protocol.statistics.registry import positive_integer, register
+
+
+@register
+@dataclass(frozen=True)
+class MetadataHistograms:
+    """Up to three histograms side by side; a record counts at most once in each: of h, L1 h, L2 sqrt(h), Linf 1.
+
+    In this order: records a label (one coordinate for all records where the task has no labels); records by number of
+    words, white space separated, where lengths below or above the edges count in the outer bins; votes for the nearest
+    keyword of the record's label, by embedding. A record without label in a task with labels counts by length only.
+
+    Attributes:
+        labels: labels of the task; 0 where it has none.
+        length_bins: bins the plan allows for; where fewer are published the coordinates after them stay empty.
+        keywords: keywords the plan allows for, likewise.
+        count_labels: whether the label histogram is among them.
+
+    Public inputs: numbers "length_edges", e_0 < e_1 < ... (with ``length_bins``); embeddings "keywords" with a label
+    each (with ``keywords``).
+
+    >>> MetadataHistograms(labels=14, length_bins=100, keywords=140).sensitivity
+    Sensitivity(l1=3.0, l2=1.7320508075688772, linf=1.0)
+    """
+
+    name: ClassVar[str] = "metadata_histograms"
+    labels: int
+    length_bins: int = 0
+    keywords: int = 0
+    count_labels: bool = True
+
+    def __post_init__(self) -> None:
+        for field in ("labels", "length_bins", "keywords"):
+            positive_integer(self.name, field, getattr(self, field), least=0)
+        if type(self.count_labels) is not bool:
+            raise ConfigurationError(f"{self.name}.count_labels is {self.count_labels!r}", "give true or false")
+        if not self.histograms:
+            raise ConfigurationError(f"{self.name} has no histogram", "give it bins, keywords or labels")
+
+    @property
+    def label_bins(self) -> int:
+        return max(1, self.labels) if self.count_labels else 0
+
+    @property
+    def histograms(self) -> int:
+        return sum(bins > 0 for bins in (self.label_bins, self.length_bins, self.keywords))
+
+    @property
+    def dimension(self) -> int:
+        return self.label_bins + self.length_bins + self.keywords
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        return Sensitivity(float(self.histograms), math.sqrt(self.histograms), 1.0)
+
+    @property
+    def base_scale(self) -> int:
+        return COUNT_SCALE
+
+    def split(self, values: Float64) -> tuple[Float64, Float64, Float64]:
+        """An opened vector [dimension] as its label, length and keyword parts (empty where not among them)."""
+        first, second = self.label_bins, self.label_bins + self.length_bins
+        return values[:first], values[first:second], values[second:]
+
+    def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
+        bins = [
+            part
+            for size, part in (
+                (self.label_bins, self._label_bins),
+                (self.length_bins, self._length_bins),
+                (self.keywords, self._keyword_bins),
+            )
+            if size
+        ]
+        columns = np.stack([part(records, public) for part in bins], axis=1)
+        counted = columns != NONE
+        starts = np.concatenate([[0], np.cumsum(counted.sum(axis=1))])
+        matrix = sp.csr_array((np.ones(starts[-1]), columns[counted], starts), shape=(len(records), self.dimension))
+        return Rows(matrix, records.units)
+
+    def _label_bins(self, records: RecordView, public: PublicInputs) -> Int64:
+        if not self.labels:
+            return np.zeros(len(records), dtype=np.int64)
+        labels = records.labels
+        return np.where((labels >= 0) & (labels < self.labels), labels, NONE)
+
+    def _length_bins(self, records: RecordView, public: PublicInputs) -> Int64:
+        edges = public.numbers_of("length_edges")
+        if edges.ndim != 1 or not 2 <= len(edges) <= self.length_bins + 1 or (np.diff(edges) <= 0).any():
+            raise ConfigurationError(
+                f"the published length edges are not 2 to {self.length_bins + 1} increasing numbers",
+                "publish what was planned",
+            )
+        words = np.array([len(text.split()) for text in records.texts], dtype=np.int64)
+        bins = np.clip(np.searchsorted(edges, words, side="right") - 1, 0, len(edges) - 2)
+        return bins.astype(np.int64) + self.label_bins
+
+    def _keyword_bins(self, records: RecordView, public: PublicInputs) -> Int64:
+        keywords = public.embeddings_of("keywords")
+        if len(keywords.values) > self.keywords:
+            raise ConfigurationError(
+                f"{len(keywords.values)} keywords were published, the plan has {self.keywords}", "plan for more"
+            )
+        nearest = NearestFurthest(records.embeddings, records.labels if self.labels else None, 1, furthest=False)
+        nearest.extend(keywords.values, keywords.labels if self.labels else None)
+        found = nearest.near[:, 0]
+        return np.where(found == NONE, NONE, found + self.label_bins + self.length_bins)

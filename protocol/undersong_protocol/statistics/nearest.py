@@ -1,0 +1,285 @@
+"""The Q nearest and Q furthest candidates of every record: exact, ties to the lower index, close to a bare product.
+
+The score of candidate c for record x is 2 x.c - |c|^2 = |x|^2 - |x - c|^2: higher is nearer. It comes out of one
+matrix product with an extra column. Per record, contiguous groups of candidates are reduced to their best score, and
+only the Q best groups, by (score, lower index), are looked into: they hold the Q best candidates under that order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from undersong_common.embedding import GRID
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.statistics.interface import Float32, Float64, Int64
+from undersong_protocol.statistics.workers import for_each
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NONE = -1  # in place of a candidate's index where a record has fewer than Q candidates
+GROUP = 16  # candidates a group
+BLOCK_SCORES = 3 << 19  # a block of records has about so many: 6 MiB, which stay in the last-level cache
+BLOCK_ROWS = 64  # a block is a multiple of it; a ragged product is a quarter slower
+CHECKED_ROWS = 512
+
+
+class NearestFurthest:
+    """The Q nearest and furthest candidates of fixed records, kept while candidates are added.
+
+    Exact where every score is exact in float32, as for quantised embeddings of norm at most 1; the result after any
+    sequence of :meth:`extend` then equals that of one call with all candidates.
+
+    Args:
+        private: float32 [M, d].
+        labels: int64 [M] or None; a record is compared with candidates of its own label only, and with none at -1.
+        q: how many to keep.
+        furthest: whether the furthest are kept too.
+
+    Attributes:
+        near, far: int64 [M, q] candidate indices, best first, ``NONE`` where there are fewer; ``far`` is all NONE
+            without ``furthest``.
+        candidates: how many have been compared.
+    """
+
+    def __init__(self, private: Float32, labels: Int64 | None, q: int, *, furthest: bool = True) -> None:
+        self._private = private
+        self._labels = labels
+        self._q = q
+        self.candidates = 0
+        shape = (len(private), q)
+        self.near, self.far = np.full(shape, NONE, dtype=np.int64), np.full(shape, NONE, dtype=np.int64)
+        self._furthest = furthest
+        self._near_scores = np.full(shape, -np.inf, dtype=np.float32)
+        self._far_scores = np.full(shape, -np.inf, dtype=np.float32)
+
+    def __repr__(self) -> str:
+        return f"NearestFurthest(q={self._q}, candidates={self.candidates})"
+
+    def extend(self, candidates: Float32, labels: Int64 | None) -> None:
+        """Compares with further candidates, float32 [n, d] (labels int64 [n] or None), indexed after those before."""
+        if (labels is None) != (self._labels is None):
+            raise ConfigurationError("labels are given for candidates or for records, but not for both")
+        if candidates.ndim != 2 or candidates.shape[1] != self._private.shape[1]:
+            raise ConfigurationError(
+                f"candidates of shape {candidates.shape} cannot be compared with records of dimension "
+                f"{self._private.shape[-1]}",
+                "embed both with the same model",
+            )
+        for rows, columns in _by_label(self._labels, labels, len(self._private), len(candidates)):
+            self._compare(rows, columns, candidates)
+        self.candidates += len(candidates)
+
+    def _compare(self, rows: Int64, columns: Int64, candidates: Float32) -> None:
+        import torch
+
+        chosen = candidates if len(columns) == len(candidates) else candidates[columns]
+        right = _with_norms(chosen)
+        total = torch.from_numpy(columns + self.candidates)
+        size = max(1, BLOCK_SCORES // len(columns) // BLOCK_ROWS) * BLOCK_ROWS
+
+        def compare(start: int) -> None:
+            block = rows[start : start + size]
+            scores = right @ _doubled(self._private[block]).T  # [n, b]
+            self._keep(block, scores, total, self.near, self._near_scores)
+            if self._furthest:
+                self._keep(block, scores, total, self.far, self._far_scores, furthest=True)
+
+        for_each(compare, range(0, len(rows), size))
+
+    def _keep(
+        self, block: Int64, scores: Tensor, total: Tensor, kept: Int64, kept_scores: Float32, *, furthest: bool = False
+    ) -> None:
+        import torch
+
+        best, where = _best(scores, self._q, furthest=furthest)
+        indices = total[where]
+        if self.candidates:
+            best = torch.cat([torch.from_numpy(kept_scores[block]), best], dim=1)
+            indices = torch.cat([torch.from_numpy(kept[block]), indices], dim=1)
+            # What was kept has lower indices and stands first: positions break ties as indices do.
+            order = _keys(best, torch.arange(best.shape[1])).topk(min(self._q, best.shape[1]), dim=1).indices
+            best, indices = best.gather(1, order), indices.gather(1, order)
+        kept_scores[block, : best.shape[1]] = best.numpy()
+        kept[block, : best.shape[1]] = indices.numpy()
+
+
+def top_q(
+    private: Float32, private_labels: Int64 | None, candidates: Float32, candidate_labels: Int64 | None, q: int
+) -> tuple[Int64, Int64]:
+    """Nearest and furthest candidates of each record in one call: int64 [M, q] each, ``NONE`` where there are fewer.
+
+    Unlike :class:`NearestFurthest` it is exact also where scores need more than float32's 24 bits, as long as the
+    products are exact in float32.
+
+    Raises:
+        ConfigurationError: shapes that do not fit.
+    """
+    private, candidates = np.asarray(private, dtype=np.float32), np.asarray(candidates, dtype=np.float32)
+    if private.ndim != 2 or candidates.ndim != 2 or private.shape[1] != candidates.shape[1]:
+        raise ConfigurationError(
+            f"records of shape {private.shape} cannot be compared with candidates of shape {candidates.shape}",
+            "give [M, d] and [N, d]",
+        )
+    labels = [
+        None if given is None else np.asarray(given, dtype=np.int64).reshape(-1)
+        for given in (private_labels, candidate_labels)
+    ]
+    for rows, given in ((private, labels[0]), (candidates, labels[1])):
+        if given is not None and len(given) != len(rows):
+            raise ConfigurationError(f"{len(given)} labels for {len(rows)} rows", "give one label a row")
+    if not (_is_quantised(private) and _is_quantised(candidates)):
+        integers = _as_integers(private, candidates)
+        if integers is not None:
+            return _top_q_of_integers(*integers, labels[0], labels[1], q)
+    state = NearestFurthest(private, labels[0], q)
+    state.extend(candidates, labels[1])
+    return state.near, state.far
+
+
+def _by_label(
+    row_labels: Int64 | None, column_labels: Int64 | None, rows: int, columns: int
+) -> Iterator[tuple[Int64, Int64]]:
+    """Positions of the records and of the candidates of each label that both have."""
+    if row_labels is None or column_labels is None:
+        if rows and columns:
+            yield np.arange(rows), np.arange(columns)
+        return
+    for label in np.intersect1d(row_labels, column_labels):
+        if label != NONE:
+            yield np.flatnonzero(row_labels == label), np.flatnonzero(column_labels == label)
+
+
+def _is_quantised(values: Float32) -> bool:
+    """Whether all rows lie on the embeddings' grid in the unit ball, where every partial sum has at most 24 bits."""
+    import torch
+
+    found = []
+
+    def check(start: int) -> None:
+        given = torch.from_numpy(np.ascontiguousarray(values[start : start + CHECKED_ROWS]))
+        grid = given * GRID
+        found.append(torch.equal(grid, grid.round()) and bool((torch.linalg.vecdot(given, given) <= 1.0).all()))
+
+    for_each(check, range(0, len(values), CHECKED_ROWS))
+    return all(found)
+
+
+def _as_integers(private: Float32, candidates: Float32) -> tuple[Float64, Float64, int] | None:
+    """Records and candidates as integers (float64 [., d]) over grids 2^a and 2^b, with a - b.
+
+    None where float32 is exact all the same (scores of 24 bits), or where nothing is promised because 62 bits cannot
+    hold every score: then no product of a general pair is exact in float32 either.
+    """
+    if not (np.isfinite(private).all() and np.isfinite(candidates).all()):
+        return None
+    for rows in (8, None):  # a few rows settle the matter for arbitrary numbers
+        x, c, a, b = _on_grids(private[:rows], candidates[:rows])
+        x_norm, c_norm = (math.sqrt(float(np.einsum("nd,nd->n", v, v).max(initial=0.0))) for v in (x, c))
+        unit = min(a + 1, b)  # scores are 2 x.c 2^(a+b) - |c|^2 2^2b: multiples of 2^(b + unit)
+        largest = math.ldexp(x_norm * c_norm, a + 1 - unit) + math.ldexp(c_norm * c_norm, b - unit)
+        if largest >= 2.0**62:
+            return None
+    return None if largest < 2.0**24 else (x, c, a - b)
+
+
+def _on_grids(private: Float32, candidates: Float32) -> tuple[Float64, Float64, int, int]:
+    a, b = _finest_bit(private), _finest_bit(candidates)
+    x, c = (np.ldexp(values.astype(np.float64), -bit) for values, bit in ((private, a), (candidates, b)))
+    return x, c, a, b
+
+
+def _finest_bit(values: Float32) -> int:
+    """The largest e for which every value is a multiple of 2^e."""
+    mantissa, exponent = np.frexp(values[values != 0])
+    if not mantissa.size:
+        return 0
+    whole = np.abs(np.ldexp(mantissa, 24)).astype(np.int64)
+    zeros = np.log2((whole & -whole).astype(np.float64)).astype(np.int64)
+    return int((exponent - 24 + zeros).min())
+
+
+def _top_q_of_integers(
+    x: Float64, c: Float64, shift: int, row_labels: Int64 | None, column_labels: Int64 | None, q: int
+) -> tuple[Int64, Int64]:
+    """As :func:`top_q` for integer vectors x 2^shift and c of any size: scores are exact int64."""
+    near, far = (np.full((len(x), q), NONE, dtype=np.int64) for _ in range(2))
+    double, square = (1 << max(0, shift + 1)), (1 << max(0, -shift - 1))
+    norms = np.einsum("nd,nd->n", c.astype(np.int64), c.astype(np.int64)) * square
+    for rows, columns in _by_label(row_labels, column_labels, len(x), len(c)):
+        kept = min(q, len(columns))
+        size = max(16, BLOCK_SCORES // len(columns))
+        for start in range(0, len(rows), size):
+            block = rows[start : start + size]
+            scores = _exact_product(x[block], c[columns]) * double - norms[columns]
+            near[block, :kept] = columns[np.argsort(-scores, axis=1, kind="stable")[:, :kept]]
+            far[block, :kept] = columns[np.argsort(scores, axis=1, kind="stable")[:, :kept]]
+    return near, far
+
+
+def _exact_product(x: Float64, c: Float64) -> Int64:
+    """x @ c.T of integer-valued matrices as int64; the larger is split until each product fits float64's 53 bits."""
+    x_norm, c_norm = (math.sqrt(float(np.einsum("nd,nd->n", v, v).max(initial=0.0))) for v in (x, c))
+    if x_norm * c_norm < 2.0**52:
+        product: Int64 = (x @ c.T).astype(np.int64)
+        return product
+    if x_norm > c_norm:
+        return _exact_product(c, x).T
+    bits = max(0, 52 - math.ceil(math.log2(x_norm * math.sqrt(x.shape[1]) + 1)))  # of the lower part
+    high = np.floor(np.ldexp(c, -bits))
+    low = c - np.ldexp(high, bits)
+    return (_exact_product(x, high) << bits) + (x @ low.T).astype(np.int64)
+
+
+def _with_norms(candidates: Float32) -> Tensor:
+    """[c, -|c|^2], float32 [n, d + 1]."""
+    import torch
+
+    extended = np.empty((len(candidates), candidates.shape[1] + 1), dtype=np.float32)
+    extended[:, :-1] = candidates
+    np.einsum("nd,nd->n", candidates, candidates, out=extended[:, -1])
+    extended[:, -1] *= -1
+    return torch.from_numpy(extended)
+
+
+def _doubled(records: Float32) -> Tensor:
+    """[2x, 1], float32 [b, d + 1]."""
+    import torch
+
+    values = torch.from_numpy(np.ascontiguousarray(records))
+    return torch.cat([2 * values, torch.ones((len(values), 1))], dim=1)
+
+
+def _best(scores: Tensor, q: int, *, furthest: bool) -> tuple[Tensor, Tensor]:
+    """The q highest (furthest: lowest, negated) scores of each column of [n, b] and their rows, [b, min(q, n)] each."""
+    import torch
+
+    n, b = scores.shape
+    groups = n // GROUP
+    if groups > 2 * q:
+        grouped = scores[: groups * GROUP].view(groups, GROUP, b)
+        extreme = -grouped.amin(dim=1) if furthest else grouped.amax(dim=1)
+        chosen = _keys(extreme.T, torch.arange(groups)).topk(q, dim=1, sorted=False).indices  # [b, q]
+        rows = (chosen[:, :, None] * GROUP + torch.arange(GROUP)).view(b, -1)
+        if groups * GROUP < n:
+            rows = torch.cat([rows, torch.arange(groups * GROUP, n).expand(b, -1)], dim=1)
+        values = scores.T.gather(1, rows)
+    else:
+        rows, values = torch.arange(n).expand(b, -1), scores.T
+    if furthest:
+        values = -values
+    order = _keys(values, rows).topk(min(q, n), dim=1).indices
+    return values.gather(1, order), rows.gather(1, order)
+
+
+def _keys(values: Tensor, positions: Tensor) -> Tensor:
+    """int64 keys that order by (value descending, position ascending) when sorted in descending order."""
+    import torch
+
+    bits = (values.contiguous() + 0.0).view(torch.int32)  # + 0.0: minus zero equals zero
+    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # two's complement order of the floats
+    return (ordered.to(torch.int64) << 32) - positions

@@ -1,0 +1,79 @@
+"""Terms of a public vocabulary in a text: longest match over words, case and white space folded."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from functools import lru_cache
+
+from undersong_common.errors import ConfigurationError
+
+_WORD = re.compile(r"[^\W_]+")
+
+
+def words(text: str) -> list[str]:
+    """Case-folded runs of letters and digits; everything between them only separates.
+
+    >>> words("Top-up  FAILED: Marie's card")
+    ['top', 'up', 'failed', 'marie', 's', 'card']
+    """
+    if text.isascii():  # is its own normal form
+        return [text.lower()] if text.isalpha() else _WORD.findall(text.lower())
+    return _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
+
+
+class Terms:
+    """A vocabulary made ready for matching; :func:`matcher` keeps the last ones.
+
+    Args:
+        terms: words or phrases, public.
+
+    Raises:
+        ConfigurationError: no term, a term without a letter or digit, or two that are the same when folded.
+    """
+
+    def __init__(self, terms: Sequence[str]) -> None:
+        if not terms:
+            raise ConfigurationError("the vocabulary is empty", "name a file with one term a line")
+        self._index: dict[str, int] = {}
+        self._longest: dict[str, int] = {}  # words of the longest term that begins with this word
+        for number, term in enumerate(terms):
+            found = words(term)
+            if not found:
+                raise ConfigurationError(f"vocabulary term {number + 1}, {term!r}, has no word", "remove it")
+            first = self._index.setdefault(" ".join(found), number)
+            if first != number:
+                raise ConfigurationError(
+                    f"vocabulary terms {terms[first]!r} and {term!r} differ only in case, spaces or punctuation",
+                    "keep one of them",
+                )
+            self._longest[found[0]] = max(self._longest.get(found[0], 0), len(found))
+
+    def of(self, text: str, most: int | None = None) -> list[int]:
+        """The first ``most`` distinct terms of ``text``, in the order in which they occur; all where None.
+
+        At each word the longest term that begins there is taken and its words are used up.
+
+        >>> Terms(["heart", "heart failure", "pain"]).of("PAIN, heart\\n failure; heart pain")
+        [2, 1, 0]
+        """
+        found: dict[int, None] = {}
+        text_words = words(text)
+        position = 0
+        while position < len(text_words) and (most is None or len(found) < most):
+            length = min(self._longest.get(text_words[position], 0), len(text_words) - position)
+            while length:
+                number = self._index.get(" ".join(text_words[position : position + length]))
+                if number is not None:
+                    found.setdefault(number)
+                    break
+                length -= 1
+            position += max(1, length)
+        return list(found)
+
+
+@lru_cache(maxsize=2)
+def matcher(terms: tuple[str, ...]) -> Terms:
+    """``Terms`` of a public vocabulary; a large one costs seconds, and a simulation's parties share it."""
+    return Terms(terms)

@@ -1,0 +1,76 @@
+"""Where records lie along a few public directions, around public centres: the sum of P coordinates and a count."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.statistics.interface import PublicInputs, RecordView, Rows, Sensitivity
+from undersong_protocol.statistics.registry import positive_integer, register
+
+PROJECTION_SCALE = 1024  # integer units: rounding toward zero takes 1/2048 of a unit on average
+COUNT = 0.5  # of the row's length is for counting the record, the rest for where it lies
+PLACE = math.sqrt(1.0 - COUNT**2)
+BLOCK_RECORDS = 4096
+
+
+@register
+@dataclass(frozen=True)
+class Projections:
+    """A record's row is (COUNT, PLACE p), p = its embedding times the published matrix minus its label's offset.
+
+    p is shortened to length 1 where it is longer, so that the row's length is at most 1 whatever is published. A
+    matrix of orthonormal directions divided by a radius makes p the record's place around its label's centre in units
+    of that radius. A record without label casts nothing where the task has labels.
+
+    Attributes:
+        directions: P.
+        labels: labels of the task, C; 0 gives all records one centre.
+
+    Public input: numbers "projections", [d + max(1, C), P]: the matrix, then one row of offsets a label.
+    """
+
+    name: ClassVar[str] = "projections"
+    directions: int
+    labels: int = 0
+
+    def __post_init__(self) -> None:
+        positive_integer(self.name, "directions", self.directions)
+        positive_integer(self.name, "labels", self.labels, least=0)
+
+    @property
+    def dimension(self) -> int:
+        return self.directions + 1
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """COUNT^2 + PLACE^2 = 1; a vector of length 1 has an L1 norm of at most sqrt(P)."""
+        return Sensitivity(COUNT + PLACE * math.sqrt(self.directions), 1.0, PLACE)
+
+    @property
+    def base_scale(self) -> int:
+        return PROJECTION_SCALE
+
+    def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
+        published = public.numbers_of("projections")
+        embeddings = records.embeddings
+        width = embeddings.shape[1]
+        expected = (width + max(1, self.labels), self.directions)
+        if published.shape != expected:
+            raise ConfigurationError(
+                f"projections of shape {published.shape}, not {expected}", "publish the matrix and every label's offset"
+            )
+        known = records.labels >= 0 if self.labels else np.ones(len(records), dtype=bool)
+        centre = np.where(known, records.labels, 0) if self.labels else np.zeros(len(records), dtype=np.int64)
+        matrix = np.zeros((len(records), self.dimension))
+        for start in range(0, len(records), BLOCK_RECORDS):
+            block = slice(start, start + BLOCK_RECORDS)
+            place = embeddings[block].astype(np.float64) @ published[:width] - published[width + centre[block]]
+            place *= PLACE / np.maximum(1.0, np.linalg.norm(place, axis=1, keepdims=True))
+            matrix[block, 0] = COUNT
+            matrix[block, 1:] = place
+        return Rows(matrix * known[:, None], records.units)

@@ -1,0 +1,71 @@
+"""Statistics by their wire names: how a plan names one and a party rebuilds it from public parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from undersong_common.errors import ConfigurationError, InternalError
+from undersong_protocol.statistics.interface import Statistic
+
+_Class = TypeVar("_Class", bound=type[Any])
+_STATISTICS: dict[str, type[Any]] = {}
+
+
+def register(statistic: _Class) -> _Class:
+    """Class decorator: makes a frozen dataclass with a ``name`` known under it."""
+    name = statistic.name
+    if not dataclasses.is_dataclass(statistic):
+        raise InternalError(f"statistic {name!r} is not a dataclass")
+    if name in _STATISTICS:
+        raise InternalError(f"two statistics are named {name!r}")
+    _STATISTICS[name] = statistic
+    return statistic
+
+
+def names() -> list[str]:
+    """The wire names this program knows, sorted."""
+    return sorted(_STATISTICS)
+
+
+def parameters(statistic: Statistic) -> dict[str, Any]:
+    """The statistic's public parameters, JSON-able; ``build(statistic.name, ...)`` gives an equal statistic."""
+    if not dataclasses.is_dataclass(statistic):
+        raise InternalError(f"statistic {statistic.name!r} is not a dataclass")
+    return {field.name: _plain(getattr(statistic, field.name)) for field in dataclasses.fields(statistic) if field.init}
+
+
+def build(name: str, parameters: Mapping[str, Any]) -> Statistic:
+    """The statistic of that name and these public parameters.
+
+    Raises:
+        ConfigurationError: unknown name, or parameters that the statistic does not take.
+    """
+    known = _STATISTICS.get(name)
+    if known is None:
+        raise ConfigurationError(f"unknown statistic {name!r}", f"known here: {', '.join(names())}; update Undersong")
+    fields = {field.name for field in dataclasses.fields(known) if field.init}
+    unknown = sorted(set(parameters) - fields)
+    if unknown:
+        raise ConfigurationError(f"statistic {name!r} has no parameter {unknown[0]!r}", f"it takes {sorted(fields)}")
+    try:
+        statistic: Statistic = known(**{key: _frozen(value) for key, value in parameters.items()})
+    except TypeError:
+        raise ConfigurationError(f"statistic {name!r}: a parameter is missing or of a wrong type") from None
+    return statistic
+
+
+def positive_integer(statistic: str, name: str, value: object, *, least: int = 1, most: int | None = None) -> None:
+    """Raises ConfigurationError unless ``value`` is an int of [least, most]: what arrives on the wire is checked."""
+    if type(value) is not int or value < least or (most is not None and value > most):
+        upper = "" if most is None else f" and at most {most}"
+        raise ConfigurationError(f"{statistic}.{name} is {value!r}", f"give an integer of at least {least}{upper}")
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(each) for each in value) if isinstance(value, list) else value

@@ -1,0 +1,164 @@
+"""Votes of teachers, each trained on a shard of a party's records: how many take a public candidate for private."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.statistics import fine_tuned_teachers, teachers
+from undersong_protocol.statistics.histogram import COUNT_SCALE
+from undersong_protocol.statistics.interface import Int64, PublicInputs, RecordView, Rows, Sensitivity
+from undersong_protocol.statistics.registry import positive_integer, register
+
+
+@register
+@dataclass(frozen=True)
+class TeacherVotes:
+    """The sum over teachers of their votes in {0, 1}^r on r public queries, as scalar counts.
+
+    A row is a teacher's, not a record's: rows of this statistic stand for shards. A unit lies wholly in one shard,
+    found by a keyed hash of the unit, so adding or removing it changes the votes of one teacher, v to v' in {0, 1}^r (a
+    shard without records votes nothing): L1 at most r, L2 sqrt(r), Linf 1, however many records the unit has. That
+    holds because votes are booleans and because a teacher depends on no other shard (teachers.py).
+
+    Attributes:
+        queries: r; fewer may be published, the others then count nothing.
+        teachers: shards a party divides its records into.
+        labels: labels of the task, 0 where it has none; a record without label is then left out of the training.
+        half: whether a teacher votes for the better half of the queries of each class, which no boundary that all
+            candidates lie behind can silence; else for those on the private side of its boundary.
+        fine_tuned: whether a teacher is the party's own local model, fine-tuned on texts; else a linear one on
+            embeddings.
+
+    Public inputs: embeddings "queries" and "contrast", the candidates that teachers tell the records from. Where
+    teachers are fine-tuned: texts of these names, and numbers "queries: classes" and "contrast: classes", one a text.
+    """
+
+    name: ClassVar[str] = "teacher_votes"
+    whole: ClassVar[bool] = True  # units of the rows are shards: a Poisson subsample of units cannot be taken of them
+    queries: int
+    teachers: int
+    labels: int = 0
+    half: bool = True
+    fine_tuned: bool = False
+
+    def __post_init__(self) -> None:
+        positive_integer(self.name, "queries", self.queries)
+        positive_integer(self.name, "teachers", self.teachers, most=1_000_000)
+        positive_integer(self.name, "labels", self.labels, least=0)
+        for name, value in (("half", self.half), ("fine_tuned", self.fine_tuned)):
+            if type(value) is not bool:
+                raise ConfigurationError(f"{self.name}.{name} is {value!r}", "give true or false")
+
+    @property
+    def dimension(self) -> int:
+        return self.queries
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """All queries compose.
+
+        >>> TeacherVotes(queries=100, teachers=15).sensitivity
+        Sensitivity(l1=100.0, l2=10.0, linf=1.0)
+        """
+        return Sensitivity(float(self.queries), math.sqrt(self.queries), 1.0)
+
+    @property
+    def base_scale(self) -> int:
+        return COUNT_SCALE
+
+    def check_party(self, local_model: str) -> None:
+        """Raises ConfigurationError where a party with that local model could not contribute."""
+        if self.fine_tuned:
+            fine_tuned_teachers.check(local_model)
+
+    def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
+        kept = distinct(records)
+        if self.labels:
+            kept = kept[records.labels[kept] >= 0]
+        shards = (records.unit_hashes[kept] % np.uint64(self.teachers)).astype(np.int64)
+        classes = self._classes(records.labels[kept])
+        votes = (self._fine_tuned if self.fine_tuned else self._linear)(records, kept, classes, shards, public)
+        present = np.unique(shards)
+        matrix = np.zeros((len(present), self.queries))
+        matrix[:, : votes.shape[1]] = votes[present]
+        return Rows(matrix, present)
+
+    def _linear(
+        self, records: RecordView, kept: Int64, classes: Int64, shards: Int64, public: PublicInputs
+    ) -> npt.NDArray[np.bool_]:
+        queries, contrast = public.embeddings_of("queries"), public.embeddings_of("contrast")
+        self._check(len(queries.values), len(contrast.values))
+        return teachers.votes(
+            records.embeddings[kept],
+            classes,
+            shards,
+            contrast.values,
+            self._classes(contrast.labels),
+            queries.values,
+            self._classes(queries.labels),
+            teachers=self.teachers,
+            count=max(1, self.labels),
+            half=self.half,
+        )
+
+    def _fine_tuned(
+        self, records: RecordView, kept: Int64, classes: Int64, shards: Int64, public: PublicInputs
+    ) -> npt.NDArray[np.bool_]:
+        queries, contrast = self._candidates("queries", public), self._candidates("contrast", public)
+        self._check(len(queries.texts), len(contrast.texts))
+        return fine_tuned_teachers.votes(
+            [records.texts[row] for row in kept],
+            classes,
+            shards,
+            contrast,
+            queries,
+            model=records.local_model,
+            teachers=self.teachers,
+            half=self.half,
+        )
+
+    def _candidates(self, name: str, public: PublicInputs) -> fine_tuned_teachers.Candidates:
+        texts, classes = public.texts_of(name), public.numbers_of(f"{name}: classes")
+        if classes.shape != (len(texts),):
+            raise ConfigurationError(
+                f"public {name}: {len(texts)} texts do not have a class each", "publish one a text"
+            )
+        return fine_tuned_teachers.Candidates(texts, self._classes(classes.astype(np.int64)))
+
+    def _check(self, queries: int, contrast: int) -> None:
+        if queries > self.queries:
+            raise ConfigurationError(
+                f"{queries} queries are published, the plan has {self.queries}", "publish those planned"
+            )
+        if not contrast:
+            raise ConfigurationError("no public candidate to train teachers against", "publish some as 'contrast'")
+
+    def _classes(self, labels: Int64) -> Int64:
+        if not self.labels:
+            return np.zeros(len(labels), dtype=np.int64)
+        if len(labels) and (labels.min() < 0 or labels.max() >= self.labels):
+            raise ConfigurationError("a public candidate has no label of the task", "publish labelled candidates")
+        return labels
+
+
+def distinct(records: RecordView) -> Int64:
+    """Positions of the records without those that repeat a text and label of their own unit, int64.
+
+    Only within a unit: what other units hold must not decide which records a shard has.
+    """
+    units, sizes = np.unique(records.units, return_counts=True)
+    several = np.isin(records.units, units[sizes > 1])
+    seen: set[tuple[int, int, str]] = set()
+    kept = ~several
+    texts = records.texts if several.any() else ()
+    for row in np.flatnonzero(several):
+        key = (int(records.units[row]), int(records.labels[row]), " ".join(texts[int(row)].split()).casefold())
+        kept[row] = key not in seen
+        seen.add(key)
+    return np.flatnonzero(kept)

@@ -1,0 +1,187 @@
+"""Teachers: binary discriminators over frozen embeddings, one a shard of a party's records.
+
+Song et al. 2024 train one discriminator a shard, private texts against generated ones. Here it is logistic regression
+on embeddings. Teachers live in one call of :func:`votes` and nowhere else: nothing keeps or writes one.
+
+A shard has a handful of records of every class, too few for a discriminator a class and too mixed for a single one. So
+each class of the shard is set against the same class of the candidates (embeddings are centred at the public mean of
+their class, and the candidates' classes weigh as the shard's), by one direction common to the classes and one
+deviation a class, both regularised (Evgeniou and Pontil 2004). A class that a shard lacks keeps the common direction.
+Without labels there is one class.
+
+The privacy of the votes rests on this: what a teacher computes depends on its own shard and on public data alone, to
+the last bit. So teachers are numbered by shard and trained in batches of a fixed width, empty shards included: every
+matrix product that several teachers share has the same shape whatever the records are, and its columns do not mix;
+products with records are a shard's own; the step length follows from public bounds.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from undersong_common.threads import one_numpy_thread
+from undersong_protocol.statistics.interface import Float32, Float64, Int64
+
+BATCH = 64  # teachers trained side by side
+OWN_PART = np.float32(1.0)  # of a class's deviation beside the common direction
+RIDGE = 1.0  # added to the candidates' covariance, in units of its mean eigenvalue
+LONGEST = 2.0  # norm of a whitened embedding; a typical candidate's is 1
+REGULARISATION = 0.03  # weight of half the squared parameters beside a mean logistic loss
+STEPS = 40
+
+
+class Whitening:
+    """Embeddings as teachers see them: centred by class and scaled by what varies among the public candidates anyway.
+
+    Args:
+        embeddings, classes: of public candidates, float32 [n, d], n >= 1, and int64 [n] in [0, count).
+
+    Attributes:
+        means: of the candidates of each class, float64 [count, d]; of all of them for a class that has none.
+        axes, variances: eigenvectors (columns) and eigenvalues of the covariance within the classes plus a ridge.
+    """
+
+    def __init__(self, embeddings: Float32, classes: Int64, count: int) -> None:
+        x = embeddings.astype(np.float64)
+        sizes = np.bincount(classes, minlength=count)
+        self.means: Float64 = np.tile(x.mean(axis=0), (count, 1))
+        for label in np.flatnonzero(sizes):
+            self.means[label] = x[classes == label].mean(axis=0)
+        centred = x - self.means[classes]
+        covariance = centred.T @ centred / len(x)
+        ridge = RIDGE * max(float(np.trace(covariance)) / x.shape[1], 1e-12)
+        values, vectors = np.linalg.eigh(covariance + ridge * np.eye(x.shape[1]))
+        self.axes: Float64 = vectors
+        self.variances: Float64 = values
+        # A typical candidate has norm 1, so that one regularisation suits every embedding model.
+        typical = max(float((((centred @ vectors) ** 2) / values).sum(axis=1).mean()), 1e-12)
+        self._scale = 1.0 / np.sqrt(values * typical)
+
+    def __call__(self, embeddings: Float32, classes: Int64) -> Float32:
+        """float32 [n, d] in the axes; rows longer than ``LONGEST`` are shortened to it."""
+        found = ((embeddings - self.means[classes]) @ self.axes) * self._scale
+        norms = np.linalg.norm(found, axis=1, keepdims=True)
+        result: Float32 = (found * np.minimum(1.0, LONGEST / np.maximum(norms, 1e-12))).astype(np.float32)
+        return result
+
+    def whitened_direction(self, directions: Float64) -> Float64:
+        """Directions in the axes, float64 [..., d], as directions of the whitened coordinates: the same products."""
+        result: Float64 = directions / self._scale
+        return result
+
+
+@one_numpy_thread()
+def votes(
+    records: Float32,
+    classes: Int64,
+    shards: Int64,
+    contrast: Float32,
+    contrast_classes: Int64,
+    queries: Float32,
+    query_classes: Int64,
+    *,
+    teachers: int,
+    count: int,
+    half: bool,
+) -> npt.NDArray[np.bool_]:
+    """Which queries each teacher takes for private, bool [teachers, queries]; none where a shard has no record.
+
+    Args:
+        records: private embeddings, float32 [M, d]; ``classes`` of each, int64 [M] in [0, count).
+        shards: teacher of each record, int64 [M] in [0, teachers).
+        contrast: public candidates to tell the records from, at least one; ``queries`` are other ones.
+        half: whether a teacher votes for the better half of the queries of each class (those above the median of its
+            scores); else for those on the private side of its boundary.
+    """
+    whiten = Whitening(contrast, contrast_classes, count)
+    z, q = whiten(contrast, contrast_classes), whiten(queries, query_classes)
+    against = [z[contrast_classes == label] for label in range(count)]
+    against = [part if len(part) else z for part in against]  # no candidate of a class: all of them stand for it
+    found = np.zeros((teachers, len(q)), dtype=np.bool_)
+    order = np.argsort(shards, kind="stable")
+    for first in range(0, teachers, BATCH):
+        bounds = np.searchsorted(shards[order], np.arange(first, first + BATCH + 1))
+        members = [order[start:stop] for start, stop in pairwise(bounds)]
+        if not any(len(rows) for rows in members):
+            continue
+        own_rows = [(whiten(records[rows], classes[rows]), classes[rows]) for rows in members]
+        directions, bias = _trained(own_rows, against)
+        scores = np.zeros((len(q), BATCH), dtype=np.float32)
+        for label in np.unique(query_classes):
+            scores[query_classes == label] = q[query_classes == label] @ directions[label].T + bias
+        batch = ballot(scores, query_classes, half).T
+        batch[[len(rows) == 0 for rows in members]] = False
+        found[first : first + BATCH] = batch[: teachers - first]
+    return found
+
+
+def ballot(scores: Float32 | Float64, classes: Int64, half: bool) -> npt.NDArray[np.bool_]:
+    """Which queries each teacher votes for, bool [queries, teachers], from its scores of the same shape.
+
+    Args:
+        classes: of the queries, int64 [queries].
+        half: those above the median of the teacher's scores in their class; else those above 0, its boundary.
+
+    >>> ballot(np.array([[1.0], [2.0], [-3.0], [-4.0]]), np.array([0, 0, 1, 1]), half=True)[:, 0].tolist()
+    [False, True, True, False]
+    """
+    if not half:
+        return scores > 0.0
+    found = np.zeros(scores.shape, dtype=np.bool_)
+    for label in np.unique(classes):
+        where = classes == label
+        found[where] = scores[where] > np.median(scores[where], axis=0)
+    return found
+
+
+def _trained(members: list[tuple[Float32, Int64]], against: list[Float32]) -> tuple[Float32, Float32]:
+    """Directions, float32 [classes, BATCH, d], and biases, float32 [BATCH], of one batch of teachers.
+
+    Accelerated gradient descent (Nesterov 1983), a fixed number of steps from zero, on half the mean loss of the
+    shard's records plus half that of the candidates, plus ``REGULARISATION`` / 2 times the squared parameters.
+    """
+    count, width = len(against), against[0].shape[1]
+    weights = np.zeros((count, BATCH), dtype=np.float32)  # of one candidate of each class for each teacher
+    runs = []  # a shard's records of one class: slot, class, records, weight of each
+    for slot, (x, classes) in enumerate(members):
+        for label in np.unique(classes):
+            rows = np.ascontiguousarray(x[classes == label])
+            runs.append((slot, int(label), rows, np.float32(0.5 / len(x))))
+            weights[label, slot] = 0.5 * len(rows) / len(x) / len(against[label])
+    present = sorted({label for _, label, _, _ in runs})
+
+    step = np.float32(1.0 / (0.25 * ((1.0 + OWN_PART**2) * LONGEST**2 + 1.0) + REGULARISATION))
+    ratio = float(np.sqrt(REGULARISATION * step))
+    momentum = np.float32((1.0 - ratio) / (1.0 + ratio))
+    decay = np.float32(1.0 - step * REGULARISATION)
+    common, own = np.zeros((BATCH, width), np.float32), np.zeros((count, BATCH, width), np.float32)
+    bias = np.zeros(BATCH, np.float32)
+    a_common, a_own, a_bias = common, own, bias
+    for _ in range(STEPS):
+        slope = np.zeros_like(own)
+        slope_bias = np.zeros_like(bias)
+        directions = a_common + OWN_PART * a_own
+        for label in present:
+            part = against[label]
+            pull = _logistic(part @ directions[label].T + a_bias) * weights[label]
+            slope[label] = pull.T @ part
+            slope_bias = slope_bias + pull.sum(axis=0)
+        for slot, label, rows, weight in runs:
+            push = weight * _logistic(-(rows @ directions[label, slot] + a_bias[slot]))
+            slope[label, slot] -= push @ rows
+            slope_bias[slot] -= push.sum()
+        new_common = decay * a_common - step * slope.sum(axis=0)
+        new_own = decay * a_own - step * OWN_PART * slope
+        new_bias = a_bias - step * slope_bias
+        a_common = new_common + momentum * (new_common - common)
+        a_own = new_own + momentum * (new_own - own)
+        a_bias = new_bias + momentum * (new_bias - bias)
+        common, own, bias = new_common, new_own, new_bias
+    return common + OWN_PART * own, bias
+
+
+def _logistic(scores: Float32) -> Float32:
+    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(scores, -40.0, 40.0))), dtype=np.float32)

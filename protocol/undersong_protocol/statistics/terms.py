@@ -1,0 +1,69 @@
+"""How many records use each term of a public vocabulary, the first S distinct ones of a record counted."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.sparse as sp
+
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.statistics.histogram import COUNT_SCALE
+from undersong_protocol.statistics.interface import PublicInputs, RecordView, Rows, Sensitivity
+from undersong_protocol.statistics.phrases import matcher
+from undersong_protocol.statistics.registry import positive_integer, register
+
+
+@register
+@dataclass(frozen=True)
+class TermHistogram:
+    """Records a term; a record counts once for each of its first ``distinct`` (S) different terms.
+
+    Distinct terms make the L2 sensitivity sqrt(S); repeats counted would make it S (PRIVACY.md). A record without any
+    term counts nowhere.
+
+    Attributes:
+        vocabulary: number of terms.
+        distinct: S.
+
+    Public input: texts named "vocabulary", exactly that many.
+
+    >>> TermHistogram(vocabulary=1000, distinct=9).sensitivity
+    Sensitivity(l1=9.0, l2=3.0, linf=1.0)
+    """
+
+    name: ClassVar[str] = "term_histogram"
+    vocabulary: int
+    distinct: int
+
+    def __post_init__(self) -> None:
+        positive_integer(self.name, "vocabulary", self.vocabulary)
+        positive_integer(self.name, "distinct", self.distinct)
+
+    @property
+    def dimension(self) -> int:
+        return self.vocabulary
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        most = min(self.distinct, self.vocabulary)
+        return Sensitivity(float(most), math.sqrt(most), 1.0)
+
+    @property
+    def base_scale(self) -> int:
+        return COUNT_SCALE
+
+    def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
+        vocabulary = public.texts_of("vocabulary")
+        if len(vocabulary) != self.vocabulary:
+            raise ConfigurationError(
+                f"{len(vocabulary)} terms were published, the plan has {self.vocabulary}", "publish the planned ones"
+            )
+        terms = matcher(tuple(vocabulary))
+        found = [terms.of(text, self.distinct) for text in records.texts]
+        starts = np.cumsum([0, *(len(one) for one in found)])
+        columns = np.array([term for one in found for term in one], dtype=np.int64)
+        matrix = sp.csr_array((np.ones(len(columns)), columns, starts), shape=(len(found), self.dimension))
+        return Rows(matrix, records.units)

@@ -1,0 +1,167 @@
+"""Top-Q votes: every private record votes for its nearest and against its furthest candidates (WASP; Aug-PE with Q=1).
+
+Source: Zou et al. 2025, section 3.2; Lin et al. 2024 (nearest votes). Deviation: nearest and furthest votes stand in
+separate coordinates of one release, which costs sqrt(2) in L2 instead of up to 2.12 for one vector (PRIVACY.md).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.sparse as sp
+
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.statistics.interface import (
+    Float32,
+    Int64,
+    LabelledEmbeddings,
+    PublicInputs,
+    RecordView,
+    Rows,
+    Sensitivity,
+)
+from undersong_protocol.statistics.nearest import NONE, NearestFurthest, top_q
+from undersong_protocol.statistics.registry import positive_integer, register
+
+LARGEST_Q = 30
+
+
+@register
+@dataclass(frozen=True)
+class TopQVotes:
+    """Weights 2^(Q-q) for the q-th nearest and the q-th furthest candidate of a record's label, q = 1..Q.
+
+    The natural unit is one full vote, 2^(Q-1). A record with k < Q candidates casts k votes of each kind, one without
+    candidates or (in a task with labels) without label none.
+
+    Attributes:
+        q: votes a record, Q.
+        candidates: how many the plan allows for; where fewer are published the coordinates after them stay empty.
+        labels: labels of the task; 0 compares every record with every candidate.
+        furthest: whether furthest votes are cast too, in coordinates ``candidates`` and up.
+
+    Public input: embeddings named "candidates".
+    """
+
+    name: ClassVar[str] = "top_q_votes"
+    q: int
+    candidates: int
+    labels: int = 0
+    furthest: bool = True
+
+    def __post_init__(self) -> None:
+        positive_integer(self.name, "q", self.q, most=LARGEST_Q)
+        positive_integer(self.name, "candidates", self.candidates)
+        positive_integer(self.name, "labels", self.labels, least=0)
+        if type(self.furthest) is not bool:
+            raise ConfigurationError(f"top_q_votes.furthest is {self.furthest!r}", "give true or false")
+
+    @property
+    def dimension(self) -> int:
+        return (2 if self.furthest else 1) * self.candidates
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """L1 / L2 / Linf of all votes of one record: 2^Q - 1, sqrt((4^Q - 1) / 3), 2^(Q-1), over 2^(Q-1).
+
+        >>> round(TopQVotes(q=8, candidates=1).sensitivity.l2, 5)
+        1.63298
+        """
+        kinds = 2 if self.furthest else 1
+        weights = [2.0 ** (1 - rank) for rank in range(1, self.q + 1)]
+        squares = math.fsum(weight * weight for weight in weights)
+        return Sensitivity(kinds * math.fsum(weights), math.sqrt(kinds * squares), 1.0)
+
+    @property
+    def base_scale(self) -> int:
+        return 1 << (self.q - 1)
+
+    def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
+        given = public.embeddings_of("candidates")
+        if len(given.values) > self.candidates:
+            raise ConfigurationError(
+                f"{len(given.values)} candidates were published, the plan has {self.candidates}", "plan for more"
+            )
+        compared = self._compared(records, given, memory)
+        chosen = [compared.near]
+        if self.furthest:
+            chosen.append(np.where(compared.far == NONE, NONE, compared.far + self.candidates))
+        columns = np.hstack(chosen)
+        weights = np.broadcast_to(np.tile(2.0 ** -np.arange(self.q), len(chosen)), columns.shape)
+        cast = columns != NONE
+        starts = np.concatenate([[0], np.cumsum(cast.sum(axis=1))])
+        return Rows(
+            sp.csr_array((weights[cast], columns[cast], starts), shape=(len(records), self.dimension)), records.units
+        )
+
+    def _compared(self, records: RecordView, given: LabelledEmbeddings, memory: dict[str, Any]) -> NearestFurthest:
+        """Every record compared with every candidate; those compared at an earlier request are not compared again."""
+        key = f"{self.name}/{self.q}/{self.labels}/{self.furthest}"
+        private = records.embeddings
+        state: NearestFurthest | None
+        state, known, seen = memory.pop(key, (None, None, None))  # put back when it is whole again
+        if state is None or seen is not private or not _begins_with(given, known):
+            labels = records.labels if self.labels else None
+            state = NearestFurthest(private, labels, self.q, furthest=self.furthest)
+        if state.candidates < len(given.values):
+            state.extend(given.values[state.candidates :], given.labels[state.candidates :] if self.labels else None)
+        memory[key] = (state, given, private)
+        return state
+
+
+def _begins_with(given: LabelledEmbeddings, known: LabelledEmbeddings) -> bool:
+    """Whether the candidates compared before are the first ones of this request.
+
+    The values themselves are kept and compared: a hash of 6 000 of them costs five times as much, at every sum.
+    """
+    count = len(known.values)
+    return (
+        count <= len(given.values)
+        and np.array_equal(given.labels[:count], known.labels)
+        and np.array_equal(given.values[:count], known.values)
+    )
+
+
+def top_q_votes(
+    private: Float32,
+    private_labels: Int64 | None,
+    candidates: Float32,
+    candidate_labels: Int64 | None,
+    q: int,
+) -> tuple[Int64, Int64]:
+    """Exact nearest and furthest votes of private records for candidates, in integer units (weights 2^(Q-q)).
+
+    Distances are squared Euclidean, ties go to the lower candidate index. Exact for every input whose products are
+    exact in float32 (half-precision values, integers up to 2^12, quantised embeddings).
+
+    Args:
+        private: float32 [M, d].
+        private_labels: [M] integers, or None to compare every record with every candidate.
+        candidates: float32 [N, d], of any norm.
+        candidate_labels: [N] integers, or None; both or neither.
+        q: votes a record, 1..30; a record with k < q candidates of its label casts k.
+
+    Returns:
+        (near, far), int64 [N] each.
+
+    Raises:
+        ConfigurationError: shapes that do not fit, or a q out of range.
+
+    >>> near, far = top_q_votes(np.array([[0.0]], "f"), None, np.array([[1.0], [-1.0], [3.0]], "f"), None, 2)
+    >>> near.tolist(), far.tolist()
+    ([2, 1, 0], [1, 0, 2])
+    """
+    positive_integer("top_q_votes", "q", q, most=LARGEST_Q)
+    near, far = top_q(private, private_labels, candidates, candidate_labels, q)
+    return _counted(near, len(candidates), q), _counted(far, len(candidates), q)
+
+
+def _counted(chosen: Int64, candidates: int, q: int) -> Int64:
+    votes = np.zeros(candidates, dtype=np.int64)
+    for rank in range(q):
+        column = chosen[:, rank]
+        votes += np.bincount(column[column != NONE], minlength=candidates) << (q - 1 - rank)
+    return votes

@@ -1,0 +1,265 @@
+"""The coordinator's own certificate authority: who may connect, and by which name.
+
+The certificate authority's key (ECDSA P-256, because TLS libraries at large verify nothing newer) signs the
+coordinator's server certificate and one client certificate a party. The coordinator's signing key (Ed25519) signs
+enrolment packages and grants. Every key file is 0600 in a 0700 folder.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from undersong_common.errors import ConfigurationError
+from undersong_common.files import replace_file
+from undersong_protocol.enrolment import check_party_name, coordinator_fingerprint
+
+AUTHORITY_DAYS = 3650
+SERVER_DAYS = 397
+PARTY_DAYS = 365
+REVOCATION_LIST_DAYS = 7
+BACKDATED_S = 3600.0  # a party's clock may be a little behind ours
+
+_CA_KEY = "ca.key"
+_CA_CERTIFICATE = "ca.crt"
+_SERVER_KEY = "server.key"
+_SERVER_CERTIFICATE = "server.crt"
+_SIGNING_KEY = "signing.key"
+_REVOCATIONS = "revoked.crl"
+
+Certifiable = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
+
+
+@dataclass(frozen=True)
+class Issued:
+    """A certificate as it was signed: PEM, serial number (hex), and the end of its life (seconds since the epoch)."""
+
+    pem: bytes
+    serial: str
+    expires_at: float
+
+
+class Authority:
+    """The keys of one coordinator in one folder. Use :meth:`create` once, :meth:`open` ever after."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        key = serialization.load_pem_private_key(self._read(_CA_KEY), None)
+        signing = serialization.load_pem_private_key(self._read(_SIGNING_KEY), None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        assert isinstance(signing, ed25519.Ed25519PrivateKey)
+        self._key = key
+        self.signing_key = signing
+        self.certificate_pem = self._read(_CA_CERTIFICATE)
+        self._certificate = x509.load_pem_x509_certificate(self.certificate_pem)
+
+    def __repr__(self) -> str:
+        return f"Authority({str(self._folder)!r})"
+
+    @classmethod
+    def create(cls, folder: Path, name: str, server_names: Sequence[str], *, now: float) -> Authority:
+        """Makes every key and the server's certificate.
+
+        Args:
+            name: the coordinator's name, as people read it in certificates.
+            server_names: host names and addresses by which parties reach it; the bind address is no part of them.
+            now: seconds since the epoch.
+
+        Raises ConfigurationError where the folder holds keys already: they are never overwritten.
+        """
+        if (folder / _CA_KEY).exists():
+            raise ConfigurationError(
+                f"{folder}: holds a certificate authority already", "keep it, or name another home"
+            )
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        os.chmod(folder, 0o700)
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{name} authority"[:64])])
+        certificate = (
+            _builder(subject, subject, key.public_key(), now, AUTHORITY_DAYS)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(authority=True), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        _write_key(folder / _SIGNING_KEY, ed25519.Ed25519PrivateKey.generate())
+        replace_file(folder / _CA_CERTIFICATE, certificate.public_bytes(serialization.Encoding.PEM))
+        # Last, because its presence says that the folder is whole.
+        _write_key(folder / _CA_KEY, key)
+        authority = cls(folder)
+        authority.issue_server(server_names, now=now)
+        authority.write_revocations({}, now=now)
+        return authority
+
+    @classmethod
+    def open(cls, folder: Path) -> Authority:
+        """Raises ConfigurationError where the folder holds no authority, or others may read its keys."""
+        for name in (_CA_KEY, _SIGNING_KEY, _SERVER_KEY):
+            path = folder / name
+            if not path.exists():
+                raise ConfigurationError(f"{path}: no such key", "make it with `undersong coordinator init`")
+            if path.stat().st_mode & 0o077:
+                raise ConfigurationError(f"{path}: others may read this key", f"run: chmod 600 {path}")
+        return cls(folder)
+
+    @property
+    def fingerprint(self) -> str:
+        """What a hospital compares before it trusts a package (protocol/undersong_protocol/enrolment.py)."""
+        return coordinator_fingerprint(self.certificate_pem.decode("ascii"), self.signing_public)
+
+    @property
+    def signing_public(self) -> bytes:
+        """Ed25519 public key, 32 bytes, under which packages and grants are signed."""
+        return self.signing_key.public_key().public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+
+    @property
+    def server_credentials(self) -> tuple[bytes, bytes]:
+        """(private key, certificate) of the server, PEM; read anew at each call, so that a renewal takes effect."""
+        return self._read(_SERVER_KEY), self._read(_SERVER_CERTIFICATE)
+
+    @property
+    def server_expires_at(self) -> float:
+        certificate = x509.load_pem_x509_certificate(self._read(_SERVER_CERTIFICATE))
+        return certificate.not_valid_after_utc.timestamp()
+
+    @property
+    def server_names(self) -> list[str]:
+        """The names in the server's certificate."""
+        certificate = x509.load_pem_x509_certificate(self._read(_SERVER_CERTIFICATE))
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
+
+    def issue_server(self, names: Sequence[str], *, now: float, days: int = SERVER_DAYS) -> None:
+        """Makes a new server key and certificate for ``names``. Raises ConfigurationError for a name that is none."""
+        if not names:
+            raise ConfigurationError("the server's certificate needs a name", "give --names HOST[,HOST...]")
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
+        certificate = (
+            _builder(subject, self._certificate.subject, key.public_key(), now, days)
+            .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(authority=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+            .add_extension(self._authority_identifier(), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        # The certificate first: with a new key and an old certificate the server would not start.
+        both = {_SERVER_KEY + ".new": _private_pem(key), _SERVER_CERTIFICATE + ".new": _pem(certificate)}
+        for name, data in both.items():
+            replace_file(self._folder / name, data)
+        for name in both:
+            os.replace(self._folder / name, self._folder / name.removesuffix(".new"))
+
+    def issue_party(self, name: str, public_key: Certifiable, *, now: float, days: float = PARTY_DAYS) -> Issued:
+        """A client certificate for a party's own key, under the name that it will have in every roster."""
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, check_party_name(name))])
+        certificate = (
+            _builder(subject, self._certificate.subject, public_key, now, days)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(authority=False), critical=True)
+            # No party can pose as the coordinator.
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+            .add_extension(self._authority_identifier(), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        return Issued(_pem(certificate), serial_of(certificate), certificate.not_valid_after_utc.timestamp())
+
+    def write_revocations(self, revoked: Mapping[str, float], *, now: float) -> Path:
+        """Writes the revocation list (PEM) of serial numbers (hex) with the time each was revoked; its path."""
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(self._certificate.subject)
+            .last_update(_time(now))
+            .next_update(_time(now + REVOCATION_LIST_DAYS * 86400))
+        )
+        for serial, at in sorted(revoked.items()):
+            entry = x509.RevokedCertificateBuilder().serial_number(int(serial, 16)).revocation_date(_time(at)).build()
+            builder = builder.add_revoked_certificate(entry)
+        path = self._folder / _REVOCATIONS
+        replace_file(path, builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+        return path
+
+    def _authority_identifier(self) -> x509.AuthorityKeyIdentifier:
+        return x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+
+    def _read(self, name: str) -> bytes:
+        path = self._folder / name
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise ConfigurationError(
+                f"{path}: cannot be read: {error.strerror}",
+                "run as the user who made it, or `undersong coordinator init`",
+            ) from None
+
+
+def serial_of(certificate: x509.Certificate) -> str:
+    return f"{certificate.serial_number:x}"
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: Certifiable, now: float, days: float
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_time(now - BACKDATED_S))
+        .not_valid_after(_time(now + days * 86400))
+    )
+
+
+def _usage(*, authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=authority,
+        crl_sign=authority,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        pass
+    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?", name):
+        raise ConfigurationError(f"{name!r} is neither a host name nor an address", "give names without a port")
+    return x509.DNSName(name)
+
+
+def _time(seconds: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(int(seconds), tz=datetime.UTC)
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _private_pem(key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _write_key(path: Path, key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey) -> None:
+    replace_file(path, _private_pem(key))

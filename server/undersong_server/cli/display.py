@@ -1,0 +1,49 @@
+"""The terminal: one progress bar a phase, with the time that is left; plain lines where nobody watches."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+
+class Display:
+    """A :class:`undersong_server.progress.Progress` on a rich console (standard error: standard output stays clean)."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bars = Bars(
+            TextColumn("{task.description:<28}"),
+            BarColumn(bar_width=28),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._lock = threading.Lock()  # generators write from threads of their own, and each reports its progress
+
+    def __enter__(self) -> Display:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def update(self, phase: str, done: int, total: int) -> None:
+        with self._lock:
+            if phase not in self._tasks:
+                for finished in self._tasks.values():
+                    self._bars.remove_task(finished)
+                self._tasks = {phase: self._bars.add_task(phase, total=total)}
+            self._bars.update(self._tasks[phase], completed=done, total=total)
+
+    def say(self, message: str) -> None:
+        self._console.print(message, highlight=False, markup=False)

@@ -1,0 +1,294 @@
+"""The open port: counts, limits and names who knocks, before TLS has to look at anything.
+
+gRPC tells nobody about a connection whose handshake failed. The gate accepts every connection, lets what looks like
+TLS through to gRPC's own socket on the loopback interface, byte for byte, and knows in the end whether a stream of an
+enrolled party came of it. It decides nothing about identity: certificates are checked behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from undersong_server.coordinator.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+ACCEPTED_AT_ONCE = 64  # connections taken in one turn of the loop, so that streams get theirs
+BACKLOG = 512
+BURST = 256.0  # new connections of one source at once, and per second from then on
+RATE = 50.0
+HANDSHAKE_S = 20.0  # until a connection must have become a party's stream
+LARGEST_CONNECTIONS = 2000
+SOURCES = 10_000  # remembered at once
+QUIET_S = 3600.0  # a source's next refusal for the same reason is logged after this long
+BUFFER_BYTES = 1 << 20
+TLS_HANDSHAKE = 0x16
+
+NOT_TLS = "does not speak TLS"
+SILENT = "connected and said nothing"
+NO_CERTIFICATE = "showed no valid certificate of this federation (none, foreign or expired), or no TLS 1.3"
+TOO_FAST = "opens too many connections"
+
+
+class Refusals:
+    """Logs a refusal once for each source and reason; counts them all."""
+
+    def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self._seen: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
+
+    def note(self, source: str, reason: str, detail: str = "") -> None:
+        """One refusal. ``reason`` is one of few (it becomes a metric's label); ``detail`` is for the log only."""
+        self._metrics.add("undersong_refused_total", reason=reason)
+        at, count = self._seen.get((source, reason), (-QUIET_S, 0))
+        now = self._clock()
+        if now - at < QUIET_S:
+            self._seen[source, reason] = (at, count + 1)
+            return
+        self._seen[source, reason] = (now, 0)
+        self._seen.move_to_end((source, reason))
+        while len(self._seen) > SOURCES:
+            self._seen.popitem(last=False)
+        earlier = f" ({count} times since it was last logged)" if count else ""
+        log.warning("refused %s: %s%s%s", source, reason, f": {detail}" if detail else "", earlier)
+
+
+class Gate:
+    """Listens on the public address and relays to ``inner_port`` of the loopback interface. Lives in one event loop."""
+
+    def __init__(self, inner_port: int, refusals: Refusals) -> None:
+        self._inner_port = inner_port
+        self._refusals = refusals
+        self._listeners: list[socket.socket] = []
+        self._relays: set[_Outer] = set()
+        self._by_inner: dict[int, _Outer] = {}
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self.port = 0
+
+    async def listen(self, host: str, port: int) -> None:
+        """Raises OSError where the address cannot be bound."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            listener = socket.socket(family, kind, protocol)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.bind(address if port or not self.port else (address[0], self.port, *address[2:]))
+            listener.listen(BACKLOG)
+            listener.setblocking(False)
+            self.port = self.port or int(listener.getsockname()[1])
+            self._listeners.append(listener)
+            loop.add_reader(listener, self._accept, listener)
+
+    def close(self) -> None:
+        loop = asyncio.get_running_loop()
+        for listener in self._listeners:
+            loop.remove_reader(listener)
+            listener.close()
+        for relay in list(self._relays):
+            relay.abort()
+
+    def admit(self, peer: str) -> str:
+        """Says that a verified party speaks over gRPC's ``peer`` ("ipv4:127.0.0.1:PORT"); who that really is."""
+        relay = self._relay(peer)
+        if relay is not None:
+            relay.admitted = True
+        return self.source(peer)
+
+    def source(self, peer: str) -> str:
+        """The address behind gRPC's ``peer``."""
+        relay = self._relay(peer)
+        # One that has hung up already is not named by its port, which would be a new source each time.
+        return "a closed connection" if relay is None else relay.source
+
+    def excuse(self, peer: str) -> None:
+        """The connection was refused by name already: its end is not logged a second time."""
+        relay = self._relay(peer)
+        if relay is not None:
+            relay.judged = True
+
+    @property
+    def connections(self) -> int:
+        return len(self._relays)
+
+    def _relay(self, peer: str) -> _Outer | None:
+        _, _, port = peer.rpartition(":")
+        return self._by_inner.get(int(port)) if port.isdigit() else None
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                connection, address = listener.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                log.error("cannot accept a connection: %s", error.strerror)
+                return
+            source = str(address[0])
+            if not self._has_room(source):
+                connection.close()
+                self._refusals.note(source, TOO_FAST)
+                continue
+            connection.setblocking(False)
+            with contextlib.suppress(OSError):
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            task = asyncio.ensure_future(self._relayed(connection, source))
+            task.add_done_callback(_forget)
+
+    def _has_room(self, source: str) -> bool:
+        if len(self._relays) >= LARGEST_CONNECTIONS:
+            return False
+        now = time.monotonic()
+        tokens, at = self._buckets.pop(source, (BURST, now))
+        tokens = min(BURST, tokens + (now - at) * RATE)
+        allowed = tokens >= 1.0
+        self._buckets[source] = (tokens - 1.0 if allowed else tokens, now)
+        while len(self._buckets) > SOURCES:
+            self._buckets.popitem(last=False)
+        return allowed
+
+    async def _relayed(self, connection: socket.socket, source: str) -> None:
+        loop = asyncio.get_running_loop()
+        outer = _Outer(self, source)
+        self._relays.add(outer)
+        try:
+            await loop.connect_accepted_socket(lambda: outer, connection)
+        except OSError:
+            self._relays.discard(outer)
+            connection.close()
+
+    async def _open_inner(self, outer: _Outer) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.create_connection(lambda: _Inner(outer), "127.0.0.1", self._inner_port)
+        except OSError as error:
+            log.error("the gRPC server does not answer on the loopback interface: %s", error.strerror)
+            outer.abort()
+
+    def _opened(self, outer: _Outer, inner_port: int) -> None:
+        self._by_inner[inner_port] = outer
+
+    def _closed(self, outer: _Outer) -> None:
+        self._relays.discard(outer)
+        self._by_inner.pop(outer.inner_port, None)
+        if outer.admitted or outer.judged:
+            return
+        self._refusals.note(outer.source, outer.reason)
+
+
+class _Side(asyncio.Protocol):
+    """One socket of a relay: what it reads is written to the other one, which may ask it to wait."""
+
+    transport: asyncio.Transport | None = None
+    other: _Side | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.set_write_buffer_limits(high=BUFFER_BYTES)
+
+    def data_received(self, data: bytes) -> None:
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.write(data)
+
+    def pause_writing(self) -> None:
+        if self.other is not None and self.other.transport is not None:
+            with contextlib.suppress(RuntimeError):
+                self.other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.other is not None and self.other.transport is not None:
+            with contextlib.suppress(RuntimeError):
+                self.other.transport.resume_reading()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.close()
+
+
+class _Outer(_Side):
+    """The socket of whoever connected."""
+
+    def __init__(self, gate: Gate, source: str) -> None:
+        self._gate = gate
+        self.source = source
+        self.inner_port = 0
+        self.admitted = False
+        self.judged = False
+        self.reason = SILENT
+        self._first: list[bytes] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._late)
+
+    def data_received(self, data: bytes) -> None:
+        if self.other is not None:
+            super().data_received(data)
+            return
+        if not self._first:
+            if data[0] != TLS_HANDSHAKE:
+                self.reason = NOT_TLS
+                self.abort()
+                return
+            self.reason = NO_CERTIFICATE
+            self._task = asyncio.ensure_future(self._gate._open_inner(self))
+        self._first.append(data)
+        if self.transport is not None:
+            self.transport.pause_reading()
+
+    def attach(self, inner: _Inner, port: int) -> None:
+        if self.transport is None or self.transport.is_closing() or inner.transport is None:
+            if inner.transport is not None:
+                inner.transport.abort()
+            return
+        self.other = inner
+        self.inner_port = port
+        self._gate._opened(self, port)
+        inner.transport.writelines(self._first)
+        self._first.clear()
+        self.transport.resume_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(error)
+        self._gate._closed(self)
+
+    def abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+
+    def _late(self) -> None:
+        if not self.admitted:
+            self.abort()
+
+
+class _Inner(_Side):
+    """The socket to gRPC."""
+
+    def __init__(self, outer: _Outer) -> None:
+        self.other = outer
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        assert isinstance(self.other, _Outer)
+        self.other.attach(self, int(transport.get_extra_info("sockname")[1]))
+
+
+def _forget(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("internal error %s in the gate", type(task.exception()).__name__)

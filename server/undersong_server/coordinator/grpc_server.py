@@ -1,0 +1,446 @@
+"""The coordinator's gRPC server: one stream a party, its name taken from the certificate that TLS has verified."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from cryptography import x509
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from undersong_common.errors import PeerFault, TransportError, UndersongError
+from undersong_common.version import SOFTWARE
+from undersong_protocol import framing
+from undersong_protocol.enrolment import common_name
+from undersong_protocol.messages import transport_pb2 as wire
+from undersong_server.authority import Authority, serial_of
+from undersong_server.coordinator.gate import Gate, Refusals
+from undersong_server.coordinator.grpc_transport import GrpcTransport, Link
+from undersong_server.coordinator.metrics import Metrics
+from undersong_server.coordinator.parties import Registry
+
+log = logging.getLogger(__name__)
+
+KEEPALIVE_S = 20.0
+SILENCES = 3  # after so many silent keepalive periods a stream is given up
+HELLO_S = 15.0
+FRAMES_A_SECOND = 500.0  # of one party; beyond that it is read more slowly, never refused
+FRAMES_AT_ONCE = 2000.0
+REVIEW_S = 1.0  # how soon a revocation ends a live stream
+MOST_STREAMS = 1000
+
+OTHER_NAME = "claims another party's name"
+NOT_ALLOWED = "certificate not accepted"
+MALFORMED = "sent a malformed message"
+OTHER_VERSION = "speaks another version of the transport"
+
+Renew = Callable[[str, bytes], bytes]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Who is at the other end: the verified name, its certificate's serial number (hex), and the address behind it."""
+
+    name: str
+    serial: str
+    source: str
+
+
+class GrpcServer:
+    """Serves in an event loop of its own thread.
+
+    Args:
+        coordinator: its name, told to the parties.
+        renew: a certificate request of the named party to the grant's bytes; raises UndersongError to refuse.
+        keepalive_s: how much silence either side allows before it asks.
+
+    Raises:
+        TransportError: the address cannot be bound.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        coordinator: str,
+        authority: Authority,
+        registry: Registry,
+        transport: GrpcTransport,
+        metrics: Metrics,
+        renew: Renew,
+        keepalive_s: float = KEEPALIVE_S,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._address = (host, port)
+        self._coordinator = coordinator
+        self._authority = authority
+        self._registry = registry
+        self._transport = transport
+        self._metrics = metrics
+        self._renew = renew
+        self._keepalive_s = keepalive_s
+        self._clock = clock
+        self._refusals = Refusals(metrics)
+        self._links: dict[str, tuple[Link, Peer]] = {}
+        self._presented: tuple[bytes, bytes] = (b"", b"")
+        self.port = 0
+        self.health = health.aio.HealthServicer()
+        self._started = threading.Event()
+        self._failure: BaseException | None = None
+        self._loop = asyncio.new_event_loop()
+        self._stop: asyncio.Event | None = None
+        self._thread = threading.Thread(target=self._serve, name="grpc", daemon=True)
+        self._thread.start()
+        self._started.wait()
+        if self._failure is not None:
+            raise TransportError(
+                f"cannot listen on {host}:{port}: {self._failure}", "choose another --bind, or stop what listens there"
+            )
+
+    @property
+    def connected(self) -> list[str]:
+        return sorted(self._links)
+
+    def close(self) -> None:
+        """Says goodbye to every party and stops."""
+        if self._stop is not None:
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(timeout=15.0)
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._main())
+        except BaseException as error:  # noqa: BLE001 - carried to the thread that waits for the start
+            self._failure = error
+            self._started.set()
+        finally:
+            # handlers that the grace did not end
+            rest = asyncio.all_tasks(self._loop)
+            for task in rest:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*rest, return_exceptions=True))
+            self._loop.close()
+
+    async def _main(self) -> None:
+        self._stop = asyncio.Event()
+        self._transport.bind(self._loop)
+        server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", framing.MAX_FRAME_BYTES),
+                ("grpc.max_send_message_length", framing.MAX_FRAME_BYTES),
+                ("grpc.max_metadata_size", 8192),
+                ("grpc.max_concurrent_streams", 4),  # of one connection: its stream, and a health check
+                ("grpc.keepalive_time_ms", int(self._keepalive_s * 1000)),
+                ("grpc.keepalive_timeout_ms", int(self._keepalive_s * 1000)),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.min_ping_interval_without_data_ms", 5000),
+                ("grpc.so_reuseport", 0),
+            ],
+            maximum_concurrent_rpcs=MOST_STREAMS,
+        )
+        handler = grpc.stream_stream_rpc_method_handler(self._connect)
+        method = framing.METHOD.rpartition("/")[2]
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(framing.SERVICE, {method: handler}),))
+        health_pb2_grpc.add_HealthServicer_to_server(_Health(self.health, self._admit, self._clock), server)
+        inner = server.add_secure_port("127.0.0.1:0", self._credentials())
+        gate = self._gate = Gate(inner, self._refusals)
+        await gate.listen(*self._address)
+        self.port = gate.port
+        await server.start()
+        for service in ("", framing.SERVICE):
+            await self.health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        review = asyncio.ensure_future(self._review())
+        self._started.set()
+        await self._stop.wait()
+        review.cancel()
+        await self.health.enter_graceful_shutdown()
+        for link, _ in list(self._links.values()):
+            link.close("the coordinator stops", 2.0)
+        await server.stop(grace=2.0)
+        gate.close()
+
+    def _credentials(self) -> Any:
+        def configuration() -> Any:
+            self._presented = self._authority.server_credentials
+            return grpc.ssl_server_certificate_configuration(
+                [self._presented], root_certificates=self._authority.certificate_pem
+            )
+
+        def renewed() -> Any:
+            # Asked at each handshake: a renewed server certificate needs no restart.
+            return configuration() if self._authority.server_credentials != self._presented else None
+
+        return grpc.dynamic_ssl_server_credentials(configuration(), renewed, require_client_authentication=True)
+
+    # One stream
+
+    def _admit(self, context: Any) -> Peer | None:
+        """The verified party behind a call; None where its certificate is not accepted, and that is logged."""
+        pem = context.auth_context().get("x509_pem_cert", [b""])[0]
+        certificate = x509.load_pem_x509_certificate(pem)
+        name, serial = common_name(certificate), serial_of(certificate)
+        source = self._gate.source(context.peer())
+        problem = self._registry.refusal(name, serial, now=self._clock())
+        if problem:
+            self._gate.excuse(context.peer())
+            self._refusals.note(source, NOT_ALLOWED, problem)
+            return None
+        self._gate.admit(context.peer())
+        return Peer(name, serial, source)
+
+    async def _connect(self, requests: Any, context: Any) -> None:
+        peer = self._admit(context)
+        if peer is None:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "this certificate is not accepted here any more")
+            return
+        try:
+            hello = await asyncio.wait_for(_hello(context, peer), HELLO_S)
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no Hello came")
+            return
+        except _OtherVersion as fault:
+            # The operator sees in `undersong parties` who has to update.
+            self._registry.seen(
+                peer.name,
+                now=self._clock(),
+                software=f"{fault.software[:40]}: REFUSED, transport version {fault.version}",
+                embedder="",
+                epsilon_left=None,
+                paused=False,
+            )
+            self._refusals.note(peer.source, OTHER_VERSION, fault.problem)
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{fault.problem}; {fault.remedy}")
+            return
+        except PeerFault as fault:
+            self._refusals.note(peer.source, MALFORMED, fault.problem)
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, fault.problem)
+            return
+        if hello.party != peer.name:
+            self._refusals.note(peer.source, OTHER_NAME, f"{peer.name} calls itself {hello.party[:63]!r}")
+            await context.abort(
+                grpc.StatusCode.PERMISSION_DENIED, f"the certificate names {peer.name}: no other name is accepted"
+            )
+            return
+        await self._stream(peer, hello, context)
+
+    async def _stream(self, peer: Peer, hello: wire.Hello, context: Any) -> None:
+        self._registry.seen(
+            peer.name,
+            now=self._clock(),
+            software=hello.software,
+            embedder=hello.embedder.hex(),
+            epsilon_left=hello.epsilon_left if hello.HasField("epsilon_left") else None,
+            paused=hello.paused,
+        )
+        box = self._transport.mailbox(peer.name)
+        box.reassembler.new_stream()
+        welcome = wire.Welcome(
+            version=framing.VERSION,
+            coordinator=self._coordinator,
+            software=SOFTWARE,
+            clock_s=self._clock(),
+            keepalive_s=self._keepalive_s,
+            held=box.reassembler.held(),
+        )
+        link = Link(hello.boot)
+        await context.write(wire.ToParty(welcome=welcome).SerializeToString())
+        box.attach(link, framing.held_by(hello.held))
+        self._links[peer.name] = (link, peer)
+        self._metrics.add("undersong_streams_total", party=peer.name)
+        self._metrics.set("undersong_connections", len(self._links))
+        log.info("%s connected from %s (%s)", peer.name, peer.source, hello.software[:80])
+        if hello.software != SOFTWARE:
+            log.warning("%s runs %s, this coordinator %s", peer.name, hello.software[:80], SOFTWARE)
+        reader = asyncio.ensure_future(self._read(peer, link, context))
+        writer = asyncio.ensure_future(self._write(link, context))
+        try:
+            await asyncio.wait([reader, writer], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (reader, writer):
+                task.cancel()
+            await asyncio.gather(reader, writer, return_exceptions=True)
+            box.detach(link)
+            if self._links.get(peer.name, (None,))[0] is link:
+                del self._links[peer.name]
+            self._metrics.set("undersong_connections", len(self._links))
+            log.info("%s disconnected%s", peer.name, f": {link.closed}" if link.closed else "")
+
+    async def _write(self, link: Link, context: Any) -> None:
+        while True:
+            frames = await link.queue.get()
+            if frames is None:
+                goodbye = wire.Goodbye(reason=link.closed, reconnect_after_s=link.reconnect_after_s)
+                await context.write(wire.ToParty(goodbye=goodbye).SerializeToString())
+                return
+            for frame in frames:
+                if link.closed:
+                    break
+                await context.write(_to_party(frame).SerializeToString())
+
+    async def _read(self, peer: Peer, link: Link, context: Any) -> None:
+        box = self._transport.mailbox(peer.name)
+        tokens, refilled = FRAMES_AT_ONCE, time.monotonic()
+        silences = pings = 0
+        waiting: asyncio.Future[Any] = asyncio.ensure_future(context.read())
+        try:
+            while not link.closed:
+                done, _ = await asyncio.wait([waiting], timeout=self._keepalive_s)
+                if not done:
+                    silences += 1
+                    if silences >= SILENCES:
+                        log.warning("%s: silent for %.0f s; given up", peer.name, silences * self._keepalive_s)
+                        return
+                    pings += 1
+                    link.queue.put_nowait([wire.Ping(number=pings)])
+                    continue
+                data = waiting.result()
+                if data is grpc.aio.EOF:
+                    return
+                silences = 0
+                now = time.monotonic()
+                tokens, refilled = min(FRAMES_AT_ONCE, tokens + (now - refilled) * FRAMES_A_SECOND) - 1.0, now
+                if tokens < 0:
+                    await asyncio.sleep(-tokens / FRAMES_A_SECOND)
+                box.heard_at = now
+                try:
+                    await self._frame(peer, link, _parsed(data, peer.name))
+                except PeerFault as fault:
+                    self._refusals.note(peer.source, MALFORMED, fault.problem)
+                    link.close(f"protocol fault: {fault.problem}", 30.0)
+                    return
+                waiting = asyncio.ensure_future(context.read())
+        finally:
+            waiting.cancel()
+            waiting.add_done_callback(_seen)
+
+    async def _frame(self, peer: Peer, link: Link, message: wire.FromParty) -> None:
+        box = self._transport.mailbox(peer.name)
+        match message.WhichOneof("frame"):
+            case "transfer":
+                for envelope in box.reassembler.transfer(message.transfer):
+                    box.received(envelope)
+            case "chunk":
+                for envelope in box.reassembler.chunk(message.chunk):
+                    box.received(envelope)
+            case "ping":
+                link.queue.put_nowait([wire.Pong(number=message.ping.number)])
+            case "ack" | "pong":
+                pass
+            case "decided":
+                log.info("%s decided about run %.80r", peer.name, message.decided.run)
+                self._transport.decided(peer.name)
+            case "renew":
+                link.queue.put_nowait([await self._renewed(peer, message.renew.request)])
+            case "goodbye":
+                link.close(f"it said goodbye: {message.goodbye.reason[:200]!r}")
+            case _:
+                raise PeerFault(peer.name, "sent a second Hello, or a frame without content")
+
+    async def _renewed(self, peer: Peer, request: bytes) -> wire.Renewed:
+        try:
+            grant = await asyncio.get_running_loop().run_in_executor(None, self._renew, peer.name, request)
+        except UndersongError as error:
+            log.warning("%s: its certificate was not renewed: %s", peer.name, error.problem)
+            return wire.Renewed(problem=error.problem)
+        log.info("%s: certificate renewed", peer.name)
+        return wire.Renewed(grant=grant)
+
+    async def _review(self) -> None:
+        """Ends the streams of parties that were revoked, or whose certificate ended, while they were connected."""
+        while True:
+            await asyncio.sleep(REVIEW_S)
+            now = self._clock()
+            heard: dict[str, float] = {}
+            for name, (link, peer) in list(self._links.items()):
+                problem = self._registry.refusal(name, peer.serial, now=now)
+                if problem:
+                    self._refusals.note(peer.source, NOT_ALLOWED, problem)
+                    link.close(problem, -1.0 if "revoked" in problem else 0.0)
+                box = self._transport.mailbox(name)
+                if box.heard_at is not None:
+                    heard[name] = now - (time.monotonic() - box.heard_at)
+            if heard and int(now) % 10 == 0:
+                self._registry.touch(heard)
+
+
+class _OtherVersion(PeerFault):
+    """A party whose program speaks another version of the transport."""
+
+    def __init__(self, party: str, hello: wire.Hello) -> None:
+        self.version = hello.version
+        self.software = hello.software or "unknown software"
+        super().__init__(
+            party,
+            f"{self.software[:40]!r} speaks version {hello.version} of the transport, the coordinator ({SOFTWARE})"
+            f" speaks {framing.VERSION}",
+            "run the same version of Undersong at the coordinator and at every party",
+        )
+
+
+class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
+    """gRPC's health protocol, for callers with a certificate."""
+
+    def __init__(self, inner: Any, admit: Callable[[Any], Peer | None], clock: Callable[[], float]) -> None:
+        self._inner = inner
+        self._admit = admit
+        self._clock = clock
+
+    async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802 - the protocol's own name
+        if self._admit(context) is None:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "this certificate is not accepted here any more")
+        await context.send_initial_metadata(((framing.CLOCK_METADATA, f"{self._clock():.3f}"),))
+        return await self._inner.Check(request, context)
+
+
+def _seen(task: asyncio.Future[Any]) -> None:
+    # A read that the end of its stream broke off is no news to anybody.
+    if not task.cancelled():
+        task.exception()
+
+
+async def _hello(context: Any, peer: Peer) -> wire.Hello:
+    data = await context.read()
+    message = wire.FromParty() if data is grpc.aio.EOF else _parsed(data, peer.name)
+    if message.WhichOneof("frame") != "hello":
+        raise PeerFault(peer.name, "began without a Hello", "run the same version of Undersong at both ends")
+    if message.hello.version != framing.VERSION:
+        raise _OtherVersion(peer.name, message.hello)
+    if len(message.hello.boot) != framing.ID_BYTES:
+        raise PeerFault(peer.name, "began without the number of its process")
+    return message.hello
+
+
+def _parsed(data: bytes, peer: str) -> wire.FromParty:
+    message = wire.FromParty()
+    try:
+        message.ParseFromString(data)
+    except DecodeError:
+        raise PeerFault(
+            peer, "sent bytes that are no message", "run the same version of Undersong at both ends"
+        ) from None
+    return message
+
+
+def _to_party(frame: Any) -> wire.ToParty:
+    match frame:
+        case wire.Transfer():
+            return wire.ToParty(transfer=frame)
+        case wire.Chunk():
+            return wire.ToParty(chunk=frame)
+        case wire.Ack():
+            return wire.ToParty(ack=frame)
+        case wire.Ping():
+            return wire.ToParty(ping=frame)
+        case wire.Pong():
+            return wire.ToParty(pong=frame)
+        case _:
+            return wire.ToParty(renewed=frame)

@@ -1,0 +1,234 @@
+"""The native transport: requests wait in a party's mailbox until the party has answered, however often it reconnects.
+
+The mailboxes live in the server's event loop; :meth:`GrpcTransport.exchange` is called from the threads of runs. What
+is sent after a reconnect are the same bytes under the same id, and a reply that arrived in part is gone on with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from undersong_protocol.framing import ID_BYTES, Envelope, Limits, Outgoing, Reassembler
+from undersong_protocol.messages import transport_pb2 as wire
+from undersong_server.coordinator.metrics import Metrics
+
+WATCH_S = 0.25  # how often a waiting run looks up
+
+
+@dataclass(frozen=True)
+class Presence:
+    """What is known of one party's connection. Times are seconds on the transport's (monotonic) clock."""
+
+    connected: bool
+    since: float
+    heard: float | None
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A run waits for replies.
+
+    Attributes:
+        missing: parties that have not answered, with whether each is connected.
+        answered: how many have.
+        left_s: seconds until the run goes on without the missing ones.
+    """
+
+    missing: Mapping[str, Presence]
+    answered: int
+    left_s: float
+
+
+@dataclass(eq=False)
+class _Exchange:
+    """Requests of one run that are under way; the condition guards the two maps."""
+
+    pending: dict[str, bytes]  # id by party
+    replies: dict[str, bytes] = field(default_factory=dict)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+
+class Link:
+    """One live stream of a party, as its mailbox sees it: a queue of frames that the stream's writer empties."""
+
+    def __init__(self, boot: bytes) -> None:
+        self.boot = boot
+        self.queue: asyncio.Queue[Iterable[Any] | None] = asyncio.Queue()
+        self.closed = ""
+        self.reconnect_after_s = 0.0
+
+    def close(self, reason: str, reconnect_after_s: float = 0.0) -> None:
+        """Asks the stream to end with a Goodbye; what is queued is dropped."""
+        if not self.closed:
+            self.closed = reason
+            self.reconnect_after_s = reconnect_after_s
+            self.queue.put_nowait(None)
+
+
+class Mailbox:
+    """Everything between the coordinator and one party, across its streams. Lives in the event loop."""
+
+    def __init__(self, name: str, limits: Limits) -> None:
+        self.name = name
+        self.link: Link | None = None
+        self.changed_at = time.monotonic()
+        self.heard_at: float | None = None
+        self.reassembler = Reassembler(name, limits)
+        self._open: dict[bytes, tuple[Outgoing, _Exchange]] = {}
+
+    @property
+    def presence(self) -> Presence:
+        return Presence(self.link is not None, self.changed_at, self.heard_at)
+
+    def attach(self, link: Link, held: Mapping[bytes, bytes]) -> None:
+        """A new stream replaces the old one; every open request goes out again, but for what the party holds of it."""
+        old, self.link = self.link, link
+        self.changed_at = self.heard_at = time.monotonic()
+        if old is not None:
+            same = old.boot == link.boot
+            # A second process with the party's keys must not take turns with the first one.
+            old.close("a newer connection of this party replaces this one", 0.0 if same else -1.0)
+        for outgoing, _ in self._open.values():
+            link.queue.put_nowait(outgoing.frames(held))
+
+    def detach(self, link: Link) -> None:
+        if self.link is link:
+            self.link = None
+            self.changed_at = time.monotonic()
+
+    def send(self, outgoing: Outgoing, exchange: _Exchange) -> None:
+        self._open[outgoing.id] = (outgoing, exchange)
+        if self.link is not None:
+            self.link.queue.put_nowait(outgoing.frames())
+
+    def withdraw(self, id_: bytes) -> None:
+        self._open.pop(id_, None)
+
+    def received(self, envelope: Envelope) -> None:
+        """A whole reply; one to a request that nobody waits for any more is acknowledged and dropped."""
+        if self.link is not None:
+            self.link.queue.put_nowait([wire.Ack(id=envelope.id)])
+        entry = self._open.pop(envelope.id, None)
+        if entry is None:
+            return
+        exchange = entry[1]
+        with exchange.changed:
+            if exchange.pending.pop(self.name, None) is not None:
+                exchange.replies[self.name] = envelope.data
+            exchange.changed.notify_all()
+
+
+class GrpcTransport:
+    """Implements :class:`undersong_server.federation.transport.Transport` over whatever streams the parties hold open.
+
+    Args:
+        metrics: where figures go.
+        limits: of one party's replies.
+    """
+
+    def __init__(self, metrics: Metrics, limits: Limits | None = None) -> None:
+        self._metrics = metrics
+        self._limits = limits or Limits()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._decision = threading.Event()
+        self.mailboxes: dict[str, Mailbox] = {}
+
+    def bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Names the event loop in which the mailboxes live."""
+        self._loop = loop
+
+    def mailbox(self, name: str) -> Mailbox:
+        """A party's mailbox; in the event loop only."""
+        if name not in self.mailboxes:
+            self.mailboxes[name] = Mailbox(name, self._limits)
+        return self.mailboxes[name]
+
+    def decided(self, name: str) -> None:
+        """A person at a party approved or rejected something: whoever sleeps until then is woken."""
+        self._decision.set()
+
+    def sleep(self, seconds: float) -> None:
+        """Sleeps, or less where a party says meanwhile that its people have decided."""
+        if self._decision.wait(seconds):
+            self._decision.clear()
+
+    def presence(self, names: Iterable[str]) -> dict[str, Presence]:
+        """Who is connected; from any thread."""
+        absent = Presence(False, 0.0, None)
+        return {name: box.presence if (box := self.mailboxes.get(name)) else absent for name in names}
+
+    def exchange(
+        self,
+        requests: Mapping[str, bytes],
+        *,
+        timeout_s: float,
+        watch: Callable[[Waiting], bool | None] = lambda _waiting: None,
+    ) -> Mapping[str, bytes]:
+        """Sends every request and waits until all parties have answered, or for ``timeout_s`` seconds.
+
+        Args:
+            watch: called every quarter of a second while replies are missing; it ends the waiting by True or by what
+                it raises.
+        """
+        assert self._loop is not None
+        begun = time.monotonic()
+        outgoing = _packed(requests)
+        exchange = _Exchange({name: sent.id for name, sent in outgoing.items()})
+        self._loop.call_soon_threadsafe(self._post, outgoing, exchange)
+        self._metrics.add("undersong_sent_bytes_total", sum(sent.size for sent in outgoing.values()))
+        try:
+            while True:
+                left = begun + timeout_s - time.monotonic()
+                with exchange.changed:
+                    if exchange.pending and left > 0:
+                        exchange.changed.wait(min(WATCH_S, left))
+                    if not exchange.pending:
+                        break
+                    missing = list(exchange.pending)
+                    answered = len(exchange.replies)
+                if left <= 0:
+                    break
+                if watch(Waiting(self.presence(missing), answered, left)):
+                    break
+        finally:
+            with exchange.changed:
+                rest = dict(exchange.pending)
+                exchange.pending.clear()
+            if rest:
+                self._loop.call_soon_threadsafe(self._withdraw, rest)
+        for name in rest:
+            self._metrics.add("undersong_exchange_missing_total", party=name)
+        self._metrics.add("undersong_received_bytes_total", sum(map(len, exchange.replies.values())))
+        self._metrics.observe("undersong_exchange_seconds", time.monotonic() - begun)
+        return {name: exchange.replies[name] for name in requests if name in exchange.replies}
+
+    def _post(self, outgoing: Mapping[str, Outgoing], exchange: _Exchange) -> None:
+        for name, sent in outgoing.items():
+            self.mailbox(name).send(sent, exchange)
+
+    def _withdraw(self, ids: Mapping[str, bytes]) -> None:
+        for name, id_ in ids.items():
+            self.mailbox(name).withdraw(id_)
+
+
+def _packed(requests: Mapping[str, bytes]) -> dict[str, Outgoing]:
+    # Most requests are the same for every party: hashed and deflated once.
+    packed: dict[bytes, Outgoing] = {}
+    result = {}
+    for name, data in requests.items():
+        id_ = os.urandom(ID_BYTES)
+        known = packed.get(data)
+        if known is None:
+            known = packed[data] = Outgoing(id_, data)
+            result[name] = known
+        else:
+            same = result[name] = copy.copy(known)
+            same.id = id_
+    return result

@@ -1,0 +1,266 @@
+"""Who may take part: invited, enrolled and revoked parties with their certificates, in one SQLite file.
+
+Several processes use the file at once (the serving process and the operator's commands): every change is one
+transaction, and the serving process reads anew at each connection.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.enrolment import check_party_name
+from undersong_server.authority import Issued
+
+SCHEMA_VERSION = 1
+INVITED, ENROLLED, REVOKED = "invited", "enrolled", "revoked"
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS party (
+    name TEXT PRIMARY KEY, state TEXT NOT NULL, token TEXT NOT NULL, token_expires_at REAL NOT NULL,
+    identity TEXT NOT NULL DEFAULT '',
+    invited_at REAL NOT NULL, enrolled_at REAL, revoked_at REAL, reason TEXT NOT NULL DEFAULT '',
+    last_seen REAL, software TEXT NOT NULL DEFAULT '', embedder TEXT NOT NULL DEFAULT '',
+    epsilon_left REAL, paused INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE IF NOT EXISTS certificate (
+    serial TEXT PRIMARY KEY, party TEXT NOT NULL, issued_at REAL NOT NULL, expires_at REAL NOT NULL, revoked_at REAL
+);
+"""
+
+
+@dataclass(frozen=True)
+class Party:
+    """One line of ``undersong parties``. Times are seconds since the epoch, None where it has not happened.
+
+    Attributes:
+        identity: Ed25519 public key (hex), empty until the party is enrolled.
+        epsilon_left: what the hospital chose to share of its budget.
+        certificate_expires_at: of the newest certificate that is not revoked.
+    """
+
+    name: str
+    state: str
+    identity: str
+    invited_at: float
+    enrolled_at: float | None
+    revoked_at: float | None
+    reason: str
+    last_seen: float | None
+    software: str
+    embedder: str
+    epsilon_left: float | None
+    paused: bool
+    certificate_expires_at: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Registry:
+    """The file. Every method is one transaction; safe between threads and processes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
+            self._database.row_factory = sqlite3.Row
+            self._database.execute("PRAGMA journal_mode=WAL")
+            self._database.execute("PRAGMA synchronous=FULL")
+            self._database.executescript(_SCHEMA)
+        except (sqlite3.Error, OSError) as error:
+            raise ConfigurationError(f"{path}: cannot be opened: {error}", "check the folder and its rights") from None
+        version = self._database.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, SCHEMA_VERSION):
+            raise ConfigurationError(
+                f"{path}: registry of version {version}, this program writes {SCHEMA_VERSION}", "update Undersong"
+            )
+        self._database.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+
+    def close(self) -> None:
+        self._database.close()
+
+    def invite(self, name: str, token: bytes, *, expires_at: float, now: float) -> None:
+        """Notes an invitation; inviting again replaces a token that was not used.
+
+        Raises ConfigurationError for a name that is enrolled or revoked.
+        """
+        check_party_name(name)
+        with self._transaction() as database:
+            known = self._row(name)
+            if known is not None and known["state"] == ENROLLED:
+                raise ConfigurationError(f"{name}: is enrolled already", "revoke it first, or invite another name")
+            if known is not None and known["state"] == REVOKED:
+                raise ConfigurationError(
+                    f"{name}: was revoked; a name is never given again", "invite it under another name"
+                )
+            database.execute(
+                "INSERT INTO party (name, state, token, token_expires_at, invited_at) VALUES (?, ?, ?, ?, ?)"
+                " ON CONFLICT (name) DO UPDATE SET token = excluded.token,"
+                " token_expires_at = excluded.token_expires_at, invited_at = excluded.invited_at",
+                (name, INVITED, token.hex(), expires_at, now),
+            )
+
+    def token(self, name: str, *, now: float) -> bytes:
+        """The invitation's token. Raises ConfigurationError for a name without an open invitation."""
+        with self._lock:
+            row = self._required(name)
+        if row["state"] != INVITED or not row["token"]:
+            raise ConfigurationError(f"{name}: its invitation was used already", "look at `undersong parties`")
+        if row["token_expires_at"] < now:
+            raise ConfigurationError(f"{name}: its invitation has expired", f"invite it again: undersong invite {name}")
+        return bytes.fromhex(row["token"])
+
+    def enrol(self, name: str, identity: bytes, issued: Issued, *, now: float) -> None:
+        """Notes a party's identity key and its certificate; a renewal keeps the older one valid until it expires.
+
+        Raises ConfigurationError where the name is revoked, was never invited, or has another identity key already.
+        """
+        with self._transaction() as database:
+            known = self._required(name)
+            if known["state"] == REVOKED:
+                raise ConfigurationError(f"{name}: was revoked", "invite it under another name")
+            if known["identity"] and known["identity"] != identity.hex():
+                raise ConfigurationError(
+                    f"{name}: is enrolled with another identity key",
+                    "the hospital must use the identity it enrolled with; else revoke and invite under another name",
+                )
+            taken = database.execute(
+                "SELECT name FROM party WHERE identity = ? AND name <> ?", (identity.hex(), name)
+            ).fetchone()
+            if taken is not None:
+                raise ConfigurationError(
+                    f"{name}: its identity key is that of {taken['name']}", "every party makes its own keys"
+                )
+            database.execute(
+                "UPDATE party SET state = ?, token = '', identity = ?, enrolled_at = COALESCE(enrolled_at, ?)"
+                " WHERE name = ?",
+                (ENROLLED, identity.hex(), now, name),
+            )
+            database.execute(
+                "INSERT INTO certificate (serial, party, issued_at, expires_at) VALUES (?, ?, ?, ?)",
+                (issued.serial, name, now, issued.expires_at),
+            )
+
+    def revoke(self, name: str, reason: str, *, now: float) -> None:
+        """Shuts a party out for good, with all its certificates."""
+        with self._transaction() as database:
+            self._required(name)
+            database.execute(
+                "UPDATE party SET state = ?, revoked_at = COALESCE(revoked_at, ?), reason = ? WHERE name = ?",
+                (REVOKED, now, reason, name),
+            )
+            database.execute("UPDATE certificate SET revoked_at = COALESCE(revoked_at, ?) WHERE party = ?", (now, name))
+
+    def revoked_serials(self) -> dict[str, float]:
+        """Serial numbers (hex) and when each was revoked."""
+        with self._lock:
+            rows = self._database.execute("SELECT serial, revoked_at FROM certificate WHERE revoked_at IS NOT NULL")
+            return {row["serial"]: row["revoked_at"] for row in rows}
+
+    def refusal(self, name: str, serial: str, *, now: float) -> str:
+        """Why a verified certificate may not be used here; empty where it may."""
+        with self._lock:
+            certificate = self._database.execute("SELECT * FROM certificate WHERE serial = ?", (serial,)).fetchone()
+            party = self._row(name)
+        if party is None:
+            return f"no party {name!r} was invited"
+        if party["state"] == REVOKED:
+            return f"{name} was revoked"
+        if certificate is None or certificate["party"] != name:
+            return f"the certificate {serial[:12]} was not issued to {name}"
+        if certificate["revoked_at"] is not None:
+            return f"the certificate {serial[:12]} of {name} was revoked"
+        if certificate["expires_at"] < now:
+            return f"the certificate {serial[:12]} of {name} has expired"
+        return ""
+
+    def seen(
+        self, name: str, *, now: float, software: str, embedder: str, epsilon_left: float | None, paused: bool
+    ) -> None:
+        """Notes what a party said of itself when it connected."""
+        with self._transaction() as database:
+            database.execute(
+                "UPDATE party SET last_seen = ?, software = ?, embedder = ?, epsilon_left = ?, paused = ?"
+                " WHERE name = ?",
+                (now, software[:80], embedder, epsilon_left, int(paused), name),
+            )
+
+    def touch(self, times: dict[str, float]) -> None:
+        """Notes when each party was heard last (many at once, now and then)."""
+        with self._transaction() as database:
+            database.executemany(
+                "UPDATE party SET last_seen = ? WHERE name = ?", [(at, name) for name, at in times.items()]
+            )
+
+    def party(self, name: str) -> Party:
+        """Raises ConfigurationError for an unknown name."""
+        with self._lock:
+            self._required(name)
+        return next(party for party in self.parties() if party.name == name)
+
+    def parties(self) -> list[Party]:
+        """Everyone who was ever invited, by name."""
+        with self._lock:
+            rows = self._database.execute(
+                "SELECT party.*, (SELECT MAX(expires_at) FROM certificate"
+                " WHERE certificate.party = party.name AND certificate.revoked_at IS NULL) AS expires_at"
+                " FROM party ORDER BY name"
+            ).fetchall()
+        return [
+            Party(
+                name=row["name"],
+                state=row["state"],
+                identity=row["identity"],
+                invited_at=row["invited_at"],
+                enrolled_at=row["enrolled_at"],
+                revoked_at=row["revoked_at"],
+                reason=row["reason"],
+                last_seen=row["last_seen"],
+                software=row["software"],
+                embedder=row["embedder"],
+                epsilon_left=row["epsilon_left"],
+                paused=bool(row["paused"]),
+                certificate_expires_at=row["expires_at"],
+            )
+            for row in rows
+        ]
+
+    def enrolled(self) -> list[str]:
+        """Names of all enrolled parties, sorted."""
+        return [party.name for party in self.parties() if party.state == ENROLLED]
+
+    def _row(self, name: str) -> sqlite3.Row | None:
+        row: sqlite3.Row | None = self._database.execute("SELECT * FROM party WHERE name = ?", (name,)).fetchone()
+        return row
+
+    def _required(self, name: str) -> sqlite3.Row:
+        row = self._row(name)
+        if row is None:
+            raise ConfigurationError(f"{name!r}: no such party", f"invite it with `undersong invite {name}`")
+        return row
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            try:
+                self._database.execute("BEGIN IMMEDIATE")
+                try:
+                    yield self._database
+                    self._database.execute("COMMIT")
+                except BaseException:
+                    self._database.execute("ROLLBACK")
+                    raise
+            except sqlite3.OperationalError as error:
+                raise ConfigurationError(
+                    f"{self._path}: cannot be written: {error}", "free space, check permissions, run again"
+                ) from None

@@ -1,0 +1,191 @@
+"""Drives one run from its folder to its outputs, and says at every moment what it does; what carries it is open."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from undersong_common.embedding import CachedEmbedder, Embedder, PublicFileCache
+from undersong_common.errors import InternalError, TransportError, UndersongError
+from undersong_server import generators
+from undersong_server.federation.transport import Transport
+from undersong_server.journal import Journal
+from undersong_server.prompts.rendering import Prompts
+from undersong_server.release.publish import publish, report_data
+from undersong_server.release.signature import Signer
+from undersong_server.runs.execution import Outcome, conduct
+from undersong_server.runs.folder import Planned, RunFolder, State
+from undersong_server.runs.planning import RunPlan
+
+log = logging.getLogger(__name__)
+
+STATUS_S = 0.5  # how often the status file is renewed at most
+
+
+class Interrupted(BaseException):
+    """The operator wants something else. No handler of errors may hold it up."""
+
+
+class Driver(ABC):
+    """One run that is under way; implements ``undersong_server.progress.Progress``.
+
+    Args:
+        public_cache: file with embeddings of public texts.
+        environment: where generators find their keys.
+        number: of the operator's wish that this driver carries out.
+        signer: puts the coordinator's name under what is published.
+    """
+
+    def __init__(
+        self, folder: RunFolder, *, public_cache: Path, environment: Mapping[str, str], number: int, signer: Signer
+    ) -> None:
+        self.folder = folder
+        self.number = number
+        self._public_cache = public_cache
+        self._environment = environment
+        self._signer = signer
+        self._wish: State | None = None
+        self._status: dict[str, Any] = {"state": "waiting", "number": number, "since": time.time()}
+        self._written = 0.0
+        self._needed = 0
+
+    @abstractmethod
+    def await_roster(self, planned: Planned, journal: Journal) -> None:
+        """Until every party is there; once the manifest is signed, until enough of them are."""
+
+    @abstractmethod
+    def carrier(self, planned: Planned) -> Transport:
+        """The transport as this run uses it."""
+
+    @abstractmethod
+    def sleep(self, seconds: float) -> None:
+        """Between two questions for an approval."""
+
+    def interrupt(self, becomes: State) -> None:
+        """Ends the run at its next step; its journal keeps everything. ``becomes`` is the state it is left in."""
+        self._wish = becomes
+
+    def run(self) -> None:
+        """To its end, whatever that is: the status says it."""
+        try:
+            self._conduct()
+            self._end("finished")
+        except Interrupted:
+            state = self._wish or "paused"
+            if state == "running":  # the coordinator stops: whoever starts it again goes on
+                self._status["message"] = "the coordinator was stopped; the run goes on when it is started again"
+                self._end("waiting")
+            else:
+                self._end(state)
+        except UndersongError as error:
+            self._end("failed", {"problem": error.problem, "remedy": error.remedy, "exit_code": error.exit_code})
+        except Exception as error:  # noqa: BLE001 - its words may hold anything, so only its kind and place are kept
+            frames = traceback.extract_tb(error.__traceback__)
+            place = " < ".join(f"{frame.filename.rsplit('/', 2)[-1]}:{frame.lineno}" for frame in reversed(frames[-5:]))
+            problem = f"internal error: {type(error).__name__} at {place}"
+            self._end("failed", {"problem": problem, "remedy": "", "exit_code": InternalError.exit_code})
+
+    def _end(self, state: State, error: Mapping[str, Any] | None = None) -> None:
+        for key in ("waiting", "phase", "done", "total"):
+            self._status.pop(key, None)
+        if error is not None:
+            self._status["error"] = dict(error)
+            log.error("run %s failed: %s", self.folder.name, error["problem"])
+            self.folder.say(f"failed: {error['problem']}")
+        else:
+            log.info("run %s is %s", self.folder.name, state)
+            self.folder.say(state)
+        self._status["state"] = state
+        self._note(durable=True)
+
+    def _conduct(self) -> None:
+        planned = self.folder.planned()
+        run_plan = planned.load()
+        quorum = run_plan.plan.quorum
+        self._needed = quorum.parties - quorum.tolerated_dropouts
+        journal = Journal(self.folder.journal_path)
+        try:
+            embedder = Embedder.load(run_plan.task.embedder.model)
+            embed = CachedEmbedder(embedder, PublicFileCache(self._public_cache)).encode
+            while True:
+                self.await_roster(planned, journal)
+                try:
+                    outcome = self._outcome(planned, run_plan, journal, embed, embedder)
+                    break
+                except TransportError as error:
+                    self.say(f"{error.problem}; asking again")
+            self._publish(planned, run_plan, outcome, embed)
+        finally:
+            journal.close()
+
+    def _outcome(
+        self, planned: Planned, run_plan: RunPlan, journal: Journal, embed: Any, embedder: Embedder
+    ) -> Outcome:
+        task = run_plan.task
+        self._status["state"] = "running"
+        built = generators.build(
+            task.generators,
+            labels=task.task.labels,
+            folder=task.locate(""),
+            embed=embed,
+            environment=self._environment,
+        )
+        prompts = task.locate(task.prompts.folder) if task.prompts.folder else None
+        return conduct(
+            run_plan,
+            name=planned.name,
+            transport=self.carrier(planned),
+            parties=list(planned.roster),
+            generators=built,
+            prompts=Prompts.load(description=task.task.description, labels=task.task.labels, folder=prompts),
+            journal=journal,
+            progress=self,
+            embed=embed,
+            embedder=embedder.fingerprint,
+            seed=planned.seed,
+            timeout_s=planned.patience_s,
+            sleep=self.sleep,
+        )
+
+    def _publish(self, planned: Planned, run_plan: RunPlan, outcome: Outcome, embed: Any) -> None:
+        insecure = planned.insecure_noise_seed is not None
+        report = report_data(
+            run_plan,
+            outcome,
+            embed,
+            created=time.strftime("%Y-%m-%d %H:%M"),
+            insecure_noise=insecure,
+        )
+        ledgers = {party: json.loads(receipt.body)["entries"] for party, receipt in outcome.receipts.items()}
+        publish(self.folder.output, outcome, report, ledgers, signer=self._signer)
+
+    def check(self) -> None:
+        """Raises Interrupted where the operator wants this run to end here."""
+        if self._wish is not None:
+            raise Interrupted
+
+    # Progress (server/undersong_server/progress.py)
+
+    def update(self, phase: str, done: int, total: int) -> None:
+        self.check()
+        self._status.update(phase=phase, done=done, total=total)
+        self._note()
+
+    def say(self, message: str) -> None:
+        self.check()
+        self._status["message"] = message
+        self.folder.say(message)
+        log.info("run %s: %s", self.folder.name, message)
+        self._note()
+
+    def _note(self, *, durable: bool = False) -> None:
+        now = time.monotonic()
+        if durable or now - self._written >= STATUS_S:
+            self._written = now
+            self.folder.write_status(self._status, durable=durable)

@@ -1,0 +1,332 @@
+"""What ``undersong evaluate`` does: a run's synthetic texts against files that the caller holds."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from undersong_common.errors import ConfigurationError
+from undersong_common.fine_tuning import FineTuning
+from undersong_common.table import Table, read_table
+from undersong_server.evaluation import metrics, task_model
+from undersong_server.evaluation.adaptation import adapt
+from undersong_server.evaluation.fine_tuning import fine_tune
+from undersong_server.evaluation.membership import Membership, train_and_attack
+from undersong_server.evaluation.overlap import Overlap, find_overlap
+from undersong_server.evaluation.scores import Scores, score
+from undersong_server.evaluation.sequences import read_sequences, sequences_of
+from undersong_server.evaluation.task_model import Head
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+Float32 = npt.NDArray[np.float32]
+Embed = Callable[[Sequence[str]], Float32]
+
+SYNTHETIC_FILE = "synthetic.jsonl"
+SEQUENCES = "keyphrase sequences alone"
+OWN_SEQUENCES = "the private texts' own sequences, no privacy"
+NOT_PRIVATE = (
+    "These figures are not private: they were computed in the clear from the files named here and are covered by no "
+    "(epsilon, delta). Treat them as you treat those files; choosing between runs by them spends privacy that no "
+    "ledger counts."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """One training set's task model and how it did on the test set.
+
+    Attributes:
+        data: what it was trained on, in words.
+        rows: size of the training set.
+        model: which model was chosen.
+    """
+
+    data: str
+    rows: int
+    model: str
+    scores: Scores
+
+
+@dataclass(frozen=True)
+class Distances:
+    """Synthetic texts against one reference file; embedding figures at equal ``rows`` (drawn with the seed).
+
+    Divergences are Jensen-Shannon, in bits. ``label`` is None where a side has no labels; figures that need more rows
+    than there are become NaN.
+    """
+
+    reference: str
+    rows: int
+    frechet: float
+    precision: float
+    recall: float
+    self_similarity: float
+    reference_self_similarity: float
+    length: float
+    label: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluationReport:
+    """Everything ``undersong evaluate`` found. ``notes`` are sentences for the reader.
+
+    ``membership`` holds the attacks on the synthetic texts' model and, for comparison, on the private data's own.
+    """
+
+    run: str
+    synthetic_rows: int
+    trained: tuple[Trained, ...]
+    distances: tuple[Distances, ...]
+    overlap: Overlap | None
+    overlap_base_rate: Overlap | None
+    notes: tuple[str, ...]
+    membership: tuple[Membership, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON values; NaN becomes None."""
+        result = {
+            "run": self.run,
+            "private": False,
+            "notice": NOT_PRIVATE,
+            "synthetic_rows": self.synthetic_rows,
+            "task_models": [
+                {"data": each.data, "rows": each.rows, "model": each.model, **each.scores.as_dict()}
+                for each in self.trained
+            ],
+            "distances": [asdict(each) for each in self.distances],
+            "overlap": None if self.overlap is None else self.overlap.as_dict(),
+            "overlap_of_test_file": None if self.overlap_base_rate is None else _counts(self.overlap_base_rate),
+            "membership": [each.as_dict() for each in self.membership],
+            "notes": list(self.notes),
+        }
+        finite: dict[str, Any] = _finite(result)
+        return finite
+
+    def to_json(self) -> str:
+        """The report as indented JSON text."""
+        return json.dumps(self.as_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+
+    def render(self) -> RenderableType:
+        """The report for a terminal."""
+        from undersong_server.evaluation.rendering import render
+
+        return render(self)
+
+
+def evaluate(
+    run_dir: Path,
+    *,
+    test: Path | None,
+    embed: Embed,
+    train_private: Path | None = None,
+    overlap: Path | None = None,
+    adapt_to: Path | None = None,
+    sequences: bool = False,
+    membership: tuple[Path, Path] | None = None,
+    head: Head = "auto",
+    fine_tuning: FineTuning | None = None,
+    text_field: str = "text",
+    label_field: str | None = "label",
+    seed: int = 0,
+) -> EvaluationReport:
+    """Evaluates the synthetic texts in ``run_dir``.
+
+    Args:
+        test: real texts the task model is judged on and compared with; with labels unless ``label_field`` is None;
+            None where only the overlap or the distances to ``train_private`` are wanted.
+        embed: texts to float32 unit vectors [n, d].
+        train_private: the real training texts, for the reference "private data only, no privacy".
+        overlap: a private file to search the synthetic texts' words in.
+        adapt_to: unlabelled texts of the place where the task model will work: it is adapted to them too (Deep CORAL).
+        sequences: judges the keyphrase sequences of the run alone as well.
+        membership: members and non-members of the private training data: the task model is attacked with them.
+        head: which head the task model has.
+        fine_tuning: fine-tunes a local encoder too, where given.
+
+    Raises ConfigurationError where a file is missing or not usable.
+    """
+    if not run_dir.is_dir():
+        raise ConfigurationError(f"{run_dir}: no such folder", "name the output folder of a finished run")
+    if not (run_dir / SYNTHETIC_FILE).is_file():
+        raise ConfigurationError(
+            f"{run_dir}: holds no {SYNTHETIC_FILE}", "the run has not finished; start it again and it continues"
+        )
+    synthetic = _read_synthetic(run_dir / SYNTHETIC_FILE)
+    if test is None and train_private is None and overlap is None and membership is None:
+        raise ConfigurationError(f"{run_dir}: nothing to compare with", "name a file with --test or --overlap")
+    tested = None if test is None else read_table(test, text_field, label_field)
+    trained_on = None if train_private is None else read_table(train_private, text_field, label_field)
+    searched = None if overlap is None else read_table(overlap, text_field)
+    target = None if adapt_to is None else read_table(adapt_to, text_field)
+    return evaluate_tables(
+        str(run_dir),
+        synthetic,
+        test=tested,
+        embed=embed,
+        train_private=trained_on,
+        overlap=searched,
+        target=target,
+        sequences=read_sequences(run_dir) if sequences else None,
+        membership=None if membership is None else _pair(membership, text_field, label_field),
+        head=head,
+        fine_tuning=fine_tuning,
+        seed=seed,
+    )
+
+
+def evaluate_tables(
+    run: str,
+    synthetic: Table,
+    *,
+    test: Table | None,
+    embed: Embed,
+    train_private: Table | None = None,
+    overlap: Table | None = None,
+    target: Table | None = None,
+    sequences: Table | None = None,
+    membership: tuple[Table, Table] | None = None,
+    head: Head = "auto",
+    fine_tuning: FineTuning | None = None,
+    seed: int = 0,
+) -> EvaluationReport:
+    """As ``evaluate``, on tables in memory (the demo and the benchmarks hold them already)."""
+    notes: list[str] = []
+    needed = test is not None or train_private is not None or membership is not None  # an overlap alone needs no model
+    synthetic_x = embed(synthetic.texts) if needed else np.zeros((0, 0), dtype=np.float32)
+    test_x = None if test is None else embed(test.texts)
+    private_x = None if train_private is None else embed(train_private.texts)
+    trained: list[Trained] = []
+    if test is None or test_x is None:
+        notes.append("No test file was named: no task model was trained.")
+    elif test.labels is None:
+        notes.append("The test file was read without labels: no task model was trained.")
+    else:
+        sources = [("synthetic", synthetic, synthetic_x)]
+        if train_private is not None and private_x is not None:
+            sources.append(("private data only, no privacy", train_private, private_x))
+        for data, table, x in sources:
+            if table.labels is None or len(set(table.labels)) < 2:
+                notes.append(f"The {data} texts have fewer than two labels: no task model was trained on them.")
+                continue
+            trained.append(_head(data, table, x, test, test_x, head, seed))
+            if fine_tuning is not None:
+                trained.append(_fine_tuned(data, table, test, fine_tuning, seed))
+        if target is not None:
+            trained.append(_adapted(synthetic, synthetic_x, target, embed, test, test_x, seed))
+        if sequences is not None:
+            trained.append(_head(SEQUENCES, sequences, embed(sequences.texts), test, test_x, head, seed))
+            if train_private is not None:
+                own = sequences_of(train_private, sequences)
+                trained.append(_head(OWN_SEQUENCES, own, embed(own.texts), test, test_x, head, seed))
+        notes.extend(_unknown_labels(synthetic, test))
+    attacked: list[Membership] = []
+    if membership is not None:
+        attacked.append(train_and_attack("synthetic", synthetic, synthetic_x, *membership, embed, head=head, seed=seed))
+        if train_private is not None and private_x is not None and train_private.labels is not None:
+            reference = ("private data only, no privacy", train_private, private_x)
+            attacked.append(train_and_attack(*reference, *membership, embed, head=head, seed=seed))
+    references = [] if test is None or test_x is None else [("test file", test, test_x)]
+    if train_private is not None and private_x is not None:
+        references.append(("private training file", train_private, private_x))
+    return EvaluationReport(
+        run=run,
+        synthetic_rows=len(synthetic),
+        trained=tuple(trained),
+        distances=tuple(_distances(synthetic, synthetic_x, *reference, seed) for reference in references),
+        overlap=None if overlap is None else find_overlap(synthetic.texts, overlap.texts),
+        overlap_base_rate=None if overlap is None or test is None else find_overlap(test.texts, overlap.texts),
+        notes=tuple(notes),
+        membership=tuple(attacked),
+    )
+
+
+def _pair(paths: tuple[Path, Path], text_field: str, label_field: str | None) -> tuple[Table, Table]:
+    return read_table(paths[0], text_field, label_field), read_table(paths[1], text_field, label_field)
+
+
+def _read_synthetic(path: Path) -> Table:
+    """The run's texts. Rows are few enough to read twice where the task has no labels (all are "")."""
+    try:
+        return read_table(path, "text", "label")
+    except ConfigurationError as error:
+        if "is empty or not a label" not in error.problem:
+            raise
+        return read_table(path, "text")
+
+
+def _head(data: str, table: Table, x: Float32, test: Table, test_x: Float32, head: Head, seed: int) -> Trained:
+    assert table.labels is not None
+    assert test.labels is not None
+    model = task_model.train(x, table.labels, head=head, seed=seed)
+    return Trained(data, len(table), model.description, task_model.evaluate(model, test_x, test.labels))
+
+
+def _adapted(table: Table, x: Float32, target: Table, embed: Embed, test: Table, test_x: Float32, seed: int) -> Trained:
+    if table.labels is None:
+        raise ConfigurationError("the synthetic texts have no labels: nothing to adapt", "leave out --adapt")
+    assert test.labels is not None
+    model = adapt(x, table.labels, embed(target.texts), seed=seed)
+    data = f"synthetic, adapted to {len(target)} unlabelled texts"
+    return Trained(data, len(table), model.description, task_model.evaluate(model, test_x, test.labels))
+
+
+def _fine_tuned(data: str, table: Table, test: Table, settings: FineTuning, seed: int) -> Trained:
+    assert table.labels is not None
+    assert test.labels is not None
+    model = fine_tune(table.texts, table.labels, settings, seed=seed)
+    return Trained(data, len(table), model.description, score(test.labels, model.predict(test.texts)))
+
+
+def _unknown_labels(synthetic: Table, test: Table) -> list[str]:
+    missing = sorted(set(test.labels or ()) - set(synthetic.labels or ()))
+    if not missing or synthetic.labels is None:
+        return []
+    shown = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+    return [f"No synthetic text has the label {shown}: test texts of it all count as errors."]
+
+
+def _distances(synthetic: Table, synthetic_x: Float32, name: str, table: Table, x: Float32, seed: int) -> Distances:
+    ours, real = metrics.equal_rows(synthetic_x, x, seed=seed)
+    enough = len(ours) > 3
+    covered = metrics.precision_recall(ours, real) if enough else None
+    labelled = synthetic.labels is not None and table.labels is not None
+    return Distances(
+        reference=name,
+        rows=len(ours),
+        frechet=metrics.frechet_distance(ours, real) if len(ours) > 1 else math.nan,
+        precision=covered.precision if covered else math.nan,
+        recall=covered.recall if covered else math.nan,
+        self_similarity=metrics.self_similarity(synthetic_x),
+        reference_self_similarity=metrics.self_similarity(x),
+        length=metrics.length_divergence(synthetic.texts, table.texts),
+        label=metrics.label_divergence(synthetic.labels or (), table.labels or ()) if labelled else None,
+    )
+
+
+def _counts(overlap: Overlap) -> dict[str, int]:
+    return {
+        "rows": overlap.rows,
+        "verbatim": len(overlap.verbatim),
+        "near_verbatim": len(overlap.near_verbatim),
+        "shared_run": len(overlap.shared_run),
+        "longest_run_words": overlap.longest_run,
+    }
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return value

@@ -1,0 +1,189 @@
+"""Membership inference against the task model: entropy and confidence attacks, with their intervals.
+
+Source: Sun et al. 2025 (DPGA-TextSyn), appendix F; the attacks are those of Salem et al. 2019 and Yeom et al. 2018. The
+attacker sees the small task model that was trained on synthetic texts, and guesses of real records whether they were
+private training data (members) or not. A model that leaks nothing gives every attack one half.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from undersong_common.errors import ConfigurationError
+from undersong_common.table import Table
+from undersong_server.evaluation import task_model
+from undersong_server.evaluation.task_model import Head, TaskModel
+
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+
+CONFIDENCE_LEVEL = 0.95
+FALSE_POSITIVES = 0.01  # the rate at which true positives are reported (Carlini et al. 2022)
+FEWEST = 4  # records of each kind: half set the threshold, half are judged
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its two-sided 95 % confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One attack's success.
+
+    Attributes:
+        name: what it looks at.
+        auc: chance that a member scores higher than a non-member (DeLong's interval); 0.5 is guessing.
+        accuracy: balanced accuracy on one half of the records at the threshold that is best on the other half; its
+            interval joins two Clopper-Pearson ones. 0.5 is guessing.
+        true_positives: at a false positive rate of 1 % on the other half; 0.01 is guessing.
+    """
+
+    name: str
+    auc: Interval
+    accuracy: Interval
+    true_positives: Interval
+
+
+@dataclass(frozen=True)
+class Membership:
+    """All attacks on one task model. ``members`` and ``nonmembers`` count the records."""
+
+    data: str
+    members: int
+    nonmembers: int
+    attacks: tuple[Attack, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self)
+
+
+def membership(
+    data: str,
+    model: TaskModel,
+    members: Table,
+    nonmembers: Table,
+    embed: Callable[[tuple[str, ...]], Float32],
+    *,
+    seed: int = 0,
+) -> Membership:
+    """Attacks ``model``, which was trained on ``data`` (in words).
+
+    Raises ConfigurationError with fewer than four records of a kind.
+    """
+    for name, table in (("members", members), ("non-members", nonmembers)):
+        if len(table) < FEWEST:
+            raise ConfigurationError(f"--membership: {len(table)} {name}", f"give at least {FEWEST} records of each")
+    probabilities = [model.probabilities(embed(table.texts)) for table in (members, nonmembers)]
+    attacks = [
+        _attack("entropy", [-_entropy(each) for each in probabilities], seed),
+        _attack("confidence", [each.max(axis=1) for each in probabilities], seed),
+    ]
+    if members.labels is not None and nonmembers.labels is not None:
+        known = [
+            _of_label(each, model.labels, table.labels or ())
+            for each, table in zip(probabilities, (members, nonmembers), strict=True)
+        ]
+        attacks.append(_attack("confidence in the true label", known, seed))
+    return Membership(data, len(members), len(nonmembers), tuple(attacks))
+
+
+def train_and_attack(
+    data: str,
+    texts: Table,
+    embeddings: Float32,
+    members: Table,
+    nonmembers: Table,
+    embed: Callable[[tuple[str, ...]], Float32],
+    *,
+    head: Head = "auto",
+    seed: int = 0,
+) -> Membership:
+    """Trains the task model on labelled ``texts`` with their ``embeddings`` [n, d], then attacks it."""
+    if texts.labels is None:
+        raise ConfigurationError(f"the {data} texts have no labels: there is no task model to attack")
+    model = task_model.train(embeddings, texts.labels, head=head, seed=seed)
+    return membership(data, model, members, nonmembers, embed, seed=seed)
+
+
+def auc_interval(positive: Float64, negative: Float64) -> Interval:
+    """Area under the ROC curve, ties counted half, with DeLong's interval (DeLong et al. 1988).
+
+    >>> auc_interval(np.array([3.0, 2.0, 1.0, 0.0]), np.array([-1.0, -2.0])).value
+    1.0
+    """
+    from scipy.stats import norm, rankdata
+
+    m, n = len(positive), len(negative)
+    ranks = rankdata(np.concatenate([positive, negative]))
+    over = (ranks[:m] - rankdata(positive)) / n  # share of negatives below each positive
+    under = 1.0 - (ranks[m:] - rankdata(negative)) / m
+    value = float(over.mean())
+    variance = over.var(ddof=1) / m + under.var(ddof=1) / n
+    reach = float(norm.ppf(0.5 + CONFIDENCE_LEVEL / 2)) * math.sqrt(variance)
+    return Interval(value, max(0.0, value - reach), min(1.0, value + reach))
+
+
+def clopper_pearson(successes: int, trials: int, level: float = CONFIDENCE_LEVEL) -> Interval:
+    """Exact two-sided interval of a binomial probability.
+
+    >>> clopper_pearson(0, 10).low, round(clopper_pearson(0, 10).high, 4)
+    (0.0, 0.3085)
+    """
+    from scipy.stats import beta
+
+    tail = (1.0 - level) / 2
+    low = 0.0 if successes == 0 else float(beta.ppf(tail, successes, trials - successes + 1))
+    high = 1.0 if successes == trials else float(beta.ppf(1 - tail, successes + 1, trials - successes))
+    return Interval(successes / trials, low, high)
+
+
+def _attack(name: str, scores: Sequence[Float64], seed: int) -> Attack:
+    """``scores`` of members and others, higher for members; no threshold is judged on the records that chose it."""
+    rng = np.random.default_rng([seed, 0x3E3B])
+    members, nonmembers = (rng.permutation(each) for each in scores)
+    m, n = len(members) // 2, len(nonmembers) // 2
+    threshold = _best_threshold(members[:m], nonmembers[:n])
+    hits, wrong = int((members[m:] >= threshold).sum()), int((nonmembers[n:] >= threshold).sum())
+    # Two intervals of 97.5 % hold together with 95 %.
+    joint = 1.0 - (1.0 - CONFIDENCE_LEVEL) / 2
+    caught = clopper_pearson(hits, len(members) - m, joint)
+    false = clopper_pearson(wrong, len(nonmembers) - n, joint)
+    accuracy = Interval(
+        (caught.value + 1 - false.value) / 2, (caught.low + 1 - false.high) / 2, (caught.high + 1 - false.low) / 2
+    )
+    rare = float(np.quantile(nonmembers[:n], 1.0 - FALSE_POSITIVES, method="higher"))
+    positives = clopper_pearson(int((members[m:] > rare).sum()), len(members) - m)
+    return Attack(name, auc_interval(members, nonmembers), accuracy, positives)
+
+
+def _best_threshold(members: Float64, nonmembers: Float64) -> float:
+    """The score from which on "member" is guessed with the best balanced accuracy."""
+    values = np.unique(np.concatenate([members, nonmembers]))
+    caught = 1.0 - np.searchsorted(np.sort(members), values) / len(members)
+    false = 1.0 - np.searchsorted(np.sort(nonmembers), values) / len(nonmembers)
+    return float(values[int(np.argmax(caught - false))])
+
+
+def _entropy(probabilities: Float64) -> Float64:
+    entropy: Float64 = -(probabilities * np.log(np.maximum(probabilities, 1e-300))).sum(axis=1)
+    return entropy
+
+
+def _of_label(probabilities: Float64, columns: tuple[str, ...], labels: tuple[str, ...]) -> Float64:
+    """Probability of each record's own label; 0 where the model never saw that label."""
+    number = {name: column for column, name in enumerate(columns)}
+    return np.array(
+        [row[number[label]] if label in number else 0.0 for row, label in zip(probabilities, labels, strict=True)]
+    )

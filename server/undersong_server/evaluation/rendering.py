@@ -1,0 +1,142 @@
+"""An evaluation for a terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from undersong_server.evaluation.evaluate import NOT_PRIVATE, EvaluationReport
+from undersong_server.evaluation.membership import Interval, Membership
+from undersong_server.evaluation.overlap import CONTAINED, JACCARD, RUN_WORDS, Overlap
+
+SHOWN_ROWS = 12
+SHOWN_CONFUSION = 12  # a wider matrix does not fit a terminal; --json has it whole
+
+
+def render(report: EvaluationReport) -> RenderableType:
+    """Tables in reading order: usefulness, closeness, overlap, and what they mean."""
+    parts: list[RenderableType] = []
+    if report.trained:
+        parts.append(_task_models(report))
+        parts.extend(_confusion(report))
+    parts.append(_distances(report))
+    if report.overlap is not None:
+        parts.append(_overlap(report.overlap, report.overlap_base_rate))
+    parts.extend(_membership(each) for each in report.membership)
+    parts.extend(Text(f"• {note}") for note in report.notes)
+    parts.append(Panel(NOT_PRIVATE, title="not private", border_style="yellow"))
+    return Group(*parts)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="dim", box=None, pad_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index == 0 else "right")
+    return table
+
+
+def _task_models(report: EvaluationReport) -> Table:
+    table = _table("Task model on the test file", "trained on", "rows", "accuracy", "balanced", "macro-F1", "model")
+    for each in report.trained:
+        scores = each.scores
+        table.add_row(
+            escape(each.data),
+            f"{each.rows:,}",
+            _percent(scores.accuracy),
+            _percent(scores.balanced_accuracy),
+            _percent(scores.macro_f1),
+            escape(each.model),
+        )
+    return table
+
+
+def _confusion(report: EvaluationReport) -> list[RenderableType]:
+    scores = report.trained[0].scores
+    if len(scores.labels) > SHOWN_CONFUSION:
+        return []
+    table = _table(
+        f"Confusion, trained on {report.trained[0].data} (rows true, columns predicted)",
+        "",
+        *(escape(label[:10]) for label in scores.labels),
+    )
+    for row, label in enumerate(scores.labels):
+        cells = [
+            f"[bold]{count}[/]" if row == column else (str(count) if count else "[dim]·[/]")
+            for column, count in enumerate(scores.confusion[row])
+        ]
+        table.add_row(escape(label), *cells)
+    return [table]
+
+
+def _distances(report: EvaluationReport) -> Table:
+    table = _table("Synthetic texts beside real ones", "", *(f"{each.reference}" for each in report.distances))
+
+    def row(name: str, values: Sequence[str]) -> None:
+        table.add_row(name, *values)
+
+    each = report.distances
+    row("rows compared (equal numbers)", [f"{d.rows:,}" for d in each])
+    row("Frechet distance (0 = same)", [_number(d.frechet) for d in each])
+    row("precision: synthetic among the real", [_number(d.precision) for d in each])
+    row("recall: real among the synthetic", [_number(d.recall) for d in each])
+    row(
+        "self-similarity, synthetic / real",
+        [f"{_number(d.self_similarity)} / {_number(d.reference_self_similarity)}" for d in each],
+    )
+    row("length divergence (bits, 0 to 1)", [_number(d.length) for d in each])
+    row("label divergence (bits, 0 to 1)", ["–" if d.label is None else _number(d.label) for d in each])
+    return table
+
+
+def _overlap(found: Overlap, base: Overlap | None) -> Table:
+    columns = ["synthetic texts", *(["test texts, by chance"] if base else [])]
+    table = _table("Overlap with the private file (rows of the synthetic file, counted from 1)", "", *columns, "rows")
+    names = (
+        "word for word",
+        f"nearly (pairs {JACCARD:.0%} alike, or {CONTAINED:.0%} of 8-word runs)",
+        f"{RUN_WORDS} or more words in a row",
+    )
+    for name, rows, others in zip(names, _lists(found), _lists(base) if base else ((), (), ()), strict=True):
+        cells = [f"{len(rows):,} of {found.rows:,}", *([f"{len(others):,} of {base.rows:,}"] if base else [])]
+        table.add_row(name, *cells, _some(rows))
+    longest = [f"{found.longest_run} words", *([f"{base.longest_run} words"] if base else [])]
+    table.add_row("longest shared run", *longest, "")
+    return table
+
+
+def _membership(found: Membership) -> Table:
+    table = _table(
+        f"Membership inference on the model trained on {escape(found.data)}: {found.members:,} members,"
+        f" {found.nonmembers:,} others (95 % intervals)",
+        *("attack", "AUC (guessing: 0.5)", "balanced accuracy (0.5)", "true positives at 1 % false (0.01)"),
+    )
+    for attack in found.attacks:
+        table.add_row(attack.name, *map(_interval, (attack.auc, attack.accuracy, attack.true_positives)))
+    return table
+
+
+def _interval(each: Interval) -> str:
+    return f"{each.value:.3f} ({each.low:.3f} to {each.high:.3f})"
+
+
+def _lists(overlap: Overlap) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    return overlap.verbatim, overlap.near_verbatim, overlap.shared_run
+
+
+def _some(rows: Sequence[int]) -> str:
+    more = "" if len(rows) <= SHOWN_ROWS else f" … ({len(rows) - SHOWN_ROWS} more in --json)"
+    return ", ".join(map(str, rows[:SHOWN_ROWS])) + more
+
+
+def _percent(value: float) -> str:
+    return "–" if math.isnan(value) else f"{100 * value:.1f} %"
+
+
+def _number(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.3f}"

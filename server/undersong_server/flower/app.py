@@ -1,0 +1,201 @@
+"""The coordinator as a Flower ServerApp: a run of the coordinator's folder, carried by a SuperLink.
+
+``flwr run`` starts it with this run configuration (pyproject.toml, ``[tool.flwr.app.config]``). The folder is the one
+that ``undersong coordinator init``, ``invite`` and ``sign`` made: its registry says who the parties are and by which
+keys, and keeps plan, journal and outputs of every run, whichever transport carried it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from undersong_common import configuration
+from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_common.lock import holding
+from undersong_server.coordinator.run_driver import Driver
+from undersong_server.coordinator.service import Home
+from undersong_server.federation.transport import Transport
+from undersong_server.flower.transport import FlowerTransport
+from undersong_server.journal import Journal
+from undersong_server.release.signature import Signer
+from undersong_server.runs.folder import Planned, RunFolder, coordinator_task
+
+OUTSTANDING = 100  # messages under way at a time: what they bring lies in memory until it is sent
+LOOK_S = 2.0  # between two looks for nodes that are new
+APPROVAL_S = 10.0  # between two questions for an approval: each starts a process at the party
+
+app = ServerApp()
+
+
+@app.main()  # type: ignore[untyped-decorator]  # flwr has no types
+def main(grid: Grid, context: Context) -> None:
+    """Plans the run where it is new, goes on with it where it is not, and writes what came of it."""
+    settings = Settings.read(context.run_config)
+    home = Home(settings.coordinator)
+    folder = planned_run(home, settings, context.run_id)
+    with _alone(folder):
+        conduct_over(grid, home, folder)
+    if settings.out is not None:
+        from undersong_server.release.files import copy_outputs
+
+        print(f"wrote {', '.join(copy_outputs(folder.output, settings.out))} into {settings.out}", flush=True)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The run configuration.
+
+    Attributes:
+        coordinator: the coordinator's folder.
+        task_file: a task file on the SuperLink's machine; not needed where ``run`` exists already.
+        run: the run's name; "" makes one of the task's name and Flower's run id. A name that exists is continued.
+        parties: names separated by commas; "" takes everyone who is enrolled.
+        out: a folder that the outputs are copied into, or None.
+        seed: of everything but noise, keys and masks.
+        patience_s: how long a message waits for a party.
+        insecure_noise_seed: tests only; the parties run with this seed too.
+    """
+
+    coordinator: Path
+    task_file: Path | None
+    run: str
+    parties: str
+    out: Path | None
+    seed: int
+    patience_s: float
+    insecure_noise_seed: int | None
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any]) -> Settings:
+        """Raises ConfigurationError that names the key."""
+        if not config.get("coordinator"):
+            raise ConfigurationError(
+                "the run configuration does not name the coordinator's folder",
+                'flwr run . --run-config \'coordinator="/path" task-file="/path/task.toml"\'',
+            )
+        noise = int(config.get("insecure-noise-seed", -1))
+        return cls(
+            coordinator=Path(str(config["coordinator"])),
+            task_file=_path(config, "task-file"),
+            run=str(config.get("run", "")),
+            parties=str(config.get("parties", "")),
+            out=_path(config, "out"),
+            seed=int(config.get("seed", 0)),
+            patience_s=float(config.get("patience-s", 300.0)),
+            insecure_noise_seed=noise if noise >= 0 else None,
+        )
+
+
+def planned_run(home: Home, settings: Settings, flower_run: int) -> RunFolder:
+    """The folder of the run, planned. Raises ConfigurationError where it neither exists nor can be planned."""
+    from undersong_server.cli.runs import enrolled_roster
+    from undersong_server.runs import planning
+
+    if settings.run and home.run(settings.run).exists:
+        return home.run(settings.run)
+    if settings.task_file is None:
+        raise ConfigurationError(
+            f"no run {settings.run!r} is planned and the run configuration names no task-file",
+            "add task-file, an absolute path on the SuperLink's machine",
+        )
+    roster = enrolled_roster(home, settings.parties or None)
+    data = configuration.override(configuration.read_toml(settings.task_file), ())
+    folder = settings.task_file.absolute().parent
+    task = coordinator_task(data, folder, roster)
+    planning.plan_run(task)
+    run = home.run(settings.run or f"{task.task.name} {flower_run:x}")
+    run.create(
+        Planned(run.name, data, str(folder), roster, settings.seed, settings.insecure_noise_seed, settings.patience_s)
+    )
+    return run
+
+
+def conduct_over(grid: Grid, home: Home, folder: RunFolder) -> None:
+    """Drives the run to its end. Raises UndersongError with its reason where it did not finish."""
+    from undersong_server.cli.app import public_cache_path
+
+    registry = home.registry()
+    identities = {party.name: bytes.fromhex(party.identity) for party in registry.parties() if party.identity}
+    enrolled = set(registry.enrolled())
+    registry.close()
+    driver = FlowerDriver(
+        folder,
+        grid,
+        {name: identity for name, identity in identities.items() if name in enrolled},
+        public_cache=public_cache_path(),
+        environment=os.environ,
+        number=folder.wanted()[1],
+        signer=Signer(home.settings.name, home.authority()),
+    )
+    driver.run()
+    status = folder.status()
+    if status["state"] != "finished":
+        error = status.get("error", {})
+        raise UndersongError(error.get("problem", f"the run is {status['state']}"), error.get("remedy", ""))
+
+
+class FlowerDriver(Driver):
+    """One run over a Grid.
+
+    Args:
+        identities: Ed25519 public key of every enrolled party, by name.
+        rest: see :class:`Driver`.
+    """
+
+    def __init__(self, folder: RunFolder, grid: Grid, identities: Mapping[str, bytes], **rest: Any) -> None:
+        super().__init__(folder, **rest)
+        self._transport = FlowerTransport(
+            grid, identities=identities, say=self.say, watch=self.check, outstanding=OUTSTANDING
+        )
+
+    def await_roster(self, planned: Planned, journal: Journal) -> None:
+        signed = journal.get("manifest/signatures") is not None
+        needed = self._needed if signed else len(planned.roster)
+        told: list[str] = []
+        while True:
+            self.check()
+            found = self._transport.locate(timeout_s=planned.patience_s)
+            missing = [name for name in planned.roster if name not in found]
+            if len(planned.roster) - len(missing) >= needed:
+                return
+            if missing != told:
+                self.say(f"waiting for the SuperNodes of {', '.join(missing)}")
+                told = missing
+            time.sleep(LOOK_S)
+
+    def carrier(self, planned: Planned) -> Transport:
+        return self._transport
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(max(seconds, APPROVAL_S))
+
+    def say(self, message: str) -> None:
+        """Flower keeps what is printed as the run's log."""
+        super().say(message)
+        print(message, flush=True)
+
+    def run(self) -> None:
+        super().run()
+        print(f"{self._transport.messages} Flower messages", flush=True)
+
+
+def _alone(folder: RunFolder) -> AbstractContextManager[None]:
+    """Two drivers of one run would both write its journal."""
+    return holding(
+        folder.path / "driver.lock",
+        ConfigurationError(f"run {folder.name!r} is under way already", "wait for it, or stop it"),
+    )
+
+
+def _path(config: Mapping[str, Any], key: str) -> Path | None:
+    value = str(config.get(key, ""))
+    return Path(value) if value else None

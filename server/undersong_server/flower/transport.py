@@ -1,0 +1,161 @@
+"""The transport over a Flower Grid (SuperLink and SuperNodes, or Flower's simulation engine)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from undersong_common.errors import PeerFault
+from undersong_protocol import codec
+from undersong_protocol.flower import MESSAGE_TYPE, RECORD, REPLIES, REQUESTS
+from undersong_protocol.messages import federation_pb2 as wire
+from undersong_server.federation.transport import Lazily
+
+INTRODUCE = wire.Request(version=codec.VERSION, introduce=wire.Introduce()).SerializeToString()
+PULL_S = 0.3
+PULL_SOON_S = 0.05  # where few messages are under way, so that none waits for room
+LATE_S = 5.0  # how much longer than its reply is waited for a message stays valid
+
+
+class FlowerTransport:
+    """Implements ``undersong_server.federation.transport.BatchTransport``: one Flower message a party and exchange.
+
+    Flower knows nodes, not parties: who a node is, it says itself in its introduction, with the identity key that its
+    signature under the manifest is checked against. The newest node that introduces itself by a name has it.
+
+    Args:
+        grid: of the run.
+        identities: Ed25519 public key by party name, of those who are enrolled; a node with another key is left aside.
+            None trusts every node (one owner's simulation).
+        say: told of nodes that are left aside.
+        watch: called while replies are missing; what it raises ends the waiting.
+        outstanding: messages under way at a time; None sends all of an exchange at once.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        *,
+        identities: Mapping[str, bytes] | None,
+        say: Callable[[str], None] = lambda _words: None,
+        watch: Callable[[], None] = lambda: None,
+        outstanding: int | None = None,
+    ) -> None:
+        self._grid = grid
+        self._identities = identities
+        self._say = say
+        self._watch = watch
+        self._outstanding = outstanding
+        self._nodes: dict[str, int] = {}
+        self._answered: set[int] = set()  # nodes that have introduced themselves, as whomever
+        self._introductions: dict[str, bytes] = {}
+        self.messages = 0
+
+    @property
+    def found(self) -> list[str]:
+        """Names of the parties whose node is known, sorted."""
+        return sorted(self._nodes)
+
+    def locate(self, *, timeout_s: float) -> list[str]:
+        """Asks every node that is new who it is; the names of all that are known."""
+        new = [node for node in self._grid.get_node_ids() if node not in self._answered]
+        for node, replies in self._deliver({node: [INTRODUCE] for node in new}, timeout_s).items():
+            if replies and self._introduced(node, replies[0]):
+                self._answered.add(node)
+        return self.found
+
+    def exchange(self, requests: Mapping[str, bytes], *, timeout_s: float) -> Mapping[str, bytes]:
+        """One request a party. A node's introduction, which found it, answers the first request for one."""
+        known = {
+            name: self._introductions.pop(name)
+            for name, request in requests.items()
+            if request == INTRODUCE and name in self._introductions
+        }
+        rest = {name: [request] for name, request in requests.items() if name not in known}
+        return known | {name: replies[0] for name, replies in self.exchange_batches(rest, timeout_s=timeout_s).items()}
+
+    def exchange_batches(
+        self, requests: Mapping[str, Sequence[bytes]], *, timeout_s: float
+    ) -> Mapping[str, Sequence[bytes]]:
+        if not requests:
+            return {}
+        present = set(self._grid.get_node_ids())
+        if any(self._nodes.get(name) not in present for name in requests) and present - self._answered:
+            self.locate(timeout_s=timeout_s)
+        names = {self._nodes[name]: name for name in requests if name in self._nodes}
+        replies = self._deliver(Lazily(names, lambda node: requests[names[node]]), timeout_s)
+        return {names[node]: batch for node, batch in replies.items() if batch}
+
+    def _deliver(self, requests: Mapping[int, Sequence[bytes]], timeout_s: float) -> dict[int, list[bytes]]:
+        """The replies by node. Flower's own loop asks every three seconds and cannot be interrupted; this one can."""
+        unsent = list(requests)[::-1]
+        waiting: dict[str, int] = {}
+        found: dict[int, list[bytes]] = {}
+        ends = time.monotonic() + timeout_s
+        while unsent or waiting:
+            room = len(unsent) if self._outstanding is None else self._outstanding - len(waiting)
+            batch = [unsent.pop() for _ in range(min(room, len(unsent)))]
+            waiting |= self._push({node: requests[node] for node in batch}, max(ends - time.monotonic(), 1.0))
+            came = list(self._grid.pull_messages(list(waiting))) if waiting else []
+            for message in came:
+                node = waiting.pop(message.metadata.reply_to_message_id, None)
+                if node is not None and (replies := self._replies(node, message)) is not None:
+                    found[node] = replies
+            if time.monotonic() > ends:
+                break
+            self._watch()
+            if waiting and not (unsent and came):
+                time.sleep(PULL_S if self._outstanding is None else PULL_SOON_S)
+        return found
+
+    def _push(self, requests: Mapping[int, Sequence[bytes]], ttl_s: float) -> dict[str, int]:
+        """Sends messages; their ids with their nodes."""
+        if not requests:
+            return {}
+        messages = [
+            Message(
+                RecordDict({RECORD: ConfigRecord({REQUESTS: list(batch)})}),
+                dst_node_id=node,
+                message_type=MESSAGE_TYPE,
+                ttl=ttl_s + LATE_S,
+            )
+            for node, batch in requests.items()
+        ]
+        self.messages += len(messages)
+        pushed = {identity for identity in self._grid.push_messages(messages) if identity}
+        sent = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
+        return {identity: node for identity, node in sent.items() if identity in pushed}
+
+    def _replies(self, node: int, message: Message) -> list[bytes] | None:
+        if message.has_error():
+            # Its reason may quote anything.
+            self._say(f"the SuperNode of {self._name(node)} brings Flower's error {message.error.code}")
+            return None
+        if RECORD not in message.content:
+            return None
+        return [bytes(reply) for reply in message.content[RECORD].get(REPLIES, [])]
+
+    def _introduced(self, node: int, data: bytes) -> bool:
+        """Whether the node has said who it is; one that refused is asked again."""
+        try:
+            reply = codec.decode_reply(data, f"node {node}")
+        except PeerFault as error:
+            self._say(error.problem)
+            return True
+        if reply.WhichOneof("body") != "introduction":
+            self._say(f"a SuperNode does not introduce itself: {reply.refusal.problem}; {reply.refusal.remedy}")
+            return False
+        introduction = reply.introduction
+        name = introduction.name
+        if self._identities is not None and self._identities.get(name) != introduction.identity:
+            self._say(f"a SuperNode introduces itself as {name[:63]!r} with a key that is not enrolled; left aside")
+            return True
+        self._nodes[name] = node
+        self._introductions[name] = data
+        return True
+
+    def _name(self, node: int) -> str:
+        return next((name for name, known in self._nodes.items() if known == node), f"node {node}")

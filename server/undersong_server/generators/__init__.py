@@ -1,0 +1,82 @@
+"""Generators of text behind one interface. ``build`` turns settings into generators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from undersong_common.errors import ConfigurationError, GenerationError
+from undersong_server.generators.interface import Answer, BudgetExhausted, Estimate, GenerationRequest, Generator
+from undersong_server.generators.settings import (
+    GeneratorSettings,
+    NgramSettings,
+    OpenAISettings,
+    ReplaySettings,
+    TransformersSettings,
+)
+
+__all__ = [
+    "Answer",
+    "BudgetExhausted",
+    "Estimate",
+    "GenerationError",
+    "GenerationRequest",
+    "Generator",
+    "GeneratorSettings",
+    "NgramSettings",
+    "OpenAISettings",
+    "ReplaySettings",
+    "TransformersSettings",
+    "build",
+]
+
+Embed = Callable[[Sequence[str]], npt.NDArray[np.float32]]
+
+
+def build(
+    settings: Sequence[GeneratorSettings],
+    *,
+    labels: Sequence[str],
+    folder: Path,
+    embed: Embed,
+    environment: Mapping[str, str],
+) -> list[Generator]:
+    """Makes one generator a table of the task file, in its order.
+
+    Args:
+        settings: validated ``[[generators]]`` tables.
+        labels: the task's labels; empty where it has none.
+        folder: where relative paths start, i.e. the task file's folder.
+        embed: texts -> float32 [n, d] unit vectors; caches as it likes. Only ``replay`` calls it.
+        environment: where ``api_key_env`` is looked up, e.g. ``os.environ``.
+
+    Raises:
+        ConfigurationError: two generators of one name, a missing file, folder or key variable, an empty corpus. An
+            unreachable endpoint shows at the first answer.
+    """
+    names = [one.name for one in settings]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigurationError(f"[[generators]]: the name {name!r} occurs twice", "give each generator its own")
+    made: list[Generator] = []
+    for one in settings:
+        if isinstance(one, NgramSettings):
+            from undersong_server.generators.ngram import NgramGenerator
+
+            made.append(NgramGenerator(one, labels=labels, folder=folder))
+        elif isinstance(one, ReplaySettings):
+            from undersong_server.generators.replay import ReplayGenerator
+
+            made.append(ReplayGenerator(one, labels=labels, folder=folder, embed=embed))
+        elif isinstance(one, OpenAISettings):
+            from undersong_server.generators.openai_compatible import OpenAIGenerator
+
+            made.append(OpenAIGenerator(one, environment=environment))
+        else:
+            from undersong_server.generators.local_transformers import TransformersGenerator
+
+            made.append(TransformersGenerator(one, folder=folder))
+    return made

@@ -1,0 +1,217 @@
+"""A causal language model in a local folder, on the CPU or a GPU. Nothing is downloaded and no code of the folder runs.
+
+Every request has its own stream of chance, so that its answer does not depend on the requests it shares a batch with
+(but for rounding): sampling from softmax(logits / temperature) is taking the largest of logits / temperature + Gumbel
+noise, and each row draws its noise from its own seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from undersong_common.errors import ConfigurationError, GenerationError
+from undersong_server.generators.interface import Answer, GenerationRequest
+from undersong_server.generators.settings import TransformersSettings
+
+if TYPE_CHECKING:
+    import torch
+
+
+class TransformersGenerator:
+    """Loads the folder at the first request, so that a resumed run that asks nothing loads nothing."""
+
+    def __init__(
+        self, settings: TransformersSettings, *, folder: Path, loaded: tuple[Any, Any, torch.device] | None = None
+    ) -> None:
+        """Checks that the folder is there.
+
+        Args:
+            settings: the task's table.
+            folder: where a relative path starts.
+            loaded: model, tokenizer and device, where the model in memory is no longer the folder's (fine-tuned).
+
+        Raises:
+            ConfigurationError: no such folder, or it holds no model.
+        """
+        self.name = settings.name
+        self._settings = settings
+        self._path = folder / settings.path
+        if not (self._path / "config.json").is_file():
+            raise ConfigurationError(
+                f"generator {self.name}: {self._path} is not the folder of a model (it has no config.json)",
+                "name a folder as save_pretrained writes it, tokenizer included",
+            )
+        self._loaded = loaded
+        self._prompts_too_long = 0
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {"prompts_too_long": self._prompts_too_long}
+
+    def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Answer | GenerationError]) -> None:
+        """Nothing to remember: an answer depends on its request only."""
+
+    def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer | GenerationError]]:
+        """Batch by batch, prompts of like length together.
+
+        Raises:
+            ConfigurationError: the folder cannot be loaded, the device is not there or its memory is too small.
+        """
+        if not requests:
+            return
+        model, tokenizer, _ = self._model()
+        prompts = [prompt_ids(tokenizer, request.prompt) for request in requests]
+        room = getattr(model.config, "max_position_embeddings", None)
+        fitting = []
+        for index, ids in enumerate(prompts):
+            if room is not None and len(ids) + self._settings.max_new_tokens > room:
+                self._prompts_too_long += 1
+                yield (
+                    index,
+                    GenerationError(
+                        f"{self.name}: a prompt of {len(ids)} tokens leaves no room for max_new_tokens in {room}"
+                    ),
+                )
+            else:
+                fitting.append(index)
+        fitting.sort(key=lambda index: (len(prompts[index]), index))
+        for start in range(0, len(fitting), self._settings.batch_size):
+            batch = fitting[start : start + self._settings.batch_size]
+            answers = self._batch([prompts[i] for i in batch], [requests[i].seed for i in batch])
+            yield from zip(batch, answers, strict=True)
+
+    def _batch(self, prompts: Sequence[list[int]], seeds: Sequence[int]) -> list[Answer]:
+        import torch
+        from transformers import GenerationConfig, LogitsProcessorList
+
+        model, tokenizer, device = self._model()
+        pad = padding(tokenizer, model)
+        width = max(len(ids) for ids in prompts)
+        rows = torch.tensor([[pad] * (width - len(ids)) + ids for ids in prompts], device=device)
+        seen = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts], device=device)
+        ends = end_ids(tokenizer, model)
+        # The folder's own sampling habits (top_k, repetition penalty, ...) are left aside: the task's settings count.
+        plan = GenerationConfig(
+            do_sample=False, max_new_tokens=self._settings.max_new_tokens, pad_token_id=pad, eos_token_id=ends or None
+        )
+        processors = LogitsProcessorList(self._sampling(seeds, device))
+        try:
+            with torch.inference_mode():
+                output = model.generate(
+                    input_ids=rows,
+                    attention_mask=seen,
+                    generation_config=plan,
+                    logits_processor=processors,
+                    use_model_defaults=False,
+                )
+        except torch.OutOfMemoryError:
+            raise ConfigurationError(
+                f"generator {self.name}: {len(prompts)} prompts at once do not fit into the memory of {device}",
+                "lower its batch_size or max_new_tokens",
+            ) from None
+        return [
+            self._decoded(tokenizer, row[width:].tolist(), set(ends), len(ids))
+            for row, ids in zip(output, prompts, strict=True)
+        ]
+
+    def _decoded(self, tokenizer: Any, written: list[int], stops: set[int], prompt_tokens: int) -> Answer:
+        end = next((position for position, token in enumerate(written) if token in stops), None)
+        text = tokenizer.decode(written if end is None else written[:end], skip_special_tokens=True)
+        length = len(written) if end is None else end + 1
+        return Answer(text, prompt_tokens, length, note="cut at max_new_tokens" if end is None else "")
+
+    def _sampling(self, seeds: Sequence[int], device: torch.device) -> list[Any]:
+        from transformers import LogitsProcessor, TemperatureLogitsWarper, TopPLogitsWarper
+
+        if self._settings.temperature == 0:
+            return []
+        import torch
+
+        streams = [torch.Generator(device=device).manual_seed(seed % 2**63) for seed in seeds]
+
+        class GumbelNoise(LogitsProcessor):  # type: ignore[misc]  # transformers is untyped
+            """Adds one Gumbel variable a token, from each row's own stream."""
+
+            def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+                noise = [
+                    torch.empty(scores.shape[-1], dtype=torch.float32, device=scores.device).exponential_(
+                        generator=stream
+                    )
+                    for stream in streams
+                ]
+                return scores.float() - torch.stack(noise).log()
+
+        nucleus = [TopPLogitsWarper(self._settings.top_p)] if self._settings.top_p < 1.0 else []
+        return [TemperatureLogitsWarper(float(self._settings.temperature)), *nucleus, GumbelNoise()]
+
+    def _model(self) -> tuple[Any, Any, torch.device]:
+        if self._loaded is None:
+            settings = self._settings
+            self._loaded = load(
+                self._path, device=settings.device, dtype=settings.dtype, place=f"generator {self.name}"
+            )
+        return self._loaded
+
+
+def load(path: Path, *, device: str, dtype: str, place: str) -> tuple[Any, Any, torch.device]:
+    """The folder's model in evaluation mode, its tokenizer and the device that it lies on.
+
+    Args:
+        path: folder as ``save_pretrained`` writes it.
+        device: "auto" is the first GPU if there is one.
+        dtype: "auto" is the folder's own on a GPU and float32 on a CPU.
+        place: who asks, as an error begins.
+
+    Raises:
+        ConfigurationError: the folder cannot be loaded, or the device is not there.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigurationError(f"{place}: there is no GPU for device {device!r}", 'use "cpu"')
+    found = torch.device(device)
+    if dtype == "auto" and found.type == "cpu":
+        dtype = "float32"  # half precision is slow on most processors
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_pretrained(path, local_files_only=True, trust_remote_code=False, dtype=dtype)
+        model = model.to(found).eval()
+    except Exception as error:  # noqa: BLE001 - a broken folder makes the library fail in any way
+        reason = " ".join(str(error).split())[:300]
+        raise ConfigurationError(
+            f"{place}: {path} cannot be loaded on {found}: {reason}",
+            "name a complete folder of a causal language model (config, safetensors, tokenizer)",
+        ) from None
+    return model, tokenizer, found
+
+
+def prompt_ids(tokenizer: Any, prompt: str) -> list[int]:
+    """The tokens a model is shown: the prompt as a user's turn where the tokenizer has a chat template."""
+    if tokenizer.chat_template:
+        turn = [{"role": "user", "content": prompt}]
+        prompt = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+        ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]  # the template wrote them
+    else:
+        ids = tokenizer(prompt)["input_ids"]
+    return [int(token) for token in ids]
+
+
+def end_ids(tokenizer: Any, model: Any) -> list[int]:
+    """The tokens that end a text: the folder's generation settings name them, else the tokenizer; often one."""
+    ends = model.generation_config.eos_token_id
+    if ends is None:
+        ends = tokenizer.eos_token_id
+    return [ends] if isinstance(ends, int) else list(ends or ())
+
+
+def padding(tokenizer: Any, model: Any) -> int:
+    """A token to pad with; masked out, so any will do."""
+    for token in (tokenizer.pad_token_id, tokenizer.eos_token_id, model.config.eos_token_id):
+        if isinstance(token, int):
+            return token
+    return 0

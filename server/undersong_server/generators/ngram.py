@@ -1,0 +1,336 @@
+"""The embedded generator: an interpolated n-gram model of a public corpus, so that everything runs without a key.
+
+Jelinek-Mercer interpolation with Witten-Bell weights, drawn by ancestral sampling: at each word the longest context is
+used with its weight, else the next shorter one. Every context is looked up in the label's own texts first and in the
+texts of all labels where the label never saw it. Good examples are a cache (Kuhn and De Mori 1990): with probability
+``cache`` the next word comes from their n-grams. Bad examples are a penalty: a word that completes an n-gram which is
+theirs and not the good ones' is refused with probability ``penalty`` and drawn again.
+
+What the kinds of request mean here: "paraphrase" and "fill_in" hide every word of the first parent with probability
+one half and fill the gaps from left to right; "cross" writes with all parents as a strong cache; ``terms`` are woven
+into the text where the corpus has a word before them; every other kind is a text of the label. ``words`` steers the
+length; without it lengths are those of the label's texts (or of the good ones).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from undersong_common.errors import ConfigurationError, GenerationError
+from undersong_common.table import column_names, read_table
+from undersong_server.generators.counts import END, START, Counts, pack
+from undersong_server.generators.interface import Answer, GenerationRequest
+from undersong_server.generators.settings import NgramSettings
+from undersong_server.generators.tokens import detokenise, ends_sentence, is_word, tokenise
+
+_MASKED = 0.5  # DPGA-TextSyn's rate
+_CROSS_CACHE = 0.8
+_TRIES = 6  # draws before a refused word is taken after all
+_COMMON = 0.2  # a word in more of the texts than this says nothing about them
+_LONGEST_WORDS = 2000
+
+
+class _Model(NamedTuple):
+    """What one label's texts say; ``counts`` from the most to the least specific."""
+
+    counts: tuple[Counts, ...]
+    lengths: tuple[int, ...]
+    punctuated: bool  # most of its texts end with a sentence
+
+
+class _Pull(NamedTuple):
+    """Where one request pulls the model."""
+
+    cache: dict[int, dict[int, list[int]]]  # context size -> context -> successors in the good examples
+    weight: float
+    bad_words: frozenset[int]
+    bad_pairs: frozenset[int]
+    shared: float
+
+
+class NgramGenerator:
+    """Trained at construction on the corpus that the task names."""
+
+    def __init__(self, settings: NgramSettings, *, labels: Sequence[str], folder: Path) -> None:
+        """Reads and counts the corpus.
+
+        Args:
+            settings: the task's table.
+            labels: the task's labels; rows of other labels, or without one, train the model of all labels only.
+            folder: where relative paths start.
+
+        Raises:
+            ConfigurationError: a corpus file is missing, broken, or without the column ``text``.
+        """
+        self.name = settings.name
+        self._settings = settings
+        self._order = settings.order
+        self._ids: dict[str, int] = {}
+        self._foreign: dict[str, int] = {}
+        self._surfaces: list[str] = ["", ""]
+        rows = [row for path in settings.corpus for row in _read(folder / path, settings.name)]
+        tokens = [tokenise(text) for text, _ in rows]
+        self._learn_words(tokens)
+        texts = [self._encode(one) for one in tokens]
+        everything = Counts(texts, settings.order, settings.temperature)
+        documents = Counter(token for text in texts for token in set(text))
+        self._common = frozenset(token for token, count in documents.items() if count > _COMMON * len(texts))
+        self._models = {"": self._model(texts, (everything,))}
+        for label in labels:
+            own = [text for text, (_, named) in zip(texts, rows, strict=True) if named == label]
+            if own:
+                counts = Counts(own, settings.order, settings.temperature)
+                self._models[label] = self._model(own, (counts, everything))
+        self._counts = {
+            "corpus_rows": len(rows),
+            "rows_of_other_labels": sum(named not in labels for _, named in rows),
+            "labels_without_corpus": sum(label not in self._models for label in labels),
+        }
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return dict(self._counts)
+
+    def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Answer | GenerationError]) -> None:
+        """Nothing to remember: an answer depends on its request only."""
+
+    def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer | GenerationError]]:
+        for index, request in enumerate(requests):
+            text = detokenise(self._decode(self._write(request)))
+            yield index, Answer(text) if text else GenerationError(f"{self.name}: wrote an empty text")
+
+    # The corpus
+
+    def _learn_words(self, texts: Sequence[Sequence[str]]) -> None:
+        """Ids for lower-cased tokens, and the form in which each stands inside a sentence."""
+        inside: dict[str, Counter[str]] = {}
+        for text in texts:
+            start = True
+            for token in text:
+                forms = inside.setdefault(token.lower(), Counter())
+                if not start:
+                    forms[token] += 1
+                start = (start and not is_word(token)) or ends_sentence(token)
+        for word, forms in inside.items():
+            self._ids[word] = self._added(forms.most_common(1)[0][0] if forms else word)
+
+    def _added(self, surface: str) -> int:
+        self._surfaces.append(surface)
+        return len(self._surfaces) - 1
+
+    def _encode(self, tokens: Sequence[str]) -> list[int]:
+        """Ids; a word that only a good example or a term knows gets one of its own, so that it can be written too.
+
+        Those are told apart by case, so that a text never depends on which request brought a word up first.
+        """
+        ids = []
+        for token in tokens:
+            known = self._ids.get(token.lower())
+            if known is None:
+                known = self._foreign.get(token)
+            if known is None:
+                known = self._foreign[token] = self._added(token)
+            ids.append(known)
+        return ids
+
+    def _decode(self, ids: Sequence[int]) -> list[str]:
+        return [self._surfaces[token] for token in ids]
+
+    def _model(self, texts: Sequence[Sequence[int]], counts: tuple[Counts, ...]) -> _Model:
+        lengths = tuple(max(1, self._words(text)) for text in texts)
+        ended = sum(ends_sentence(self._surfaces[text[-1]]) for text in texts if text)
+        return _Model(counts, lengths, 2 * ended > len(texts))
+
+    def _words(self, ids: Sequence[int]) -> int:
+        return sum(is_word(self._surfaces[token]) for token in ids)
+
+    # One text
+
+    def _write(self, request: GenerationRequest) -> list[int]:
+        rng = Random(f"{self.name} {request.seed}")
+        model = self._models.get(request.label) or self._models[""]
+        good = [self._encode(tokenise(text)) for text in request.good]
+        bad = [self._encode(tokenise(text)) for text in request.bad]
+        parents = [self._encode(tokenise(text)) for text in request.parents]
+        weight = self._settings.cache
+        if request.kind in ("paraphrase", "fill_in") and parents and parents[0]:
+            return self._refill(model, parents[0], self._pull(good, bad, weight), rng)
+        if request.kind == "cross" and parents:
+            good, weight = parents, _CROSS_CACHE
+        words = request.words
+        if words is None:
+            near = [max(1, self._words(text)) for text in good if text]
+            words = rng.choice(near if near and rng.random() < weight else model.lengths)
+        terms = [encoded for term in request.terms if (encoded := self._encode(tokenise(term)))]
+        rng.shuffle(terms)
+        return self._walk(model, min(max(1, words), _LONGEST_WORDS), terms, self._pull(good, bad, weight), rng)
+
+    def _pull(self, good: Sequence[Sequence[int]], bad: Sequence[Sequence[int]], weight: float) -> _Pull:
+        cache: dict[int, dict[int, list[int]]] = {size: {} for size in range(1, self._order)}
+        for text in good:
+            padded = [*[START] * (self._order - 1), *text, END]
+            for position in range(self._order - 1, len(padded)):
+                for size, contexts in cache.items():
+                    key = pack(padded[position - size : position])
+                    contexts.setdefault(key, []).append(padded[position])
+        good_words = {token for text in good for token in text}
+        good_pairs = {pack(pair) for text in good for pair in pairwise(text)}
+        bad_words = {token for text in bad for token in text if is_word(self._surfaces[token])}
+        bad_pairs = {pack(pair) for text in bad for pair in pairwise(text)}
+        return _Pull(
+            cache,
+            weight if good else 0.0,
+            frozenset(bad_words - good_words - self._common),
+            frozenset(bad_pairs - good_pairs),
+            self._settings.shared,
+        )
+
+    def _walk(self, model: _Model, words: int, terms: list[list[int]], pull: _Pull, rng: Random) -> list[int]:
+        """A text of about ``words`` words with every term in it.
+
+        It ends at the first sentence end from ``words`` on, or at an end that the model draws from 90 % of it on, and
+        is cut at 125 %. An end drawn too early begins another sentence.
+        """
+        stop = self._ids.get(".", self._ids.get("!"))
+        context = [START] * (self._order - 1)
+        text: list[int] = []
+        written, since, sentence_end, kept = 0, 0, 0, 0
+        longest = words + max(2, words // 4)
+        pace = max(2.0, 0.8 * words / max(1, len(terms)))
+        for _ in range(4 * longest + 40):
+            term = self._next_term(model, context[-1], terms, since >= pace)
+            if term is not None:
+                terms.remove(term)
+                drawn, since = [*self._bridge(model, context, term[0], pull, rng), *term], 0
+            else:
+                token = self._draw(model, context, pull, rng)
+                for _ in range(3 if written >= words and not terms else 0):
+                    if token == END or ends_sentence(self._surfaces[token]):
+                        break
+                    token = self._draw(model, context, pull, rng)
+                if token == END:
+                    if not terms and written >= 0.9 * words and text:
+                        break
+                    if text and stop is not None and not ends_sentence(self._surfaces[text[-1]]):
+                        text.append(stop)
+                    context = [START] * (self._order - 1)
+                    continue
+                drawn = [token]
+                since += 1
+            text += drawn
+            kept = kept if term is None else len(text)
+            context = [*context, *drawn][-(self._order - 1) :]
+            written += self._words(drawn)
+            if ends_sentence(self._surfaces[text[-1]]):
+                sentence_end = len(text)
+                if written >= words and not terms:
+                    break
+            if written >= longest:
+                if terms:
+                    text += [token for term in terms for token in term]
+                    kept = len(text)
+                elif sentence_end >= kept and self._words(text[:sentence_end]) >= 0.6 * words:
+                    text = text[:sentence_end]
+                break
+        return self._closed(model, text, kept)
+
+    def _closed(self, model: _Model, text: list[int], kept: int) -> list[int]:
+        """Without what dangles behind the first ``kept`` tokens, and with a full stop where the corpus has one."""
+        stop = self._ids.get(".")
+        if text and ends_sentence(self._surfaces[text[-1]]):
+            return text
+        ends = [END] if stop is None else [END, stop]
+        for length in range(len(text), max(kept, len(text) - _TRIES, 0), -1):
+            if any(counts.follows(text[length - 1], end) for counts in model.counts for end in ends):
+                text = text[:length]
+                break
+        return [*text, stop] if model.punctuated and stop is not None and text else text
+
+    def _next_term(self, model: _Model, last: int, terms: list[list[int]], due: bool) -> list[int] | None:
+        """The first term that the corpus knows behind the last token; the first of all where one is overdue."""
+        for term in terms:
+            if any(counts.follows(last, term[0]) for counts in model.counts):
+                return term
+        return terms[0] if terms and due else None
+
+    def _bridge(self, model: _Model, context: list[int], target: int, pull: _Pull, rng: Random) -> list[int]:
+        """At most one word between the text and a term, where the corpus knows no direct way."""
+        ways = [context[-1], *(self._draw(model, context, pull, rng) for _ in range(_TRIES))]
+        for index, way in enumerate(ways):
+            if any(counts.follows(way, target) for counts in model.counts):
+                return [way] if index else []
+        return []
+
+    def _refill(self, model: _Model, parent: Sequence[int], pull: _Pull, rng: Random) -> list[int]:
+        """The parent with each token hidden with probability one half and drawn again, its right neighbour in view."""
+        hidden = [rng.random() < _MASKED for _ in parent]
+        if ends_sentence(self._surfaces[parent[-1]]):
+            hidden[-1] = False
+        text: list[int] = []
+        for position, token in enumerate(parent):
+            if hidden[position]:
+                context = [*[START] * (self._order - 1), *text][-(self._order - 1) :]
+                right = parent[position + 1] if position + 1 < len(parent) and not hidden[position + 1] else None
+                token = self._fill(model, context, token, right, pull, rng)
+            text.append(token)
+        return text
+
+    def _fill(self, model: _Model, context: list[int], was: int, right: int | None, pull: _Pull, rng: Random) -> int:
+        last = was
+        for _ in range(_TRIES):
+            drawn = self._draw(model, context, pull, rng)
+            if drawn in (END, was) or (right is not None and ends_sentence(self._surfaces[drawn])):
+                continue
+            last = drawn
+            if right is None or any(counts.follows(drawn, right) for counts in model.counts):
+                return drawn
+        return last
+
+    # One word
+
+    def _draw(self, model: _Model, context: Sequence[int], pull: _Pull, rng: Random) -> int:
+        """A next token, END included; what the bad examples would say next is mostly refused."""
+        token = self._draw_any(model, context, pull, rng)
+        for _ in range(_TRIES):
+            pair = pack((context[-1], token))
+            if (token not in pull.bad_words and pair not in pull.bad_pairs) or rng.random() >= self._settings.penalty:
+                break
+            token = self._draw_any(model, context, pull, rng)
+        return token
+
+    def _draw_any(self, model: _Model, context: Sequence[int], pull: _Pull, rng: Random) -> int:
+        keys = [pack(context[len(context) - size :]) for size in range(self._order)]
+        if pull.weight and rng.random() < pull.weight:
+            for size in range(self._order - 1, 0, -1):
+                known = pull.cache[size].get(keys[size])
+                if known:
+                    return known[int(rng.random() * len(known))]
+        sources = model.counts[-1:] if rng.random() < pull.shared else model.counts
+        for size in range(self._order - 1, 0, -1):
+            for counts in sources:
+                row = counts.row(size, keys[size])
+                if row is not None:
+                    if rng.random() >= counts.escape(size, row):
+                        return counts.pick(size, row, rng.random())
+                    break  # escaped: the next shorter context, the label's own texts first again
+        token = END
+        for _ in range(_TRIES):  # a word that was never seen here is a poor reason to end
+            token = sources[0].pick(0, 0, rng.random())
+            if token != END:
+                break
+        return token
+
+
+def _read(path: Path, name: str) -> list[tuple[str, str]]:
+    """(text, label) rows; label "" where the corpus has none."""
+    try:
+        labelled = "label" in column_names(path)
+        table = read_table(path, "text", "label" if labelled else None)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"generator {name}: {error.problem}", error.remedy) from None
+    return list(zip(table.texts, table.labels or ("",) * len(table), strict=True))

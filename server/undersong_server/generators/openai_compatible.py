@@ -1,0 +1,430 @@
+"""Any endpoint that speaks OpenAI's chat completions: one prompt a call, one answer a call (never ``n`` > 1).
+
+The one layer of retries is here (the client library's own are off): 429, 5xx, timeouts, cut connections and answers
+that cannot be read are tried again after Retry-After or an exponential pause with jitter. What no retry cures - a
+wrong key, an unknown model, an endpoint that is not there - stops the run with one ConfigurationError.
+
+Budgets hold before the fact: a call is made only if its worst case still fits. That is the prompt's UTF-8 bytes (a
+tokeniser with bytes to fall back on never makes more tokens of it) plus 64 for the chat template, and ``max_tokens``.
+An attempt whose answer was lost on the way may have been billed, so it counts at its worst case.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import queue
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
+
+from undersong_common.errors import ConfigurationError, GenerationError
+from undersong_server.generators.budget import Budget
+from undersong_server.generators.interface import Answer, BudgetExhausted, GenerationRequest
+from undersong_server.generators.settings import OpenAISettings
+
+if TYPE_CHECKING:
+    import openai
+    import tenacity
+
+_TEMPLATE_TOKENS = 64
+_FIRST_PAUSE_S = 0.5
+_RETRIES_OF_UNREACHABLE = 2  # before the first answer of the run: then the address is wrong rather than the hour
+_FAILURES_IN_A_ROW = 10
+# Gateways that lost the answer of a server that may have written it
+_BILLED_STATUS = frozenset({502, 504, 520, 522, 524})
+
+
+class _Transient(Exception):
+    """This attempt failed, another may not."""
+
+    def __init__(
+        self, problem: str, *, lost: bool = False, retry_after_s: float | None = None, unreachable: bool = False
+    ) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.lost = lost
+        self.retry_after_s = retry_after_s
+        self.unreachable = unreachable
+
+
+@dataclass(frozen=True)
+class _Done:
+    index: int
+    result: Answer | GenerationError | None  # None: abandoned because the iteration is over
+    failure: BaseException | None = None  # ends the iteration
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What is of use in a chat completion."""
+
+    text: str
+    reason: str
+    prompt_tokens: int | None
+    completion_tokens: int | None
+
+
+class OpenAIGenerator:
+    """Answers by ``concurrency`` threads, yielded in the order in which they come."""
+
+    def __init__(
+        self,
+        settings: OpenAISettings,
+        *,
+        environment: Mapping[str, str],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Looks up the key; connects at the first call.
+
+        Args:
+            settings: the task's table.
+            environment: where the key variable is looked up.
+            clock: seconds since the epoch, for Retry-After dates.
+
+        Raises:
+            ConfigurationError: the key variable is not set.
+        """
+        self.name = settings.name
+        self._settings = settings
+        self._clock = clock
+        self._key = environment.get(settings.api_key_env, "").strip() if settings.api_key_env else "none"
+        if not self._key:
+            raise ConfigurationError(
+                f"generator {self.name}: the environment variable {settings.api_key_env} with its key is not set",
+                f'export {settings.api_key_env}=..., or set api_key_env = "" for an endpoint without keys',
+            )
+        self._budget = Budget(self.name, settings.token_budget, settings.price_budget_usd)
+        self._tally: Counter[str] = Counter(calls=0, retries=0, lost_attempts=0, failed=0)
+        self._lock = threading.Lock()
+        self._answered = False
+        self._in_a_row = 0
+        self._client: openai.OpenAI | None = None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        with self._lock:
+            return dict(self._tally)
+
+    def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Answer | GenerationError]) -> None:
+        """What was spent before counts towards the budgets."""
+        for _, answer in zip(requests, answers, strict=True):
+            if isinstance(answer, Answer):
+                self._budget.charge(answer.prompt_tokens + answer.completion_tokens, answer.price_usd)
+
+    def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer | GenerationError]]:
+        """As the interface says. At most ``concurrency`` answers are under way that were not yielded yet, so that an
+        interruption loses no more than those.
+
+        Raises:
+            BudgetExhausted: the next call could exceed a budget.
+            ConfigurationError: 401, 403, 404, an exhausted account, or an endpoint that is not there.
+            GenerationError: ten requests in a row have failed for good.
+        """
+        if not requests:
+            return
+        self._connect()
+        todo: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        done: queue.SimpleQueue[_Done] = queue.SimpleQueue()
+        stop = threading.Event()
+        width = min(self._settings.concurrency, len(requests))
+        for number in range(width):
+            # Daemons: an interrupted process does not wait for calls in flight.
+            threading.Thread(
+                target=self._work, args=(requests, todo, done, stop), daemon=True, name=f"{self.name}-{number}"
+            ).start()
+        try:
+            for index in range(width):
+                todo.put(index)
+            following, running = width, width
+            failure: BaseException | None = None
+            while running:
+                item = done.get()
+                running -= 1
+                if item.failure is not None:
+                    failure = failure or item.failure
+                    stop.set()  # calls in flight are paid for, so their answers are awaited; no new one is made
+                if failure is None and following < len(requests):
+                    todo.put(following)
+                    following += 1
+                    running += 1
+                if item.result is not None:
+                    yield item.index, item.result
+            if failure is not None:
+                raise failure
+        finally:
+            stop.set()
+            for _ in range(width):
+                todo.put(None)
+
+    def _work(
+        self,
+        requests: Sequence[GenerationRequest],
+        todo: queue.SimpleQueue[int | None],
+        done: queue.SimpleQueue[_Done],
+        stop: threading.Event,
+    ) -> None:
+        while (index := todo.get()) is not None:
+            if stop.is_set():
+                done.put(_Done(index, None))
+                continue
+            try:
+                done.put(_Done(index, self._persist(requests[index], stop)))
+            except BaseException as failure:  # noqa: BLE001 - the iterating thread raises it
+                done.put(_Done(index, None, failure))
+
+    # One request: several attempts
+
+    def _persist(self, request: GenerationRequest, stop: threading.Event) -> Answer | GenerationError | None:
+        """The answer after as many attempts as it needs; raises what ends the whole iteration."""
+        import tenacity
+
+        lost: list[tuple[int, int]] = []
+        self._count("calls")
+        attempts = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(_Transient),
+            stop=lambda state: stop.is_set() or self._enough(state),
+            wait=self._pause,
+            sleep=tenacity.sleep_using_event(stop),
+            before_sleep=lambda _: self._count("retries"),
+            reraise=True,
+        )
+        try:
+            answer = attempts(self._attempt, request, lost, stop)
+        except _Transient as failure:
+            return None if stop.is_set() else self._given_up(failure)
+        except GenerationError as refused:
+            if isinstance(refused, BudgetExhausted):
+                raise
+            self._count("failed")
+            self._fail_in_a_row(refused.problem, only_before_first_answer=True)
+            return refused
+        if answer is None:
+            return None
+        with self._lock:
+            self._answered, self._in_a_row = True, 0
+        if lost:
+            prompt = answer.prompt_tokens + sum(tokens for tokens, _ in lost)
+            completion = answer.completion_tokens + sum(tokens for _, tokens in lost)
+            answer = replace(
+                answer,
+                prompt_tokens=prompt,
+                completion_tokens=completion,
+                price_usd=self._settings.price_usd(prompt, completion),
+                note=", ".join(filter(None, (answer.note, "lost attempts at worst case"))),
+            )
+        return answer
+
+    def _given_up(self, failure: _Transient) -> GenerationError:
+        if failure.unreachable:
+            raise ConfigurationError(
+                f"generator {self.name}: {self._settings.base_url} cannot be reached ({failure.problem})",
+                "start the endpoint or correct base_url, then run the same command again",
+            )
+        self._count("failed")
+        self._fail_in_a_row(failure.problem)
+        return GenerationError(
+            f"generator {self.name}: no answer after {self._settings.max_retries + 1} attempts ({failure.problem})"
+        )
+
+    def _fail_in_a_row(self, problem: str, *, only_before_first_answer: bool = False) -> None:
+        with self._lock:
+            if only_before_first_answer and self._answered:
+                return
+            self._in_a_row += 1
+            if self._in_a_row < _FAILURES_IN_A_ROW:
+                return
+        raise GenerationError(
+            f"generator {self.name}: {_FAILURES_IN_A_ROW} requests in a row have failed, the last one: {problem}",
+            "look after the endpoint and the generator's settings, then run the same command again; answers are kept",
+        )
+
+    def _enough(self, state: tenacity.RetryCallState) -> bool:
+        failure = state.outcome.exception() if state.outcome else None
+        retries = self._settings.max_retries
+        if isinstance(failure, _Transient) and failure.unreachable and not self._answered:
+            retries = min(retries, _RETRIES_OF_UNREACHABLE)
+        return state.attempt_number > retries
+
+    def _pause(self, state: tenacity.RetryCallState) -> float:
+        failure = state.outcome.exception() if state.outcome else None
+        longest = self._settings.max_wait_s
+        if isinstance(failure, _Transient) and failure.retry_after_s is not None:
+            # A little more than asked for, by chance, so that not all threads come back at once.
+            return min(failure.retry_after_s * random.uniform(1.0, 1.1), longest)
+        return min(_FIRST_PAUSE_S * 2.0 ** (state.attempt_number - 1), longest) * random.uniform(0.5, 1.0)
+
+    def _count(self, what: str) -> None:
+        with self._lock:
+            self._tally[what] += 1
+
+    # One attempt
+
+    def _attempt(self, request: GenerationRequest, lost: list[tuple[int, int]], stop: threading.Event) -> Answer | None:
+        worst = (len(request.prompt.encode("utf-8", "replace")) + _TEMPLATE_TOKENS, self._settings.max_tokens)
+        reserved = (sum(worst), self._settings.price_usd(*worst))
+        self._budget.reserve(*reserved)
+        took = (0, 0.0)
+        try:
+            if stop.is_set():
+                return None
+            answer = self._call(request, worst)
+            took = (answer.prompt_tokens + answer.completion_tokens, answer.price_usd)
+            if answer.note == "content_filter":
+                raise GenerationError(f"generator {self.name}: the endpoint's content filter withheld the answer")
+            return answer
+        except _Transient as failure:
+            if failure.lost:
+                took = reserved
+                lost.append(worst)
+                self._count("lost_attempts")
+            raise
+        finally:
+            self._budget.settle(reserved, took)
+
+    def _call(self, request: GenerationRequest, worst: tuple[int, int]) -> Answer:
+        """One HTTP request. Raises _Transient, GenerationError (this request only) or ConfigurationError."""
+        import openai
+
+        assert self._client is not None
+        settings = self._settings
+        fields: dict[str, Any] = {settings.max_tokens_field: settings.max_tokens}
+        if settings.temperature is not None:
+            fields["temperature"] = settings.temperature
+        if settings.send_seed:
+            fields["seed"] = request.seed % 2**31  # a signed 32-bit number everywhere
+        try:
+            response = self._client.chat.completions.create(
+                model=settings.model, messages=[{"role": "user", "content": request.prompt}], **fields
+            )
+        # `from None` everywhere: the library's errors carry the request with its key.
+        except openai.APITimeoutError as error:
+            connected = type(error.__cause__).__name__ not in ("ConnectTimeout", "PoolTimeout")
+            raise _Transient(
+                f"no answer within {settings.timeout_s:g} s", lost=connected, unreachable=not connected
+            ) from None
+        except openai.APIStatusError as error:
+            raise self._status_failure(error) from None
+        except openai.APIConnectionError as error:
+            cause = type(error.__cause__).__name__
+            refused = cause in ("ConnectError", "UnsupportedProtocol")
+            problem = f"no connection: {error.__cause__}" if refused else f"the connection was cut ({cause})"
+            raise _Transient(problem, lost=not refused, unreachable=refused) from None
+        except (openai.APIError, ValueError, TypeError) as error:
+            raise _Transient(f"the answer could not be read ({type(error).__name__})", lost=True) from None
+        return self._read(response, worst)
+
+    def _read(self, response: Any, worst: tuple[int, int]) -> Answer:
+        # Some servers stream although nobody asked them to; the client library then gives the body as it came.
+        parts = _streamed(response) if isinstance(response, str) else _whole(response)
+        if parts is None:
+            raise _Transient("the answer is no complete chat completion", lost=True)
+        notes = ["cut at max_tokens"] if parts.reason == "length" else []
+        prompt, completion = parts.prompt_tokens, parts.completion_tokens
+        if prompt is None or completion is None:
+            prompt, completion = worst[0], min(worst[1], len(parts.text.encode("utf-8", "replace")))
+            notes.append("usage not reported")
+        if parts.reason == "content_filter":
+            notes = ["content_filter"]
+        price = self._settings.price_usd(prompt, completion)
+        return Answer(parts.text, prompt, completion, price, ", ".join(notes))
+
+    def _status_failure(self, error: openai.APIStatusError) -> Exception:
+        status, said = error.status_code, _said(error)
+        where = f"generator {self.name}: {self._settings.base_url}"
+        if status in (401, 403):
+            variable = self._settings.api_key_env or "api_key_env"
+            # The server's own words are left out: some repeat the key.
+            return ConfigurationError(f"{where} refuses the key ({status})", f"set {variable} to a key that may use it")
+        if status == 404:
+            return ConfigurationError(
+                f"{where} does not know the model {self._settings.model!r} or the path ({said})",
+                "correct model, or base_url (which ends before /chat/completions, mostly with /v1)",
+            )
+        if status == 429 and error.code == "insufficient_quota":
+            return ConfigurationError(f"{where}: the account's quota is used up", "top the account up")
+        if status in (408, 409, 425, 429) or status >= 500:
+            return _Transient(
+                f"status {status}",
+                lost=status in _BILLED_STATUS,
+                retry_after_s=_retry_after_s(error.response.headers, self._clock()),
+            )
+        return GenerationError(f"{where} refuses the request ({status}: {said})")
+
+    def _connect(self) -> None:
+        if self._client is None:
+            import openai
+
+            self._client = openai.OpenAI(
+                api_key=self._key,
+                base_url=self._settings.base_url,
+                timeout=self._settings.timeout_s,
+                max_retries=0,
+            )
+
+
+def _whole(response: Any) -> _Parts | None:
+    choices: Any = getattr(response, "choices", None)
+    message = getattr(choices[0], "message", None) if isinstance(choices, list) and choices else None
+    if message is None:
+        return None
+    content, usage = getattr(message, "content", None), getattr(response, "usage", None)
+    return _Parts(
+        content if isinstance(content, str) else "",
+        getattr(choices[0], "finish_reason", None) or "",
+        _number(getattr(usage, "prompt_tokens", None)),
+        _number(getattr(usage, "completion_tokens", None)),
+    )
+
+
+def _streamed(body: str) -> _Parts | None:
+    """The chunks of a server-sent stream put together; None where it is not one, or ends before its end."""
+    text, reason = "", ""
+    usage: dict[str, Any] = {}
+    ended = False
+    for line in body.splitlines():
+        data = line.removeprefix("data:").strip()
+        if not line.startswith("data:") or not data:
+            continue
+        if data == "[DONE]":
+            ended = True
+            continue
+        try:
+            chunk = json.loads(data)
+            usage = chunk.get("usage") or usage
+            for choice in (chunk.get("choices") or [])[:1]:
+                text += (choice.get("delta") or {}).get("content") or ""
+                reason = choice.get("finish_reason") or reason
+        except (ValueError, AttributeError, TypeError):
+            return None
+    if not ended and not reason:
+        return None
+    return _Parts(text, reason, _number(usage.get("prompt_tokens")), _number(usage.get("completion_tokens")))
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _said(error: openai.APIStatusError) -> str:
+    body = error.body
+    said = body.get("message") if isinstance(body, dict) else None
+    return " ".join(str(said if said else "no reason given").split())[:200]
+
+
+def _retry_after_s(headers: Mapping[str, str], now: float) -> float | None:
+    """Seconds that the server asks for, as a number (RFC 9110, 10.2.3) or a date; None where it says nothing clear."""
+    milliseconds, value = headers.get("retry-after-ms"), headers.get("retry-after")
+    try:
+        seconds = float(milliseconds) / 1000.0 if milliseconds is not None else float(value or "")
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(value or "").timestamp() - now
+        except (ValueError, TypeError):
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None

@@ -1,0 +1,234 @@
+"""Texts that a real model wrote earlier, drawn from a file as if it wrote them now.
+
+A draw is a softmax over score/temperature of the texts of the request's label that were not used yet. The score adds
+
+* the mean cosine to the good examples minus the mean cosine to the bad ones (WASP's "contrast"; nothing given, as in
+  "zero_shot" and "random", is a uniform draw),
+* the mean cosine to the parents ("paraphrase", "fill_in", "cross": the drawn text is near them),
+* the cosine to the terms, joined by commas, plus 0.5 times the share of the terms that the text contains
+  ("keyphrases", "metadata"),
+* minus 0.3 times |ln(its length / the wanted length)| where a length in words is wanted ("metadata").
+
+A label of "" draws from all labels. No text is given twice while another of the label is left; then all are used a
+second time, and so on, and each such answer is noted "repeat". Texts are told apart by ``cleaning.duplicate_key``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import numpy.typing as npt
+
+from undersong_common.errors import ConfigurationError, GenerationError, InternalError
+from undersong_common.table import read_table
+from undersong_server.generators.cleaning import duplicate_key
+from undersong_server.generators.interface import Answer, GenerationRequest
+from undersong_server.generators.settings import ReplaySettings
+
+Float = npt.NDArray[np.float64]
+
+_CONTAINED = 0.5
+_LENGTH = 0.3
+_TOGETHER = 128  # requests whose scores are one matrix product
+
+
+class ReplayGenerator:
+    """One file of texts, one run's memory of which were used."""
+
+    def __init__(
+        self,
+        settings: ReplaySettings,
+        *,
+        labels: Sequence[str],
+        folder: Path,
+        embed: Callable[[Sequence[str]], npt.NDArray[np.float32]],
+    ) -> None:
+        """Reads the file; texts are embedded when the first request needs it.
+
+        Args:
+            settings: the task's table.
+            labels: the task's labels; empty takes every row, whatever its label.
+            folder: where a relative path starts.
+            embed: texts -> float32 [n, d] unit vectors, the same for the same text.
+
+        Raises:
+            ConfigurationError: the file is missing or broken, or holds no text of any of the labels.
+        """
+        self.name = settings.name
+        self._temperature = settings.temperature
+        self._embed = embed
+        path = folder / settings.path
+        try:
+            table = read_table(path, "text", "label" if labels else None)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"generator {self.name}: {error.problem}", error.remedy) from None
+        by_label: dict[str, dict[str, str]] = {label: {} for label in labels or ("",)}
+        duplicates = ignored = 0
+        for text, label in zip(table.texts, table.labels or ("",) * len(table), strict=True):
+            if label not in by_label:
+                ignored += 1
+                continue
+            key = duplicate_key(text)
+            duplicates += key in by_label[label]
+            by_label[label].setdefault(key, text)
+        self._texts = [text for texts in by_label.values() for text in texts.values()]
+        self._keys = [key for texts in by_label.values() for key in texts]
+        if not self._texts:
+            raise ConfigurationError(
+                f"generator {self.name}: {path} has no text of any of the task's labels",
+                "name a file whose labels are those of task.labels",
+            )
+        self._slices = {"": slice(0, len(self._texts))}
+        start = 0
+        for label, texts in by_label.items():
+            self._slices[label] = slice(start, start + len(texts))
+            start += len(texts)
+        self._rows: dict[str, list[int]] = {}
+        for row, key in enumerate(self._keys):
+            self._rows.setdefault(key, []).append(row)
+        self._used = np.zeros(len(self._texts), np.int64)
+        self._vectors: dict[str, Float] = {}
+        self._counts = {
+            "texts": len(self._texts),
+            "rows_of_other_labels": ignored,
+            "duplicate_rows": duplicates,
+            "repeats": 0,
+            "unknown_journaled": 0,
+        }
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return dict(self._counts)
+
+    def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Answer | GenerationError]) -> None:
+        """Marks journaled answers as used. An answer that is not in the file any more is counted, not refused."""
+        for _, answer in zip(requests, answers, strict=True):
+            if isinstance(answer, GenerationError):
+                continue
+            key = duplicate_key(answer.text)
+            if key in self._rows:
+                self._take(key)
+            else:
+                self._counts["unknown_journaled"] += 1
+
+    def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer | GenerationError]]:
+        for start in range(0, len(requests), _TOGETHER):
+            together = requests[start : start + _TOGETHER]
+            for index, scores in enumerate(self._scores(together)):
+                yield start + index, self._draw(together[index], scores)
+
+    def _draw(self, request: GenerationRequest, scores: Float | None) -> Answer | GenerationError:
+        part = self._slices.get(request.label)
+        if part is None or part.start == part.stop:
+            return GenerationError(f"{self.name}: its file has no text of the label {request.label!r}")
+        used = self._used[part]
+        fewest = int(used.min())
+        fresh = np.flatnonzero(used == fewest)
+        uniform = Random(f"{self.name} {request.seed}").random()
+        if scores is None:
+            chosen = int(uniform * fresh.size)
+        else:
+            open_scores = scores[fresh]
+            weights = np.cumsum(np.exp((open_scores - open_scores.max()) / self._temperature))
+            chosen = min(int(np.searchsorted(weights, uniform * weights[-1], side="right")), fresh.size - 1)
+        row = part.start + int(fresh[chosen])
+        self._take(self._keys[row])
+        return Answer(self._texts[row], note="repeat" if fewest else "")
+
+    def _take(self, key: str) -> None:
+        rows = self._rows[key]  # more than one where the file has the text under several labels
+        self._counts["repeats"] += bool(self._used[rows[0]])
+        self._used[rows] += 1
+
+    # Scores
+
+    def _scores(self, requests: Sequence[GenerationRequest]) -> Iterator[Float | None]:
+        """Scores of the texts of each request's label, float64 [texts of the label]; None is a uniform draw."""
+        self._learn({text for request in requests for text in _read(request)})
+        directions = [self._direction(request) for request in requests]
+        products: dict[int, Float] = {}
+        for label in {request.label for request in requests} & self._slices.keys():
+            asked = [i for i, request in enumerate(requests) if request.label == label and directions[i] is not None]
+            if asked:
+                stacked = np.stack([direction for i in asked if (direction := directions[i]) is not None])
+                product = stacked @ self._pool[self._slices[label]].T
+                products.update(zip(asked, product, strict=True))
+        for index, request in enumerate(requests):
+            part = self._slices.get(request.label, slice(0, 0))
+            scores = products.get(index)
+            if request.terms:
+                contained = _CONTAINED * self._share_of_terms(request.terms)[part]
+                scores = contained if scores is None else scores + contained
+            if request.words is not None:
+                closeness = _LENGTH * np.abs(np.log(self._lengths[part] / max(1, request.words)))
+                scores = -closeness if scores is None else scores - closeness
+            yield scores
+
+    def _direction(self, request: GenerationRequest) -> Float | None:
+        """float64 [d], whose product with a text's embedding is the part of its score that embeddings decide."""
+        parts = [self._mean(texts) for texts in (request.good, request.parents) if texts]
+        if request.terms:
+            parts.append(self._vectors[_joined(request.terms)])
+        if request.bad:
+            parts.append(-self._mean(request.bad))
+        if not parts:
+            return None
+        direction: Float = np.sum(parts, axis=0, dtype=np.float64)
+        return direction
+
+    def _mean(self, texts: Sequence[str]) -> Float:
+        mean: Float = np.mean([self._vectors[text] for text in texts], axis=0, dtype=np.float64)
+        return mean
+
+    def _learn(self, texts: Iterable[str]) -> None:
+        unknown = sorted(text for text in texts if text not in self._vectors)
+        if unknown:
+            self._vectors.update(zip(unknown, self._embedded(unknown), strict=True))
+
+    def _embedded(self, texts: Sequence[str]) -> Float:
+        vectors = np.asarray(self._embed(texts), np.float64)
+        if vectors.ndim != 2 or vectors.shape[0] != len(texts):
+            raise InternalError(f"embed gave the shape {vectors.shape} for {len(texts)} texts")
+        return vectors
+
+    @cached_property
+    def _pool(self) -> Float:
+        different = list(dict.fromkeys(self._texts))
+        place = {text: row for row, text in enumerate(different)}
+        return self._embedded(different)[[place[text] for text in self._texts]]
+
+    @cached_property
+    def _lengths(self) -> Float:
+        return np.asarray([max(1, len(text.split())) for text in self._texts], np.float64)
+
+    @cached_property
+    def _postings(self) -> dict[str, set[int]]:
+        found: dict[str, set[int]] = {}
+        for row, key in enumerate(self._keys):
+            for word in key.split():
+                found.setdefault(word, set()).add(row)
+        return found
+
+    def _share_of_terms(self, terms: Sequence[str]) -> Float:
+        """Which part of the terms each text contains, float64 [texts]; case and punctuation do not count."""
+        contained = np.zeros(len(self._texts))
+        for term in terms:
+            key = duplicate_key(term)
+            rows = set.intersection(*(self._postings.get(word, set()) for word in key.split())) if key else set()
+            for row in rows:
+                contained[row] += f" {key} " in f" {self._keys[row]} "
+        return contained / len(terms)
+
+
+def _read(request: GenerationRequest) -> list[str]:
+    """Everything of a request that has to be embedded."""
+    joined = [_joined(request.terms)] if request.terms else []
+    return [*request.good, *request.bad, *request.parents, *joined]
+
+
+def _joined(terms: Sequence[str]) -> str:
+    return ", ".join(terms)

@@ -1,0 +1,179 @@
+"""The ``[[generators]]`` tables of a task file: one frozen model a kind, told apart by ``kind``.
+
+Paths are kept as written; :func:`undersong_server.generators.build` resolves them against the task file's folder.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from undersong_server.generators.interface import Estimate
+
+# English text has about 1.3 tokens a word with the usual byte-pair vocabularies; the high figure covers other languages
+# and clinical abbreviations.
+_TOKENS_A_WORD = (1.2, 2.0)
+
+
+def _one_or_many(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+class _Common(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)
+
+
+class NgramSettings(_Common):
+    """The embedded n-gram model over a public corpus.
+
+    Attributes:
+        corpus: JSONL file or files with ``text`` and, where there is one, ``label``.
+        order: length of the longest n-gram, 2 to 4.
+        temperature: below 1 frequent continuations become more frequent, above 1 rarer ones do.
+        cache: probability that a word is drawn from the good examples' (or the parents') n-grams where those know the
+            context.
+        penalty: probability that a word that completes a distinctive n-gram of the bad examples is refused.
+        shared: probability that a word is drawn from the model of all labels instead of the label's own.
+    """
+
+    kind: Literal["ngram"]
+    corpus: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_one_or_many)] = Field(
+        min_length=1
+    )
+    order: int = Field(default=3, ge=2, le=4)
+    temperature: float = Field(default=1.0, gt=0.0, le=10.0)
+    cache: float = Field(default=0.35, ge=0.0, le=1.0)
+    penalty: float = Field(default=0.8, ge=0.0, lt=1.0)
+    shared: float = Field(default=0.05, ge=0.0, le=1.0)
+
+    def estimate(self, calls: int, prompt_words: int = 250) -> Estimate:
+        """Nothing is paid; 0.2 to 5 ms a text, 1 to 20 s of training."""
+        return Estimate(calls, (0, 0), (0.0, 0.0), (1.0 + 0.0002 * calls, 20.0 + 0.005 * calls))
+
+
+class ReplaySettings(_Common):
+    """A file of texts that a real model wrote earlier.
+
+    Attributes:
+        path: JSONL file with ``text`` and ``label``.
+        temperature: of the softmax over (mean cosine to the good - mean cosine to the bad examples). The default 0.05
+            makes a text that is 0.05 closer e times as likely; cosine differences within a label spread by about that.
+    """
+
+    kind: Literal["replay"]
+    path: str = Field(min_length=1)
+    temperature: float = Field(default=0.05, gt=0.0, le=100.0)
+
+    def estimate(self, calls: int, prompt_words: int = 250) -> Estimate:
+        """Nothing is paid; under 1 ms a text, up to a minute of embedding the file once."""
+        return Estimate(calls, (0, 0), (0.0, 0.0), (0.0001 * calls, 60.0 + 0.001 * calls))
+
+
+class OpenAISettings(_Common):
+    """An OpenAI-compatible chat endpoint.
+
+    Attributes:
+        model: the model's name at the endpoint.
+        base_url: up to and including ``/v1``.
+        api_key_env: name of the environment variable that holds the key; "" for an endpoint that needs none.
+        temperature: None sends none (some reasoning models refuse it).
+        max_tokens: longest answer in tokens.
+        max_tokens_field: newer OpenAI models want "max_completion_tokens", other servers "max_tokens".
+        send_seed: sends the request's seed; some endpoints refuse the field.
+        concurrency: calls in flight at once.
+        timeout_s: longest wait for one attempt.
+        max_retries: further attempts after 429, 5xx, a timeout, a cut connection or an unreadable answer.
+        max_wait_s: longest pause between two attempts; caps Retry-After.
+        token_budget: prompt and completion tokens of the whole run; no call is made that could exceed it.
+        price_budget_usd: likewise in US dollars; needs both prices.
+        price_per_1k_prompt: US dollars per 1000 prompt tokens.
+        price_per_1k_completion: US dollars per 1000 completion tokens.
+    """
+
+    kind: Literal["openai"]
+    model: str = Field(min_length=1)
+    base_url: str = Field(default="https://api.openai.com/v1", pattern=r"^https?://[^\s/]")
+    api_key_env: str = Field(default="OPENAI_API_KEY", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$|^$")
+    temperature: float | None = Field(default=1.0, ge=0.0, le=2.0)
+    max_tokens: int = Field(default=512, ge=1)
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    send_seed: bool = False
+    concurrency: int = Field(default=8, ge=1, le=256)
+    timeout_s: float = Field(default=120.0, gt=0.0)
+    max_retries: int = Field(default=5, ge=0, le=20)
+    max_wait_s: float = Field(default=60.0, ge=0.0)
+    token_budget: int | None = Field(default=None, ge=1)
+    price_budget_usd: float | None = Field(default=None, gt=0.0)
+    price_per_1k_prompt: float | None = Field(default=None, ge=0.0)
+    price_per_1k_completion: float | None = Field(default=None, ge=0.0)
+
+    @model_validator(mode="after")
+    def _prices_belong_together(self) -> Self:
+        known = (self.price_per_1k_prompt is not None, self.price_per_1k_completion is not None)
+        if any(known) and not all(known):
+            raise ValueError("price_per_1k_prompt and price_per_1k_completion go together: give both or none")
+        if self.price_budget_usd is not None and not all(known):
+            raise ValueError("price_budget_usd needs price_per_1k_prompt and price_per_1k_completion")
+        return self
+
+    def price_usd(self, prompt_tokens: int, completion_tokens: int) -> float:
+        """US dollars of that many tokens; 0.0 where the task names no price."""
+        prompt, completion = self.price_per_1k_prompt or 0.0, self.price_per_1k_completion or 0.0
+        return (prompt_tokens * prompt + completion_tokens * completion) / 1000.0
+
+    def estimate(self, calls: int, prompt_words: int = 250) -> Estimate:
+        """Expected cost of ``calls`` calls.
+
+        Low: 1.2 tokens a word and answers of an eighth of max_tokens, written at 100 tokens/s after 0.3 s; high:
+        2 tokens a word and answers of max_tokens at 20 tokens/s after 3 s; ``concurrency`` at once.
+        """
+        prompts = [round(calls * prompt_words * factor) for factor in _TOKENS_A_WORD]
+        answers = [-(-self.max_tokens // 8), self.max_tokens]
+        price = None
+        if self.price_per_1k_prompt is not None:
+            price = (self.price_usd(prompts[0], calls * answers[0]), self.price_usd(prompts[1], calls * answers[1]))
+        waves = -(-calls // self.concurrency)
+        return Estimate(
+            calls,
+            (prompts[0] + calls * answers[0], prompts[1] + calls * answers[1]),
+            price,
+            (waves * (0.3 + answers[0] / 100.0), waves * (3.0 + answers[1] / 20.0)),
+        )
+
+
+class TransformersSettings(_Common):
+    """A local folder with a causal language model.
+
+    Attributes:
+        path: folder as ``save_pretrained`` writes it, tokenizer included.
+        device: "auto" takes the first GPU if there is one; else "cpu", "cuda", "cuda:1", "mps".
+        dtype: "auto" is the folder's own on a GPU and float32 on a CPU.
+        batch_size: prompts at once.
+        temperature: 0 decodes greedily.
+        top_p: nucleus of the sampling; 1 is all.
+        max_new_tokens: longest answer in tokens.
+    """
+
+    kind: Literal["transformers"]
+    path: str = Field(min_length=1)
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    batch_size: int = Field(default=8, ge=1)
+    temperature: float = Field(default=1.0, ge=0.0, le=10.0)
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    max_new_tokens: int = Field(default=256, ge=1)
+
+    def estimate(self, calls: int, prompt_words: int = 250) -> Estimate:
+        """Nothing is paid. Batches of an eighth of max_new_tokens at 50 steps/s (low) up to all of it at 2 steps/s."""
+        steps = -(-calls // self.batch_size) * self.max_new_tokens
+        low, high = (round(calls * prompt_words * factor) for factor in _TOKENS_A_WORD)
+        written = (calls * -(-self.max_new_tokens // 8), calls * self.max_new_tokens)
+        return Estimate(calls, (low + written[0], high + written[1]), (0.0, 0.0), (steps / 8 / 50.0, steps / 2.0))
+
+
+GeneratorSettings = Annotated[
+    NgramSettings | ReplaySettings | OpenAISettings | TransformersSettings, Field(discriminator="kind")
+]

@@ -1,0 +1,102 @@
+"""The coordinator's journal: every value a run obtains, kept under a deterministic key before it is used.
+
+A method is a plain function; resume runs it again and the journal answers, so nothing is spent, billed or asked
+twice. SQLite in WAL mode: a value is on disk when ``put`` returns.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from undersong_common.errors import ConfigurationError, InternalError
+
+SCHEMA_VERSION = 1
+_LAST = chr(0x10FFFF)  # no key has it: with a prefix it bounds the prefix's keys from above, so the index finds them
+
+
+class Journal:
+    """A durable map from text keys to bytes. One writer process at a time (an exclusive lock names the clash)."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=1.0)
+            self._database.execute("PRAGMA locking_mode=EXCLUSIVE")
+            self._database.execute("PRAGMA journal_mode=WAL")
+            self._database.execute("PRAGMA synchronous=FULL")
+            self._database.execute("BEGIN EXCLUSIVE")
+            self._database.execute("CREATE TABLE IF NOT EXISTS entry (key TEXT PRIMARY KEY, value BLOB NOT NULL)")
+            self._database.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            raise self._failure(error) from None
+        version = self.get_json("journal/version")
+        if version is None:
+            self.put_json("journal/version", SCHEMA_VERSION)
+        elif version != SCHEMA_VERSION:
+            raise ConfigurationError(
+                f"{path}: journal of version {version}, this program writes {SCHEMA_VERSION}",
+                "finish the run with the program that began it, or start over with --fresh",
+            )
+
+    def get(self, key: str) -> bytes | None:
+        row = self._database.execute("SELECT value FROM entry WHERE key = ?", (key,)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def put(self, key: str, value: bytes) -> None:
+        """Keeps ``value``; the same value again is no change, another one is our bug."""
+        self.put_all([(key, value)])
+
+    def put_all(self, entries: Iterable[tuple[str, bytes]]) -> None:
+        """Keeps several values, all or none."""
+        try:
+            try:
+                self._database.execute("BEGIN IMMEDIATE")
+                for key, value in entries:
+                    # One statement for what is new, which nearly everything is.
+                    added = self._database.execute("INSERT OR IGNORE INTO entry VALUES (?, ?)", (key, value)).rowcount
+                    if not added and self.get(key) != value:
+                        raise InternalError(f"{self._path}: a second value for the journal key {key!r}")
+                self._database.execute("COMMIT")
+            except BaseException:
+                if self._database.in_transaction:
+                    self._database.execute("ROLLBACK")
+                raise
+        except sqlite3.OperationalError as error:
+            raise self._failure(error) from None
+
+    def forget(self, prefix: str) -> None:
+        """Drops every key that starts with ``prefix`` (the stages of a sum that has been opened)."""
+        try:
+            self._database.execute("DELETE FROM entry WHERE key >= ? AND key < ?", (prefix, prefix + _LAST))
+        except sqlite3.OperationalError as error:
+            raise self._failure(error) from None
+
+    def get_json(self, key: str) -> Any:
+        value = self.get(key)
+        return None if value is None else json.loads(value)
+
+    def put_json(self, key: str, value: Any) -> None:
+        self.put(key, json.dumps(value, sort_keys=True, separators=(",", ":")).encode("utf-8"))
+
+    def items(self, prefix: str) -> dict[str, bytes]:
+        """Every entry whose key starts with ``prefix``, by key."""
+        rows = self._database.execute(
+            "SELECT key, value FROM entry WHERE key >= ? AND key < ? ORDER BY key", (prefix, prefix + _LAST)
+        )
+        return {key: bytes(value) for key, value in rows}
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _failure(self, error: sqlite3.OperationalError) -> ConfigurationError:
+        text = str(error)
+        if "locked" in text:
+            return ConfigurationError(f"{self._path}: another process works in this folder", "wait for it, or stop it")
+        if "full" in text:
+            return ConfigurationError(f"{self._path}: the disk is full", "free space and run the same command again")
+        return ConfigurationError(f"{self._path}: cannot be written: {text}", "check the folder and its permissions")

@@ -1,0 +1,141 @@
+"""Aug-PE (Xie et al. 2024): random texts, one private nearest vote each round, survivors varied by paraphrase and gaps.
+
+Reads like algorithm 1 of the paper. Deviations: noise is calibrated over all votes together by exact accounting;
+with several generators each writes an equal part, and a text's variations go to them in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field
+
+from undersong_protocol.plan import SumRequest
+from undersong_protocol.statistics import TopQVotes
+from undersong_server.generators.author import Order
+from undersong_server.methods.interface import Run, Setting
+from undersong_server.methods.parts.selection import balanced_labels, highest
+from undersong_server.pool import Sample
+
+Float = npt.NDArray[np.float64]
+Int = npt.NDArray[np.int64]
+VARIATIONS = ("paraphrase", "fill_in")
+
+
+class Options(BaseModel):
+    """[method] keys; ``samples`` is the number of generator calls in all, so that methods compare at equal calls.
+
+    ``selection`` "rank" keeps the best 1 / ``expansion`` of the texts and varies each expansion - 1 times; "sampling"
+    draws with replacement in proportion to the votes and varies each draw once. ``lookahead`` K > 0 embeds a text as
+    the mean of K variations of it, which are written for this alone.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    samples: Annotated[int, Field(ge=1)] = 6000
+    rounds: Annotated[int, Field(ge=2)] = 5
+    selection: Literal["rank", "sampling"] = "rank"
+    expansion: Annotated[int, Field(ge=2)] = 2
+    lookahead: Annotated[int, Field(ge=0)] = 0
+
+    @property
+    def population(self) -> int:
+        """Texts that are voted on each round, so that the calls of all rounds and lookaheads stay within samples."""
+        votes = self.rounds - 1
+        if self.selection == "sampling":
+            return max(1, self.samples // (1 + votes + votes * self.lookahead))
+        kept = self.samples // (self.expansion + votes * (self.expansion - 1 + self.expansion * self.lookahead))
+        return max(1, kept) * self.expansion
+
+
+def plan(options: Options, setting: Setting) -> list[SumRequest]:
+    """One nearest vote a record before each round of variations."""
+    vote = TopQVotes(q=1, candidates=options.population, labels=len(setting.labels), furthest=False)
+    return [SumRequest(f"votes/{t + 1}", vote) for t in range(options.rounds - 1)]
+
+
+def generator_calls(options: Options, setting: Setting) -> int:
+    population, votes = options.population, options.rounds - 1
+    fresh = population if options.selection == "sampling" else population - population // options.expansion
+    return population + votes * (fresh + population * options.lookahead)
+
+
+def run(options: Options, run: Run) -> Sequence[Sample]:
+    """The method. Returns the last population."""
+    population = _random(options, run)
+    for t in range(1, options.rounds):
+        labels = run.label_numbers(population)
+        shown = run.publish_vectors("candidates", f"population/{t}", _embedded(options, run, t, population), labels)
+        votes = run.private_sum(f"votes/{t}", [shown]).natural[: len(population)]
+        if options.selection == "rank":
+            kept = [population[i] for i in by_rank(votes, labels, options.population // options.expansion)]
+            population = kept + _varied(run, f"round {t + 1}", t, kept * (options.expansion - 1))
+        else:
+            drawn = by_sampling(votes, labels, options.population, run.rng(f"selection {t}"))
+            population = _varied(run, f"round {t + 1}", t, [population[i] for i in drawn])
+    return population
+
+
+def by_rank(votes: Float, labels: Int, size: int) -> Int:
+    """The positions of the ``size`` texts with the most votes, equally many a label, ties to the lower position."""
+    present = np.unique(labels)
+    share = balanced_labels(size, len(present), np.zeros(len(present), dtype=np.int64))
+    chosen = [
+        highest(votes, np.flatnonzero(labels == label), int((share == number).sum()))
+        for number, label in enumerate(present)
+    ]
+    return np.sort(np.concatenate(chosen))
+
+
+def by_sampling(votes: Float, labels: Int, size: int, rng: np.random.Generator) -> Int:
+    """Positions drawn with replacement in proportion to the votes, clipped at zero; equally many a label."""
+    present = np.unique(labels)
+    share = balanced_labels(size, len(present), np.zeros(len(present), dtype=np.int64))
+    chosen = []
+    for number, label in enumerate(present):
+        members = np.flatnonzero(labels == label)
+        weight = np.maximum(votes[members], 0.0)
+        chance = weight / weight.sum() if weight.sum() > 0 else None
+        chosen.append(rng.choice(members, size=int((share == number).sum()), p=chance))
+    return np.concatenate(chosen)
+
+
+def _random(options: Options, run: Run) -> list[Sample]:
+    labels = run.setting.labels or ("",)
+    wanted = balanced_labels(options.population, len(labels), np.zeros(len(labels), dtype=np.int64))
+    names = run.setting.generators
+    orders = [Order(names[i % len(names)], "random", labels[label]) for i, label in enumerate(wanted)]
+    return run.generate("round 1", 0, orders)
+
+
+def _orders(run: Run, parents: Sequence[Sample], turn: int) -> list[Order]:
+    names = run.setting.generators
+    return [
+        Order(names[(i + turn) % len(names)], VARIATIONS[(i + turn) % 2], parent.label, parents=(parent.text,))
+        for i, parent in enumerate(parents)
+    ]
+
+
+def _varied(run: Run, step: str, t: int, parents: Sequence[Sample]) -> list[Sample]:
+    """One variation of each parent; a parent whose variation was dropped stays in its place, once."""
+    written = run.write(step, t, _orders(run, parents, t))
+    run.pool.extend(sample for sample in written if sample is not None)
+    new = [sample or parent for sample, parent in zip(written, parents, strict=True)]
+    return list(dict.fromkeys(new))
+
+
+def _embedded(options: Options, run: Run, t: int, population: Sequence[Sample]) -> npt.NDArray[np.float32]:
+    """Each text's embedding, or the mean of its lookahead variations' (the text's own where all were dropped)."""
+    own = run.embeddings(population)
+    if not options.lookahead:
+        return own
+    total, found = np.zeros_like(own), np.zeros((len(own), 1), dtype=np.float32)
+    for k in range(options.lookahead):
+        written = run.write(f"lookahead {t}/{k}", t, _orders(run, population, t + k))
+        rows = [i for i, sample in enumerate(written) if sample is not None]
+        total[rows] += run.embeddings([sample for sample in written if sample is not None])
+        found[rows] += 1
+    return np.where(found > 0, total / np.maximum(found, 1), own)

@@ -1,0 +1,384 @@
+"""Generate plenty, keep what could have been private (Song et al. 2024): a private discriminator and a label tutor.
+
+The tutor is the noised label histogram; candidates are written in its proportions; a discriminator that has seen the
+private records through private sums only scores all of them, and the best of each class are kept. ``teachers``: the
+paper's ensemble (PATE, Papernot et al. 2017), distilled into a student. ``moments``: a linear discriminant a class from
+one sum of unit embeddings. docs/discriminator.md derives which needs what.
+
+Deviations from the paper: all r student queries are charged; votes are scalar counts (L2 sqrt(r) instead of sqrt(2 r));
+shards are found by a keyed hash of the unit, not by division of a shuffle; teachers are linear, on frozen embeddings,
+or a party's own fine-tuned model, weigh the classes as their shard does, and vote for the better half of the queries of
+each class; the student learns the noisy counts, which say more than their majorities.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field
+
+from undersong_common.errors import ConfigurationError
+from undersong_common.privacy import accounting
+from undersong_protocol.plan import Plan, SumRequest, plan_sums
+from undersong_protocol.public import Input
+from undersong_protocol.statistics.embedding_sum import EmbeddingSum
+from undersong_protocol.statistics.histogram import LabelHistogram, LengthHistogram
+from undersong_protocol.statistics.outer_products import OuterProducts
+from undersong_protocol.statistics.teacher_votes import TeacherVotes
+from undersong_protocol.statistics.teachers import Whitening
+from undersong_protocol.statistics.votes import TopQVotes
+from undersong_server.evaluation.discrimination import discrimination
+from undersong_server.generators.author import Order
+from undersong_server.methods.interface import Run, Setting
+from undersong_server.methods.parts import discriminant
+from undersong_server.methods.parts.discriminant import Discriminator
+from undersong_server.methods.parts.metadata import shares
+from undersong_server.methods.parts.selection import highest, largest_remainder
+from undersong_server.pool import Sample
+
+Float = npt.NDArray[np.float64]
+Int = npt.NDArray[np.int64]
+Kind = Literal["teachers", "moments", "votes", "random"]
+
+USEFUL = 10.0  # teachers for each unit of sigma: below, the noise drowns even clear majorities
+FEWEST_QUERIES = 50  # that are worth proposing
+FEWEST = 20  # teachers in all, where there is hardly any noise
+PAPER_SIGMA = 1.676  # of each query's counts (Song et al. 2024, epsilon 3.6)
+COVARIANCE_PART = 1 / 3  # of the moments' budget, where outer products are asked for
+HELD_OUT = 0.1  # share of the candidates that no discriminator is fitted on: it is judged by them
+EVERYONE = (0, 1 << 30)  # edges, words: one bin that counts every record, where there are no labels
+
+
+class Options(BaseModel):
+    """[method] keys.
+
+    Attributes:
+        discriminator: "teachers", "moments", or "auto", which chooses from the plan; "votes" (the records' Top-Q votes
+            for candidates, as WASP casts them) and "random" are there to be compared with.
+        samples: N, candidates to write; ``keep`` is the share of them that becomes the corpus.
+        weighted: whether the discriminator's scores also weigh the kept samples where a model is trained on them
+            (recorded as "sample_weights").
+        tutor_share: of the budget, for the label histogram; 0 asks for none and takes the classes as equal.
+        teacher: "linear" ones on frozen embeddings, or "fine-tuned" ones, each party's own local model, on texts.
+        teachers: shards a party; 0 is as many as a useful answer needs. ``queries`` r that each votes on;
+            ``contrast`` candidates it is trained against.
+        half: whether a teacher votes for the better half of the queries of each class, or by its boundary.
+        covariance: p, axes in which outer products are asked for besides the means; 0 for means alone.
+        embedding_size: coordinates of an embedding.
+        votes: Q of "votes".
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    discriminator: Literal["auto", "teachers", "moments", "votes", "random"] = "auto"
+    samples: Annotated[int, Field(ge=2)] = 6000
+    keep: Annotated[float, Field(gt=0, le=1)] = 0.75
+    weighted: bool = True
+    tutor_share: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    teacher: Literal["linear", "fine-tuned"] = "linear"
+    teachers: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    queries: Annotated[int, Field(ge=1)] = 400
+    contrast: Annotated[int, Field(ge=1)] = 1000
+    half: bool = True
+    covariance: Annotated[int, Field(ge=0, le=512)] = 0
+    embedding_size: Annotated[int, Field(ge=1)] = 384
+    votes: Annotated[int, Field(ge=1, le=16)] = 8
+
+
+def plan(options: Options, setting: Setting) -> list[SumRequest]:
+    """The tutor's histogram and what the discriminator asks. Refuses teachers whose answers would be of no use."""
+    kind = chosen(options, setting)
+    if kind == "teachers":
+        _check_teachers(options, setting)
+    return _requests(options, setting, kind, _teachers_a_party(options, setting))
+
+
+def generator_calls(options: Options, setting: Setting) -> int:
+    return options.samples
+
+
+def paper_figures(options: Options, plan: Plan) -> dict[str, float]:
+    """What the paper's noise spends over all r queries, as its two counts a query and as scalar counts."""
+    delta = plan.privacy.delta
+    return {
+        "sigma": PAPER_SIGMA,
+        "epsilon_really_spent": _composed(PAPER_SIGMA / math.sqrt(2.0), options.queries, delta),
+        "epsilon_as_scalar_counts": _composed(PAPER_SIGMA, options.queries, delta),
+    }
+
+
+def notes(options: Options, setting: Setting) -> list[str]:
+    """What ``auto`` stands for, and how many teachers a useful answer needs; for ``undersong plan``."""
+    kind = chosen(options, setting)
+    found = [f'Discriminator: "auto" stands for "{kind}" in this plan.'] if options.discriminator == "auto" else []
+    if setting.privacy is None or setting.quorum is None or not math.isfinite(setting.privacy.epsilon):
+        return found
+    if options.discriminator in ("auto", "teachers"):
+        sigma = _teacher_sigma(options, setting)
+        found.append(
+            f"Teachers: {options.queries} queries have noise of sigma {sigma:.1f} votes, so a useful answer needs"
+            f" {math.ceil(USEFUL * sigma)} teachers (sigma at most a tenth of them); the plan has"
+            f" {_teachers_in_all(options, setting)}."
+        )
+    if kind == "teachers" and options.teacher == "fine-tuned":
+        found.append(
+            f"Fine-tuned teachers take a party about a minute each, {_teachers_a_party(options, setting)} in turn: plan"
+            " the run with a --patience that outlasts them."
+        )
+    return found
+
+
+def chosen(options: Options, setting: Setting) -> Kind:
+    """What ``auto`` stands for in this plan: the discriminator whose direction is known better, by its planned noise.
+
+    A mean over n records is known to sigma sqrt(classes) / n in every direction. r votes of T teachers share d
+    directions: sigma sqrt(d / r) / T. T is the only lower bound of n that a plan has: a shard has a record at least.
+    """
+    if options.discriminator != "auto":
+        return options.discriminator
+    if setting.privacy is None or setting.quorum is None or setting.privacy.norm_factor > 1:
+        return "moments"
+    sigma, total = _teacher_sigma(options, setting), _teachers_in_all(options, setting)
+    if total < USEFUL * sigma or options.queries >= options.samples:
+        return "moments"
+    moments = plan_sums(_requests(options, setting, "moments"), setting.privacy, setting.quorum)["moments"].sigma
+    by_votes = sigma * math.sqrt(options.embedding_size / options.queries)
+    return "teachers" if by_votes < moments * math.sqrt(max(1, len(setting.labels))) else "moments"
+
+
+def run(options: Options, run: Run) -> Sequence[Sample]:
+    """The method. Returns the candidates that are kept."""
+    kind = chosen(options, run.setting)
+    if kind == "moments":
+        run.check_embedding_size(options.embedding_size)
+    label_shares, counts, count_sigma = _tutor(options, run, kind)
+    run.record("label shares", 0, label_shares.tolist())
+    run.generate("candidates", 0, _orders(options, run, label_shares))
+    order = run.rng("candidates").permutation(len(run.pool))
+    held = math.floor(len(order) * HELD_OUT)
+    student: Discriminator | None = None
+    if kind == "teachers":
+        student = _distilled(options, run, order[held:])
+    elif kind == "moments":
+        student = _discriminant(options, run, order[held:], counts, count_sigma)
+    if student is not None:
+        scores = student.scores(run.embeddings(run.pool.samples), run.pool.label_of)
+    elif kind == "votes":
+        near, far = run.votes("votes")
+        scores = near - far
+    else:
+        scores = run.rng("random").random(len(run.pool))
+    run.record("discriminator", 0, kind)
+    run.record("student", 0, student)
+    run.record("held out", 0, ([run.pool.samples[i] for i in order[:held]], run.pool.label_of[order[:held]]))
+    chosen_ones = kept(scores, run.pool.label_of, label_shares, options.keep)
+    if options.weighted and student is not None:
+        run.record("sample_weights", 0, discriminant.weights(scores, run.pool.label_of)[chosen_ones].tolist())
+    return [run.pool.samples[i] for i in chosen_ones]
+
+
+def kept(scores: Float, label_of: Int, label_shares: Float, share: float) -> list[int]:
+    """Positions of the best candidates of each class, ascending: in the tutor's proportions as far as they suffice.
+
+    >>> kept(np.array([3.0, 1.0, 2.0, 0.0]), np.array([0, 0, 0, 1]), np.array([0.5, 0.5]), 0.5)
+    [0, 3]
+    """
+    available = np.bincount(label_of, minlength=len(label_shares))
+    total = max(1, round(share * len(scores)))
+    counts = np.zeros(len(label_shares), dtype=np.int64)
+    while counts.sum() < total:  # what a class cannot fill goes to the others; every turn fills a class or ends
+        free = counts < available
+        weights = np.where(free, label_shares, 0.0)
+        if not weights.any():
+            weights = free.astype(np.float64)
+        counts = np.minimum(counts + largest_remainder(weights, total - int(counts.sum())), available)
+    found: list[int] = []
+    for label, count in enumerate(counts):
+        found += highest(scores, np.flatnonzero(label_of == label), int(count)).tolist()
+    return sorted(found)
+
+
+def figures(
+    records: Mapping[str, Sequence[tuple[int, Any]]], embed: Any, test: npt.NDArray[np.float32], labels: Int
+) -> dict[str, Any]:
+    """How well the discriminator tells real test texts from candidates it was not fitted on; for ``undersong compare``.
+
+    Args:
+        records: of the run.
+        embed: texts to quantised embeddings.
+        test: embeddings of real texts, float32 [n, d], with ``labels`` as indices, int64 [n].
+    """
+    found: dict[str, Any] = {"discriminator": records["discriminator"][-1][1]}
+    student, (held, classes) = records["student"][-1][1], records["held out"][-1][1]
+    if student is None or not len(held):
+        return found
+    real = np.maximum(labels, 0)
+    accuracy, auc = discrimination(
+        student.scores(test, real), real, student.scores(embed([one.text for one in held]), classes), classes
+    )
+    return found | {"discriminator_accuracy": accuracy, "discriminator_auc": auc}
+
+
+# The plan
+
+
+def _requests(options: Options, setting: Setting, kind: Kind, teachers: int = 1) -> list[SumRequest]:
+    labels = len(setting.labels)
+    asked: list[SumRequest] = []
+    if (labels > 1 and options.tutor_share) or kind == "moments":
+        if not options.tutor_share:
+            raise ConfigurationError(
+                'method.tutor_share is 0, and discriminator = "moments" divides by the counts it pays for',
+                "give it a share, such as 0.1",
+            )
+        counting = LabelHistogram(labels) if labels else LengthHistogram(EVERYONE)
+        asked.append(SumRequest("labels", counting, options.tutor_share))
+    rest = 1.0 - options.tutor_share if asked else 1.0
+    if kind == "teachers":
+        statistic = TeacherVotes(
+            queries=options.queries,
+            teachers=teachers,
+            labels=labels,
+            half=options.half,
+            fine_tuned=options.teacher == "fine-tuned",
+        )
+        asked.append(SumRequest("teachers", statistic, rest))
+    elif kind == "moments":
+        means = rest * (1.0 - COVARIANCE_PART) if options.covariance else rest
+        asked.append(SumRequest("moments", EmbeddingSum(options.embedding_size, labels), means))
+        if options.covariance:
+            asked.append(SumRequest("covariance", OuterProducts(options.covariance, labels), rest - means))
+    elif kind == "votes":
+        asked.append(SumRequest("votes", TopQVotes(q=options.votes, candidates=options.samples, labels=labels), rest))
+    return asked
+
+
+def _check_teachers(options: Options, setting: Setting) -> None:
+    if options.queries >= options.samples:
+        raise ConfigurationError(
+            f"method.queries = {options.queries} of {options.samples} samples leave none to train teachers against",
+            "lower method.queries, or raise method.samples",
+        )
+    privacy, quorum = setting.privacy, setting.quorum
+    if privacy is None or quorum is None or not math.isfinite(privacy.epsilon):
+        return
+    if privacy.norm_factor > 1:
+        raise ConfigurationError(
+            'privacy.user_contribution = "sum": a unit lies in one shard and changes one teacher, however many records'
+            f" it has, and must not be charged {privacy.norm_factor} times",
+            'set privacy.user_contribution = "mean"',
+        )
+    sigma, total = _teacher_sigma(options, setting), _teachers_in_all(options, setting)
+    needed = math.ceil(USEFUL * sigma)
+    if total >= needed:
+        return
+    a_party = math.ceil(needed / quorum.parties)
+    remedies = [f"set method.teachers to {a_party} (a party)" if privacy.unit != "party" else "raise privacy.epsilon"]
+    fewer = math.floor(options.queries * (total / (USEFUL * sigma)) ** 2)
+    if fewer >= FEWEST_QUERIES:
+        remedies.append(f"lower method.queries to {fewer}")
+    raise ConfigurationError(
+        f"method.teachers: {total} teachers in all cannot answer {options.queries} queries at epsilon"
+        f" {privacy.epsilon:g}: the noise has sigma {sigma:.1f} votes, and a useful answer needs {needed} teachers"
+        f" (sigma at most a tenth of them)",
+        ", ".join([*remedies, 'or set method.discriminator = "moments"']),
+    )
+
+
+def _teacher_sigma(options: Options, setting: Setting) -> float:
+    assert setting.privacy is not None
+    assert setting.quorum is not None
+    return plan_sums(_requests(options, setting, "teachers"), setting.privacy, setting.quorum)["teachers"].sigma
+
+
+def _teachers_in_all(options: Options, setting: Setting) -> int:
+    assert setting.privacy is not None
+    assert setting.quorum is not None
+    return setting.quorum.parties * _teachers_a_party(options, setting)
+
+
+def _teachers_a_party(options: Options, setting: Setting) -> int:
+    if setting.privacy is None or setting.quorum is None:
+        return max(1, options.teachers)
+    if setting.privacy.unit == "party":
+        return 1  # one unit lies in one shard: all that a party has
+    if options.teachers:
+        return options.teachers
+    needed = max(FEWEST, math.ceil(USEFUL * _teacher_sigma(options, setting)))
+    return math.ceil(needed / setting.quorum.parties)
+
+
+def _composed(multiplier: float, count: int, delta: float) -> float:
+    return accounting.epsilon([accounting.Gaussian(multiplier, count=count)], delta)
+
+
+# The run
+
+
+def _tutor(options: Options, run: Run, kind: Kind) -> tuple[Float, Float, float]:
+    """Shares of the classes, their noisy counts, and the noise of each count."""
+    classes = max(1, len(run.setting.labels))
+    if not any(request.name == "labels" for request in _requests(options, run.setting, kind)):
+        return np.full(classes, 1.0 / classes), np.zeros(classes), 0.0
+    opened = run.private_sum("labels", [])
+    return shares(opened.natural), opened.natural, opened.sigma
+
+
+def _orders(options: Options, run: Run, label_shares: Float) -> list[Order]:
+    """Zero-shot orders; every generator writes the same number of each class, but for the remainder."""
+    names, labels = run.setting.generators, run.setting.labels or ("",)
+    wanted = np.repeat(np.arange(len(labels)), largest_remainder(label_shares, options.samples))
+    return [Order(names[i % len(names)], "zero_shot", labels[label]) for i, label in enumerate(wanted)]
+
+
+def _distilled(options: Options, run: Run, order: Int) -> Discriminator:
+    """Teachers' votes on the first of ``order``, against the next; the student is fitted on the former."""
+    count = min(options.queries, len(order) // 2)
+    queries = [run.pool.samples[i] for i in order[:count]]
+    contrast = [run.pool.samples[i] for i in order[count : count + options.contrast]]
+    inputs: list[Input] = []
+    if options.teacher == "fine-tuned":
+        inputs += run.publish_labelled_texts("queries", queries)
+        inputs += run.publish_labelled_texts("contrast", contrast)
+    else:
+        asked, queries = run.publish_samples("queries", "queries", queries)
+        shown, contrast = run.publish_samples("contrast", "contrast", contrast)
+        inputs += [asked, shown]
+    opened = run.private_sum("teachers", inputs)
+    classes = max(1, len(run.setting.labels))
+    whitening = Whitening(run.embeddings(contrast), _classes(run, contrast), classes)
+    return discriminant.distilled(
+        whitening,
+        run.embeddings(queries),
+        _classes(run, queries),
+        opened.natural[: len(queries)],
+        sigma=opened.sigma,
+        teachers=len(opened.survivors) * _teachers_a_party(options, run.setting),
+        classes=classes,
+    )
+
+
+def _discriminant(options: Options, run: Run, order: Int, counts: Float, count_sigma: float) -> Discriminator:
+    candidates = [run.pool.samples[i] for i in order]
+    embeddings, of = run.embeddings(candidates), _classes(run, candidates)
+    whitening = Whitening(embeddings, of, len(counts))
+    opened = run.private_sum("moments", [])
+    found = discriminant.linear_discriminant(
+        whitening, opened.natural.reshape(len(counts), -1), counts, sigma=opened.sigma, count_sigma=count_sigma
+    )
+    if not options.covariance:
+        return found
+    projection = discriminant.projection(whitening, embeddings, of, options.covariance)
+    shown = [run.publish_numbers("projection", projection), run.publish_numbers("means", whitening.means)]
+    products = run.private_sum("covariance", shown)
+    records = max(float(counts.sum()), count_sigma * math.sqrt(len(counts)), 1.0)
+    return discriminant.curved(found, projection, embeddings, of, products.natural / records, products.sigma / records)
+
+
+def _classes(run: Run, samples: Sequence[Sample]) -> Int:
+    """Each sample's label as a number; 0 where the task has none."""
+    return np.maximum(run.label_numbers(samples), 0)

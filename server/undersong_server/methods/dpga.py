@@ -1,0 +1,400 @@
+"""DPGA-TextSyn (Sun et al. 2025): private metadata, then a genetic algorithm that selects by votes with suppression.
+
+Deviations from the paper: the budget is composed over the whole plan instead of divided (``accounting = "paper"``
+divides it); label, length and keyword histograms are one release; the length range comes from tail sums of a noisy
+histogram, since several parties cannot keep the counts of a sparse vector search to themselves; noisy histograms are
+lowered to their total before they become shares; tau starts at a private estimate only where that is precise enough.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from undersong_common.errors import ConfigurationError
+from undersong_common.privacy import accounting
+from undersong_protocol.plan import Plan, SumRequest
+from undersong_protocol.public import Input
+from undersong_protocol.statistics import LengthHistogram, TopQVotes
+from undersong_protocol.statistics.embedding_sum import EmbeddingSum
+from undersong_protocol.statistics.metadata import MetadataHistograms
+from undersong_server.generators.author import Order
+from undersong_server.methods.interface import Run, Setting
+from undersong_server.methods.parts.keywords import keywords as keywords_of
+from undersong_server.methods.parts.metadata import (
+    RANGE_EDGES,
+    Metadata,
+    length_edges,
+    length_range,
+    shares,
+    softmax_by_label,
+)
+from undersong_server.methods.parts.selection import highest, largest_remainder
+from undersong_server.methods.parts.suppression import mean_similarity, suppressed
+from undersong_server.pool import Sample
+
+Float = npt.NDArray[np.float64]
+Part = Annotated[float, Field(gt=0)]
+Proportion = Annotated[float, Field(ge=0)]
+
+PAPER_RANGE, PAPER_HISTOGRAM, PAPER_VOTES = 0.2, 0.1, 0.5  # of epsilon; each of the three histograms a tenth
+LARGEST_ERROR = 0.03  # standard error up to which the private mean similarity is believed
+
+
+class Options(BaseModel):
+    """[method] keys.
+
+    Attributes:
+        population, elite, rounds, sampling: N, N_e, T and the Poisson rate q.
+        samples: generator calls in all, in place of ``population`` (and of ``elite``, which keeps its ratio).
+        accounting: "joint" composes everything exactly; "paper" gives each mechanism the paper's share of epsilon.
+        split: of the joint budget (mu squared): length range, histograms, mean similarity, votes.
+        length, keywords, suppression: components, for ablations.
+        length_bins: of the length histogram. ``keywords_per_label``: most keywords; ``keyword_answers``: calls a label.
+        similarity: a public tau to start at; None estimates it from a private sum.
+        fallback_similarity: tau where that estimate is too noisy (and under "paper", which has no such sum).
+        embedding_size: coordinates of the embedding model, for that sum.
+        rewrite, fill_in, cross, generate: proportions of the expansion.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    population: Annotated[int, Field(ge=2)] = 10_000
+    elite: Annotated[int, Field(ge=1)] = 2_000
+    rounds: Annotated[int, Field(ge=1)] = 10
+    sampling: Annotated[float, Field(gt=0, le=1)] = 0.8
+    samples: Annotated[int, Field(ge=1)] | None = None
+    accounting: Literal["joint", "paper"] = "joint"
+    split: tuple[Part, Part, Part, Part] = (0.05, 0.25, 0.1, 0.6)
+    length: bool = True
+    length_bins: Annotated[int, Field(ge=1, le=10_000)] = 100
+    keywords: bool = True
+    keywords_per_label: Annotated[int, Field(ge=2, le=1000)] = 10
+    keyword_answers: Annotated[int, Field(ge=1, le=100)] = 2
+    suppression: bool = True
+    similarity: Annotated[float, Field(ge=-1, le=1)] | None = None
+    fallback_similarity: Annotated[float, Field(ge=-1, le=1)] = 0.3
+    embedding_size: Annotated[int, Field(ge=1)] = 384
+    rewrite: Proportion = 0.25
+    fill_in: Proportion = 0.25
+    cross: Proportion = 0.25
+    generate: Proportion = 0.25
+
+    @model_validator(mode="after")
+    def _usable(self) -> Options:
+        if self.elite >= self.population:
+            raise ValueError("elite must be smaller than population")
+        if not any(self.operators):
+            raise ValueError("all of rewrite, fill_in, cross and generate are 0; switch one on")
+        return self
+
+    @property
+    def operators(self) -> tuple[float, float, float, float]:
+        return self.rewrite, self.fill_in, self.cross, self.generate
+
+    @property
+    def estimates_similarity(self) -> bool:
+        return self.suppression and self.similarity is None and self.accounting == "joint"
+
+    def sizes(self, setting: Setting) -> Sizes:
+        """N, N_e and calls for keywords; with ``samples``, the largest N whose calls stay within it.
+
+        Raises ConfigurationError where ``samples`` is too few for two texts.
+        """
+        asked = self.keyword_answers * max(1, len(setting.labels)) if self.keywords else 0
+        if self.samples is None:
+            return Sizes(self.population, self.elite, asked)
+        texts = 1 + self.rounds * (1 - self.elite / self.population)  # calls for each text of a population
+        population = int((self.samples - asked) / texts)
+        if population < 2:
+            raise ConfigurationError(
+                f"method.samples is {self.samples}: too few calls for {asked} answers with keywords and"
+                f" {self.rounds} rounds of two texts",
+                f"give at least {asked + math.ceil(2 * texts)}, or fewer rounds",
+            )
+        elite = -(-population * self.elite // self.population)
+        return Sizes(population, min(elite, population - 1), asked)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Texts of a population, of its elite, and the calls that keywords take."""
+
+    population: int
+    elite: int
+    keyword_calls: int
+
+
+def plan(options: Options, setting: Setting) -> list[SumRequest]:
+    """Length range, metadata histograms and mean similarity, once each; then one subsampled nearest vote a round."""
+    labels = len(setting.labels)
+    bins = options.length_bins if options.length else 0
+    keywords = max(1, labels) * options.keywords_per_label if options.keywords else 0
+    coarse = LengthHistogram(RANGE_EDGES)
+    votes = TopQVotes(q=1, candidates=options.sizes(setting).population, labels=labels, furthest=False)
+    if options.accounting == "paper":
+        return _papers_plan(options, setting, coarse, bins, keywords, votes)
+    spread, histograms, similarity, voting = options.split
+    requests = [SumRequest("length range", coarse, spread)] if bins else []
+    requests.append(SumRequest("metadata", MetadataHistograms(labels, bins, keywords), histograms))
+    if options.estimates_similarity:
+        requests.append(SumRequest("similarity", EmbeddingSum(options.embedding_size), similarity))
+    return requests + [
+        SumRequest(f"votes/{t}", votes, voting / options.rounds, sampling_rate=options.sampling)
+        for t in range(1, options.rounds + 1)
+    ]
+
+
+def _papers_plan(
+    options: Options, setting: Setting, coarse: LengthHistogram, bins: int, keywords: int, votes: TopQVotes
+) -> list[SumRequest]:
+    """The paper's division: 0.2 epsilon for the range, 0.1 for each histogram (Laplace), 0.5 for all votes."""
+    if setting.privacy is None:
+        raise ConfigurationError('method.accounting = "paper" divides epsilon, which is not known here')
+    labels, promise = len(setting.labels), setting.privacy
+    one = PAPER_HISTOGRAM * promise.epsilon
+    requests = []
+    if bins:
+        lengths = MetadataHistograms(labels, length_bins=bins, count_labels=False)
+        requests.append(SumRequest("length range", coarse, law="laplace", epsilon=PAPER_RANGE * promise.epsilon))
+        requests.append(SumRequest("metadata/length", lengths, law="laplace", epsilon=one))
+    requests.append(SumRequest("metadata/label", MetadataHistograms(labels), law="laplace", epsilon=one))
+    if keywords:
+        subclasses = MetadataHistograms(labels, keywords=keywords, count_labels=False)
+        requests.append(SumRequest("metadata/keyword", subclasses, law="laplace", epsilon=one))
+    multiplier = papers_sigma(promise.epsilon, promise.delta, options.rounds, options.sampling)
+    return requests + [
+        SumRequest(f"votes/{t}", votes, sampling_rate=options.sampling, noise_multiplier=multiplier)
+        for t in range(1, options.rounds + 1)
+    ]
+
+
+@cache
+def papers_sigma(epsilon: float, delta: float, rounds: int, sampling: float) -> float:
+    """Noise of one vote where all votes have half of epsilon for themselves, accounted exactly.
+
+    >>> papers_sigma(float("inf"), 1e-5, 10, 0.8)
+    0.0
+    """
+    return accounting.calibrate(
+        lambda sigma: [accounting.Gaussian(sigma, sampling, rounds)], PAPER_VOTES * epsilon, delta
+    )
+
+
+@cache
+def papers_sigma_jointly(epsilon: float, delta: float, rounds: int, sampling: float) -> float:
+    """Noise of one vote where the paper's own mechanisms are composed exactly instead of divided."""
+    return accounting.calibrate(
+        lambda sigma: [*_papers_metadata(epsilon), accounting.Gaussian(sigma, sampling, rounds)], epsilon, delta
+    )
+
+
+def _papers_metadata(epsilon: float) -> list[accounting.Event]:
+    """Two searches for the ends of the range, of which only pure epsilon is known, and three Laplace histograms."""
+    return [accounting.Pure(PAPER_RANGE / 2 * epsilon, 2), accounting.Laplace(1 / (PAPER_HISTOGRAM * epsilon), 3)]
+
+
+def paper_figures(options: Options, plan: Plan) -> dict[str, float]:
+    """The paper's sigma, what its mechanisms really spend with it, and (under "paper") its sigma composed jointly."""
+    promise = plan.privacy
+    given = promise.epsilon, promise.delta, options.rounds, options.sampling
+    sigma = papers_sigma(*given)
+    votes = accounting.Gaussian(sigma, options.sampling, options.rounds)
+    figures = {
+        "sigma": sigma * promise.norm_factor,
+        "epsilon_really_spent": accounting.epsilon([*_papers_metadata(promise.epsilon), votes], promise.delta),
+    }
+    if options.accounting == "paper":
+        figures["sigma_composed_jointly"] = papers_sigma_jointly(*given) * promise.norm_factor
+    return figures
+
+
+def notes(options: Options, setting: Setting) -> list[str]:
+    """How the budget is split, for ``undersong plan``."""
+    if setting.privacy is None or not math.isfinite(setting.privacy.epsilon):
+        return []
+    requests = plan(options, setting)
+    if options.accounting == "paper":
+        parts = [f"{request.epsilon:g} {request.name}" for request in requests if request.epsilon is not None]
+        parts.append(f"{PAPER_VOTES * setting.privacy.epsilon:g} all votes together")
+        return [f"Budget divided as in the paper (epsilon): {', '.join(parts)}."]
+    total = sum(request.budget_share for request in requests)
+    shares: dict[str, float] = {}
+    for request in requests:
+        name = request.name.partition("/")[0]
+        shares[name] = shares.get(name, 0.0) + request.budget_share / total
+    parts = [f"{100 * share:.3g} % {name}" for name, share in shares.items()]
+    return [f"Budget composed over the whole plan (mu squared, before subsampling): {', '.join(parts)}."]
+
+
+def generator_calls(options: Options, setting: Setting) -> int:
+    sizes = options.sizes(setting)
+    return sizes.keyword_calls + sizes.population + options.rounds * (sizes.population - sizes.elite)
+
+
+def run(options: Options, run: Run) -> Sequence[Sample]:
+    """The method. Returns the last population: the elite of the last votes with its offspring."""
+    sizes = options.sizes(run.setting)
+    if options.estimates_similarity:
+        run.check_embedding_size(options.embedding_size)
+    metadata = _metadata(options, run)
+    tau = _first_tau(options, run, metadata)
+    population = run.generate("round 0", 0, _fresh(run, metadata, sizes.population, "round 0"))
+    if not population:
+        raise ConfigurationError("the generators wrote no text at all", "look at their counts above")
+    for t in range(1, options.rounds + 1):
+        shown, population = run.publish_samples("candidates", f"round {t}", population)
+        run.record("population", t - 1, [sample.text for sample in population])
+        votes = run.private_sum(f"votes/{t}", [shown]).natural[: len(population)]
+        elite = _elite(options, run, t, population, votes, tau)
+        run.record("elite", t, [sample.text for sample in elite])
+        orders = _expansion(options, run, t, elite, metadata, sizes.population - sizes.elite)
+        population = [*elite, *run.generate(f"round {t}", t, orders)]
+    return population
+
+
+def _metadata(options: Options, run: Run) -> Metadata:
+    """Label, length and keyword shares, from one release (under "paper" from one each)."""
+    labels = len(run.setting.labels)
+    inputs: list[Input] = []
+    edges = None
+    if options.length:
+        opened = run.private_sum("length range", [])
+        edges = length_edges(*length_range(opened.natural, opened.sigma), options.length_bins)
+        inputs.append(run.publish_numbers("length_edges", edges))
+    words: list[Sample] = []
+    if options.keywords:
+        words = _proposed(options, run)
+        vectors = run.embeddings(words)
+        inputs.append(run.publish_vectors("keywords", "keywords", vectors, run.label_numbers(words)))
+    (by_label, by_length, by_keyword), sigma = _histograms(options, run, inputs)
+    label_of = np.maximum(run.label_numbers(words), 0)
+    found = Metadata(
+        records=float(by_label.sum()),
+        labels=shares(by_label),
+        edges=edges,
+        lengths=None if edges is None else shares(by_length[: len(edges) - 1]),
+        keywords=tuple(
+            tuple(word.text for word, its in zip(words, label_of, strict=True) if its == label)
+            for label in range(max(1, labels))
+        ),
+        keyword_shares=tuple(softmax_by_label(by_keyword[: len(words)], label_of, max(1, labels))),
+        records_sigma=sigma * math.sqrt(len(by_label)),
+    )
+    run.record("label shares", 0, found.labels.tolist())
+    if found.edges is not None and found.lengths is not None:
+        run.record("length shares", 0, [found.edges.tolist(), found.lengths.tolist()])
+    return found
+
+
+def _histograms(options: Options, run: Run, inputs: list[Input]) -> tuple[tuple[Float, Float, Float], float]:
+    """Noisy label, length and keyword counts, those that are switched off empty; and the noise of a label's count."""
+    labels = len(run.setting.labels)
+    if options.accounting == "joint":
+        bins = options.length_bins if options.length else 0
+        keywords = max(1, labels) * options.keywords_per_label if options.keywords else 0
+        opened = run.private_sum("metadata", inputs)
+        return MetadataHistograms(labels, bins, keywords).split(opened.natural), opened.sigma
+    given = {one.name: one for one in inputs}
+    none = np.zeros(0)
+    opened = run.private_sum("metadata/label", [])
+    by_length = run.private_sum("metadata/length", [given["length_edges"]]).natural if options.length else none
+    by_keyword = run.private_sum("metadata/keyword", [given["keywords"]]).natural if options.keywords else none
+    return (opened.natural, by_length, by_keyword), opened.sigma
+
+
+def _proposed(options: Options, run: Run) -> list[Sample]:
+    """Subclass keywords that the first generator proposes for each label; they are no part of the corpus."""
+    author = run.setting.generators[0]
+    labels = run.setting.labels or ("",)
+    orders = [
+        Order(author, "keywords", label, words=options.keywords_per_label)
+        for label in labels
+        for _ in range(options.keyword_answers)
+    ]
+    written = run.write("keywords", 0, orders)
+    answers: list[list[str]] = [[] for _ in labels]
+    for number, sample in enumerate(written):
+        if sample is not None:
+            answers[number // options.keyword_answers].append(sample.text)
+    found = keywords_of(answers, options.keywords_per_label)
+    if not any(found):
+        raise ConfigurationError(
+            "the generator proposed no keyword for any label", "set method.keywords = false, or use another generator"
+        )
+    run.record("keywords", 0, dict(zip(labels, found, strict=True)))
+    return [
+        Sample(word, label, author, 0, "keyword") for label, words in zip(labels, found, strict=True) for word in words
+    ]
+
+
+def _first_tau(options: Options, run: Run, metadata: Metadata) -> float:
+    """Tau of the first selection: given, privately estimated, or the stated constant."""
+    if options.similarity is not None:
+        return options.similarity
+    if not options.estimates_similarity:
+        return options.fallback_similarity
+    opened = run.private_sum("similarity", [])
+    found = mean_similarity(opened.natural, opened.sigma, metadata.records, metadata.records_sigma)
+    believed = found.error <= LARGEST_ERROR
+    run.record("tau", 0, {"estimate": found.value, "error": found.error, "believed": believed})
+    return float(np.clip(found.value, -1.0, 1.0)) if believed else options.fallback_similarity
+
+
+def _fresh(run: Run, metadata: Metadata, count: int, step: str) -> list[Order]:
+    """Texts from metadata alone: label, keyword and length are drawn and stand in the prompt."""
+    rng = run.rng(f"{step}: fresh")
+    names, generators = run.setting.labels or ("",), run.setting.generators
+    return [
+        Order(
+            generators[number % len(generators)],
+            "metadata",
+            names[label],
+            terms=metadata.draw_terms(int(label), rng),
+            words=metadata.draw_words(rng),
+        )
+        for number, label in enumerate(metadata.draw_labels(count, rng))
+    ]
+
+
+def _elite(options: Options, run: Run, t: int, population: Sequence[Sample], votes: Float, tau: float) -> list[Sample]:
+    """The survivors: by votes with suppression, or by votes alone."""
+    size = options.sizes(run.setting).elite
+    if options.suppression:
+        chosen, last = suppressed(run.embeddings(population), votes, size, tau)
+        run.record("tau", t, last)
+    else:
+        chosen = highest(votes, np.arange(len(population)), size)
+    return [population[position] for position in chosen]
+
+
+def _expansion(
+    options: Options, run: Run, t: int, elite: Sequence[Sample], metadata: Metadata, count: int
+) -> list[Order]:
+    """Offspring: rewritten, filled in and crossed elite samples, and fresh ones, in the stated proportions."""
+    rng = run.rng(f"round {t}: expansion")
+    rewritten, filled, crossed, fresh = largest_remainder(options.operators, count)
+    kinds = ["paraphrase"] * rewritten + ["fill_in"] * filled + ["cross"] * crossed
+    mates: dict[str, list[Sample]] = {}
+    for sample in elite:
+        mates.setdefault(sample.label, []).append(sample)
+    turns = [turn for _ in range(-(-len(kinds) // len(elite))) for turn in rng.permutation(len(elite))]
+    orders = []
+    for number, (kind, turn) in enumerate(zip(kinds, turns, strict=False)):
+        parent = elite[int(turn)]
+        generator = run.setting.generators[number % len(run.setting.generators)]
+        others = [mate for mate in mates[parent.label] if mate is not parent] if kind == "cross" else []
+        if others:
+            parents = (parent.text, others[int(rng.integers(len(others)))].text)
+            orders.append(Order(generator, kind, parent.label, parents=parents, words=metadata.draw_words(rng)))
+        else:  # a label's only elite sample has nobody to be crossed with
+            kind = "paraphrase" if kind == "cross" else kind
+            orders.append(Order(generator, kind, parent.label, parents=(parent.text,)))
+    return orders + _fresh(run, metadata, int(fresh), f"round {t}")

@@ -1,0 +1,125 @@
+"""FuseGen (Zou et al. 2024): several generators, no private data; task models' disagreement chooses the examples.
+
+Each round a small task model is trained on every generator's own texts. A text's variability is the deviation, over
+these models, of the probability of its label: candidates are the least variable (easy) and the most variable
+(ambiguous) texts, and of those the ones with the highest self-boosted weights are shown to all generators.
+Deviation: the task models are linear heads on the embeddings, refitted to the weights, where the paper fine-tunes BERT
+and moves the weights between its epochs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field
+
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.plan import SumRequest
+from undersong_server.generators.author import Order
+from undersong_server.methods.interface import Run, Setting
+from undersong_server.methods.parts import consistency
+from undersong_server.methods.parts.selection import balanced_labels, highest, largest_remainder
+from undersong_server.pool import Sample
+
+Float = npt.NDArray[np.float64]
+Int = npt.NDArray[np.int64]
+STRENGTH = 3.0  # inverse regularisation of the task models
+
+
+class Options(BaseModel):
+    """[method] keys: ``samples`` N in all, ``rounds`` T, ``candidates`` R and ``examples`` S a label, ``easy`` share
+    of R that is least variable, ``boosts`` rounds of self-boosting with ``rate``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    samples: Annotated[int, Field(ge=1)] = 6000
+    rounds: Annotated[int, Field(ge=1)] = 5
+    candidates: Annotated[int, Field(ge=2)] = 40
+    examples: Annotated[int, Field(ge=1)] = 8
+    easy: Annotated[float, Field(ge=0, le=1)] = 0.5
+    boosts: Annotated[int, Field(ge=0)] = 3
+    rate: Annotated[float, Field(gt=0)] = 0.2
+
+
+def plan(options: Options, setting: Setting) -> list[SumRequest]:
+    """No private sum. Raises ConfigurationError for a task without labels."""
+    if len(setting.labels) < 2:
+        raise ConfigurationError("method fusegen needs task.labels", "name the labels, or choose another method")
+    return []
+
+
+def generator_calls(options: Options, setting: Setting) -> int:
+    return options.samples
+
+
+def run(options: Options, run: Run) -> Sequence[Sample]:
+    """The method. Returns the corpus; the weights are recorded as "sample_weights"."""
+    names, labels = run.setting.generators, run.setting.labels
+    examples: list[list[str]] = [[] for _ in labels]
+    weights = np.ones(0)
+    for t, count in enumerate(largest_remainder(np.ones(options.rounds), options.samples)):
+        rng, orders = run.rng(f"round {t + 1}"), []
+        written = np.zeros(len(labels), dtype=np.int64)
+        for name, share in zip(names, largest_remainder(np.ones(len(names)), int(count)), strict=True):
+            wanted = balanced_labels(int(share), len(labels), written)
+            written += np.bincount(wanted, minlength=len(labels))
+            orders += [_order(name, labels[label], examples[label], rng) for label in wanted]
+        run.generate(f"round {t + 1}", t, orders)
+        embeddings, label_of = run.embeddings(run.pool.samples), run.pool.label_of
+        spread = variability(_opinions(run, embeddings, label_of))
+        weights = self_boosted(embeddings, label_of, len(labels), boosts=options.boosts, rate=options.rate)
+        for label in range(len(labels)):
+            members = run.pool.of_label(label)
+            examples[label] = run.pool.texts_of(
+                cross_selected(spread, weights, members, options.candidates, options.examples, options.easy)
+            )
+    run.record("sample_weights", options.rounds - 1, weights.tolist())
+    return run.pool.samples
+
+
+def variability(opinions: Float) -> Float:
+    """Deviation over the task models of the probability of each text's label: [K, n] to float64 [n]."""
+    found: Float = opinions.std(axis=0)
+    return found
+
+
+def cross_selected(spread: Float, weights: Float, members: Int, candidates: int, size: int, easy: float) -> Int:
+    """Of ``members`` the least (share ``easy``) and most variable become ``candidates``; the heaviest ``size`` stay."""
+    count = min(candidates, len(members))
+    low = highest(-spread, members, round(easy * count))
+    high = highest(spread, np.setdiff1d(members, low), count - len(low))
+    return highest(weights, np.sort(np.concatenate([low, high])), size)
+
+
+def self_boosted(embeddings: npt.NDArray[np.float32], labels: Int, classes: int, *, boosts: int, rate: float) -> Float:
+    """Weights of mean 1 that grow where a model trained with them agrees with the label, and fall where it does not.
+
+    w <- w exp(+-rate), normalised, after each training.
+    """
+    weights = np.ones(len(labels))
+    for _ in range(boosts):
+        head = consistency.classifier(embeddings, labels, classes, strength=STRENGTH, weights=weights)
+        right = consistency.probabilities(head, embeddings).argmax(axis=1) == labels
+        weights = weights * np.exp(np.where(right, rate, -rate))
+        weights /= weights.mean()
+    return weights
+
+
+def _opinions(run: Run, embeddings: npt.NDArray[np.float32], label_of: Int) -> Float:
+    author, classes = run.pool.generator_of, len(run.setting.labels)
+    rows = np.arange(len(label_of))
+    heads = [
+        consistency.classifier(embeddings[author == k], label_of[author == k], classes, strength=STRENGTH)
+        for k in range(len(run.setting.generators))
+    ]
+    return np.stack([consistency.probabilities(head, embeddings)[rows, label_of] for head in heads])
+
+
+def _order(generator: str, label: str, examples: Sequence[str], rng: np.random.Generator) -> Order:
+    if not examples:
+        return Order(generator, "zero_shot", label)
+    order = rng.permutation(len(examples))
+    return Order(generator, "contrast", label, good=tuple(examples[i] for i in order))

@@ -1,0 +1,233 @@
+"""A run as its method sees it: order texts, ask for private sums, draw public randomness; everything is journaled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from undersong_common.canonical import tagged_hash
+from undersong_common.embedding import quantise
+from undersong_common.errors import ConfigurationError, InternalError
+from undersong_protocol.plan import Privacy, Quorum
+from undersong_protocol.public import (
+    Input,
+    Segment,
+    block_id,
+    decode_block,
+    encode_embeddings,
+    encode_numbers,
+    encode_texts,
+)
+from undersong_protocol.vectors import NoisySum
+from undersong_server.federation.driver import Federation
+from undersong_server.generators.author import Author, Order
+from undersong_server.journal import Journal
+from undersong_server.pool import Pool, Sample
+from undersong_server.progress import Progress
+
+Embed = Callable[[Sequence[str]], npt.NDArray[np.float32]]
+Watch = Callable[[str, Callable[[], Any]], Any]
+Float = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The public facts a plan may depend on: label names, generator names and the promise."""
+
+    labels: tuple[str, ...]
+    generators: tuple[str, ...]
+    folder: Path = Path()  # where relative paths of the method's options start
+    privacy: Privacy | None = None  # for a method that divides epsilon itself, as its paper does
+    quorum: Quorum | None = None  # for a method whose answers depend on how many parties there are
+
+
+class Run:
+    """What a method gets: no transport, no cryptography, no SQL, no prompt text.
+
+    Attributes:
+        setting: public facts.
+        pool: the samples written so far, in order; ``generate`` adds to it.
+        records: what the method recorded for the report, by name, in order.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        author: Author,
+        federation: Federation,
+        journal: Journal,
+        progress: Progress,
+        *,
+        embed: Embed,
+        seed: int,
+        watch: Watch = lambda _phase, work: work(),
+    ) -> None:
+        self.setting = setting
+        self.pool = Pool(setting.labels, setting.generators)
+        self.records: dict[str, list[tuple[int, Any]]] = {}
+        self._author = author
+        self._federation = federation
+        self._journal = journal
+        self._progress = progress
+        self._embed = embed
+        self._seed = seed
+        self._watch = watch
+        self._segments: list[Segment] = []  # the pool as the parties hold it, one block a vote
+        self._published = 0
+        self._rows: dict[str, tuple[bytes, int]] = {}  # text -> the block that holds it, and its row
+
+    def rng(self, step: str) -> np.random.Generator:
+        """Public randomness of one step: the same for the same seed and step, on every machine and every resume."""
+        digest = tagged_hash("method randomness", str(self._seed).encode(), step.encode())
+        return np.random.default_rng(np.frombuffer(digest, dtype="<u4"))
+
+    def record(self, name: str, round_: int, value: Any) -> None:
+        """Keeps a public value for the report."""
+        self.records.setdefault(name, []).append((round_, value))
+
+    def generate(self, step: str, round_: int, orders: Sequence[Order]) -> list[Sample]:
+        """Has the orders written and adds what came to the pool; dropped orders (empty, duplicate) are missing."""
+        samples = [sample for sample in self.write(step, round_, orders) if sample is not None]
+        self.pool.extend(samples)
+        return samples
+
+    def write(self, step: str, round_: int, orders: Sequence[Order]) -> list[Sample | None]:
+        """Has the orders written without adding them to the pool: one sample an order, None where it was dropped."""
+        written: list[Sample | None] = self._watch("generation", lambda: self._author.write(step, round_, orders))
+        return written
+
+    def label_numbers(self, samples: Sequence[Sample]) -> npt.NDArray[np.int64]:
+        """Each sample's label as an index into the task's labels, int64 [n]; -1 where the task has none."""
+        numbers = {name: number for number, name in enumerate(self.setting.labels)}
+        return np.array([numbers.get(sample.label, -1) for sample in samples], dtype=np.int64)
+
+    def embeddings(self, samples: Sequence[Sample]) -> npt.NDArray[np.float32]:
+        """Quantised unit embeddings of samples, float32 [n, d]; computed once a text."""
+        texts = [sample.text for sample in samples]
+        embeddings: npt.NDArray[np.float32] = self._watch("embedding", lambda: self._embed(texts))
+        return embeddings
+
+    def check_embedding_size(self, planned: int) -> None:
+        """Raises ConfigurationError unless embeddings have ``planned`` coordinates.
+
+        For methods that sum embeddings, before they spend anything: every party would refuse that sum, and what was
+        asked before it would be paid for.
+        """
+        found = self.embeddings([Sample("size", "", self.setting.generators[0], 0, "probe")]).shape[1]
+        if found != planned:
+            raise ConfigurationError(
+                f"the embedding model gives {found} coordinates, method.embedding_size is {planned}",
+                f"set method.embedding_size = {found}",
+            )
+
+    def votes(self, name: str) -> tuple[Float, Float]:
+        """Opens a planned Top-Q vote over the whole pool: noisy nearest and furthest votes, float64 [N] each.
+
+        Natural units: one full vote is 1; without furthest votes in the plan those are zero.
+        """
+        planned = self._federation.manifest.plan[name]
+        natural = self.private_sum(name, [self.publish_pool()]).natural
+        # The plan fixes the dimension; where duplicates were dropped the last coordinates hold nothing but noise.
+        if not planned.parameters["furthest"]:
+            return natural[: len(self.pool)], np.zeros(len(self.pool))
+        half = planned.dimension // 2
+        return natural[: len(self.pool)], natural[half : half + len(self.pool)]
+
+    def private_sum(self, name: str, inputs: Sequence[Input]) -> NoisySum:
+        """Opens the planned private sum ``name`` over public ``inputs``. Raises PrivacyRefusal outside the plan."""
+        opened: NoisySum = self._watch("private sums", lambda: self._federation.private_sum(name, inputs))
+        return opened
+
+    def publish_pool(self) -> Input:
+        """The pool as the public input "candidates"; only samples written since it was last published are sent."""
+        if len(self.pool) > self._published:
+            self._segments.append(self._publish(self.pool.samples[self._published :]))
+            self._published = len(self.pool)
+        return Input("candidates", tuple(self._segments))
+
+    def publish_samples(self, name: str, step: str, samples: Sequence[Sample]) -> tuple[Input, list[Sample]]:
+        """A public input made of any samples, for populations that change: what was published before is not sent again.
+
+        ``step`` names the call in the journal. Returns the input and the samples, each once, in the input's order.
+        """
+        new = list({sample.text: sample for sample in samples if sample.text not in self._rows}.values())
+        if new:
+            key = f"samples/{step}"
+            identity = self._journal.get(key)
+            if identity is None:
+                identity = self._keep(encode_embeddings(self.embeddings(new), self.label_numbers(new)))
+                self._journal.put(key, identity)
+            self._rows |= {sample.text: (identity, row) for row, sample in enumerate(new)}
+        blocks: dict[bytes, dict[int, Sample]] = {}
+        for sample in samples:
+            block, row = self._rows[sample.text]
+            blocks.setdefault(block, {})[row] = sample
+        ordered = {block: dict(sorted(rows.items())) for block, rows in blocks.items()}
+        segments = tuple(Segment(block, tuple(rows)) for block, rows in ordered.items())
+        return Input(name, segments), [sample for rows in ordered.values() for sample in rows.values()]
+
+    def publish_labelled_texts(self, name: str, samples: Sequence[Sample]) -> list[Input]:
+        """Two public inputs: the samples' texts, and "NAME: classes", the number of each one's label (else 0)."""
+        classes = np.maximum(self.label_numbers(samples), 0).astype(np.float64)
+        texts = self.publish_texts(name, [sample.text for sample in samples])
+        return [texts, self.publish_numbers(f"{name}: classes", classes)]
+
+    def publish_texts(self, name: str, texts: Sequence[str]) -> Input:
+        """A public input made of strings."""
+        return Input(name, (Segment(self._keep(encode_texts(texts))),))
+
+    def publish_embeddings(self, name: str, texts: Sequence[str]) -> tuple[Input, npt.NDArray[np.float32]]:
+        """A public input made of the embeddings of public texts, and those, float32 [n, d]."""
+        key = f"embeddings/{name}"
+        identity = self._journal.get(key)
+        if identity is None:
+            vectors: npt.NDArray[np.float32] = self._watch("embedding", lambda: self._embed(texts))
+            identity = self._keep(encode_embeddings(vectors, np.full(len(texts), -1, dtype=np.int64)))
+            self._journal.put(key, identity)
+        values = decode_block(self.block(identity)).values
+        assert values is not None
+        return Input(name, (Segment(identity),)), values.astype(np.float32, copy=False)
+
+    def publish_vectors(
+        self, name: str, step: str, values: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]
+    ) -> Input:
+        """A public input made of embeddings, quantised here: float32 [n, d] with one label a row (-1 = none).
+
+        ``step`` names them in the journal; use another one for every call.
+        """
+        key = f"vectors/{step}"
+        identity = self._journal.get(key)
+        if identity is None:
+            identity = self._keep(encode_embeddings(quantise(values), labels))
+            self._journal.put(key, identity)
+        return Input(name, (Segment(identity),))
+
+    def publish_numbers(self, name: str, values: Float) -> Input:
+        """A public input made of numbers."""
+        return Input(name, (Segment(self._keep(encode_numbers(values))),))
+
+    def block(self, identity: bytes) -> bytes:
+        """A published block's bytes, from the journal."""
+        data = self._journal.get(f"block/{identity.hex()}")
+        if data is None:
+            raise InternalError(f"the public block {identity.hex()[:12]} is not in the journal")
+        return data
+
+    def _publish(self, samples: Sequence[Sample]) -> Segment:
+        # Journaled whole: an embedding computed anew on another machine could differ in its last bit.
+        key = f"pool/{len(self._segments)}"
+        identity = self._journal.get(key)
+        if identity is None:
+            identity = self._keep(encode_embeddings(self.embeddings(samples), self.label_numbers(samples)))
+            self._journal.put(key, identity)
+        return Segment(identity)
+
+    def _keep(self, data: bytes) -> bytes:
+        identity = block_id(data)
+        self._journal.put(f"block/{identity.hex()}", data)
+        return identity

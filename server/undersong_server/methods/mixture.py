@@ -1,0 +1,51 @@
+"""The reference point below every method: zero-shot texts of all generators in equal parts, no private data at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from undersong_protocol.plan import SumRequest
+from undersong_server.generators.author import Order
+from undersong_server.methods.interface import Run, Setting
+from undersong_server.methods.parts.selection import balanced_labels, largest_remainder
+from undersong_server.pool import Sample
+
+
+class Options(BaseModel):
+    """[method] keys: ``samples`` in all."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    samples: Annotated[int, Field(ge=1)] = 6000
+
+
+def plan(options: Options, setting: Setting) -> list[SumRequest]:
+    """No private sum."""
+    return []
+
+
+def generator_calls(options: Options, setting: Setting) -> int:
+    return options.samples
+
+
+def run(options: Options, run: Run) -> Sequence[Sample]:
+    """The method. Returns the synthetic corpus."""
+    run.generate("mixture", 0, orders(options, run.setting))
+    return run.pool.samples
+
+
+def orders(options: Options, setting: Setting) -> list[Order]:
+    """One zero-shot order a sample, balanced over generators and labels."""
+    labels = setting.labels or ("",)
+    counts = largest_remainder(np.ones(len(setting.generators)), options.samples)
+    written = np.zeros(len(labels), dtype=np.int64)
+    ordered = []
+    for generator, count in zip(setting.generators, counts, strict=True):
+        wanted = balanced_labels(int(count), len(labels), written)
+        written += np.bincount(wanted, minlength=len(labels))
+        ordered += [Order(generator, "zero_shot", labels[label]) for label in wanted]
+    return ordered

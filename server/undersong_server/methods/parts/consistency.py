@@ -1,0 +1,117 @@
+"""Which synthetic texts carry a label that the rest of the corpus, weighted by trust, would give them. Public data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Float32 = npt.NDArray[np.float32]
+Float = npt.NDArray[np.float64]
+Int = npt.NDArray[np.int64]
+
+SMALLEST_TRUST = 1e-6  # where the whole trust lies with a text's author, the others count equally
+NEVER = -1e9  # bias of a label that a classifier has not seen
+
+
+def classifier(
+    embeddings: Float32, labels: Int, classes: int, *, strength: float, weights: Float | None = None
+) -> Float:
+    """A linear classifier, float64 [d + 1, classes], bias last; a label without texts has the bias ``NEVER``.
+
+    Args:
+        strength: inverse regularisation.
+        weights: non-negative, one a text; only their ratios matter.
+    """
+    from undersong_server.evaluation.task_model import fit_linear
+
+    found = np.zeros((embeddings.shape[1] + 1, classes))
+    found[-1] = NEVER
+    present, numbered = np.unique(labels, return_inverse=True)
+    if len(present) == 1:
+        found[-1, present[0]] = 0.0
+    if len(present) < 2:
+        return found
+    w = np.ones(len(labels)) if weights is None else weights * (len(weights) / weights.sum())
+    found[:, present] = fit_linear(embeddings, numbered.ravel().astype(np.int64), w, len(present), strength)
+    return found
+
+
+def classifiers(
+    embeddings: Float32, labels: Int, author: Int, generators: int, classes: int, *, strength: float
+) -> Float:
+    """One classifier a generator, trained on its own texts alone: float64 [K, d + 1, classes]."""
+    return np.stack(
+        [
+            classifier(embeddings[author == k], labels[author == k], classes, strength=strength)
+            for k in range(generators)
+        ]
+    )
+
+
+def probabilities(head: Float, embeddings: Float32) -> Float:
+    """float64 [n, classes] of a classifier of :func:`classifier`."""
+    logits = embeddings @ head[:-1] + head[-1]
+    odds = np.exp(logits - logits.max(axis=1, keepdims=True))
+    result: Float = odds / odds.sum(axis=1, keepdims=True)
+    return result
+
+
+def support(heads: Sequence[Float] | Float, trust: Float, embeddings: Float32, labels: Int, author: Int) -> Float:
+    """What the other generators' classifiers, weighted by trust, make of each text's label.
+
+    Log-odds of its own label against the best other one, float64 [n]: below 0 they would give it another label. A
+    text's own author has no say, so that no classifier judges what it was trained on.
+
+    Args:
+        heads: one classifier a generator (:func:`classifier`).
+        trust: non-negative, one a generator.
+        author: the generator of each text.
+    """
+    n = len(labels)
+    opinion = np.zeros((n, heads[0].shape[1]))
+    for k, head in enumerate(heads):
+        opinion += (trust[k] + SMALLEST_TRUST) * (author != k)[:, None] * probabilities(head, embeddings)
+    rows = np.arange(n)
+    logs = np.log(np.maximum(opinion, 1e-12))
+    own = logs[rows, labels].copy()
+    logs[rows, labels] = -np.inf
+    result: Float = own - logs.max(axis=1)
+    return result
+
+
+def luck(
+    embeddings: Float32,
+    labels: Int,
+    author: Int,
+    generators: int,
+    classes: int,
+    rng: np.random.Generator,
+    *,
+    strength: float,
+) -> float:
+    """Variance of one generator's accuracy that comes from which of its texts its classifier happened to see.
+
+    Each generator's texts are halved, a classifier is trained on either half, and both are tried on what the other
+    generators wrote. A classifier of all the texts varies half as much as one of a half: a quarter of the mean
+    squared difference. It is the same for every record, so more records do not lessen it.
+    """
+    squares = []
+    for k in range(generators):
+        mine, others = rng.permutation(np.flatnonzero(author == k)), np.flatnonzero(author != k)
+        halves = mine[::2], mine[1::2]
+        if min(len(half) for half in halves) == 0 or not len(others):
+            continue
+        tried, truth = embeddings[others], labels[others]
+        right = [
+            np.mean(
+                probabilities(classifier(embeddings[half], labels[half], classes, strength=strength), tried).argmax(
+                    axis=1
+                )
+                == truth
+            )
+            for half in halves
+        ]
+        squares.append((right[0] - right[1]) ** 2 / 4.0)
+    return float(np.mean(squares)) if squares else 0.0

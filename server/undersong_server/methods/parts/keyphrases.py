@@ -1,0 +1,176 @@
+"""Which terms stand out of a noisy histogram, and sequences of them drawn from noisy kernel densities (DP-KPS).
+
+Everything here reads noised sums and public terms only: it is post-processing and costs no privacy.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.statistics.fourier import FourierFeatures
+
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+
+
+def standing_out(
+    counts: Float64, sigma: float, *, most: int, false_share: float, law: Literal["gaussian", "laplace"]
+) -> Int64:
+    """The at most ``most`` terms with the highest noisy counts, of which about ``false_share`` are noise alone.
+
+    Benjamini and Hochberg 1995 with the public law of the noise. The paper takes the N highest whatever they are: of a
+    large vocabulary most of those are terms that no record uses. ``false_share`` 1 does as the paper does.
+
+    Args:
+        counts: noisy, natural units, float64 [V]; ``sigma`` is their noise's standard deviation.
+
+    Returns:
+        int64 positions, the highest count first; ties to the lower index.
+    """
+    order = np.argsort(-counts, kind="stable")[:most]
+    if false_share >= 1.0:
+        return order
+    highest = counts[order]
+    if sigma <= 0.0:
+        return order[highest > 0.0]
+    from scipy.special import ndtr
+
+    if law == "laplace":
+        chance = np.minimum(0.5 * np.exp(-math.sqrt(2.0) * np.maximum(highest, 0.0) / sigma), 1.0)
+    else:
+        chance = ndtr(-highest / sigma)
+    passing = np.flatnonzero(chance <= false_share * np.arange(1, len(order) + 1) / len(counts))
+    return order[: passing[-1] + 1] if len(passing) else order[:0]
+
+
+class Densities:
+    """Kernel densities of every class over the terms, from the opened sum of their features.
+
+    Args:
+        features: the statistic that was summed.
+        sums: float64 [features.dimension], natural units.
+        vectors: quantised embeddings of the terms, float32 [N, d].
+    """
+
+    def __init__(self, features: FourierFeatures, sums: Float64, vectors: Float32) -> None:
+        self._features = features
+        blocks = sums.reshape(max(1, features.classes), len(features.lengths), 2, features.pairs)
+        # cosine and sine sums as one complex number a frequency: an estimate is then a real part of a product
+        waves = (blocks[:, :, 0] - 1j * blocks[:, :, 1]) / np.array(features.weights)[None, :, None]
+        self._sums = waves.astype(np.complex64) / features.pairs
+        self._vectors = vectors
+        self._tables: dict[tuple[int, int], npt.NDArray[np.float32]] = {}
+
+    @property
+    def terms(self) -> int:
+        return len(self._vectors)
+
+    def of_terms(self, label: int) -> Float64:
+        """n times the density of single phrases at each term, float64 [N]; noise can make it negative."""
+        return self.of_prefixes(label, np.arange(self.terms)[:, None])
+
+    def of_prefixes(self, label: int, prefixes: Int64) -> Float64:
+        """n times the density of prefixes of one length l at each row, int64 [T, l] -> float64 [T].
+
+        Estimated by the shortest structure that holds l phrases, the query padded with zeros, times exp(u (l' - l)).
+        Raises ConfigurationError where no structure is long enough.
+        """
+        length = prefixes.shape[1]
+        structure = self._structure(length)
+        state = self._state(label, structure, prefixes[:, :-1])
+        table = self._waves(structure, length - 1)
+        last = prefixes[:, -1]
+        pairs = self._features.pairs
+        estimate = np.einsum("tm,tm->t", state.real, table[:pairs, last].T.astype(np.float64))
+        estimate -= np.einsum("tm,tm->t", state.imag, table[pairs:, last].T.astype(np.float64))
+        rescaled: Float64 = self._rescaling(structure, length) * estimate
+        return rescaled
+
+    def independent(
+        self, label: int, count: int, length: int, rng: np.random.Generator, *, sharpness: float = 1.0
+    ) -> Int64:
+        """``count`` sequences of distinct terms, each drawn from the density over the terms, int64 [count, length].
+
+        Terms are drawn in proportion to the density to the power of ``sharpness`` (1: the paper).
+        """
+        weights = np.tile(_raised(self.of_terms(label)[None, :], sharpness), (count, 1))
+        chosen = np.zeros((count, length), dtype=np.int64)
+        for position in range(length):
+            chosen[:, position] = _draw(weights, chosen[:, :position], rng)
+        return chosen
+
+    def iterative(
+        self, label: int, count: int, length: int, rng: np.random.Generator, *, sharpness: float = 1.0
+    ) -> Int64:
+        """``count`` sequences, each next term drawn by the density of the prefix that it makes, int64 [count, length].
+
+        The prefix's features are multiplied once with those of all terms, so that a step of all sequences together is
+        one matrix product [count, 2m] x [2m, N]. A kernel on l' phrases is l' times as wide a phrase as one on a
+        single phrase; where ``sharpness`` is not 1 (the paper) densities are raised to sharpness x l', which undoes it.
+        """
+        chosen = np.zeros((count, length), dtype=np.int64)
+        for position in range(length):
+            structure = self._structure(position + 1)
+            state = self._state(label, structure, chosen[:, :position])
+            weights = np.hstack([state.real, -state.imag]) @ self._waves(structure, position)
+            power = 1.0 if sharpness == 1.0 else sharpness * self._features.lengths[structure]
+            chosen[:, position] = _draw(_raised(weights, power), chosen[:, :position], rng)
+        return chosen
+
+    def _structure(self, length: int) -> int:
+        holding = [number for number, held in enumerate(self._features.lengths) if held >= length]
+        if not holding:
+            raise ConfigurationError(f"no density holds prefixes of {length} phrases", "plan a longer structure")
+        return min(holding, key=lambda number: self._features.lengths[number])
+
+    def _rescaling(self, structure: int, length: int) -> float:
+        held = self._features.lengths[structure]
+        return math.exp(self._features.width / held * (held - length))
+
+    def _state(self, label: int, structure: int, prefixes: Int64) -> npt.NDArray[np.complex64]:
+        """The class's sums turned by the phases of the prefixes, complex64 [T, m]."""
+        phase = np.zeros((len(prefixes), self._features.pairs), dtype=np.float32)
+        for position in range(prefixes.shape[1]):
+            phase += self._phases(structure, position)[prefixes[:, position]]
+        turned: npt.NDArray[np.complex64] = self._sums[label, structure] * np.exp(1j * phase)
+        return turned
+
+    def _phases(self, structure: int, position: int) -> Float32:
+        key = (structure, position)
+        if key not in self._tables:
+            self._tables[key] = self._features.phases(structure, position, self._vectors)[:-1]
+        return self._tables[key]
+
+    def _waves(self, structure: int, position: int) -> Float32:
+        """Cosines, then sines, of every term's phases, float32 [2m, N]."""
+        phases = self._phases(structure, position).T
+        return np.vstack([np.cos(phases), np.sin(phases)])
+
+
+def _raised(estimates: npt.NDArray[np.floating], power: float) -> Float64:
+    """Estimates below zero become zero; each row's largest becomes one, so that no power overflows."""
+    positive = np.maximum(estimates, 0.0).astype(np.float64)
+    raised: Float64 = (positive / np.maximum(positive.max(axis=1, keepdims=True), 1e-300)) ** power
+    return raised
+
+
+def _draw(weights: npt.NDArray[np.floating], taken: Int64, rng: np.random.Generator) -> Int64:
+    """One column a row with probability in proportion to its weight, none twice; evenly where no weight is left."""
+    free = np.ones(weights.shape, dtype=bool)
+    np.put_along_axis(free, taken, False, axis=1)
+    left = np.where(free, weights, 0.0).astype(np.float64)
+    empty = left.sum(axis=1) <= 0.0
+    left[empty] = free[empty]
+    ends = np.cumsum(left, axis=1)
+    at = rng.random(len(ends)) * ends[:, -1]
+    drawn = (ends <= at[:, None]).sum(axis=1)
+    # rounding may point behind the last term that has weight
+    last = weights.shape[1] - 1 - np.argmax(left[:, ::-1] > 0, axis=1)
+    columns: Int64 = np.minimum(drawn, last)
+    return columns

@@ -1,0 +1,128 @@
+"""Shares of the generators whose mixture lies where the private records lie: moments along a few public directions.
+
+The generators' texts have means mu_k around their label's centre, the mean over the generators. Only K - 1 directions
+tell them apart, so only there is the records' own mean asked for (``protocol/statistics/projections``): K - 1 noisy
+numbers, whatever the number of candidates. The shares are those of the mixture whose mean comes near (the linear
+maximum mean discrepancy, Gretton et al. 2012) and that is no farther from given shares than the known noise asks for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from undersong_protocol.statistics.projections import COUNT, PLACE
+from undersong_protocol.vectors import NoisySum
+
+Float32 = npt.NDArray[np.float32]
+Float = npt.NDArray[np.float64]
+Int = npt.NDArray[np.int64]
+
+MATRIX_GRID = float(1 << 16)  # times the embeddings' 2^-11: every partial sum of a product is exact in float64
+OFFSET_GRID = float(1 << 27)
+RADIUS_QUANTILE = 0.95  # of the candidates lie within the radius; a record that lies beyond it is moved onto it
+LEAST_VARIANCE = 1e-6  # of the records' mean: with none, records outside the means' hull have no shares
+
+
+@dataclass(frozen=True)
+class Basis:
+    """The directions in which the generators' means differ.
+
+    Attributes:
+        directions: orthonormal, float64 [d, K - 1].
+        centres: of the labels, float64 [max(1, C), d].
+        radius: the records' coordinates are asked for in units of it.
+        spread: variance of one text's coordinate, averaged over the directions: what a single record's place tells.
+    """
+
+    directions: Float
+    centres: Float
+    radius: float
+    spread: float
+
+    @classmethod
+    def of(cls, embeddings: Float32, labels: Int, author: Int, generators: int, classes: int) -> Basis:
+        """From the first texts: unit embeddings [n, d], labels (-1 where the task has none), who wrote them."""
+        group = np.maximum(labels, 0)
+        means = _means(embeddings, group, author, generators, max(1, classes))
+        centres: Float = np.nan_to_num(np.nanmean(means, axis=0))
+        differences = np.nan_to_num(means - centres).mean(axis=1)
+        directions = np.linalg.svd(differences, full_matrices=False)[2][: generators - 1].T
+        places = (embeddings - centres[group]) @ directions
+        radius = max(float(np.quantile(np.linalg.norm(places, axis=1), RADIUS_QUANTILE)), 1e-3)
+        return cls(directions, centres, radius, float(places.var(axis=0).mean()))
+
+    def means(self, embeddings: Float32, labels: Int, author: Int, generators: int) -> Float:
+        """Each generator's mean around the centres along the directions, labels weighed alike: float64 [K, K - 1]."""
+        group = np.maximum(labels, 0)
+        found = _means(embeddings, group, author, generators, len(self.centres)) - self.centres
+        result: Float = np.nan_to_num(found).mean(axis=1) @ self.directions
+        return result
+
+    def published(self) -> Float:
+        """The public input "projections", on a grid on which every machine computes the same products."""
+        matrix = np.rint(self.directions / self.radius * MATRIX_GRID) / MATRIX_GRID
+        offsets = np.rint(self.centres @ matrix * OFFSET_GRID) / OFFSET_GRID
+        return np.vstack([matrix, offsets])
+
+
+def records_of(places: NoisySum) -> float:
+    """How many records answered. Private, hence noisy; at least what noise alone would make it, and at least 1."""
+    return max(float(places.natural[0]), places.sigma, COUNT) / COUNT
+
+
+def _fewest(places: NoisySum) -> float:
+    """How many records there are at least, but for one case in forty: few records in much noise tell nothing."""
+    return max(float(places.natural[0]) - 2.0 * places.sigma, COUNT) / COUNT
+
+
+def shares(places: NoisySum, basis: Basis, means: Float, prior: Float, *, shrink: bool = True) -> Float:
+    """The generators' shares, float64 [K], positive, sum 1.
+
+    With r the records' mean along the directions, v its variance (the known noise and the records' spread, over no more
+    records than there surely are) and D the means: the w on the simplex that minimises
+    |D' w - r|^2 / (2 v) + KL(w || prior). Much noise gives the prior, and it decides between generators whose texts lie
+    in one place. Solved in its dual: w_k is proportional to prior_k exp(D_k l), where the K - 1 numbers l minimise
+    log sum_k prior_k exp(D_k l) - r l + v |l|^2 / 2 (exponential tilting; Csiszar 1975).
+    """
+    from scipy.optimize import minimize
+
+    unit, fewest = basis.radius / PLACE, _fewest(places)
+    place = places.natural[1:] * unit / records_of(places)
+    variance = (places.sigma * unit / fewest) ** 2 + basis.spread / fewest if shrink else 0.0
+    variance = max(variance, LEAST_VARIANCE)
+    start = np.log(np.maximum(prior, np.finfo(np.float64).tiny))
+
+    def tilted(direction: Float) -> tuple[Float, float]:
+        exponents = start + means @ direction
+        odds = np.exp(exponents - exponents.max())
+        return odds / odds.sum(), float(np.log(odds.sum()) + exponents.max())
+
+    def dual(direction: Float) -> float:
+        return tilted(direction)[1] - float(place @ direction) + variance * float(direction @ direction) / 2.0
+
+    def slope(direction: Float) -> Float:
+        result: Float = means.T @ tilted(direction)[0] - place + variance * direction
+        return result
+
+    def curvature(direction: Float) -> Float:
+        w = tilted(direction)[0]
+        mean = means.T @ w
+        result: Float = (means.T * w) @ means - np.outer(mean, mean) + variance * np.eye(len(mean))
+        return result
+
+    found = minimize(dual, np.zeros(len(place)), jac=slope, hess=curvature, method="trust-exact")
+    return tilted(found.x)[0]
+
+
+def _means(embeddings: Float32, group: Int, author: Int, generators: int, classes: int) -> Float:
+    """Mean embedding of every generator's texts of every label, float64 [K, C, d]; NaN where there is none."""
+    cell = author * classes + group
+    sums = np.zeros((generators * classes, embeddings.shape[1]))
+    np.add.at(sums, cell, embeddings)
+    counts = np.bincount(cell, minlength=generators * classes)[:, None]
+    with np.errstate(invalid="ignore"):
+        means: Float = (sums / np.where(counts, counts, np.nan)).reshape(generators, classes, -1)
+    return means

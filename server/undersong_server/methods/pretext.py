@@ -1,0 +1,109 @@
+"""PrE-Text (Hou et al. 2024): private evolution over a federation, its survivors of all rounds expanded at the end.
+
+Phase 1 (algorithm 1): a thresholded nearest-neighbour histogram each round, from which the next texts are drawn and
+varied by filled gaps. Phase 2: every text that ever passed the threshold is an example from which new ones are written.
+Users are protected where the task says unit = "user" (or "party"); user_contribution = "sum" is the paper's form.
+Deviations: noise by exact accounting over all rounds; the threshold is stated in deviations of the noise, so that it
+means the same at every epsilon (the paper tunes a number of votes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field
+
+from undersong_protocol.plan import SumRequest
+from undersong_protocol.statistics import TopQVotes
+from undersong_server.generators.author import Order
+from undersong_server.methods.augpe import by_sampling
+from undersong_server.methods.interface import Run, Setting
+from undersong_server.methods.parts.selection import balanced_labels
+from undersong_server.pool import Sample
+
+Float = npt.NDArray[np.float64]
+Int = npt.NDArray[np.int64]
+
+
+class Options(BaseModel):
+    """[method] keys; ``samples`` is the number of generator calls in all.
+
+    ``seeds`` is the share of the calls for phase 1, ``threshold`` counts deviations of the noise, ``examples`` stand in
+    a prompt of phase 2.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    samples: Annotated[int, Field(ge=2)] = 6000
+    rounds: Annotated[int, Field(ge=2)] = 5
+    seeds: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    threshold: Annotated[float, Field(ge=0)] = 1.0
+    examples: Annotated[int, Field(ge=1)] = 4
+
+    @property
+    def population(self) -> int:
+        return max(1, int(self.samples * self.seeds) // self.rounds)
+
+
+def plan(options: Options, setting: Setting) -> list[SumRequest]:
+    """One nearest vote a record on each round's texts."""
+    vote = TopQVotes(q=1, candidates=options.population, labels=len(setting.labels), furthest=False)
+    return [SumRequest(f"histogram/{t + 1}", vote) for t in range(options.rounds)]
+
+
+def generator_calls(options: Options, setting: Setting) -> int:
+    return options.samples
+
+
+def run(options: Options, run: Run) -> Sequence[Sample]:
+    """The method. Returns the expansion and the survivors it was written from."""
+    names, labels = run.setting.generators, run.setting.labels or ("",)
+    wanted = balanced_labels(options.population, len(labels), np.zeros(len(labels), dtype=np.int64))
+    orders = [Order(names[i % len(names)], "random", labels[label]) for i, label in enumerate(wanted)]
+    survivors: dict[Sample, None] = {}
+    for t in range(options.rounds):
+        texts = [sample for sample in run.write(f"round {t + 1}", t, orders) if sample is not None]
+        numbers = run.label_numbers(texts)
+        shown = run.publish_vectors("candidates", f"round/{t + 1}", run.embeddings(texts), numbers)
+        opened = run.private_sum(f"histogram/{t + 1}", [shown])
+        histogram = thresholded(opened.natural[: len(texts)], options.threshold * opened.sigma)
+        survivors |= dict.fromkeys(texts[i] for i in np.flatnonzero(histogram))
+        drawn = by_sampling(histogram, numbers, options.population, run.rng(f"selection {t + 1}"))
+        parents = [texts[i] for i in drawn]
+        orders = [
+            Order(names[(i + t) % len(names)], "fill_in", parent.label, parents=(parent.text,))
+            for i, parent in enumerate(parents)
+        ]
+    kept = list(survivors)
+    run.pool.extend(kept)
+    run.generate("expansion", options.rounds, _expansion(options, run, kept))
+    return run.pool.samples
+
+
+def thresholded(histogram: Float, threshold: float) -> Float:
+    """Counts above the threshold as they are, all others zero.
+
+    >>> thresholded(np.array([3.0, 1.0, -2.0]), 1.5).tolist()
+    [3.0, 0.0, 0.0]
+    """
+    return np.where(histogram > threshold, histogram, 0.0)
+
+
+def _expansion(options: Options, run: Run, survivors: Sequence[Sample]) -> list[Order]:
+    names, labels = run.setting.generators, run.setting.labels or ("",)
+    rng = run.rng("expansion")
+    count = options.samples - options.population * options.rounds
+    wanted = balanced_labels(count, len(labels), np.zeros(len(labels), dtype=np.int64))
+    by_label = {name: [sample.text for sample in survivors if sample.label == name] for name in labels}
+    orders = []
+    for i, label in enumerate(wanted):
+        name, examples = labels[label], by_label[labels[label]]
+        if not examples:
+            orders.append(Order(names[i % len(names)], "random", name))
+            continue
+        drawn = rng.choice(len(examples), size=min(options.examples, len(examples)), replace=False)
+        orders.append(Order(names[i % len(names)], "cross", name, parents=tuple(examples[j] for j in drawn)))
+    return orders

@@ -1,0 +1,144 @@
+"""WASP (Zou et al. 2025): several generators, weighted by private nearest and furthest votes, prompted by contrast.
+
+Deviations from the paper: each generator's noisy votes are summed and the sum is clipped at zero before it becomes a
+weight (the reference normalises by a noisy total, which can be negative and then reverses the ranking); nearest and
+furthest votes are one release in separate coordinates of their exact joint sensitivity (the paper charges 4 vote units,
+the truth at Q = 8 is 1.633); the noise is calibrated over the releases that are really made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from undersong_common.privacy import accounting
+from undersong_protocol.plan import Plan, SumRequest
+from undersong_protocol.statistics.votes import TopQVotes
+from undersong_server.generators.author import Order
+from undersong_server.methods.interface import Run, Setting
+from undersong_server.methods.parts.selection import (
+    balanced_labels,
+    drawn,
+    generator_weights,
+    highest,
+    largest_remainder,
+)
+from undersong_server.pool import Sample
+
+PAPER_SENSITIVITY = 4.0  # vote units, Zou et al. 2025, theorem 1
+
+
+class Options(BaseModel):
+    """[method] keys: ``samples`` N in all, ``rounds`` T, ``votes`` Q, ``examples`` a prompt, ``shortlist`` S."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    samples: Annotated[int, Field(ge=1)] = 6000
+    rounds: Annotated[int, Field(ge=1)] = 5
+    votes: Annotated[int, Field(ge=1, le=16)] = 8
+    examples: Annotated[int, Field(ge=2)] = 8
+    shortlist: Annotated[int, Field(ge=1)] = 8
+    furthest: bool = True  # false: nearest votes only, and prompts without bad examples (Aug-PE's vote at votes = 1)
+    clip: Literal["sum", "candidate"] = "sum"  # where noisy votes are clipped at zero before they become weights
+    prune: bool = False
+    prune_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
+
+    def per_round(self) -> list[int]:
+        return [int(count) for count in largest_remainder(np.ones(self.rounds), self.samples)]
+
+
+def plan(options: Options, setting: Setting) -> list[SumRequest]:
+    """One private sum of nearest and furthest votes after each round but the last (there too with ``prune``)."""
+    releases = options.rounds if options.prune else options.rounds - 1
+    candidates = np.cumsum(options.per_round())
+    return [
+        SumRequest(
+            f"votes/{t + 1}",
+            TopQVotes(
+                q=options.votes,
+                candidates=int(candidates[t]),
+                labels=len(setting.labels),
+                furthest=options.furthest,
+            ),
+        )
+        for t in range(releases)
+    ]
+
+
+def generator_calls(options: Options, setting: Setting) -> int:
+    return options.samples
+
+
+def paper_figures(options: Options, plan: Plan) -> dict[str, float]:
+    """Sigma of the paper's theorem 1 (classical Gaussian, sensitivity 4, T - 1 releases) and what it really spends."""
+    privacy, releases = plan.privacy, max(1, options.rounds - 1)
+    sensitivity = PAPER_SENSITIVITY * privacy.norm_factor
+    sigma = sensitivity * math.sqrt(2 * math.log(1.25 / privacy.delta)) * math.sqrt(releases) / privacy.epsilon
+    statistic = TopQVotes(q=options.votes, candidates=1, labels=0, furthest=options.furthest)
+    exact = statistic.sensitivity.l2 * privacy.norm_factor
+    spent = accounting.epsilon([accounting.Gaussian(sigma / exact, count=releases)], privacy.delta)
+    return {"sigma": sigma, "epsilon_really_spent": spent}
+
+
+def run(options: Options, run: Run) -> Sequence[Sample]:
+    """The method. Returns the synthetic corpus."""
+    generators = len(run.setting.generators)
+    labels = max(1, len(run.setting.labels))
+    weights = np.full(generators, 1.0 / generators)
+    good: list[list[str]] = [[] for _ in range(labels)]
+    bad: list[list[str]] = [[] for _ in range(labels)]
+    for t, count in enumerate(options.per_round()):
+        run.record("weights", t, weights.tolist())
+        run.generate(f"round {t + 1}", t, _orders(options, run, t, largest_remainder(weights, count), good, bad))
+        if t == options.rounds - 1:
+            break
+        near, far = run.votes(f"votes/{t + 1}")
+        counted = np.maximum(near, 0.0) if options.clip == "candidate" else near
+        weights = generator_weights(counted, run.pool.generator_of, generators)
+        for label in range(labels):
+            members = run.pool.of_label(label)
+            good[label] = run.pool.texts_of(highest(near, members, options.shortlist))
+            if options.furthest:
+                bad[label] = run.pool.texts_of(highest(far, members, options.shortlist))
+    return run.pool.samples if not options.prune else _pruned(options, run)
+
+
+def _orders(
+    options: Options, run: Run, t: int, counts: np.ndarray, good: list[list[str]], bad: list[list[str]]
+) -> list[Order]:
+    rng = run.rng(f"round {t + 1}")
+    written = np.zeros(len(good), dtype=np.int64)
+    orders = []
+    for generator, count in zip(run.setting.generators, counts, strict=True):
+        wanted = balanced_labels(int(count), len(good), written)
+        written += np.bincount(wanted, minlength=len(good))
+        for label in wanted:
+            name = run.setting.labels[label] if run.setting.labels else ""
+            if t == 0 or not good[label]:
+                orders.append(Order(generator, "zero_shot", name))
+                continue
+            half = options.examples // 2 if options.furthest else 0
+            orders.append(
+                Order(
+                    generator,
+                    "contrast",
+                    name,
+                    good=drawn(rng, good[label], options.examples - half),
+                    bad=drawn(rng, bad[label], half),
+                )
+            )
+    return orders
+
+
+def _pruned(options: Options, run: Run) -> list[Sample]:
+    """Drops, in every label, the share with the least (nearest - furthest) votes of one more release."""
+    near, far = run.votes(f"votes/{options.rounds}")  # far is all zero without furthest votes
+    keep = []
+    for label in range(max(1, len(run.setting.labels))):
+        members = run.pool.of_label(label)
+        keep.extend(highest(near - far, members, len(members) - int(len(members) * options.prune_share)).tolist())
+    return [run.pool.samples[i] for i in sorted(keep)]

@@ -1,0 +1,187 @@
+"""What a finished run writes for everyone: corpus, dataset card, manifest with receipts, ledgers and report."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from undersong_common.errors import ConfigurationError
+from undersong_common.version import VERSION
+from undersong_server.generators.author import Usage
+from undersong_server.methods.interface import Embed
+from undersong_server.release.files import (
+    CARD_NAME,
+    LEDGER_NAME,
+    MANIFEST_NAME,
+    REPORT_NAME,
+    SEQUENCES_NAME,
+    corpus_files,
+    write_files,
+)
+from undersong_server.release.signature import Signer
+from undersong_server.report.card import render_card
+from undersong_server.report.data import Accuracy, GeneratorUse, PrivacyStatement, ReportData
+from undersong_server.report.html import render_html
+from undersong_server.runs.execution import Outcome
+from undersong_server.runs.planning import RunPlan
+
+
+def report_data(
+    run_plan: RunPlan,
+    outcome: Outcome,
+    embed: Embed,
+    *,
+    created: str,
+    insecure_noise: bool = False,
+    accuracy: Sequence[Accuracy] = (),
+    test_set: str = "",
+    seconds: bool = True,
+) -> ReportData:
+    """The one value from which report, card and final screen are made.
+
+    Args:
+        embed: public texts to embeddings, for the map.
+        created: date in words; "" with ``seconds`` False where two runs' outputs must be equal byte for byte.
+    """
+    task = run_plan.task
+    weights = tuple(tuple(row) for _, row in outcome.records.get("weights", ()))
+    return ReportData(
+        run=outcome.manifest.run,
+        task=task.task.name,
+        description=task.task.description,
+        method=task.method.name,
+        labels=task.task.labels,
+        generators=run_plan.setting.generators,
+        weights=weights,
+        samples=outcome.samples,
+        privacy=_statement(run_plan, insecure_noise),
+        embeddings=embed([sample.text for sample in outcome.samples]),
+        settings=tuple((key, str(value)) for key, value in task.options.model_dump().items()),
+        seconds=tuple(outcome.seconds.items()) if seconds else (),
+        usage=tuple(
+            _use(generator.name, generator.kind, outcome.usage[generator.name]) for generator in task.generators
+        ),
+        accuracy=tuple(accuracy),
+        test_set=test_set,
+        created=created,
+        version=VERSION,
+        plan_hash=outcome.manifest.hash.hex(),
+        embedder=outcome.manifest.embedder,
+    )
+
+
+def publish(
+    folder: Path,
+    outcome: Outcome,
+    report: ReportData,
+    ledgers: Mapping[str, Sequence[Mapping[str, Any]]],
+    *,
+    signer: Signer | None = None,
+) -> None:
+    """Writes every output file of a run into ``folder``, all or none.
+
+    Args:
+        ledgers: entries of each party's ledger that concern this run, by party name.
+        signer: the coordinator that puts its name under it; None in a simulation, which has none.
+    """
+    corpus = {**corpus_files(outcome.samples), **_sequences(outcome)}
+    manifest = {**_manifest(outcome, report), "files": {name: _sha256(content) for name, content in corpus.items()}}
+    if signer is not None:
+        manifest = signer.sign(manifest)
+    write_files(
+        folder,
+        {
+            **corpus,
+            MANIFEST_NAME: json.dumps(manifest, indent=2, ensure_ascii=False) + "\n",
+            LEDGER_NAME: _ledger_lines(ledgers),
+            CARD_NAME: render_card(report),
+            REPORT_NAME: render_html(report),
+        },
+    )
+
+
+def published_manifest(folder: Path) -> dict[str, Any]:
+    """``manifest.json`` of a published data set. Raises ConfigurationError where there is none."""
+    path = folder / MANIFEST_NAME
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigurationError(f"{path}: no such file", "name the output folder of a finished run") from None
+    except ValueError:
+        raise ConfigurationError(f"{path}: is not JSON", "it was changed after the run; get a fresh copy") from None
+    return value
+
+
+def _manifest(outcome: Outcome, report: ReportData) -> dict[str, Any]:
+    """Everything that ``undersong verify`` needs, and nothing that describes a party's data."""
+    return {
+        "private": report.privacy.is_private,
+        "manifest": json.loads(outcome.manifest.to_bytes()),
+        "manifest_hash": outcome.manifest.hash.hex(),
+        "signatures": {party: signature.hex() for party, signature in sorted(outcome.signatures.items())},
+        "sums": dict(outcome.sums),
+        "receipts": {
+            party: {"body": receipt.body.decode("utf-8"), "signature": receipt.signature.hex()}
+            for party, receipt in sorted(outcome.receipts.items())
+        },
+    }
+
+
+def _sha256(content: bytes | str) -> str:
+    data = content.encode("utf-8", "replace") if isinstance(content, str) else content  # as write_files writes it
+    return hashlib.sha256(data).hexdigest()
+
+
+def _statement(run_plan: RunPlan, insecure_noise: bool) -> PrivacyStatement:
+    plan = run_plan.plan
+    private = math.isfinite(plan.privacy.epsilon)
+    return PrivacyStatement(
+        epsilon=plan.privacy.epsilon,
+        delta=plan.privacy.delta,
+        unit=plan.privacy.unit,
+        epsilon_after=tuple(plan.epsilon_after(count) for count in range(1, len(plan.sums) + 1)),
+        max_per_unit=plan.privacy.max_per_unit,
+        contribution=plan.privacy.contribution,
+        parties=plan.quorum.parties,
+        tolerated_dropouts=plan.quorum.tolerated_dropouts,
+        colluders=plan.quorum.colluders,
+        epsilon_if_all_others_collude=plan.epsilon_if_all_others_collude() if private and plan.sums else None,
+        insecure_noise=insecure_noise,
+    )
+
+
+def _use(name: str, kind: str, usage: Usage) -> GeneratorUse:
+    return GeneratorUse(
+        name=name,
+        kind=kind,
+        calls=usage.calls,
+        kept=usage.kept,
+        retried=usage.retried,
+        dropped=usage.dropped,
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        price_usd=usage.price_usd,
+        notes=tuple(f"{note}: {count}" for note, count in sorted(usage.notes.items())),
+    )
+
+
+def _sequences(outcome: Outcome) -> dict[str, bytes | str]:
+    """The keyphrase sequences that a method recorded, one a line with its label; no file where there are none."""
+    rows = [row for _, recorded in outcome.records.get("sequences", ()) for row in recorded]
+    if not rows:
+        return {}
+    lines = (json.dumps({"label": label, "terms": list(terms)}, ensure_ascii=False) for label, terms in rows)
+    return {SEQUENCES_NAME: "".join(f"{line}\n" for line in lines)}
+
+
+def _ledger_lines(ledgers: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    lines = [
+        json.dumps({"party": party, **entry}, ensure_ascii=False, sort_keys=True)
+        for party, entries in sorted(ledgers.items())
+        for entry in entries
+    ]
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,72 @@
+"""The coordinator's signature under a published data set: its files and papers are those that its run wrote.
+
+The parties sign what was asked and spent, never the corpus: that is the coordinator's work, and so is its signature.
+Who knows the coordinator's fingerprint, as every hospital does, can tell its data sets from anybody else's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from undersong_common.canonical import canonical_json, tagged_hash
+from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_protocol.enrolment import coordinator_fingerprint
+from undersong_server.authority import Authority
+
+KEY = "coordinator"  # of manifest.json; everything else in it is signed
+TAG = "undersong published"
+
+
+@dataclass(frozen=True)
+class Signer:
+    """A coordinator that publishes: its name and its keys."""
+
+    name: str
+    authority: Authority
+
+    def sign(self, published: Mapping[str, Any]) -> dict[str, Any]:
+        """``manifest.json`` with the imprint; ``published`` is all of it but that, JSON-able and finite."""
+        imprint = {
+            "name": self.name,
+            "ca_certificate": self.authority.certificate_pem.decode("ascii"),
+            "signing_key": self.authority.signing_public.hex(),
+        }
+        signature = self.authority.signing_key.sign(_statement(published, imprint))
+        return {**published, KEY: {**imprint, "signature": signature.hex()}}
+
+
+@dataclass(frozen=True)
+class Imprint:
+    """Who published a data set, by its own checked signature; the fingerprint is what a stranger compares."""
+
+    name: str
+    fingerprint: str
+
+
+def read(published: Mapping[str, Any]) -> Imprint | None:
+    """The imprint of a ``manifest.json``; None where nobody signed it (a simulation has no coordinator).
+
+    Raises PrivacyRefusal where the signature is not of these very contents.
+    """
+    found = published.get(KEY)
+    if found is None:
+        return None
+    rest = {key: value for key, value in published.items() if key != KEY}
+    try:
+        imprint = {key: str(found[key]) for key in ("name", "ca_certificate", "signing_key")}
+        key = bytes.fromhex(imprint["signing_key"])
+        Ed25519PublicKey.from_public_bytes(key).verify(bytes.fromhex(found["signature"]), _statement(rest, imprint))
+        return Imprint(imprint["name"], coordinator_fingerprint(imprint["ca_certificate"], key))
+    except (KeyError, TypeError, ValueError, InvalidSignature, ConfigurationError):
+        raise PrivacyRefusal(
+            "its signature is not of these contents", "get a fresh copy from the coordinator"
+        ) from None
+
+
+def _statement(published: Mapping[str, Any], imprint: Mapping[str, str]) -> bytes:
+    return tagged_hash(TAG, canonical_json(published), canonical_json(imprint))

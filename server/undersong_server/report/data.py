@@ -1,0 +1,247 @@
+"""What a finished run tells its readers: one plain value from which the report, the card and the screen are made.
+
+Everything here is public or synthetic. No count, text or statistic of private records has a place in it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from undersong_server.pool import Sample
+
+UNITS = {
+    "sample": "one record",
+    "user": "one user (all records of one user id at one party)",
+    "party": "one whole party (present with its records, or present with none)",
+}
+
+
+@dataclass(frozen=True)
+class PrivacyStatement:
+    """What was promised and spent.
+
+    Attributes:
+        epsilon, delta: of the whole run; epsilon is inf for a run without noise.
+        unit: whose presence is hidden.
+        epsilon_after: cumulative epsilon after each private sum, in order; empty where none was asked.
+        max_per_unit: cap on a unit's records; contribution: how they count together.
+        parties, tolerated_dropouts, colluders: the federation's shape.
+        epsilon_if_all_others_collude: one party's view if it trusts nobody; None where it was not computed.
+        insecure_noise: the noise came from a fixed seed (tests), so nothing is private.
+    """
+
+    epsilon: float
+    delta: float
+    unit: Literal["sample", "user", "party"]
+    epsilon_after: tuple[float, ...]
+    max_per_unit: int = 1
+    contribution: Literal["mean", "sum"] = "mean"
+    parties: int = 1
+    tolerated_dropouts: int = 0
+    colluders: int = 0
+    epsilon_if_all_others_collude: float | None = None
+    insecure_noise: bool = False
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the release carries any guarantee."""
+        return math.isfinite(self.epsilon) and not self.insecure_noise
+
+    @property
+    def headline(self) -> str:
+        """The guarantee in one sentence."""
+        if self.insecure_noise:
+            return "Not private: the noise came from a fixed seed, which is for tests only."
+        if not math.isfinite(self.epsilon):
+            return "Not private: the run was made without noise (epsilon = infinity)."
+        if not self.epsilon_after:
+            return "No private record was asked anything: the texts depend on public inputs only."
+        hidden = {"sample": "a record", "user": "a user", "party": "a party"}[self.unit]
+        return (
+            f"The synthetic texts are ({number(self.epsilon)}, {number(self.delta)})-differentially private for "
+            f"{hidden}: add/remove neighbours, over all {len(self.epsilon_after)} private sums together."
+        )
+
+    @property
+    def terms(self) -> tuple[tuple[str, str], ...]:
+        """Unit, neighbouring relation and the other terms of the guarantee, as (term, meaning)."""
+        rows = [
+            ("Privacy unit", UNITS[self.unit]),
+            ("Neighbouring data sets", "differ by the presence of one unit (add/remove)"),
+            ("Epsilon, delta", f"{number(self.epsilon)}, {number(self.delta)}"),
+            ("Private sums", str(len(self.epsilon_after))),
+        ]
+        if self.unit != "sample":
+            together = "their mean counts" if self.contribution == "mean" else "their sum counts"
+            rows.append(("Records of a unit", f"at most {self.max_per_unit}; {together}"))
+        rows.append(("Parties", f"{self.parties} (dropouts tolerated: {self.tolerated_dropouts})"))
+        if self.epsilon_if_all_others_collude is not None:
+            rows.append(("Epsilon if all others collude", number(self.epsilon_if_all_others_collude)))
+        return tuple(rows)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What must hold for the guarantee to hold."""
+        if not self.is_private or not self.epsilon_after:
+            return ()
+        found = [
+            "Every party runs the published program and holds a good source of randomness.",
+            "The task's description, labels and prompts, and the generators themselves, are public: they were not "
+            "chosen by looking at the private records.",
+            "Other releases about the same records add to this one; each party's ledger counts them.",
+        ]
+        if self.parties > 1:
+            found.insert(
+                1,
+                f"At most {self.colluders} of the {self.parties} parties share what they know with the coordinator, "
+                "and the coordinator sees sums only.",
+            )
+        else:
+            found.insert(1, "There is one party: it adds all of the noise itself, and its sum is what is released.")
+        if self.unit == "sample":
+            found.append("A person with several records is protected for each, not for all of them together.")
+        if self.unit == "user":
+            found.append(
+                "A user's records lie at one party; a user known to h parties is protected as a group of h users."
+            )
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class GeneratorUse:
+    """What one generator was asked and gave; ``notes`` are short sentences (such as repeats of a replay file)."""
+
+    name: str
+    kind: str
+    calls: int
+    kept: int
+    retried: int = 0
+    dropped: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    price_usd: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """The task model on a public test set, trained on one kind of data.
+
+    ``ours`` marks this run's own texts. ``reads_private`` marks a model trained on the private records themselves: such
+    a figure is no part of the release. The screen shows it to whoever holds the records; no file does.
+    """
+
+    data: str
+    accuracy: float
+    balanced_accuracy: float
+    macro_f1: float
+    ours: bool = False
+    reads_private: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class ReportData:
+    """A finished run.
+
+    Attributes:
+        run: its name; task: the task's name; description: what one text is, as the task file says.
+        method: wire name of the method; settings: its options as (key, value).
+        labels, generators: names in the task file's order; labels may be empty.
+        weights: rows [rounds or rounds + 1], each one weight a generator, those of round 0 first.
+        samples: the corpus.
+        embeddings: float32 [n, d], one row a sample, for the map; None leaves the map out.
+        seconds: wall-clock time by phase, in order of display.
+        created: date and time in words; "" where the output must not depend on the time.
+        plan_hash: SHA-256 (hex) of the manifest that every party signed; "" where there is none.
+        remarks: sentences about this run that its reader should see.
+    """
+
+    run: str
+    task: str
+    description: str
+    method: str
+    labels: tuple[str, ...]
+    generators: tuple[str, ...]
+    weights: tuple[tuple[float, ...], ...]
+    samples: tuple[Sample, ...]
+    privacy: PrivacyStatement
+    embeddings: npt.NDArray[np.float32] | None = None
+    settings: tuple[tuple[str, str], ...] = ()
+    seconds: tuple[tuple[str, float], ...] = ()
+    usage: tuple[GeneratorUse, ...] = ()
+    accuracy: tuple[Accuracy, ...] = ()
+    test_set: str = ""
+    created: str = ""
+    version: str = ""
+    plan_hash: str = ""
+    embedder: str = ""
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def published_accuracy(self) -> tuple[Accuracy, ...]:
+        """The figures that may stand in a file."""
+        return tuple(each for each in self.accuracy if not each.reads_private)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds in which texts were written."""
+        return 1 + max((sample.round for sample in self.samples), default=-1)
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """The labels, and "" or any other that a sample carries beyond them."""
+        extra = dict.fromkeys(sample.label for sample in self.samples if sample.label not in self.labels)
+        return (*self.labels, *extra)
+
+    def counts(self) -> npt.NDArray[np.int64]:
+        """Samples by label name and generator, int64 [labels, generators]."""
+        label = {name: index for index, name in enumerate(self.label_names)}
+        generator = {name: index for index, name in enumerate(self.generators)}
+        found = np.zeros((len(label), len(generator)), dtype=np.int64)
+        for sample in self.samples:
+            found[label[sample.label], generator[sample.generator]] += 1
+        return found
+
+
+def number(value: float) -> str:
+    """A figure as a person would write it.
+
+    >>> number(4.0), number(1e-5), number(math.inf), number(12345.6)
+    ('4', '1e-5', 'infinity', '12 346')
+    """
+    if math.isinf(value):
+        return "infinity"
+    if math.isnan(value):
+        return "–"
+    if value != 0 and abs(value) < 1e-3:
+        mantissa, exponent = f"{value:.2e}".split("e")
+        return f"{float(mantissa):g}e{int(exponent)}"
+    if abs(value) >= 10_000:
+        return f"{value:,.0f}".replace(",", " ")
+    return f"{value:.4g}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person would say them.
+
+    >>> duration(0.42), duration(75), duration(7300)
+    ('0.4 s', '1 min 15 s', '2 h 1 min')
+    """
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def plain(value: Any) -> str:
+    """A count with thin groups of three digits."""
+    return f"{int(value):,}".replace(",", "\u2009")

@@ -1,0 +1,180 @@
+"""One run from plan to corpus, over any transport: agree, let the method work, collect the receipts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_protocol.manifest import Manifest
+from undersong_protocol.messages import federation_pb2 as wire
+from undersong_protocol.secagg.parameters import Member
+from undersong_server import methods
+from undersong_server.federation.driver import STAGE_TIMEOUT_S, Federation, introduce
+from undersong_server.federation.pipelining import PipelinedFederation
+from undersong_server.federation.transport import BatchTransport, Transport
+from undersong_server.generators import Generator
+from undersong_server.generators.author import Author, Usage
+from undersong_server.journal import Journal
+from undersong_server.methods.interface import Embed, Run
+from undersong_server.pool import Sample
+from undersong_server.progress import Progress
+from undersong_server.prompts.rendering import Prompts
+from undersong_server.runs.planning import RunPlan
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a finished run leaves behind, all of it public.
+
+    Attributes:
+        manifest, signatures: what everyone signed.
+        samples: the corpus.
+        sums: of every opened sum by name: survivors, scale, variance of its noise, evidence, attempt.
+        receipts: each party's signed statement of its spending.
+        usage: of the generators, by name.
+        records: what the method recorded (``Run.records``).
+        seconds: wall-clock time by phase.
+    """
+
+    manifest: Manifest
+    signatures: Mapping[str, bytes]
+    samples: tuple[Sample, ...]
+    sums: Mapping[str, Mapping[str, Any]]
+    receipts: Mapping[str, wire.Receipt]
+    usage: Mapping[str, Usage]
+    records: Mapping[str, Sequence[tuple[int, Any]]]
+    seconds: Mapping[str, float]
+
+
+class Stopwatch:
+    """Adds up the time of named phases. ``clock`` in seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.seconds: dict[str, float] = {}
+
+    def measure(self, phase: str, work: Callable[[], Any]) -> Any:
+        start = self._clock()
+        try:
+            return work()
+        finally:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + self._clock() - start
+
+
+def conduct(
+    run_plan: RunPlan,
+    *,
+    name: str,
+    transport: Transport,
+    parties: Sequence[str],
+    generators: Sequence[Generator],
+    prompts: Prompts,
+    journal: Journal,
+    progress: Progress,
+    embed: Embed,
+    embedder: str,
+    seed: int,
+    clock: Callable[[], float] = time.monotonic,
+    timeout_s: float = STAGE_TIMEOUT_S,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Outcome:
+    """Runs the plan to its end. A journal that knows part of it already is continued, not repeated.
+
+    Args:
+        name: of the run, as it stands in the manifest.
+        embed: public texts to quantised embeddings; ``embedder`` is that model's SHA-256 (hex).
+        seed: of everything public: prompts, draws, embedded generators.
+        timeout_s: how long a request waits for a party.
+        sleep: between two questions for an approval; may return early where a party has decided.
+    """
+    watch = Stopwatch(clock)
+    manifest = _manifest(run_plan, name, transport, parties, journal, embedder, timeout_s)
+    author = Author({generator.name: generator for generator in generators}, prompts, journal, progress, seed=seed)
+    run: Run
+    federation = _federation(
+        transport,
+        manifest,
+        journal,
+        progress,
+        block=lambda identity: run.block(identity),
+        timeout_s=timeout_s,
+        sleep=sleep,
+    )
+    run = Run(
+        run_plan.setting,
+        author,
+        federation,
+        journal,
+        progress,
+        embed=embed,
+        seed=seed,
+        watch=watch.measure,
+    )
+    signatures = watch.measure("agreement", federation.agree)
+    method = methods.load(run_plan.task.method.name)
+    samples = method.run(run_plan.task.options, run)
+    if not samples:
+        raise ConfigurationError("the run ended without a single sample", "look at the generators' counts above")
+    receipts = watch.measure("agreement", federation.receipts)
+    sums = {planned.name: federation.opened_facts(planned.name) for planned in manifest.plan.sums}
+    return Outcome(
+        manifest=manifest,
+        signatures=signatures,
+        samples=tuple(samples),
+        sums={name: facts for name, facts in sums.items() if facts is not None},
+        receipts=receipts,
+        usage=author.usage,
+        records=run.records,
+        seconds=watch.seconds,
+    )
+
+
+def _federation(
+    transport: Transport, manifest: Manifest, journal: Journal, progress: Progress, **rest: Any
+) -> Federation:
+    # Where a message is dear, several requests share one.
+    if isinstance(transport, BatchTransport):
+        return PipelinedFederation(transport, manifest, journal, progress, **rest)
+    return Federation(transport, manifest, journal, progress, **rest)
+
+
+def _manifest(
+    run_plan: RunPlan,
+    name: str,
+    transport: Transport,
+    parties: Sequence[str],
+    journal: Journal,
+    embedder: str,
+    timeout_s: float,
+) -> Manifest:
+    known = journal.get("manifest")
+    if known is not None:
+        return Manifest.from_bytes(known)
+    found = introduce(transport, parties, timeout_s)
+    for party, introduction in found.items():
+        if introduction.name != party:
+            raise PrivacyRefusal(f"{party}: introduces itself as {introduction.name!r}")
+        if introduction.embedder.hex() != embedder:
+            raise ConfigurationError(
+                f"{party}: holds embedder {introduction.embedder.hex()[:16]}..., the coordinator {embedder[:16]}...",
+                "install the same embedding model everywhere",
+            )
+        lacking = {planned.statistic for planned in run_plan.plan.sums} - set(introduction.statistics)
+        if lacking:
+            raise ConfigurationError(
+                f"{party}: does not know the statistic {', '.join(sorted(lacking))}", "update the party's program"
+            )
+    task = run_plan.task.task
+    manifest = Manifest(
+        run=name,
+        task={"name": task.name, "description": task.description, "labels": list(task.labels)},
+        method=run_plan.task.method.name,
+        embedder=embedder,
+        roster=tuple(Member(party, found[party].identity) for party in sorted(found)),
+        plan=run_plan.plan,
+    )
+    journal.put("manifest", manifest.to_bytes())
+    return manifest

@@ -1,0 +1,245 @@
+"""The task file: one TOML file says what is written, about whom, from what and at which privacy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from undersong_common import configuration
+from undersong_common.embedding import PACKAGED
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.plan import Privacy, Quorum
+from undersong_protocol.secagg.parameters import check_graph, check_quorum, default_threshold, defaults
+from undersong_server import methods
+from undersong_server.generators import GeneratorSettings
+
+DEFAULT_PARTIES = 5
+TABLE_SUFFIXES = (".jsonl", ".csv", ".parquet")
+
+
+class Section(BaseModel):
+    """A section of the task file: frozen, and every key it does not know is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TaskSection(Section):
+    """[task]: public words. They go to the model provider."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$", max_length=80)]
+    description: Annotated[str, Field(min_length=1)]
+    labels: tuple[str, ...] = ()
+
+    @field_validator("labels")
+    @classmethod
+    def _distinct(cls, labels: tuple[str, ...]) -> tuple[str, ...]:
+        folded = [label.strip().casefold() for label in labels]
+        if "" in folded:
+            raise ValueError("a label is empty; write a word for every label")
+        if len(set(folded)) != len(folded):
+            raise ValueError("two labels are the same but for case or spaces; keep one")
+        return labels
+
+
+class DataSection(Section):
+    """[data]: a simulation's private records and its parties' local model.
+
+    Paths are relative to root, or else to the task file.
+    """
+
+    root: str = ""
+    path: str | tuple[str, ...] | None = None
+    text: str = "text"
+    label: str | None = None
+    user: str | None = None
+    records: Annotated[int, Field(ge=1)] | None = None  # of one file that is dealt: only so many, drawn by the seed
+    teacher_model: str = ""  # that simulated parties fine-tune teachers from: "packaged" or a folder
+
+
+class PrivacySection(Section):
+    """[privacy]: the promise. epsilon = inf is for research only and marks every output as not private."""
+
+    epsilon: Annotated[float, Field(gt=0)]
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    unit: Literal["sample", "user", "party"] = "sample"
+    max_per_user: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    user_contribution: Literal["mean", "sum"] = "mean"
+    max_records: Annotated[int, Field(ge=1, le=10_000_000)] = 100_000
+
+    @field_validator("epsilon", "delta")
+    @classmethod
+    def _not_nan(cls, value: float) -> float:
+        if math.isnan(value):
+            raise ValueError("is not a number; give a positive number")
+        return value
+
+    def promise(self) -> Privacy:
+        return Privacy(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            unit=self.unit,
+            max_per_unit=1 if self.unit == "sample" else self.max_per_user,
+            contribution=self.user_contribution,
+            max_records=self.max_records,
+        )
+
+
+class FederationSection(Section):
+    """[federation]: how many parties, and how many may drop out or collude (SECAGG.md's defaults where left out)."""
+
+    parties: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    alpha: Annotated[float, Field(gt=0)] = math.inf
+    tolerated_dropouts: Annotated[int, Field(ge=0)] | None = None
+    colluders: Annotated[int, Field(ge=0)] | None = None
+    threshold: Annotated[int, Field(ge=1)] | None = None
+    spare_attempts: Annotated[int, Field(ge=0, le=100)] = 0
+
+
+class MethodSection(BaseModel):
+    """[method]: its name here; its options are checked by the method's own file (server/methods)."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: str
+
+
+class EmbedderSection(Section):
+    """[embedder]: "packaged" (all-MiniLM-L6-v2) or a local folder."""
+
+    model: str = "packaged"
+
+
+class EvaluationSection(Section):
+    """[evaluation]: a public test file, evaluated when the run has ended."""
+
+    test: str | None = None
+    head: Literal["auto", "linear", "mlp"] = "auto"
+
+
+class PromptsSection(Section):
+    """[prompts]: a folder whose templates replace the built-in ones of the same name."""
+
+    folder: str | None = None
+
+
+class OutputSection(Section):
+    """[output]: where the corpus, its card, report, manifest and ledgers are written."""
+
+    dir: str = "runs/undersong"
+
+
+class Task(Section):
+    """A whole task file, validated. ``folder`` is where relative paths start."""
+
+    task: TaskSection
+    data: DataSection = DataSection()
+    privacy: PrivacySection
+    federation: FederationSection = FederationSection()
+    method: MethodSection
+    generators: tuple[GeneratorSettings, ...] = ()
+    embedder: EmbedderSection = EmbedderSection()
+    evaluation: EvaluationSection = EvaluationSection()
+    prompts: PromptsSection = PromptsSection()
+    output: OutputSection = OutputSection()
+    folder: Path = Path()
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Task:
+        names = [generator.name for generator in self.generators]
+        if len(set(names)) != len(names):
+            raise ValueError("two [[generators]] share a name; give each its own")
+        return self
+
+    def locate(self, path: str) -> Path:
+        """An absolute path: as given, or under data.root, or beside the task file."""
+        base = Path(self.data.root) if self.data.root else self.folder
+        return (base / path).absolute()
+
+    @property
+    def teacher_model(self) -> str:
+        """What simulated parties name as their local model: "packaged", an absolute folder, or "" for none."""
+        given = self.data.teacher_model
+        return given if given in ("", PACKAGED) else str(self.locate(given))
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The private files of a simulation: one that is dealt to the parties, or one a party (folder or pattern)."""
+        given = (self.data.path,) if isinstance(self.data.path, str) else self.data.path or ()
+        found: list[Path] = []
+        for path in map(self.locate, given):
+            if path.is_dir():
+                found.extend(sorted(entry for entry in path.iterdir() if entry.suffix in TABLE_SUFFIXES))
+            elif "*" in path.name:
+                found.extend(sorted(path.parent.glob(path.name)))
+            else:
+                found.append(path)
+        return tuple(found)
+
+    @property
+    def one_file_a_party(self) -> bool:
+        """Whether the data come already divided, as a list, a folder or a pattern of files."""
+        path = self.data.path
+        return not isinstance(path, str) or "*" in path or self.locate(path).is_dir()
+
+    @property
+    def parties(self) -> int:
+        """How many parties take part. Raises ConfigurationError where data.path and federation.parties disagree."""
+        stated = self.federation.parties
+        if self.data.path is None or not self.one_file_a_party:
+            return DEFAULT_PARTIES if stated is None else stated
+        files = len(self.files)
+        if stated is not None and stated != files:
+            raise ConfigurationError(
+                f"federation.parties is {stated} but data.path names {files} files, one a party",
+                "correct one of them; a single file is dealt to any number of parties",
+            )
+        return files
+
+    def quorum(self) -> Quorum:
+        """The federation's shape; SECAGG.md's defaults for what the file leaves out."""
+        given, parties = self.federation, self.parties
+        if parties < 1:
+            raise ConfigurationError("data.path names no file", "name the parties' files")
+        _, dropouts, colluders = defaults(parties)
+        dropouts = dropouts if given.tolerated_dropouts is None else given.tolerated_dropouts
+        colluders = colluders if given.colluders is None else given.colluders
+        threshold = default_threshold(parties, colluders) if given.threshold is None else given.threshold
+        try:
+            check_quorum(parties, threshold, dropouts, colluders)
+            check_graph(parties, dropouts, colluders)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"[federation] {error.problem}", error.remedy) from None
+        return Quorum(parties, threshold, dropouts, colluders, given.spare_attempts)
+
+    @property
+    def options(self) -> Any:
+        """The method's own options, validated by its file."""
+        method = methods.load(self.method.name)
+        return configuration.validate(method.Options, dict(self.method.model_extra or {}), "[method]")
+
+
+def load(path: Path, assignments: Iterable[str] = ()) -> Task:
+    """Reads, overrides and validates a task file. Raises ConfigurationError naming file, key, value and remedy."""
+    written = configuration.read_toml(path)
+    data = _for_its_method(written, configuration.override(written, assignments))
+    if "folder" in data:
+        raise ConfigurationError(f"{path}: folder: unknown key", "paths are relative to the task file or data.root")
+    task = configuration.validate(Task, {**data, "folder": path.parent.absolute()}, str(path))
+    _ = task.options  # a wrong method option is found now, not when the method starts
+    return task
+
+
+def _for_its_method(written: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
+    """Where an override names another method than the file, the file's options that it does not have are dropped."""
+    before, now = written.get("method"), data.get("method")
+    if not isinstance(before, dict) or not isinstance(now, dict) or before.get("name") == now.get("name"):
+        return data
+    if now.get("name") not in methods.names():
+        return data  # the error is found where the name is read
+    known = {"name", *methods.load(now["name"]).Options.model_fields}
+    kept = {key: value for key, value in now.items() if key in known or before.get(key) != value}
+    return {**data, "method": kept}

@@ -1,0 +1,122 @@
+"""The commented task file that ``undersong init`` writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from undersong_common.configuration import nearest
+from undersong_common.errors import ConfigurationError
+from undersong_common.table import column_names, read_table
+
+LARGEST_LABEL_COUNT = 100
+
+TEMPLATE = """\
+# A task file of Undersong. Check it with `undersong plan`, run it with `undersong simulate`.
+
+[task]                      # everything in this section is public: it goes to the model provider
+name = {name}
+description = "a short text"  # what one text is, e.g. "a nurse's triage note"
+labels = {labels}
+
+[data]                      # a simulation's private records; paths are relative to this file
+path = {path}
+text = {text}               # column with the text
+label = {label}             # column with the label
+# user = "patient"          # column with the user's id, needed for privacy.unit = "user"
+# teacher_model = "models/bert"  # local encoder of the simulated parties, for method.teacher = "fine-tuned"
+
+[privacy]
+epsilon = 4.0               # the whole run's budget
+delta = 1e-5                # below 1 / (number of records) at every party
+unit = "sample"             # whose presence is hidden: "sample", "user" or "party"
+# max_per_user = 8          # records of one user or party that count
+# user_contribution = "mean"  # a user's records count by their mean (no more noise) or "sum" (noise times max_per_user)
+
+[federation]
+parties = 5                 # one file is dealt to this many parties; several files are one party each
+# alpha = 1.0               # Dirichlet concentration over labels; inf (the default) deals evenly
+# tolerated_dropouts = 1    # parties that may vanish in a private sum
+# colluders = 1             # parties that may stand with the coordinator
+
+[method]
+name = "undersong"          # needs no tuning (docs/method.md); "wasp", "augpe", "dpkps", "dpga" and others: docs/
+samples = 1000              # synthetic texts in all
+rounds = 5
+# name = "discriminator"    # another method: write plenty, keep what could have been private (docs/discriminator.md)
+# keep = 0.75               # of its candidates
+
+[[generators]]              # repeat this section for several; the method finds out which is best
+name = "small"
+kind = "ngram"              # embedded: an n-gram model over a public corpus
+corpus = "public.jsonl"     # JSONL with text and label
+
+# [[generators]]
+# name = "big"
+# kind = "openai"           # any OpenAI-compatible endpoint
+# model = "gpt-4o-mini"
+# base_url = "https://api.openai.com/v1"
+# api_key_env = "OPENAI_API_KEY"
+# price_budget_usd = 5.0    # stops before it is exceeded; needs the two prices
+# price_per_1k_prompt = 0.00015
+# price_per_1k_completion = 0.0006
+
+# [[generators]]
+# name = "local"
+# kind = "transformers"     # a folder with a causal language model
+# path = "models/llama"
+
+[embedder]
+model = "packaged"          # all-MiniLM-L6-v2, or a local sentence-transformers folder
+
+# [evaluation]
+# test = "test.jsonl"       # a public test set, evaluated at the end
+
+[output]
+dir = {output}
+"""
+
+
+def commented_task(source: Path | None, folder: Path) -> str:
+    """A task file (TOML) with every key explained; columns and labels come from ``source`` where one is given.
+
+    ``folder`` is where the file will lie. Raises ConfigurationError for a source that cannot be read. Labels of a
+    source become public by being written here: the file says so.
+    """
+    columns = {"text": "text", "label": "label"}
+    labels = ["first label", "second label"]
+    name, path = "my task", "private.jsonl"
+    if source is not None:
+        found = column_names(source)
+        columns = {role: _column(found, role, source) for role in columns}
+        table = read_table(source, columns["text"], columns["label"])
+        labels = sorted(set(table.labels or ()))
+        if len(labels) > LARGEST_LABEL_COUNT:
+            raise ConfigurationError(
+                f"{source}: column {columns['label']!r} has {len(labels)} different values",
+                "name a column of labels 'label', or write the task file by hand",
+            )
+        name = source.stem
+        absolute = source.absolute()
+        path = str(absolute.relative_to(folder)) if absolute.is_relative_to(folder) else str(absolute)
+    return TEMPLATE.format(
+        name=json.dumps(name),
+        labels=json.dumps(labels, ensure_ascii=False),
+        path=json.dumps(path),
+        text=json.dumps(columns["text"]),
+        label=json.dumps(columns["label"]),
+        output=json.dumps(f"runs/{name.replace(' ', '-')}"),
+    )
+
+
+def _column(found: list[str], role: str, source: Path) -> str:
+    synonyms = {
+        "text": ("text", "note", "content", "sentence", "document"),
+        "label": ("label", "class", "category", "intent"),
+    }
+    for candidate in synonyms[role]:
+        if candidate in found:
+            return candidate
+    raise ConfigurationError(
+        f"{source}: no column looks like the {role}", f"rename one to {role!r}; {nearest(role, found)}"
+    )

@@ -1,0 +1,256 @@
+"""Methods side by side: every cell of a grid is one real simulation, judged by one task model on one test set.
+
+Cells are independent, so they run in several processes; each leaves one JSON file, and the same command continues a
+comparison that was stopped. Every variant has the same epsilon, delta, unit and number of generator calls, and the same
+seed gives the same private records, so that differences are paired by seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import multiprocessing
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from undersong import dpsgd
+from undersong.compare_cell import PRIVATE_ONLY, Bench, Cell, Variant
+from undersong_common.errors import ConfigurationError, InternalError, UndersongError
+from undersong_server.progress import Progress
+from undersong_server.release.files import write_files
+from undersong_server.runs import task as tasks
+
+CELLS = "cells"
+FRECHET_ROWS = 2000  # of corpus and test set each, or as many as the test set has
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is compared.
+
+    Attributes:
+        variants: the first one is the reference of the paired differences, unless ``baseline`` names another.
+        epsilons: budgets; ``inf`` adds no noise.
+        federations: (parties, private records in all); records None takes the whole file.
+        seeds: of the simulations.
+    """
+
+    variants: tuple[Variant, ...]
+    epsilons: tuple[float, ...]
+    federations: tuple[tuple[int | None, int | None], ...]
+    seeds: tuple[int, ...]
+    baseline: str
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        methods: Sequence[str],
+        epsilons: Sequence[float],
+        parties: Sequence[int],
+        records: Sequence[int],
+        seeds: Sequence[int],
+        baseline: str | None = None,
+    ) -> Grid:
+        """Checks what the command line gave. ``records``: none, one for all, or one for each number of parties."""
+        if not methods or not epsilons or not seeds:
+            raise ConfigurationError("a comparison needs methods, epsilons and seeds", "see undersong compare --help")
+        if any(not epsilon > 0 for epsilon in epsilons):
+            raise ConfigurationError("--epsilon: not positive", "give positive numbers, or inf for no privacy")
+        if len(records) not in (0, 1, max(1, len(parties))):
+            raise ConfigurationError(
+                f"--records names {len(records)} sizes for {len(parties)} numbers of parties",
+                "give one, or one for each number of parties",
+            )
+        variants = tuple(Variant.parse(name) for name in dict.fromkeys(methods))
+        names = [variant.name for variant in variants]
+        reference = baseline or next((name for name in names if name != PRIVATE_ONLY), names[0])
+        if reference not in names:
+            raise ConfigurationError(f"--baseline {reference!r} is not among --methods", f"choose {', '.join(names)}")
+        shapes: list[int | None] = list(parties) or [None]
+        sizes: list[int | None] = list(records) or [None]
+        sizes = sizes * len(shapes) if len(sizes) == 1 else sizes
+        return cls(
+            variants,
+            tuple(dict.fromkeys(epsilons)),
+            tuple(zip(shapes, sizes, strict=True)),
+            tuple(dict.fromkeys(seeds)),
+            reference,
+        )
+
+    def cell(self, variant: Variant, epsilon: float, federation: tuple[int | None, int | None], seed: int) -> Cell:
+        """The cell behind a point of the grid: what a variant does not depend on is left out, so it is run once."""
+        parties, records = federation
+        if variant.name == PRIVATE_ONLY:
+            return Cell(variant, None, None, records, seed)
+        if variant.training is not None:  # on all records together, whoever holds them
+            return Cell(variant, epsilon, None, records, seed)
+        if not self._asks(variant):
+            return Cell(variant, None, None, None, seed)
+        return Cell(variant, epsilon, parties, records, seed)
+
+    def cells(self) -> list[Cell]:
+        """Every cell once, seed by seed, so that a stopped comparison has whole seeds."""
+        every = (
+            self.cell(variant, epsilon, federation, seed)
+            for seed in self.seeds
+            for federation in self.federations
+            for epsilon in self.epsilons
+            for variant in self.variants
+        )
+        return list(dict.fromkeys(every))
+
+    def _asks(self, variant: Variant) -> bool:
+        return variant.method not in NO_PRIVATE_SUM
+
+
+NO_PRIVATE_SUM = frozenset({"mixture", "fusegen"})  # methods that never ask: no epsilon, no party matters to them
+
+
+def compare(bench: Bench, grid: Grid, folder: Path, *, jobs: int, progress: Progress) -> dict[Cell, dict[str, Any]]:
+    """Measures every cell that ``folder`` does not hold yet; returns all of them.
+
+    A cell that fails is reported and left out (the rest is still worth having); the same command tries it again.
+
+    Raises:
+        ConfigurationError: a variant that cannot run (found before anything starts), a folder of another comparison,
+            or no cell that succeeded.
+    """
+    cells = grid.cells()
+    for cell in {(cell.variant, cell.epsilon, cell.parties, cell.records): cell for cell in cells}.values():
+        _check(bench, cell)
+    kept = folder / CELLS
+    fingerprint = _fingerprint(bench)
+    known = {cell: value for cell in cells if (value := _read(kept, cell, fingerprint)) is not None}
+    open_cells = [cell for cell in cells if cell not in known]
+    if known:
+        progress.say(f"{len(known)} of {len(cells)} cells are known from {kept}")
+    failures = []
+    for cell, value in _measured(bench, open_cells, jobs):
+        if isinstance(value, UndersongError):
+            failures.append(f"{cell.name}: {value.problem}")
+            progress.say(f"left out: {failures[-1]}")
+        else:
+            write_files(kept, {f"{cell.name}.json": json.dumps(value | {"comparison": fingerprint}, sort_keys=True)})
+            known[cell] = value
+        progress.update("cells", len(known) + len(failures), len(cells))
+    if not known:
+        raise ConfigurationError(f"no cell succeeded; the first: {failures[0]}", "see the messages above")
+    return known
+
+
+def _check(bench: Bench, cell: Cell) -> None:
+    from undersong_server.runs.planning import plan_run
+
+    task = bench.task(cell)
+    if cell.variant.training is not None:
+        dpsgd.check(task, cell.variant.training)
+    if cell.variant.method and cell.variant.method not in NO_PRIVATE_SUM:
+        run_plan = plan_run(task)
+        if not run_plan.plan.sums:
+            raise InternalError(f"{cell.variant.method} asks nothing: name it in NO_PRIVATE_SUM")
+
+
+def _read(folder: Path, cell: Cell, fingerprint: str) -> dict[str, Any] | None:
+    path = folder / f"{cell.name}.json"
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        raise ConfigurationError(f"{path}: cannot be read", "delete it; the cell is run again") from None
+    if value.pop("comparison", None) != fingerprint:
+        raise ConfigurationError(
+            f"{folder}: holds cells of another comparison (another task file, option or test file)",
+            "name another folder with --out, or start over with --fresh",
+        )
+    return value
+
+
+def _fingerprint(bench: Bench) -> str:
+    """Of everything the cells share: two comparisons in one folder would be one table of different things."""
+    task = tasks.load(bench.task_file, bench.assignments)
+    described = task.model_dump(mode="json", exclude={"output", "method", "folder"})
+    described |= {
+        "method": task.method.model_dump(mode="json"),
+        "test": hashlib.sha256(bench.test.read_bytes()).hexdigest(),
+        "frechet_rows": bench.frechet_rows,
+        "head": bench.head,
+        "insecure_noise_seed": bench.insecure_noise_seed,
+    }
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _measured(bench: Bench, cells: Sequence[Cell], jobs: int) -> Any:
+    """(cell, figures or the error that stopped it), as each completes."""
+    if not cells:
+        return
+    if jobs == 1:
+        for cell in cells:
+            yield cell, _guarded(bench, cell)
+        return
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+
+    # Fresh processes: forking one that has started torch's threads would hang.
+    context = multiprocessing.get_context("spawn")
+    before = {name: os.environ.get(name) for name in _SINGLE_THREAD}
+    os.environ.update(_SINGLE_THREAD)  # read by the libraries when a worker loads them
+    try:
+        with ProcessPoolExecutor(
+            jobs, mp_context=context, initializer=_begin, initargs=(replace(bench, _loaded={}),)
+        ) as pool:
+            waiting = {pool.submit(_in_worker, cell): cell for cell in cells}
+            try:
+                for finished in as_completed(waiting):
+                    yield waiting[finished], finished.result()
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+_SINGLE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+_bench: Bench | None = None
+
+
+def _begin(bench: Bench) -> None:
+    global _bench
+    _bench = bench
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed would wait for its next cell for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _in_worker(cell: Cell) -> dict[str, Any] | UndersongError:
+    assert _bench is not None
+    return _guarded(_bench, cell)
+
+
+def _guarded(bench: Bench, cell: Cell) -> dict[str, Any] | UndersongError:
+    try:
+        return bench.measure(cell)
+    except UndersongError as error:
+        return UndersongError(error.problem)  # plain, so that it travels between processes
+
+
+def default_jobs() -> int:
+    """One worker a core."""
+    return max(1, len(os.sched_getaffinity(0)))
+
+
+def frechet_rows(test_rows: int, samples: int) -> int:
+    """Rows of each side in the Frechet distance: below every corpus's size, since a few orders are always dropped."""
+    return max(2, min(FRECHET_ROWS, test_rows, math.floor(samples * 0.5)))

@@ -1,0 +1,322 @@
+"""One cell of a comparison: one real simulation, and what the small task model learns from its corpus."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from undersong import dpsgd
+from undersong_common.errors import ConfigurationError
+from undersong_common.threads import one_numpy_thread
+from undersong_server import methods
+from undersong_server.runs import task as tasks
+from undersong_server.runs.task import Task
+
+if TYPE_CHECKING:
+    from undersong_common.embedding import Embedder, EmbeddingCache
+    from undersong_common.table import Table
+
+PRIVATE_ONLY = "private-only"  # the task model trained on the private records themselves: no privacy, no generator
+SINGLE = "single:"  # one generator alone, chosen from by the vote of Aug-PE
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A column of the comparison: a method with the options that differ from the task's.
+
+    Attributes:
+        name: as it was asked for and is shown, such as "wasp", "wasp:votes=1+rounds=3", "single:good", "private-only".
+        method: the method's name; "" for ``private-only``, ``dp-sgd`` and ``dp-lora``.
+        options: [method] keys as written in TOML.
+        generator: the only one to take part, or "" for all.
+        training: how ``dp-sgd`` and ``dp-lora`` train.
+    """
+
+    name: str
+    method: str
+    options: tuple[tuple[str, str], ...] = ()
+    generator: str = ""
+    training: dpsgd.Options | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Variant:
+        """Reads ``METHOD[:key=value+key=value]`` (likewise dp-sgd and dp-lora), ``single:NAME`` or ``private-only``."""
+        if text == PRIVATE_ONLY:
+            return cls(text, "")
+        if training := dpsgd.parse(text):
+            return cls(text, "", training=training)
+        if text.startswith(SINGLE):
+            return cls(text, "wasp", (("votes", "1"), ("furthest", "false")), text.removeprefix(SINGLE))
+        method, _, given = text.partition(":")
+        methods.load(method)  # an unknown name is an error now, not in a worker
+        pairs = [part.partition("=") for part in given.split("+") if part]
+        wrong = [key for key, equals, value in pairs if not (key and equals and value)]
+        if wrong:
+            raise ConfigurationError(f"--methods {text}: {wrong[0]!r} is no option", "write METHOD:key=value+key=value")
+        return cls(text, method, tuple((key, value) for key, _, value in pairs))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One point of the grid. ``epsilon``, ``parties`` and ``records`` are None where the variant does not depend on it.
+
+    Attributes:
+        records: private records in all, M; None takes the whole file.
+        seed: of the records, their division, the prompts, the draws and the task model.
+    """
+
+    variant: Variant
+    epsilon: float | None
+    parties: int | None
+    records: int | None
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """A file name: the same cell, the same name."""
+        parts = [self.variant.name, f"{self.epsilon}", f"{self.parties}", f"{self.records}", f"{self.seed}"]
+        readable = "".join(c if c.isalnum() or c in "-.=" else "_" for c in "_".join(parts))
+        return f"{readable[:120]}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]}"
+
+
+@dataclass
+class Bench:
+    """What the cells of one worker share: the loaded embedder, and caches.
+
+    ``private_cache`` lives in memory only: private embeddings reach no disk.
+    """
+
+    task_file: Path
+    assignments: tuple[str, ...]
+    test: Path
+    frechet_rows: int
+    head: str = "linear"
+    insecure_noise_seed: int | None = None
+    _loaded: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def task(self, cell: Cell) -> Task:
+        """The task file with the cell's values in it."""
+        values = dict(cell.variant.options)
+        given = [f"method.{key}={value}" for key, value in values.items()]
+        if cell.variant.method:
+            given.insert(0, f"method.name={json.dumps(cell.variant.method)}")
+        if cell.epsilon is not None:
+            given.append(f"privacy.epsilon={cell.epsilon}")
+        if cell.parties is not None:
+            given.append(f"federation.parties={cell.parties}")
+        if cell.records is not None:
+            given.append(f"data.records={cell.records}")
+        task = tasks.load(self.task_file, [*self.assignments, *given])
+        if not cell.variant.generator:
+            return task
+        chosen = tuple(one for one in task.generators if one.name == cell.variant.generator)
+        if not chosen:
+            raise ConfigurationError(
+                f"--methods {cell.variant.name}: no such generator",
+                f"the task has {', '.join(one.name for one in task.generators)}",
+            )
+        return task.model_copy(update={"generators": chosen})
+
+    def measure(self, cell: Cell) -> dict[str, Any]:
+        """Runs the cell; plain JSON values. NaN never occurs: what cannot be computed is None."""
+        from undersong_common.embedding import CachedEmbedder
+
+        start = time.monotonic()
+        task = self.task(cell)
+        embedder, public, private = self._shared(task)
+        test, test_embeddings = self._test(task)
+        truth = (test_embeddings, test.labels or ())
+        found: dict[str, Any] = {"generator_calls": 0, "dropped": 0, "weights": None, "epsilon_spent": None}
+        if cell.variant.name == PRIVATE_ONLY:
+            texts, labels = self._private_records(task, cell.seed)
+            weights = None
+            embeddings = CachedEmbedder(embedder, private).encode(texts)
+        elif cell.variant.training is not None:
+            corpus = self._trained(task, cell.variant.training, cell.seed)
+            texts, labels, weights = corpus.texts, corpus.labels, None
+            embeddings = CachedEmbedder(embedder, private).encode(texts)  # without noise they are the records' likes
+            found |= corpus.facts
+        else:
+            texts, labels, weights, facts = self._simulated(task, cell.seed, truth)
+            embeddings = CachedEmbedder(embedder, public).encode(texts)
+            found |= facts
+        simulated = time.monotonic()
+        scores = self._judged(embeddings, labels, weights, test_embeddings, test.labels or (), cell.seed)
+        return found | {
+            "method": cell.variant.name,
+            "epsilon": None if cell.epsilon is None else f"{cell.epsilon:g}",
+            "parties": cell.parties,
+            "records": cell.records,
+            "seed": cell.seed,
+            "rows": len(texts),
+            **scores,
+            "frechet": _frechet(embeddings, test_embeddings, self.frechet_rows, cell.seed),
+            "seconds": {
+                "simulation": round(simulated - start, 3),
+                "evaluation": round(time.monotonic() - simulated, 3),
+            },
+        }
+
+    def _simulated(
+        self, task: Task, seed: int, test: tuple[npt.NDArray[np.float32], Sequence[str]]
+    ) -> tuple[Sequence[str], Sequence[str], Sequence[float] | None, dict[str, Any]]:
+        """Texts, labels, the weights a method gave its samples (FuseGen does), and facts of the run."""
+        from undersong.simulate import simulate
+        from undersong.workspace import Workspace
+        from undersong_client import store
+        from undersong_server.progress import Silent
+        from undersong_server.runs.planning import plan_run
+
+        embedder, public, private = self._shared(task)
+        run_plan = plan_run(task)
+        with tempfile.TemporaryDirectory(prefix="undersong-cell-") as folder:
+            workspace = Workspace(Path(folder) / "run", task, {}, fresh=False)
+            try:
+                outcome = simulate(
+                    run_plan,
+                    workspace,
+                    seed=seed,
+                    insecure_noise_seed=None if self.insecure_noise_seed is None else self.insecure_noise_seed + seed,
+                    public_cache=public,
+                    environment=self._loaded["environment"],
+                    progress=Silent(),
+                    embedder=embedder,
+                    private_cache=private,
+                ).outcome
+            finally:
+                workspace.journal.close()
+                store.close(workspace.parties_path)
+        weights, sample_weights = outcome.records.get("weights"), outcome.records.get("sample_weights")
+        private_run = bool(run_plan.plan.sums) and math.isfinite(task.privacy.epsilon)
+        return (
+            [sample.text for sample in outcome.samples],
+            [sample.label for sample in outcome.samples],
+            None if not sample_weights else sample_weights[-1][1],
+            {
+                "generator_calls": sum(usage.calls for usage in outcome.usage.values()),
+                "dropped": sum(usage.dropped for usage in outcome.usage.values()),
+                "weights": None if not weights else dict(zip(run_plan.setting.generators, weights[-1][1], strict=True)),
+                "epsilon_spent": run_plan.plan.epsilon() if private_run else None,
+                **self._figures(task, outcome.records, test),
+            },
+        )
+
+    def _figures(
+        self, task: Task, records: Any, test: tuple[npt.NDArray[np.float32], Sequence[str]]
+    ) -> dict[str, dict[str, Any]]:
+        """What a method's own ``figures`` say of its records beside the test set, under "figures"."""
+        from undersong_common.embedding import CachedEmbedder
+
+        figures = getattr(methods.load(task.method.name), "figures", None)
+        if figures is None:
+            return {}
+        embedder, public, _ = self._shared(task)
+        numbers = {name: number for number, name in enumerate(task.task.labels)}
+        labels = np.array([numbers.get(label, -1) for label in test[1]] or [-1] * len(test[0]), dtype=np.int64)
+        return {"figures": figures(records, CachedEmbedder(embedder, public).encode, test[0], labels)}
+
+    def _trained(self, task: Task, options: dpsgd.Options, seed: int) -> dpsgd.Corpus:
+        texts, labels = self._private_records(task, seed)
+        fixed = self.insecure_noise_seed
+        noise_seed = None if fixed is None else fixed + seed
+        return dpsgd.corpus(task, options, texts, labels, seed=seed, insecure_noise_seed=noise_seed)
+
+    def _private_records(self, task: Task, seed: int) -> tuple[Sequence[str], Sequence[str]]:
+        from undersong.simulate import private_tables
+
+        tables = private_tables(task, seed).values()
+        return (
+            [text for table in tables for text in table.texts],
+            [label for table in tables for label in table.labels or ()],
+        )
+
+    def _judged(
+        self,
+        embeddings: npt.NDArray[np.float32],
+        labels: Sequence[str],
+        weights: Sequence[float] | None,
+        test_embeddings: npt.NDArray[np.float32],
+        test_labels: Sequence[str],
+        seed: int,
+    ) -> dict[str, float | str]:
+        from undersong_server.evaluation import task_model
+
+        model = task_model.train(embeddings, labels, head=self.head, weights=weights, seed=seed)  # type: ignore[arg-type]
+        scores = task_model.evaluate(model, test_embeddings, test_labels)
+        return {
+            "accuracy": scores.accuracy,
+            "balanced_accuracy": scores.balanced_accuracy,
+            "macro_f1": scores.macro_f1,
+            "model": model.description,
+        }
+
+    def _shared(self, task: Task) -> tuple[Embedder, EmbeddingCache, EmbeddingCache]:
+        from undersong_common.embedding import Embedder, MemoryCache, PublicFileCache
+        from undersong_server.cli.app import public_cache_path
+
+        if not self._loaded:
+            import os
+
+            public = LayeredCache(MemoryCache(), PublicFileCache(public_cache_path()))
+            self._loaded |= {
+                "embedder": Embedder.load(task.embedder.model),
+                "public": public,
+                "private": MemoryCache(),
+                "environment": dict(os.environ),
+            }
+        return self._loaded["embedder"], self._loaded["public"], self._loaded["private"]
+
+    def _test(self, task: Task) -> tuple[Table, npt.NDArray[np.float32]]:
+        from undersong_common.embedding import CachedEmbedder
+        from undersong_common.table import read_table
+
+        if "test" not in self._loaded:
+            table = read_table(self.test, task.data.text, task.data.label or "label", labels=task.task.labels)
+            embedder, public, _ = self._shared(task)
+            self._loaded["test"] = (table, CachedEmbedder(embedder, public).encode(table.texts))
+        found: tuple[Table, npt.NDArray[np.float32]] = self._loaded["test"]
+        return found
+
+
+class LayeredCache:
+    """A fast cache before a slow one: what the slow one has is kept in the fast one."""
+
+    def __init__(self, fast: EmbeddingCache, slow: EmbeddingCache) -> None:
+        self._fast = fast
+        self._slow = slow
+
+    def get(self, keys: Sequence[bytes]) -> dict[bytes, npt.NDArray[np.int16]]:
+        found = self._fast.get(keys)
+        missing = [key for key in keys if key not in found]
+        if missing:
+            more = self._slow.get(missing)
+            self._fast.put(more.items())
+            found |= more
+        return found
+
+    def put(self, rows: Any) -> None:
+        kept = list(rows)
+        self._fast.put(kept)
+        self._slow.put(kept)
+
+
+def _frechet(
+    embeddings: npt.NDArray[np.float32], reference: npt.NDArray[np.float32], rows: int, seed: int
+) -> float | None:
+    """Frechet distance at ``rows`` rows of each, or None where one has fewer: figures compare at equal n only."""
+    from undersong_server.evaluation.metrics import equal_rows, frechet_distance
+
+    if min(len(embeddings), len(reference)) < rows:
+        return None
+    with one_numpy_thread():
+        return frechet_distance(*equal_rows(embeddings, reference, rows=rows, seed=seed))

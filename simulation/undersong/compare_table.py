@@ -1,0 +1,336 @@
+"""The table of a comparison: means, deviations and paired differences with their intervals; Markdown, CSV and HTML.
+
+A difference is called one only where its 95 % interval, over seeds and paired by seed, leaves out zero.
+"""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from undersong.compare import Grid
+from undersong.compare_cell import Cell
+
+LEVEL = 0.95
+METRICS = ("accuracy", "balanced_accuracy", "macro_f1", "frechet")
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample deviation over ``count`` seeds; ``deviation`` is NaN for a single one."""
+
+    mean: float
+    deviation: float
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        found = np.asarray(values, dtype=np.float64)
+        deviation = float(found.std(ddof=1)) if len(found) > 1 else math.nan
+        return cls(float(found.mean()) if len(found) else math.nan, deviation, len(found))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Mean of paired differences with its Student interval (both ends NaN for fewer than two pairs)."""
+
+    mean: float
+    low: float
+    high: float
+    pairs: int
+
+    @classmethod
+    def of(cls, ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference:
+        """Paired by key (the seed): same private records, same division, same test set.
+
+        >>> found = Difference.of({0: 3.0, 1: 4.0, 2: 5.0}, {0: 1.0, 1: 2.5, 2: 2.5})
+        >>> round(found.mean, 3), round(found.low, 3), round(found.high, 3)
+        (2.0, 0.758, 3.242)
+        """
+        from scipy.stats import t
+
+        both = sorted(set(ours) & set(theirs))
+        gaps = np.array([ours[seed] - theirs[seed] for seed in both])
+        if len(gaps) < 2:
+            return cls(float(gaps.mean()) if len(gaps) else math.nan, math.nan, math.nan, len(gaps))
+        half = float(t.ppf((1 + LEVEL) / 2, len(gaps) - 1) * gaps.std(ddof=1) / math.sqrt(len(gaps)))
+        mean = float(gaps.mean())
+        return cls(mean, mean - half, mean + half, len(gaps))
+
+    @property
+    def verdict(self) -> str:
+        """ "higher", "lower", or "none shown" where the interval holds zero (or does not exist)."""
+        if self.low > 0:
+            return "higher"
+        if self.high < 0:
+            return "lower"
+        return "none shown"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of the table: a variant at one epsilon in one federation."""
+
+    variant: str
+    epsilon: float
+    parties: int | None
+    records: int | None
+    metrics: Mapping[str, Spread]
+    differences: Mapping[str, Difference]
+    seconds: float
+
+
+def lines(grid: Grid, found: Mapping[Cell, Mapping[str, Any]]) -> list[Line]:
+    """The table's rows in the grid's order; a variant without a single finished cell is left out."""
+    result = []
+    for parties, records in grid.federations:
+        for epsilon in grid.epsilons:
+            reference = _by_seed(grid, found, grid.baseline, epsilon, (parties, records))
+            for variant in grid.variants:
+                ours = _by_seed(grid, found, variant.name, epsilon, (parties, records))
+                if not ours:
+                    continue
+                spreads, differences = {}, {}
+                for metric in METRICS:
+                    values = {seed: cell[metric] for seed, cell in ours.items() if cell[metric] is not None}
+                    others = {seed: cell[metric] for seed, cell in reference.items() if cell[metric] is not None}
+                    spreads[metric] = Spread.of(list(values.values()))
+                    if variant.name != grid.baseline:
+                        differences[metric] = Difference.of(values, others)
+                seconds = float(np.mean([sum(cell["seconds"].values()) for cell in ours.values()]))
+                result.append(Line(variant.name, epsilon, parties, records, spreads, differences, seconds))
+    return result
+
+
+def _by_seed(
+    grid: Grid,
+    found: Mapping[Cell, Mapping[str, Any]],
+    name: str,
+    epsilon: float,
+    federation: tuple[int | None, int | None],
+) -> dict[int, Mapping[str, Any]]:
+    variant = next(variant for variant in grid.variants if variant.name == name)
+    cells = {seed: grid.cell(variant, epsilon, federation, seed) for seed in grid.seeds}
+    return {seed: found[cell] for seed, cell in cells.items() if cell in found}
+
+
+HEADINGS = (
+    "method", "epsilon", "parties", "records", "seeds", "accuracy %", "deviation", "balanced %", "Frechet",
+    "difference", "95 % interval", "called", "Frechet difference", "95 % interval", "called", "s a cell",
+)  # fmt: skip
+
+
+def _row(line: Line) -> list[str]:
+    def percent(value: float) -> str:
+        return "-" if math.isnan(value) else f"{100 * value:.2f}"
+
+    def plain(value: float) -> str:
+        return "-" if math.isnan(value) else f"{value:.4f}"
+
+    accuracy, frechet = line.metrics["accuracy"], line.metrics["frechet"]
+    row = [
+        line.variant,
+        f"{line.epsilon:g}",
+        "task's" if line.parties is None else str(line.parties),
+        "all" if line.records is None else str(line.records),
+        str(accuracy.count),
+        percent(accuracy.mean),
+        percent(accuracy.deviation),
+        percent(line.metrics["balanced_accuracy"].mean),
+        plain(frechet.mean),
+    ]
+    for metric, shown in (("accuracy", percent), ("frechet", plain)):
+        gap = line.differences.get(metric)
+        if gap is None:
+            row += ["reference", "", ""]
+        elif gap.pairs == 0:
+            row += ["-", "", "none shown"]
+        else:
+            interval = "-" if math.isnan(gap.low) else f"{shown(gap.low)} to {shown(gap.high)}"
+            row += [shown(gap.mean), interval, gap.verdict]
+    return [*row, f"{line.seconds:.1f}"]
+
+
+CENTRALISED = (
+    "a centralised reference. One trainer sees every private record and fine-tunes the language model itself; no "
+    "federation protects the records, and the number of parties does not matter."
+)
+
+
+def explanation(grid: Grid) -> str:
+    """What the columns mean, in a few sentences."""
+    centralised = ", ".join(variant.name for variant in grid.variants if variant.training is not None)
+    return (
+        f"Differences are against {grid.baseline}, paired by seed, with Student intervals of 95 % over "
+        f"{len(grid.seeds)} seeds; 'none shown' where the interval holds zero. Accuracy is of the small task model on "
+        "the test set; Frechet distances (lower is better) compare equally many rows of corpus and test set. "
+        "Every simulation orders the same number of texts at the same (epsilon, delta) and unit; an answer that "
+        "repeats a text is asked for again, up to twice, so calls differ where a generator runs out (each cell's file "
+        "counts them). No correction is made for the number of comparisons: of twenty intervals one leaves out zero by "
+        "chance." + (f" {centralised}: {CENTRALISED}" if centralised else "")
+    )
+
+
+def markdown(title: str, grid: Grid, table: Sequence[Line], command: str) -> str:
+    """A document with the table and the command that made it."""
+    rows = [_row(line) for line in table]
+    text = [f"# {title}", "", explanation(grid), "", f"    {command}", ""]
+    text += ["| " + " | ".join(HEADINGS) + " |", "|" + "---|" * len(HEADINGS)]
+    text += ["| " + " | ".join(cell.replace("|", "/") for cell in row) + " |" for row in rows]
+    return "\n".join(text) + "\n"
+
+
+def to_csv(table: Sequence[Line]) -> str:
+    """Every figure at full precision, one row a variant, epsilon and federation."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    head = ["method", "epsilon", "parties", "records"]
+    for metric in METRICS:
+        head += [f"{metric}_{part}" for part in ("mean", "deviation", "seeds")]
+        head += [f"{metric}_difference", f"{metric}_low", f"{metric}_high", f"{metric}_called"]
+    writer.writerow([*head, "seconds"])
+    for line in table:
+        row: list[object] = [line.variant, line.epsilon, line.parties, line.records]
+        for metric in METRICS:
+            spread, gap = line.metrics[metric], line.differences.get(metric)
+            row += [spread.mean, spread.deviation, spread.count]
+            row += ["", "", "", ""] if gap is None else [gap.mean, gap.low, gap.high, gap.verdict]
+        writer.writerow([*row, line.seconds])
+    return out.getvalue()
+
+
+COLOURS = ("#1b6ca8", "#d1495b", "#3a7d44", "#8d5a97", "#c77d0a", "#4f5d75", "#0f8b8d", "#9a031e")
+PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
+<style>body{{font:15px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem;color:#222}}
+table{{border-collapse:collapse;font-size:13px}}
+td,th{{padding:.25rem .6rem;border-bottom:1px solid #ddd;text-align:right}}
+td:first-child,th:first-child{{text-align:left}}pre{{background:#f4f4f4;padding:.6rem;overflow:auto}}
+.higher,.lower{{font-weight:600}}svg{{max-width:36rem;display:inline-block;vertical-align:top}}</style>
+<h1>{title}</h1><p>{explanation}</p><pre>{command}</pre>{plots}<div style="overflow:auto"><table><thead><tr>{head}</tr>
+</thead><tbody>{body}</tbody></table></div></html>
+"""
+
+
+def page(title: str, grid: Grid, table: Sequence[Line], command: str) -> str:
+    """The table as a self-contained page with a plot of each metric and federation; it loads nothing."""
+    body = "".join(
+        "<tr>" + "".join(f'<td class="{html.escape(c)}">{html.escape(c)}</td>' for c in _row(line)) + "</tr>"
+        for line in table
+    )
+    plots = "".join(
+        _plot(table, federation, grid.epsilons, metric, heading, factor)
+        for federation in grid.federations
+        for metric, heading, factor in (("accuracy", "accuracy, %", 100.0), ("frechet", "Frechet distance", 1.0))
+    )
+    return PAGE.format(
+        title=html.escape(title),
+        explanation=html.escape(explanation(grid)),
+        command=html.escape(command),
+        plots=plots,
+        head="".join(f"<th>{html.escape(name)}</th>" for name in HEADINGS),
+        body=body,
+    )
+
+
+def _plot(
+    table: Sequence[Line],
+    federation: tuple[int | None, int | None],
+    epsilons: Sequence[float],
+    metric: str,
+    heading: str,
+    factor: float,
+) -> str:
+    """An SVG of one metric over epsilon: mean and 95 % interval of the mean, one colour a variant."""
+    from scipy.stats import t
+
+    chosen = [line for line in table if (line.parties, line.records) == federation]
+    chosen = [line for line in chosen if line.metrics[metric].count and not math.isnan(line.metrics[metric].mean)]
+    if not chosen:
+        return ""
+    names = list(dict.fromkeys(line.variant for line in chosen))
+    points = []
+    for line in chosen:
+        spread = line.metrics[metric]
+        half = 0.0
+        if spread.count > 1:
+            half = float(t.ppf((1 + LEVEL) / 2, spread.count - 1)) * spread.deviation / math.sqrt(spread.count)
+        points.append((line, factor * spread.mean, factor * half))
+    low = min(mean - half for _, mean, half in points)
+    high = max(mean + half for _, mean, half in points)
+    gap = (high - low) or 1.0
+    low, high = low - 0.05 * gap, high + 0.05 * gap
+    width, height, left, top, right = 560, 300 + 18 * len(names), 56, 30, 14
+    bottom = 260
+
+    def y(value: float) -> float:
+        return bottom - (value - low) / (high - low) * (bottom - top)
+
+    step = (width - left - right) / len(epsilons)
+    parties, records = federation
+    where = f"{parties or 'task’s'} parties, {records or 'all'} records"
+    parts = [
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{html.escape(heading)}: {html.escape(where)}">',
+        f'<text x="{left}" y="18" font-size="13" font-weight="600">{html.escape(heading)}: {html.escape(where)}</text>',
+    ]
+    parts += [
+        f'<line x1="{left}" x2="{width - right}" y1="{y(tick):.1f}" y2="{y(tick):.1f}" stroke="#e4e4e4"/>'
+        f'<text x="{left - 6}" y="{y(tick) + 4:.1f}" font-size="11" text-anchor="end">{tick:.4g}</text>'
+        for tick in np.linspace(low, high, 5)
+    ]
+    for number, epsilon in enumerate(epsilons):
+        centre = left + (number + 0.5) * step
+        parts.append(
+            f'<text x="{centre:.1f}" y="{bottom + 18}" font-size="12" text-anchor="middle">ε = {epsilon:g}</text>'
+        )
+    for line, mean, half in points:
+        rank = names.index(line.variant)
+        x = left + epsilons.index(line.epsilon) * step + (rank + 1) * step / (len(names) + 1)
+        colour = COLOURS[rank % len(COLOURS)]
+        parts.append(
+            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{y(mean - half):.1f}" y2="{y(mean + half):.1f}" stroke="{colour}"'
+            f' stroke-width="2"/><circle cx="{x:.1f}" cy="{y(mean):.1f}" r="4" fill="{colour}">'
+            f"<title>{html.escape(line.variant)}: {mean:.4g} ± {half:.2g}</title></circle>"
+        )
+    for rank, name in enumerate(names):
+        at = bottom + 40 + 18 * rank
+        parts.append(
+            f'<circle cx="{left + 4}" cy="{at - 4}" r="4" fill="{COLOURS[rank % len(COLOURS)]}"/>'
+            f'<text x="{left + 14}" y="{at}" font-size="12">{html.escape(name)}</text>'
+        )
+    return "".join(parts) + "</svg>"
+
+
+def to_json(grid: Grid, table: Sequence[Line]) -> dict[str, Any]:
+    """The table as plain JSON values; NaN becomes None."""
+
+    def number(value: float) -> float | None:
+        return None if math.isnan(value) else value
+
+    return {
+        "baseline": grid.baseline,
+        "seeds": list(grid.seeds),
+        "rows": [
+            {
+                "method": line.variant,
+                "epsilon": f"{line.epsilon:g}",
+                "parties": line.parties,
+                "records": line.records,
+                "metrics": {
+                    name: {"mean": number(s.mean), "deviation": number(s.deviation), "seeds": s.count}
+                    for name, s in line.metrics.items()
+                },
+                "differences": {
+                    name: {"mean": number(d.mean), "low": number(d.low), "high": number(d.high), "called": d.verdict}
+                    for name, d in line.differences.items()
+                },
+            }
+            for line in table
+        ],
+    }

@@ -1,0 +1,188 @@
+"""A simulation from task file to finished folder: plan, run, publish, and the researcher's own comparison."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import RenderableType
+
+from undersong.simulate import Engine, Simulated, ledger_path, private_tables, simulate
+from undersong.workspace import Workspace
+from undersong_common.embedding import PublicFileCache
+from undersong_common.errors import ConfigurationError
+from undersong_common.privacy.ledger import Ledger
+from undersong_common.table import Table, concatenate, read_table
+from undersong_server import generators
+from undersong_server.evaluation.evaluate import evaluate_tables
+from undersong_server.generators.author import Author
+from undersong_server.methods import mixture
+from undersong_server.pool import Sample
+from undersong_server.progress import Progress
+from undersong_server.prompts.rendering import Prompts
+from undersong_server.release.publish import publish, report_data
+from undersong_server.report.data import Accuracy, ReportData
+from undersong_server.report.screen import final_screen
+from undersong_server.runs import planning
+from undersong_server.runs.task import Task
+
+FREE_KINDS = ("ngram", "replay")  # a comparison may ask these again at no cost
+PRIVATE_ONLY = "private data only, no privacy"
+MIXTURE = "zero-shot mixture, no private data"
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """A finished run: its folder and what there is to say about it."""
+
+    folder: Path
+    report: ReportData
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``undersong simulate --json`` prints."""
+        return {
+            "folder": str(self.folder),
+            "run": self.report.run,
+            "samples": len(self.report.samples),
+            "weights": [list(row) for row in self.report.weights],
+            "epsilon_after": list(self.report.privacy.epsilon_after),
+            "private": self.report.privacy.is_private,
+            "accuracy": {row.data: row.accuracy for row in self.report.accuracy},
+        }
+
+    def screen(self) -> RenderableType:
+        """The final ten lines."""
+        return final_screen(self.report, self.folder)
+
+
+def deliver(
+    task: Task,
+    folder: Path,
+    *,
+    seed: int,
+    fresh: bool,
+    insecure_noise_seed: int | None,
+    public_cache: Path,
+    environment: Mapping[str, str],
+    progress: Progress,
+    engine: Engine = "inprocess",
+) -> Delivered:
+    """Runs or continues ``task`` in ``folder`` and writes its outputs.
+
+    Everything that can be wrong with the input is found before anything is written. Raises ConfigurationError and what
+    the run raises.
+    """
+    run_plan = planning.plan_run(task)
+    private_tables(task, seed)
+    test = _test_table(task)
+    arguments: dict[str, Any] = {"seed": seed, "insecure_noise_seed": insecure_noise_seed}
+    if engine != "inprocess":
+        arguments["engine"] = engine  # what it prepares ahead, the other one could not end
+    workspace = Workspace(folder, task, arguments, fresh=fresh)
+    try:
+        if workspace.continued:
+            progress.say(f"continuing the run in {folder}")
+        simulated = simulate(
+            run_plan,
+            workspace,
+            seed=seed,
+            insecure_noise_seed=insecure_noise_seed,
+            public_cache=PublicFileCache(public_cache),
+            environment=environment,
+            progress=progress,
+            engine=engine,
+        )
+        accuracy = (
+            () if test is None else _accuracies(run_plan, workspace, simulated, test, environment, seed, progress)
+        )
+        insecure = insecure_noise_seed is not None
+        report = report_data(
+            run_plan,
+            simulated.outcome,
+            simulated.embed,
+            created="" if insecure else time.strftime("%Y-%m-%d %H:%M"),
+            insecure_noise=insecure,
+            accuracy=accuracy,
+            test_set=task.evaluation.test or "",
+            seconds=not insecure,  # such a run's outputs are compared byte for byte
+        )
+        ledgers = {party: Ledger.read(ledger_path(workspace, party)).entries() for party in simulated.tables}
+        publish(workspace.folder, simulated.outcome, report, ledgers)
+        workspace.journal.put_json("run/complete", True)
+    finally:
+        workspace.journal.close()
+    return Delivered(folder, report)
+
+
+def _test_table(task: Task) -> Table | None:
+    if task.evaluation.test is None:
+        return None
+    if not task.task.labels or task.data.label is None:
+        raise ConfigurationError("evaluation.test needs task.labels and data.label", "name them, or leave the test out")
+    return read_table(task.locate(task.evaluation.test), task.data.text, task.data.label, labels=task.task.labels)
+
+
+def _accuracies(
+    run_plan: planning.RunPlan,
+    workspace: Workspace,
+    simulated: Simulated,
+    test: Table,
+    environment: Mapping[str, str],
+    seed: int,
+    progress: Progress,
+) -> tuple[Accuracy, ...]:
+    """This corpus beside its two ends: private records without privacy, and no private records at all."""
+    head = run_plan.task.evaluation.head
+    corpora = {"synthetic": _table(simulated.outcome.samples)}
+    if all(generator.kind in FREE_KINDS for generator in run_plan.task.generators):
+        corpora[MIXTURE] = _table(_mixture(run_plan, workspace, simulated, environment, seed, progress))
+    corpora[PRIVATE_ONLY] = concatenate(list(simulated.tables.values()))
+    rows = []
+    for number, (data, corpus) in enumerate(corpora.items()):
+        progress.update("training the task model", number, len(corpora))
+        if len(set(corpus.labels or ())) < 2:
+            continue
+        report = evaluate_tables(data, corpus, test=test, embed=simulated.embed_any, head=head, seed=seed)
+        scores = report.trained[0].scores
+        rows.append(
+            Accuracy(
+                data,
+                scores.accuracy,
+                scores.balanced_accuracy,
+                scores.macro_f1,
+                ours=data == "synthetic",
+                reads_private=data == PRIVATE_ONLY,
+            )
+        )
+    return tuple(rows)
+
+
+def _mixture(
+    run_plan: planning.RunPlan,
+    workspace: Workspace,
+    simulated: Simulated,
+    environment: Mapping[str, str],
+    seed: int,
+    progress: Progress,
+) -> list[Sample]:
+    """As many zero-shot texts of the same generators in equal parts, from a fresh start (and journaled likewise)."""
+    task = run_plan.task
+    built = generators.build(
+        task.generators,
+        labels=task.task.labels,
+        folder=task.locate(""),
+        embed=simulated.embed,
+        environment=environment,
+    )
+    prompts = Prompts.load(description=task.task.description, labels=task.task.labels)
+    author = Author({each.name: each for each in built}, prompts, workspace.journal, progress, seed=seed)
+    options = mixture.Options(samples=len(simulated.outcome.samples))
+    written = author.write("comparison", 0, mixture.orders(options, run_plan.setting))
+    return [sample for sample in written if sample is not None]
+
+
+def _table(samples: Sequence[Sample]) -> Table:
+    return Table(tuple(sample.text for sample in samples), tuple(sample.label for sample in samples), None)

@@ -1,0 +1,311 @@
+"""DP-SGD as a reference point: a local language model fine-tuned on all private records together, then asked to write.
+
+This is centralised. One trainer sees every record in the clear, no federation protects it, and its noise is torch's
+floating-point one; what it shows is what the same (epsilon, delta) buys where such a trainer is allowed. The corpus
+is written from the same zero-shot prompts, one a label, that the other methods begin with (Yue et al. 2023).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from undersong import entropy
+from undersong.dpsgd_training import Example, Schedule, Trainer
+from undersong_common import configuration
+from undersong_common.errors import ConfigurationError
+from undersong_common.privacy import accounting
+from undersong_server.generators.settings import TransformersSettings
+from undersong_server.runs.task import Task
+
+if TYPE_CHECKING:
+    from undersong_server.prompts.rendering import Prompts
+
+PACKAGES = ("opacus", "peft")
+
+
+class Options(BaseModel):
+    """``dp-sgd``: every weight of the model is trained.
+
+    The defaults are a start, not a recommendation: what trains best depends on the model and on the number of records.
+
+    Attributes:
+        model: folder of a causal language model; "" takes that of the task's only ``transformers`` generator.
+        epochs: how often a record takes part on average.
+        batch: records in a step on average; from there the Poisson sampling rate, batch / records.
+        clip: L2 norm that a record's gradient is cut down to.
+        rate: learning rate.
+        tokens: longest record that is learned and longest text that is written, in tokens.
+        temperature: of the writing.
+        chunk: records whose gradients are held at once; changes memory and time only.
+        samples: texts that are written; None is as many as the task's method has.
+        device: "auto" takes the first GPU if there is one.
+    """
+
+    name: ClassVar[str] = "dp-sgd"
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str = ""
+    epochs: Annotated[float, Field(gt=0, le=10_000)] = 3
+    batch: Annotated[int, Field(ge=1)] = 64
+    clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    rate: Annotated[float, Field(gt=0, le=1)] = 1e-4
+    tokens: Annotated[int, Field(ge=2)] = 128
+    temperature: Annotated[float, Field(ge=0, le=10)] = 1.0
+    chunk: Annotated[int, Field(ge=1)] = 8
+    samples: Annotated[int, Field(ge=1)] | None = None
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")] = "auto"
+
+
+class LoraOptions(Options):
+    """``dp-lora``: the model stays, a low-rank adapter beside every linear layer is trained (Hu et al. 2021).
+
+    Attributes:
+        rank: of the adapters, which are scaled by 2 as is usual (alpha = 2 rank).
+    """
+
+    name: ClassVar[str] = "dp-lora"
+
+    rate: Annotated[float, Field(gt=0, le=1)] = 1e-3
+    rank: Annotated[int, Field(ge=1)] = 8
+
+
+KINDS: dict[str, type[Options]] = {kind.name: kind for kind in (Options, LoraOptions)}
+
+
+@dataclass(frozen=True, repr=False)
+class Corpus:
+    """What was written, and facts of it as plain JSON values."""
+
+    texts: Sequence[str]
+    labels: Sequence[str]
+    facts: dict[str, Any]
+
+
+def parse(text: str) -> Options | None:
+    """``dp-lora:model=FOLDER+epochs=3`` as options; None where ``text`` names another method."""
+    kind, _, given = text.partition(":")
+    if kind not in KINDS:
+        return None
+    pairs = [part.partition("=") for part in given.split("+") if part]
+    return configuration.validate(KINDS[kind], {key: value for key, _, value in pairs}, f"--methods {text}")
+
+
+def check(task: Task, options: Options) -> None:
+    """Raises ConfigurationError where it could not run: another privacy unit, no packages, no model folder, no size."""
+    if task.privacy.unit != "sample":
+        raise ConfigurationError(
+            f"{options.name}: its (epsilon, delta) would be a record's, privacy.unit is {task.privacy.unit!r}",
+            'compare it with unit = "sample" (--set privacy.unit=sample), or leave it out',
+        )
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigurationError(
+            f"{options.name}: {' and '.join(missing)} not installed", "pip install 'undersong[coordinator,dpsgd]'"
+        )
+    folder = model_folder(task, options)
+    if not (folder / "config.json").is_file():
+        raise ConfigurationError(
+            f"{options.name}: {folder} is not the folder of a model (it has no config.json)",
+            "name a folder as save_pretrained writes it, tokenizer included",
+        )
+    _samples(task, options)
+
+
+def model_folder(task: Task, options: Options) -> Path:
+    """The folder named, from the current one; else that of the task's only local model."""
+    if options.model:
+        return Path(options.model).expanduser().absolute()
+    local = [one.path for one in task.generators if isinstance(one, TransformersSettings)]
+    if len(local) != 1:
+        raise ConfigurationError(
+            f"{options.name}: which model is to be trained?", f"write {options.name}:model=FOLDER (a local folder)"
+        )
+    return task.locate(local[0])
+
+
+def schedule(options: Options, records: int, epsilon: float, delta: float) -> Schedule:
+    """The training's steps and the least noise at which all of them together are (``epsilon``, ``delta``)-DP.
+
+    Args:
+        records: private records in all. Its size is taken as public here, as the sampling rate comes from it.
+        epsilon: inf trains without noise (clipping stays).
+
+    >>> schedule(Options(batch=50, epochs=2), 100, float("inf"), 1e-5)
+    Schedule(sampling_rate=0.5, steps=4, noise_multiplier=0.0)
+    """
+    sampling_rate = min(1.0, options.batch / records)
+    plan = Schedule(sampling_rate, max(1, math.ceil(options.epochs / sampling_rate)), 0.0)
+    noise = accounting.calibrate(lambda scale: dataclasses.replace(plan, noise_multiplier=scale).events, epsilon, delta)
+    return dataclasses.replace(plan, noise_multiplier=noise)
+
+
+def corpus(
+    task: Task,
+    options: Options,
+    texts: Sequence[str],
+    labels: Sequence[str],
+    *,
+    seed: int,
+    insecure_noise_seed: int | None,
+) -> Corpus:
+    """Trains on the records and writes.
+
+    Args:
+        texts: every private record.
+        labels: of the same length, or empty where the task has none.
+        seed: of the adapters' first weights and of the writing; public.
+        insecure_noise_seed: tests only; makes the Poisson samples and the noise reproducible.
+
+    Raises:
+        ConfigurationError: what :func:`check` finds, a model that cannot be loaded or that Opacus cannot train,
+            prompts longer than its context, or no records.
+        GenerationError: training ended in weights that are no numbers.
+    """
+    import torch
+
+    from undersong_server.generators.local_transformers import TransformersGenerator, load
+    from undersong_server.prompts.rendering import Prompts
+
+    check(task, options)
+    if not texts:
+        raise ConfigurationError(f"{options.name}: there are no private records", "check data.path")
+    plan = schedule(options, len(texts), task.privacy.epsilon, task.privacy.delta)
+    folder = model_folder(task, options)
+    prompts = Prompts.load(
+        description=task.task.description,
+        labels=task.task.labels,
+        folder=task.locate(task.prompts.folder) if task.prompts.folder else None,
+    )
+    model, tokenizer, device = load(folder, device=options.device, dtype="float32", place=options.name)
+    source = entropy.from_system if insecure_noise_seed is None else entropy.insecure(insecure_noise_seed, options.name)
+    reader = _Reader(options, model, tokenizer, prompts, sorted({*labels, *task.task.labels}) or [""])
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        tuned = _with_adapters(model, options) if isinstance(options, LoraOptions) else model
+        trainer = Trainer(
+            tuned,
+            clip=options.clip,
+            rate=options.rate,
+            expected_batch=plan.sampling_rate * len(texts),
+            chunk=options.chunk,
+            pad=reader.pad,
+        )
+        trainer.check(reader.made_up(task))
+        trainer.fit(
+            [reader.example(text, label) for text, label in zip(texts, labels or [""] * len(texts), strict=True)],
+            plan,
+            entropy=source("dp-sgd"),
+            oom_remedy=f"lower chunk ({options.chunk})",
+        )
+    writer = TransformersGenerator(
+        TransformersSettings(
+            name=options.name,
+            kind="transformers",
+            path=str(folder),
+            temperature=options.temperature,
+            max_new_tokens=options.tokens,
+            batch_size=32,
+        ),
+        folder=folder,
+        loaded=(tuned.merge_and_unload() if isinstance(options, LoraOptions) else tuned, tokenizer, device),
+    )
+    return _written(task, options, writer, prompts, seed, plan)
+
+
+def _written(task: Task, options: Options, writer: Any, prompts: Prompts, seed: int, plan: Schedule) -> Corpus:
+    """As many texts as the other methods write, balanced over the labels, cleaned and asked again as theirs are."""
+    import numpy as np
+
+    from undersong_server.generators.author import Author, Order
+    from undersong_server.journal import Journal
+    from undersong_server.methods.parts.selection import balanced_labels
+    from undersong_server.progress import Silent
+
+    labels = task.task.labels or ("",)
+    wanted = balanced_labels(_samples(task, options), len(labels), np.zeros(len(labels), dtype=np.int64))
+    journal = Journal(Path(":memory:"))  # at epsilon = inf these texts may be the records themselves: none on disk
+    try:
+        author = Author({options.name: writer}, prompts, journal, Silent(), seed=seed)
+        samples = author.write(options.name, 0, [Order(options.name, "zero_shot", labels[label]) for label in wanted])
+    finally:
+        journal.close()
+    kept = [sample for sample in samples if sample is not None]
+    usage = author.usage[options.name]
+    private = math.isfinite(task.privacy.epsilon)
+    return Corpus(
+        [sample.text for sample in kept],
+        [sample.label for sample in kept],
+        {
+            "generator_calls": usage.calls,
+            "dropped": usage.dropped,
+            "epsilon_spent": accounting.epsilon(plan.events, task.privacy.delta) if private else None,
+            "training": dataclasses.asdict(plan),
+        },
+    )
+
+
+class _Reader:
+    """Records as token numbers behind their label's prompt."""
+
+    def __init__(self, options: Options, model: Any, tokenizer: Any, prompts: Prompts, labels: Sequence[str]) -> None:
+        from undersong_server.generators.local_transformers import end_ids, padding, prompt_ids
+
+        self._tokenizer, self._tokens = tokenizer, options.tokens
+        self._prompts = {
+            label: tuple(prompt_ids(tokenizer, prompts.render("zero_shot", label=label))) for label in labels
+        }
+        ends = end_ids(tokenizer, model)
+        if not ends:
+            raise ConfigurationError(
+                f"{options.name}: neither the model nor its tokenizer names a token that ends a text",
+                "name it as eos_token_id in the folder's generation_config.json",
+            )
+        self._end = tokenizer.eos_token_id if tokenizer.eos_token_id in ends else ends[0]
+        self.pad = padding(tokenizer, model)
+        room = getattr(model.config, "max_position_embeddings", None)
+        longest = max(map(len, self._prompts.values()))
+        if room is not None and longest + options.tokens > room:
+            raise ConfigurationError(
+                f"{options.name}: a prompt of {longest} tokens leaves no room for {options.tokens} more in {room}",
+                "lower tokens, or shorten the zero_shot prompt ([prompts] folder)",
+            )
+
+    def example(self, text: str, label: str) -> Example:
+        """What is learned of a record: its first tokens, and its end where that is among them."""
+        prompt = self._prompts[label]
+        learned = [*self._tokenizer(text, add_special_tokens=False)["input_ids"], self._end][: self._tokens]
+        return Example((*prompt, *learned), len(prompt))
+
+    def made_up(self, task: Task) -> list[Example]:
+        """Two texts of public words and different lengths."""
+        label = next(iter(self._prompts))
+        words = task.task.description
+        return [self.example(words, label), self.example(f"{words}: {', '.join(task.task.labels)} {words}", label)]
+
+
+def _with_adapters(model: Any, options: LoraOptions) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    adapters = LoraConfig(r=options.rank, lora_alpha=2 * options.rank, lora_dropout=0.0, target_modules="all-linear")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="fan_in_fan_out")  # peft sees GPT-2's transposed layers and says so
+        return get_peft_model(model, adapters)
+
+
+def _samples(task: Task, options: Options) -> int:
+    samples = options.samples or getattr(task.options, "samples", None)
+    if samples is None:
+        raise ConfigurationError(
+            f"{options.name}: the task's method {task.method.name!r} has no number of samples",
+            f"write {options.name}:samples=NUMBER",
+        )
+    return int(samples)

@@ -1,0 +1,273 @@
+"""A simulation on Flower's simulation engine: the parties' work is spread over Ray's actors, a message at a time.
+
+What an actor needs lies in the workspace: whichever actor gets a message makes the party anew from its encrypted
+journal, as a ClientApp process of a real federation does. What is public or the same for all parties (records file,
+keys, embedding model, public blocks) an actor reads once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from undersong_common.errors import ConfigurationError, InternalError, TransportError
+from undersong_server.federation.transport import Lazily, Transport
+from undersong_server.progress import Progress
+from undersong_server.runs.execution import Outcome
+from undersong_server.runs.task import Task
+
+if TYPE_CHECKING:
+    from flwr.app import Context, Message
+
+    from undersong.simulate import Cast
+    from undersong_common.embedding import CachedEmbedder
+    from undersong_server.flower.transport import FlowerTransport
+
+STAGE = "flower.json"
+OBJECT_STORE_BYTES = 256 * 2**20  # Ray's shared memory: messages only, a few at a time
+NODES_S = 600.0
+OUTSTANDING = 16  # messages an actor: enough to keep it busy, few enough to stay small
+OFFLINE = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_worker_niceness": "0",  # Ray's 15 would let whatever else runs starve the parties
+}
+
+
+def over_flower(
+    cast: Cast,
+    names: Sequence[str],
+    run: Callable[[Transport], Outcome],
+    *,
+    progress: Progress,
+    reachable: Callable[[str, int], bool] = lambda _name, _message: True,
+    actors: int | None = None,
+) -> Outcome:
+    """Lets Flower's engine play the parties while ``run`` drives the coordinator over it.
+
+    Args:
+        names: of the parties, one a simulated SuperNode.
+        run: makes the run over the transport it is given; called in the ServerApp's thread.
+        reachable: which message arrives (simulated dropouts).
+        actors: Ray's processes; one a core if None.
+
+    Raises:
+        ConfigurationError: Flower or Ray is not installed.
+        and what ``run`` raises.
+    """
+    os.environ.update({key: value for key, value in OFFLINE.items() if key not in os.environ})
+    try:
+        import ray  # noqa: F401
+        from flwr.clientapp import ClientApp
+        from flwr.serverapp import Grid, ServerApp
+        from flwr.simulation import run_simulation
+    except ImportError:
+        raise ConfigurationError(
+            "Flower's simulation engine is not installed", "pip install 'undersong[coordinator,flower]'"
+        ) from None
+    from undersong_server.flower.transport import FlowerTransport
+
+    count = actors or len(os.sched_getaffinity(0))
+    _write_stage(cast)
+    server, client = ServerApp(), ClientApp()
+    client.query()(_Actor(str(cast.state)))
+    ended: list[Outcome | BaseException] = []
+
+    @server.main()  # type: ignore[untyped-decorator]  # flwr has no types
+    def main(grid: Grid, context: Context) -> None:
+        try:
+            transport = FlowerTransport(grid, identities=None, say=progress.say, outstanding=OUTSTANDING * count)
+            _await_nodes(transport, len(names))
+            ended.append(run(_Lossy(transport, reachable)))
+        except BaseException as error:  # noqa: BLE001 - raised again by whoever waits for the engine
+            ended.append(error)
+
+    with _quiet(), _looking_where_something_waits():
+        run_simulation(
+            server_app=server,
+            client_app=client,
+            num_supernodes=len(names),
+            backend_config={
+                "init_args": {"num_cpus": count, "object_store_memory": OBJECT_STORE_BYTES, "log_to_driver": False},
+                "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+            },
+        )
+    if not ended:
+        raise InternalError("Flower's engine ended without running the ServerApp")
+    if isinstance(ended[0], BaseException):
+        raise ended[0]
+    return ended[0]
+
+
+def _await_nodes(transport: FlowerTransport, count: int) -> None:
+    """The engine adds its nodes while the ServerApp runs already."""
+    ends = time.monotonic() + NODES_S
+    while len(transport.locate(timeout_s=NODES_S)) < count:
+        if time.monotonic() > ends:
+            raise TransportError(
+                f"{len(transport.found)} of {count} simulated parties answer", "look at Flower's log with --debug"
+            )
+        time.sleep(0.2)
+
+
+class _Lossy:
+    """The transport of a simulation: a message that ``reachable`` denies is lost before it is sent."""
+
+    def __init__(self, transport: Any, reachable: Callable[[str, int], bool]) -> None:
+        self._transport = transport
+        self._reachable = reachable
+        self._messages: dict[str, int] = {}
+
+    @property
+    def messages(self) -> int:
+        """Flower messages sent so far."""
+        return int(self._transport.messages)
+
+    def exchange(self, requests: Mapping[str, bytes], *, timeout_s: float) -> Mapping[str, bytes]:
+        found: Mapping[str, bytes] = self._transport.exchange(self._arriving(requests), timeout_s=timeout_s)
+        return found
+
+    def exchange_batches(
+        self, requests: Mapping[str, Sequence[bytes]], *, timeout_s: float
+    ) -> Mapping[str, Sequence[bytes]]:
+        found: Mapping[str, Sequence[bytes]] = self._transport.exchange_batches(
+            self._arriving(requests), timeout_s=timeout_s
+        )
+        return found
+
+    def _arriving(self, requests: Mapping[str, Any]) -> Mapping[str, Any]:
+        arriving = []
+        for name in requests:
+            number = self._messages.get(name, 0)
+            self._messages[name] = number + 1
+            if self._reachable(name, number):
+                arriving.append(name)
+        return Lazily(dict.fromkeys(arriving), requests.__getitem__)
+
+
+@dataclass(frozen=True)
+class _Actor:
+    """What the engine sends to its actors with every message: no more than where the stage is."""
+
+    state: str
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        from undersong_client.flower_app import reply_to, requests_of
+
+        return reply_to(message, _stage(self.state).answers(context.node_config["partition-id"], requests_of(message)))
+
+
+class _Stage:
+    """What one actor keeps between messages: nothing that belongs to a message."""
+
+    def __init__(self, state: Path) -> None:
+        from undersong.simulate import Cast, clocks, private_tables
+        from undersong_client.blocks import DiskBlocks
+
+        value = json.loads((state / STAGE).read_text(encoding="utf-8"))
+        task = Task.model_validate({**value["task"], "folder": Path(value["folder"])})
+        self._cast = Cast(task, state, Path(value["store"]), value["seed"], value["insecure_noise_seed"])
+        self._clock = clocks(value["insecure_noise_seed"])[0]
+        self._tables = private_tables(task, value["seed"])
+        self._names = list(self._tables)
+        self._blocks = DiskBlocks(state / "blocks")
+        self._model = task.embedder.model
+
+    @cached_property
+    def _embedder(self) -> CachedEmbedder:
+        from undersong_common.embedding import CachedEmbedder, Embedder
+
+        return CachedEmbedder(Embedder.load(self._model), self._cast.shared_cache())
+
+    def answers(self, partition: int, requests: Sequence[bytes]) -> list[bytes]:
+        name = self._names[partition]
+        party = self._cast.party(
+            name,
+            self._tables[name],
+            blocks=self._blocks,
+            embed=lambda texts: self._embedder.encode(texts),
+            embedder=lambda: str(self._embedder.fingerprint),
+            clock=self._clock,
+        )
+        return [party.handle(request) for request in requests]
+
+
+_stages: dict[str, _Stage] = {}
+
+
+def _stage(state: str) -> _Stage:
+    if state not in _stages:
+        _stages[state] = _Stage(Path(state))
+    return _stages[state]
+
+
+@contextmanager
+def _looking_where_something_waits() -> Iterator[None]:
+    """Ten times a second, Flower's engine looks through every stored message for each of its nodes: with a thousand of
+    both that keeps one core busy with nothing else. Nodes for which nothing was stored since are passed over."""
+    from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkState
+
+    store, get = InMemoryLinkState.store_message_ins, InMemoryLinkState.get_message_ins
+    waiting: Counter[int] = Counter()
+    lock = threading.Lock()
+
+    def storing(self: Any, message: Any) -> Any:
+        identity = store(self, message)
+        if identity:
+            with lock:
+                waiting[message.metadata.dst_node_id] += 1
+        return identity
+
+    def getting(self: Any, node_id: int, limit: int | None, **rest: Any) -> Any:
+        if waiting[node_id] <= 0:
+            return []
+        found = get(self, node_id, limit, **rest)
+        with lock:
+            waiting[node_id] -= len(found)
+        return found
+
+    InMemoryLinkState.store_message_ins, InMemoryLinkState.get_message_ins = storing, getting
+    try:
+        yield
+    finally:
+        InMemoryLinkState.store_message_ins, InMemoryLinkState.get_message_ins = store, get
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Flower's own words are of use where it fails; and it leaves the environment as it found it."""
+    logger = logging.getLogger("flwr")
+    level, path = logger.level, os.environ.get("PYTHONPATH")
+    logger.setLevel(logging.DEBUG if logging.getLogger("undersong").level == logging.DEBUG else logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        os.environ.pop("PYTHONPATH", None) if path is None else os.environ.update(PYTHONPATH=path)
+
+
+def _write_stage(cast: Cast) -> None:
+    from undersong_client.state import make_folder
+
+    make_folder(cast.state / "blocks")
+    value = {
+        "task": cast.task.model_dump(exclude={"folder"}),  # not in JSON mode: that has no infinity
+        "folder": str(cast.task.folder),
+        "store": str(cast.store),
+        "seed": cast.seed,
+        "insecure_noise_seed": cast.insecure_noise_seed,
+    }
+    (cast.state / STAGE).write_text(json.dumps(value, default=str), encoding="utf-8")

@@ -1,0 +1,108 @@
+"""What an operator reads while a run waits."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from undersong_server.authority import Authority
+from undersong_server.coordinator.grpc_driver import RunDriver, _Watched
+from undersong_server.coordinator.grpc_transport import Presence, Waiting
+from undersong_server.coordinator.metrics import Metrics
+from undersong_server.journal import Journal
+from undersong_server.release.signature import Signer
+from undersong_server.runs.folder import Planned, RunFolder
+
+
+@pytest.fixture
+def driver(tmp_path):
+    from undersong_server.coordinator.grpc_transport import GrpcTransport
+
+    (tmp_path / "run").mkdir()
+    made = RunDriver(
+        RunFolder(tmp_path / "run"),
+        GrpcTransport(Metrics()),
+        expelled=lambda: [],
+        public_cache=tmp_path / "cache.sqlite",
+        environment={},
+        number=1,
+        signer=Signer("clinics", Authority.create(tmp_path / "authority", "clinics", ["localhost"], now=time.time())),
+    )
+    made._needed = 3
+    made._journal = Journal(tmp_path / "journal.sqlite")
+    yield made
+    made._journal.close()
+
+
+class AwayTransport:
+    """Everybody answers at once but those who are away; they are waited for until the watch says that it is enough."""
+
+    def __init__(self, away):
+        self.since = dict.fromkeys(away, 1.0)
+        self.connected = set()
+
+    def presence(self, names):
+        return {name: Presence(self._there(name), self.since.get(name, 0.0), 0.0) for name in names}
+
+    def _there(self, name):
+        return name not in self.since or name in self.connected
+
+    def exchange(self, requests, *, timeout_s, watch):
+        end = time.monotonic() + timeout_s
+        missing = [name for name in requests if not self._there(name)]
+        while missing and time.monotonic() < end:
+            if watch(Waiting(self.presence(missing), len(requests) - len(missing), end - time.monotonic())):
+                break
+            time.sleep(0.005)
+        return {name: b"" for name in requests if name not in missing}
+
+
+def waited(watched, timeout_s=0.2):
+    begun = time.monotonic()
+    watched.exchange(dict.fromkeys(("alpha", "beta", "delta", "gamma"), b""), timeout_s=timeout_s)
+    return time.monotonic() - begun
+
+
+def watched_over(driver, transport):
+    planned = Planned("a run", {}, "", ("alpha", "beta", "delta", "gamma"), 0, None, 0.2)
+    return _Watched(driver, transport, planned, 3)
+
+
+def test_who_was_away_for_a_whole_request_is_not_waited_for_again_until_it_was_back(driver):
+    transport = AwayTransport(["gamma"])
+    watched = watched_over(driver, transport)
+    assert waited(watched, 0.05) >= 0.05  # a question that waits for less than the patience spends none of it
+    assert waited(watched) >= 0.2
+    assert waited(watched) < 0.1
+    transport.connected.add("gamma")
+    assert waited(watched) < 0.1
+    transport.connected.clear()
+    transport.since["gamma"] = 2.0
+    assert waited(watched) >= 0.2
+
+
+def test_where_the_run_cannot_go_on_without_them_they_are_waited_for_each_time(driver):
+    watched = watched_over(driver, AwayTransport(["gamma", "delta"]))
+    assert [waited(watched) >= 0.2 for _ in range(3)] == [True, True, True]
+
+
+def words(driver, answered):
+    missing = {"beta": Presence(True, 0.0, 0.0)}
+    driver.waits(Waiting(missing, answered, 5.0), 4)
+    return driver._status["waiting"]["words"], driver._status["waiting"]["goes_on_with"]
+
+
+def test_before_everybody_has_signed_nobody_is_left_out(driver):
+    said, needed = words(driver, 3)
+    assert "3 of 4 have answered, all must; in 5 s they are asked again" in said
+    assert needed == 4
+
+
+def test_afterwards_the_quorum_says_when_the_run_goes_on(driver):
+    driver._journal.put_json("manifest/signatures", {})
+    assert words(driver, 3) == (
+        "waiting for beta (connected, at work); 3 of 4 have answered, the quorum is 3; in 5 s it goes on without them",
+        3,
+    )
+    assert "it goes on only if 1 more answer by then" in words(driver, 2)[0]

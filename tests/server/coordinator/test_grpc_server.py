@@ -1,0 +1,272 @@
+"""The coordinator's wire in one process: who is let in, what is delivered, what happens when a stream breaks."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+
+import grpc
+import pytest
+
+from tests.doubles.stream import Credentials, Served, Stream, make_home
+from undersong_protocol import framing
+from undersong_protocol.enrolment import EnrolmentRequest
+from undersong_protocol.messages import transport_pb2 as wire
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return make_home(tmp_path_factory.mktemp("coordinator") / "home")
+
+
+@pytest.fixture(scope="module")
+def keys(home):
+    return Credentials(home, "heart")
+
+
+@pytest.fixture(scope="module")
+def served(home):
+    with Served(home) as server:
+        yield server
+
+
+def asked(served, data, party="heart", timeout_s=10.0):
+    return served.transport.exchange({party: data}, timeout_s=timeout_s).get(party)
+
+
+@pytest.mark.parametrize("size", [1, 5_000, framing.CHUNK_BYTES, 3 * framing.CHUNK_BYTES + 7])
+def test_a_request_of_any_size_comes_back_whole(served, keys, size):
+    data = os.urandom(size)
+    with Stream(served.port, keys.for_grpc) as stream:
+        welcome = stream.hello("heart")
+        assert abs(welcome.clock_s - time.time()) < 5
+        stream.answer(lambda request: request[::-1])
+        assert asked(served, data) == data[::-1]
+
+
+def test_a_request_waits_for_a_party_that_connects_later(served, keys):
+    replies = []
+    thread = threading.Thread(target=lambda: replies.append(asked(served, b"early")))
+    thread.start()
+    time.sleep(0.2)
+    with Stream(served.port, keys.for_grpc) as stream:
+        stream.hello("heart")
+        stream.answer(lambda request: b"late " + request)
+        thread.join(10)
+    assert replies == [b"late early"]
+
+
+def test_a_party_that_does_not_answer_is_left_out_after_the_timeout(served, keys):
+    seen = []
+    with Stream(served.port, keys.for_grpc) as stream:
+        stream.hello("heart")
+        begun = time.monotonic()
+        found = served.transport.exchange(
+            {"heart": b"x", "nobody": b"x"}, timeout_s=0.6, watch=lambda waiting: seen.append(waiting)
+        )
+        assert found == {}
+        assert 0.5 < time.monotonic() - begun < 3
+    assert {name: seen[0].missing[name].connected for name in ("heart", "nobody")} == {"heart": True, "nobody": False}
+    assert seen[0].answered == 0
+
+
+def test_after_a_reconnect_the_same_bytes_come_again_under_the_same_id(served, keys):
+    replies = []
+    thread = threading.Thread(target=lambda: replies.append(asked(served, b"question")))
+    with Stream(served.port, keys.for_grpc) as stream:
+        stream.hello("heart")
+        thread.start()
+        first = stream.next("transfer").transfer
+    with Stream(served.port, keys.for_grpc) as stream:
+        stream.hello("heart")
+        second = stream.next("transfer").transfer
+        assert (second.id, second.whole) == (first.id, first.whole)
+        stream.reply(second.id, b"answer")
+        assert stream.next("ack").ack.id == first.id
+        thread.join(10)
+    assert replies == [b"answer"]
+
+
+def test_chunks_that_arrived_before_the_stream_broke_are_not_sent_again_in_either_direction(served, keys):
+    size = 8 * framing.CHUNK_BYTES
+    question, answer = os.urandom(size), os.urandom(size)
+    replies = []
+    thread = threading.Thread(target=lambda: replies.append(asked(served, question)))
+    thread.start()
+    with Stream(served.port, keys.for_grpc) as stream:
+        stream.hello("heart")
+        transfer = stream.next("transfer").transfer
+        first = stream.next("chunk").chunk
+        outgoing = framing.Outgoing(transfer.id, answer)
+        frames = list(outgoing.frames())
+        stream.send(transfer=frames[0])
+        for chunk in frames[1:4]:
+            stream.send(chunk=chunk)
+        box = served.transport.mailboxes["heart"]
+        wait_for(lambda: box.reassembler.held_bytes == 3 * framing.CHUNK_BYTES)
+    with Stream(served.port, keys.for_grpc) as stream:
+        welcome = stream.hello("heart", held=[wire.Held(content=transfer.content, chunks=b"\x01")])
+        again = [stream.next("chunk").chunk.index for _ in range(7)]
+        assert first.index == 0
+        assert again == list(range(1, 8))
+        held = framing.held_by(welcome.held)
+        rest = list(outgoing.frames(held))
+        assert len(rest) == 1 + 5
+        for frame in rest:
+            stream.send(**{"transfer" if isinstance(frame, wire.Transfer) else "chunk": frame})
+        thread.join(10)
+    assert replies == [answer]
+
+
+def test_of_two_streams_of_one_party_the_newer_one_stays(served, keys):
+    with Stream(served.port, keys.for_grpc) as old:
+        old.hello("heart")
+        with Stream(served.port, keys.for_grpc) as new:
+            new.hello("heart")
+            goodbye = old.next("goodbye").goodbye
+            assert "newer" in goodbye.reason
+            assert goodbye.reconnect_after_s < 0
+            new.answer(lambda request: b"new")
+            assert asked(served, b"who?") == b"new"
+
+
+def test_a_certificate_speaks_for_its_own_name_only(served, keys, caplog):
+    with caplog.at_level(logging.WARNING), Stream(served.port, keys.for_grpc) as stream:
+        with pytest.raises(grpc.RpcError):
+            stream.hello("lung")
+        assert stream.wait_ended() == grpc.StatusCode.PERMISSION_DENIED
+    assert "heart calls itself 'lung'" in caplog.text
+
+
+def test_a_revoked_party_is_cut_off_and_not_let_in_again(served, home, caplog):
+    keys = Credentials(home, "liver")
+    with caplog.at_level(logging.WARNING), Stream(served.port, keys.for_grpc) as stream:
+        stream.hello("liver")
+        home.revoke("liver", "test", now=time.time())
+        assert stream.next("goodbye", 5.0).goodbye.reconnect_after_s < 0
+    with Stream(served.port, keys.for_grpc) as stream:
+        with pytest.raises(grpc.RpcError):
+            stream.hello("liver")
+        assert stream.wait_ended() == grpc.StatusCode.PERMISSION_DENIED
+    assert "liver was revoked" in caplog.text
+    assert (home.path / "authority" / "revoked.crl").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_certificate_renews_over_its_own_stream_and_the_old_one_stays_good(served, home):
+    keys = Credentials(home, "brain")
+    with Stream(served.port, keys.for_grpc) as stream:
+        stream.hello("brain")
+        request = EnrolmentRequest.make("brain", keys.tls, keys.identity, None).sign(keys.identity)
+        stream.send(renew=wire.Renew(request=request))
+        assert stream.next("renewed").renewed.grant
+        stream.answer(lambda request: b"still here")
+        assert asked(served, b"?", "brain") == b"still here"
+        other = Credentials(home, "spleen")
+        foreign = EnrolmentRequest.make("spleen", other.tls, other.identity, None).sign(other.identity)
+        stream.send(renew=wire.Renew(request=foreign))
+    with Stream(served.port, keys.for_grpc) as stream:
+        stream.hello("brain")
+        stream.send(renew=wire.Renew(request=foreign))
+        assert "own party only" in stream.next("renewed").renewed.problem
+
+
+def test_the_server_certificate_is_renewed_without_a_restart(served, keys):
+    before = served.authority.server_credentials
+    with Stream(served.port, keys.for_grpc) as stream:
+        stream.hello("heart")
+        served.authority.issue_server(["localhost"], now=time.time())
+        assert served.authority.server_credentials != before
+        stream.answer(lambda request: b"undisturbed")
+        assert asked(served, b"?") == b"undisturbed"
+    with Stream(served.port, keys.for_grpc) as stream:
+        stream.hello("heart")
+
+
+def test_a_silent_half_open_connection_is_given_up(home, keys):
+    # a relay that stops passing anything on: to the server the peer is there, and silent
+    with (
+        Served(home, keepalive_s=0.3) as served,
+        FrozenRelay(served.port) as relay,
+        Stream(relay.port, keys.for_grpc) as stream,
+    ):
+        stream.hello("heart")
+        wait_for(lambda: served.server.connected == ["heart"])
+        relay.freeze()
+        wait_for(lambda: served.server.connected == [], 10.0)
+
+
+def test_a_live_party_that_only_answers_pings_is_kept(home, keys):
+    with Served(home, keepalive_s=0.2) as served, Stream(served.port, keys.for_grpc) as stream:
+        stream.hello("heart")
+        for _ in range(5):
+            stream.send(pong=wire.Pong(number=stream.next("ping").ping.number))
+        assert served.server.connected == ["heart"]
+
+
+def test_health_says_serving_to_who_has_a_certificate(served, keys):
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+    with grpc.secure_channel(f"localhost:{served.port}", keys.for_grpc) as channel:
+        reply = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
+    assert reply.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_what_a_party_says_of_itself_is_in_the_registry(served, keys):
+    with Stream(served.port, keys.for_grpc) as stream:
+        stream.hello("heart", software="undersong 9", embedder=b"\x01" * 32, epsilon_left=2.5, paused=True)
+        party = served.registry.party("heart")
+    assert (party.software, party.embedder, party.epsilon_left, party.paused) == ("undersong 9", "01" * 32, 2.5, True)
+    assert time.time() - party.last_seen < 10
+
+
+def wait_for(condition, timeout_s=5.0):
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.02)
+
+
+class FrozenRelay:
+    """Relays TCP until it is told to stop reading: then both ends see an open, silent connection."""
+
+    def __init__(self, port):
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._frozen = threading.Event()
+        self._sockets = [self._listener]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for each in self._sockets:
+            each.close()
+
+    def freeze(self):
+        self._frozen.set()
+
+    def _accept(self):
+        try:
+            while True:
+                outer, _ = self._listener.accept()
+                inner = socket.create_connection(("127.0.0.1", self._target))
+                self._sockets += [outer, inner]
+                for one, other in ((outer, inner), (inner, outer)):
+                    threading.Thread(target=self._pump, args=(one, other), daemon=True).start()
+        except OSError:
+            return
+
+    def _pump(self, one, other):
+        try:
+            while data := one.recv(65536):
+                if self._frozen.is_set():
+                    threading.Event().wait(60)
+                    return
+                other.sendall(data)
+        except OSError:
+            return

@@ -1,0 +1,301 @@
+"""The driver, real parties and real secure aggregation together: what is opened is exact, once, or nothing."""
+
+import dataclasses
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+
+from tests.doubles.parties import embed, make_manifest, make_party, make_tables
+from undersong.inprocess import InProcess
+from undersong_common.errors import PeerFault, PrivacyRefusal, RoundAborted
+from undersong_common.privacy.ledger import Budget, Ledger
+from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.public import Input, MemoryBlocks, Segment, block_id, encode_embeddings
+from undersong_protocol.secagg.parameters import defaults
+from undersong_protocol.statistics import TopQVotes, top_q_votes
+from undersong_server.federation.driver import Federation
+from undersong_server.journal import Journal
+from undersong_server.progress import Silent
+
+LABELS = ("x", "y")
+CANDIDATES = [f"candidate {number}" for number in range(30)]
+CANDIDATE_LABELS = np.array([number % 2 for number in range(30)], dtype=np.int64)
+
+
+class World:
+    """A federation whose every part can be thrown away and made again over the same folder."""
+
+    def __init__(self, folder, parties=4, records=12, epsilon=math.inf, releases=2, **changes):
+        self.folder = folder
+        self.tables = make_tables(parties, records, LABELS)
+        threshold, dropouts, colluders = defaults(parties)
+        quorum = dataclasses.replace(Quorum(parties, threshold, dropouts, colluders), **changes.pop("quorum", {}))
+        privacy = Privacy(epsilon, 1e-5, **changes.pop("privacy", {}))
+        self.statistic = TopQVotes(q=3, candidates=len(CANDIDATES), labels=len(LABELS))
+        requests = [SumRequest(f"votes/{t}", self.statistic) for t in range(1, releases + 1)]
+        self.plan = plan_sums(requests, privacy, quorum)
+        self.blocks = {}
+        self.noise_seed = changes.pop("noise_seed", None)
+        self.reachable = lambda name, number: True
+        self.party_options = changes
+        self.start()
+
+    def start(self):
+        self.store = MemoryBlocks()
+        self.parties = {
+            name: make_party(
+                self.folder, name, table, noise_seed=self.noise_seed, blocks=self.store, **self.party_options
+            )
+            for name, table in self.tables.items()
+        }
+        self.manifest = make_manifest(self.plan, self.parties, LABELS)
+        self.journal = Journal(self.folder / "journal.sqlite")
+        self.federation = Federation(
+            InProcess(self.parties, reachable=lambda name, number: self.reachable(name, number)),
+            self.manifest,
+            self.journal,
+            Silent(),
+            block=self.blocks.__getitem__,
+        )
+
+    def restart(self):
+        self.journal.close()
+        self.start()
+
+    def inputs(self, count=30):
+        data = encode_embeddings(embed(CANDIDATES[:count]), CANDIDATE_LABELS[:count])
+        self.blocks[block_id(data)] = data
+        return [Input("candidates", (Segment(block_id(data)),))]
+
+    def exact(self, names):
+        near = np.zeros(len(CANDIDATES), dtype=np.int64)
+        far = np.zeros_like(near)
+        for name in names:
+            table = self.tables[name]
+            labels = np.array([LABELS.index(label) for label in table.labels])
+            one, two = top_q_votes(embed(table.texts), labels, embed(CANDIDATES), CANDIDATE_LABELS, 3)
+            near += one
+            far += two
+        return np.concatenate([near, far]) * (self.plan.sums[0].scale // 4)
+
+    def charges(self):
+        return {name: [e for e in self.ledger(name).entries() if e["kind"] == "charge"] for name in self.tables}
+
+    def ledger(self, name):
+        return Ledger.read(self.folder / f"{name}.ledger.jsonl")
+
+
+def test_without_noise_the_sum_is_exactly_the_parties_votes(tmp_path):
+    world = World(tmp_path)
+    world.federation.agree()
+    opened = world.federation.private_sum("votes/1", world.inputs())
+    assert np.array_equal(opened.values, world.exact(world.tables))
+    assert opened.survivors == tuple(sorted(world.tables))
+
+
+@pytest.mark.parametrize("parties", [1, 2, 3, 5])
+def test_noise_has_the_planned_deviation_around_the_exact_sum(tmp_path, parties):
+    world = World(tmp_path, parties=parties, epsilon=1.0)
+    world.federation.agree()
+    noise = []
+    for name in ("votes/1", "votes/2"):
+        opened = world.federation.private_sum(name, world.inputs())
+        noise.append(opened.values - world.exact(world.tables))
+        assert opened.sigma == pytest.approx(np.sqrt(_opened_variance(world)) / opened.scale)
+    # 120 coordinates: the sample deviation is within a factor 1.35 with probability over 0.9999
+    ratio = np.concatenate(noise).std() / np.sqrt(_opened_variance(world))
+    assert 1 / 1.35 < ratio < 1.35
+
+
+def _opened_variance(world):
+    quorum, drawn = world.plan.quorum, world.plan.sums[0].drawn_sigma_integer
+    return drawn**2 * quorum.parties / (quorum.parties - quorum.colluders)
+
+
+@pytest.mark.parametrize("lost_at", range(6))
+def test_a_party_lost_at_any_message_leaves_the_survivors_exact_sum(tmp_path, lost_at):
+    world = World(tmp_path, parties=5)
+    world.federation.agree()
+    # two messages are the agreement's; from then on p2 is silent
+    world.reachable = lambda name, number: name != "p2" or number < 2 + lost_at
+    opened = world.federation.private_sum("votes/1", world.inputs())
+    everyone = sorted(world.tables)
+    survivors = everyone if lost_at >= 3 else [name for name in everyone if name != "p2"]
+    assert list(opened.survivors) == survivors
+    assert np.array_equal(opened.values, world.exact(survivors))
+
+
+def test_a_party_that_missed_the_signatures_is_shown_them_before_its_first_sum(tmp_path):
+    world = World(tmp_path, parties=4)
+    world.reachable = lambda name, number: (name, number) != ("p2", 1)
+    world.federation.agree()
+    opened = world.federation.private_sum("votes/1", world.inputs())
+    assert opened.survivors == tuple(sorted(world.tables))
+
+
+def test_too_many_dropouts_open_nothing_and_a_void_attempt_is_not_paid(tmp_path):
+    world = World(tmp_path, parties=5, epsilon=4.0)
+    world.federation.agree()
+    # p1 and p2 lose the message that asks for their masked vectors, once
+    lost = {("p1", 4), ("p2", 4)}
+    world.reachable = lambda name, number: (name, number) not in lost
+    opened = world.federation.private_sum("votes/1", world.inputs())
+    assert opened.survivors == tuple(sorted(world.tables))
+    for name, charges in world.charges().items():
+        assert {charge["attempt"] for charge in charges} == ({0, 1} if name not in ("p1", "p2") else {1})
+        assert [charge.attempt for charge in world.ledger(name).charges()] == [1]
+
+
+def test_without_enough_parties_the_run_stops_with_the_reason_and_no_sum(tmp_path):
+    world = World(tmp_path, parties=5)
+    world.federation.agree()
+    world.reachable = lambda name, number: name not in ("p1", "p2", "p3")
+    with pytest.raises(RoundAborted, match="p1: does not answer"):
+        world.federation.private_sum("votes/1", world.inputs())
+    assert world.journal.get("sum/votes/1/values") is None
+
+
+def test_asked_again_the_journal_answers_and_nothing_is_charged_twice(tmp_path):
+    world = World(tmp_path, epsilon=4.0)
+    world.federation.agree()
+    first = world.federation.private_sum("votes/1", world.inputs())
+    world.restart()
+    again = world.federation.private_sum("votes/1", world.inputs())
+    assert np.array_equal(first.values, again.values)
+    assert all(len(charges) == 1 for charges in world.charges().values())
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing may catch it."""
+
+
+@pytest.mark.parametrize("at", range(25))
+def test_killed_at_any_message_and_continued_the_sum_is_the_same(tmp_path, at):
+    undisturbed = World(tmp_path / "one", parties=4, epsilon=2.0, noise_seed=7)
+    undisturbed.federation.agree()
+    expected = undisturbed.federation.private_sum("votes/1", undisturbed.inputs())
+
+    world = World(tmp_path / "two", parties=4, epsilon=2.0, noise_seed=7)
+    world.federation.agree()
+    counter = itertools.count()
+
+    def killer(name, number):
+        if next(counter) == at:
+            raise Killed
+        return True
+
+    world.reachable = killer
+    killed = False
+    try:
+        world.federation.private_sum("votes/1", world.inputs())
+    except Killed:
+        killed = True
+    assert killed == (at < 20)  # five stages of four parties
+    world.reachable = lambda name, number: True
+    world.restart()
+    opened = world.federation.private_sum("votes/1", world.inputs())
+    assert np.array_equal(opened.values, expected.values)
+    assert all(len(charges) == 1 for charges in world.charges().values())
+
+
+def test_candidates_that_change_within_an_attempt_are_refused(tmp_path):
+    world = World(tmp_path, parties=1, epsilon=4.0)
+    world.federation.agree()
+    world.reachable = lambda name, number: number < 3
+    with pytest.raises(RoundAborted):
+        world.federation.private_sum("votes/1", world.inputs())
+    from undersong_protocol import codec
+    from undersong_protocol.messages import federation_pb2 as wire
+    from undersong_protocol.secagg import coordinator
+
+    requests = next(coordinator.private_sum(world.manifest.sum_parameters("votes/2", 0)))
+    replies = []
+    for count in (30, 20):
+        inputs = world.inputs(count)
+        message = wire.Request(
+            version=codec.VERSION,
+            open_sum=wire.OpenSum(
+                manifest_hash=world.manifest.hash,
+                sum="votes/2",
+                attempt=0,
+                inputs=[given.to_wire() for given in inputs],
+                blocks=[world.blocks[segment.block] for given in inputs for segment in given.segments],
+                payload=requests["p0"],
+            ),
+        )
+        replies.append(codec.decode_reply(world.parties["p0"].handle(message.SerializeToString()), "p0"))
+    assert replies[0].WhichOneof("body") == "sum_reply"
+    assert "public inputs changed" in replies[1].refusal.problem
+
+
+def test_a_sum_outside_the_plan_is_refused_by_the_coordinator_and_by_every_party(tmp_path):
+    world = World(tmp_path)
+    world.federation.agree()
+    with pytest.raises(PrivacyRefusal, match="not in the approved plan"):
+        world.federation.private_sum("votes/3", world.inputs())
+
+
+def test_a_party_refuses_a_second_roster_for_the_same_run(tmp_path):
+    world = World(tmp_path, parties=4)
+    world.federation.agree()
+    fewer = dict(list(world.parties.items())[:3])
+    threshold, dropouts, colluders = defaults(3)
+    plan = plan_sums(
+        [SumRequest("votes/1", world.statistic)], world.plan.privacy, Quorum(3, threshold, dropouts, colluders)
+    )
+    again = Federation(
+        InProcess(fewer),
+        make_manifest(plan, fewer, LABELS),
+        Journal(tmp_path / "other.sqlite"),
+        Silent(),
+        block=world.blocks.__getitem__,
+    )
+    with pytest.raises(PrivacyRefusal, match="p0 refuses: run 'a run' has another manifest"):
+        again.agree()
+
+
+def test_a_delta_that_could_publish_one_record_is_refused_by_the_party_itself(tmp_path):
+    world = World(tmp_path, parties=2, records=200, epsilon=1.0)
+    plan = plan_sums([SumRequest("votes/1", world.statistic)], Privacy(1.0, 6e-3), world.plan.quorum)
+    world.plan = plan
+    world.restart()
+    with pytest.raises(PrivacyRefusal, match=r"p0 refuses: .*delta"):
+        world.federation.agree()
+
+
+def test_a_budget_refuses_the_plan_before_anything_is_signed(tmp_path):
+    world = World(tmp_path, epsilon=4.0, budget=Budget(3.0, 1e-5))
+    with pytest.raises(PrivacyRefusal, match="its budget is 3"):
+        world.federation.agree()
+
+
+def test_receipts_name_what_was_charged(tmp_path):
+    world = World(tmp_path, epsilon=4.0)
+    world.federation.agree()
+    world.federation.private_sum("votes/1", world.inputs())
+    receipts = world.federation.receipts()
+    assert set(receipts) == set(world.tables)
+    body = json.loads(receipts["p0"].body)
+    assert [entry["query"] for entry in body["entries"]] == ["votes/1"]
+    assert body["manifest"] == world.manifest.hash.hex()
+
+
+def test_a_party_without_records_is_refused_at_the_start(tmp_path):
+    world = World(tmp_path)
+    world.tables["p1"] = world.tables["p1"].take([])
+    with pytest.raises(PrivacyRefusal, match="another data set"):
+        world.restart()
+
+
+def test_malformed_requests_are_refused_without_an_exception(tmp_path):
+    world = World(tmp_path, parties=1)
+    from undersong_protocol import codec
+
+    for data in (b"", b"\xff\xff", b"\x08\x63"):
+        reply = codec.decode_reply(world.parties["p0"].handle(data), "p0")
+        assert reply.WhichOneof("body") == "refusal"
+    with pytest.raises(PeerFault, match="p0"):
+        codec.decode_reply(b"\x08\x63", "p0")

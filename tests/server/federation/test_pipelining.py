@@ -1,0 +1,188 @@
+"""The driver with the fewest messages opens, charges and survives the same; only the number of messages differs."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from tests.server.federation.test_driver import Killed, World
+from undersong.inprocess import InProcessBatches
+from undersong_common.errors import RoundAborted
+from undersong_protocol import codec
+from undersong_protocol.messages import federation_pb2 as wire
+from undersong_protocol.secagg import coordinator
+from undersong_server.federation.pipelining import PipelinedFederation
+from undersong_server.progress import Silent
+
+
+class Counting(InProcessBatches):
+    """Counts the exchanges."""
+
+    exchanges = 0
+
+    def exchange_batches(self, requests, *, timeout_s):
+        self.exchanges += 1
+        return super().exchange_batches(requests, timeout_s=timeout_s)
+
+
+class Pipelined(World):
+    def start(self):
+        super().start()
+        self.transport = Counting(self.parties, reachable=lambda name, number: self.reachable(name, number))
+        self.federation = PipelinedFederation(
+            self.transport, self.manifest, self.journal, Silent(), block=self.blocks.__getitem__
+        )
+
+    def open(self, number):
+        before = self.transport.exchanges
+        opened = self.federation.private_sum(f"votes/{number}", self.inputs())
+        return opened, self.transport.exchanges - before
+
+
+@pytest.mark.parametrize(("parties", "first", "then"), [(2, 2, 2), (3, 4, 3), (5, 4, 3)])
+def test_a_sum_takes_the_stages_that_need_everybodys_answer_and_no_more(tmp_path, parties, first, then):
+    world = Pipelined(tmp_path, parties=parties, releases=3)
+    world.federation.agree()
+    taken = []
+    for number in (1, 2, 3):
+        opened, exchanges = world.open(number)
+        assert np.array_equal(opened.values, world.exact(world.tables))
+        taken.append(exchanges)
+    # parties 2: in direct mode nothing is shared. The first sum's adverts travelled with the signatures.
+    assert taken == [first, then, then]
+
+
+def test_what_is_opened_and_charged_is_what_the_plain_driver_opens_and_charges(tmp_path):
+    plain = World(tmp_path / "plain", epsilon=2.0, noise_seed=7)
+    pipelined = Pipelined(tmp_path / "pipelined", epsilon=2.0, noise_seed=7)
+    for world in (plain, pipelined):
+        world.federation.agree()
+    for name in ("votes/1", "votes/2"):
+        one = plain.federation.private_sum(name, plain.inputs())
+        two = pipelined.federation.private_sum(name, pipelined.inputs())
+        assert np.array_equal(one.values, two.values)
+    assert plain.charges() == pipelined.charges()
+
+
+@pytest.mark.parametrize("at", range(48))
+def test_killed_at_any_message_and_continued_both_sums_are_the_same(tmp_path, at):
+    undisturbed = Pipelined(tmp_path / "one", parties=4, epsilon=2.0, noise_seed=7)
+    undisturbed.federation.agree()
+    expected = [undisturbed.open(number)[0].values for number in (1, 2)]
+
+    world = Pipelined(tmp_path / "two", parties=4, epsilon=2.0, noise_seed=7)
+    counter = itertools.count()
+
+    def killer(name, number):
+        if next(counter) == at:
+            raise Killed
+        return True
+
+    world.reachable = killer
+    killed = False
+    try:
+        world.federation.agree()
+        for number in (1, 2):
+            world.open(number)
+    except Killed:
+        killed = True
+    # proposal, signatures with adverts, then 4 and 3 exchanges, four parties each
+    assert killed == (at < 36)
+    world.reachable = lambda name, number: True
+    world.restart()
+    world.federation.agree()
+    for number, values in zip((1, 2), expected, strict=True):
+        assert np.array_equal(world.open(number)[0].values, values)
+    assert all(len(charges) == 2 for charges in world.charges().values())
+
+
+@pytest.mark.parametrize("missed", range(2, 9))
+def test_a_party_that_misses_one_message_is_in_the_next_sum(tmp_path, missed):
+    world = Pipelined(tmp_path, parties=5)
+    world.federation.agree()
+    world.reachable = lambda name, number: (name, number) != ("p2", missed)
+    first, _ = world.open(1)
+    second, _ = world.open(2)
+    everyone = tuple(sorted(world.tables))
+    others = tuple(name for name in everyone if name != "p2")
+    assert first.survivors == (others if missed in (2, 3) else everyone)
+    assert np.array_equal(first.values, world.exact(first.survivors))
+    assert np.array_equal(second.values, world.exact(second.survivors))
+    # what was missed while the next sum was being prepared is asked again at its own turn
+    lost_in_second = missed == 6
+    assert second.survivors == (others if lost_in_second else everyone)
+
+
+def test_too_many_dropouts_void_the_attempt_and_a_new_one_opens(tmp_path):
+    world = Pipelined(tmp_path, parties=5, epsilon=4.0)
+    world.federation.agree()
+    # p1 and p2 lose the message that asks for their masked vectors, once
+    lost = {("p1", 3), ("p2", 3)}
+    world.reachable = lambda name, number: (name, number) not in lost
+    opened, _ = world.open(1)
+    assert opened.survivors == tuple(sorted(world.tables))
+    for name in world.tables:
+        assert [charge.attempt for charge in world.ledger(name).charges()] == [1]
+    opened, exchanges = world.open(2)
+    assert opened.survivors == tuple(sorted(world.tables))
+    assert exchanges == 3
+
+
+def test_without_enough_parties_the_run_stops_with_the_reason(tmp_path):
+    world = Pipelined(tmp_path, parties=5)
+    world.federation.agree()
+    world.reachable = lambda name, number: name not in ("p1", "p2", "p3")
+    with pytest.raises(RoundAborted, match="p1: does not answer"):
+        world.open(1)
+    assert world.journal.get("sum/votes/1/values") is None
+
+
+def prepared(world, party="p0", name="votes/2"):
+    payload = next(coordinator.private_sum(world.manifest.sum_parameters(name, 0)))[party]
+    return payload, wire.PrepareSum(manifest_hash=world.manifest.hash, sum=name, attempt=0, payload=payload)
+
+
+def ask(world, party="p0", **body):
+    request = wire.Request(version=codec.VERSION, **body)
+    return codec.decode_reply(world.parties[party].handle(request.SerializeToString()), party)
+
+
+def test_a_prepared_sum_gives_no_vector_before_its_public_inputs_and_none_for_others(tmp_path):
+    world = Pipelined(tmp_path, parties=2, epsilon=math.inf)
+    world.federation.agree()
+    parameters = world.manifest.sum_parameters("votes/2", 0)
+    machine = coordinator.private_sum(parameters)
+    requests = next(machine)
+    adverts = {}
+    for name in world.parties:
+        adverts[name] = ask(world, name, prepare_sum=prepared(world, name)[1]).sum_reply.payload
+    step = wire.SumStep(
+        manifest_hash=world.manifest.hash, sum="votes/2", attempt=0, payload=machine.send(adverts)["p0"]
+    )
+    assert "before its public inputs" in ask(world, sum_step=step).refusal.problem
+    opening = {
+        "manifest_hash": world.manifest.hash,
+        "sum": "votes/2",
+        "attempt": 0,
+        "payload": requests["p0"],
+    }
+    for count, answer in ((30, "sum_reply"), (20, "refusal"), (30, "sum_reply")):
+        inputs = world.inputs(count)
+        message = wire.OpenSum(
+            inputs=[given.to_wire() for given in inputs],
+            blocks=[world.blocks[segment.block] for given in inputs for segment in given.segments],
+            **opening,
+        )
+        reply = ask(world, open_sum=message)
+        assert reply.WhichOneof("body") == answer
+    assert ask(world, sum_step=step).WhichOneof("body") == "sum_reply"
+    assert all(not charges for name, charges in world.charges().items() if name != "p0")
+
+
+def test_a_sum_outside_the_plan_cannot_be_prepared(tmp_path):
+    world = Pipelined(tmp_path, parties=2)
+    world.federation.agree()
+    _, message = prepared(world)
+    message.sum = "votes/9"
+    assert "not in the approved plan" in ask(world, prepare_sum=message).refusal.problem

@@ -1,0 +1,161 @@
+"""Answers as language models write them, and the text that is meant."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from undersong_server.generators.cleaning import clean, duplicate_key, is_empty
+
+PROMPT = "Write a customer's question.\nReply with the text only: no title, no quotes, no comment."
+WANTED = "My card was declined at the till, what can I do?"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        WANTED,
+        f"  {WANTED}\n\n",
+        f'"{WANTED}"',
+        f"“{WANTED}”",
+        f"'{WANTED}'",
+        f"**{WANTED}**",
+        f"***\n{WANTED}",
+        f"1. {WANTED}",
+        f"- {WANTED}",
+        f"# {WANTED}",
+        f"Sure, here is a new text:\n\n{WANTED}",
+        f"Sure! Here's a question of the category “card”:\n\n1. **“{WANTED}”**\n\nLet me know if you need more.",
+        f"Certainly!\n{WANTED}",
+        f"Here is one example of such a text: {WANTED}",
+        f"Text: {WANTED}",
+        f"New text:\n{WANTED}",
+        f"Category: card\n{WANTED}",
+        f"{WANTED}\nLabel: card",
+        f"{WANTED}\n\n(Note: this text is fictional.)",
+        f"{WANTED}\n\nI hope this helps!",
+        f"```\n{WANTED}\n```",
+        f"```text\n{WANTED}\n```",
+        f"<p>{WANTED}</p><br/>",
+        WANTED.replace("till,", "till,&#32;"),
+        f"{PROMPT}\n{WANTED}",
+        f"{PROMPT} {WANTED}",
+        f"Reply with the text only: no title, no quotes, no comment.\n{WANTED}",
+        f"Assistant: {WANTED}",
+        f"{WANTED}<|im_end|>\n<|im_start|>user\nAnother one, please.",
+        f"<|im_start|>assistant\n{WANTED}<|im_end|>",
+        f"<|start_header_id|>assistant<|end_header_id|>\n\n{WANTED}<|eot_id|>",
+        f"[INST] {PROMPT} [/INST] {WANTED}</s>",
+        f"<start_of_turn>model\n{WANTED}<end_of_turn>",
+        f"{WANTED}\nUser: thanks\nAssistant: you are welcome",
+        f"{WANTED}\n### Instruction:\nWrite another one.",
+        f"<think>The bad ones are longer. Hm, </think>\n{WANTED}",
+        f"The bad ones are longer.</think>\n\n{WANTED}",
+        f"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>{WANTED}<|return|>",
+        f"The good ones are short.\n<text>{WANTED}</text>",
+        f"The good ones are short.\n<text>\n{WANTED}",
+        WANTED.replace("card", "ca\u200brd").replace(" at", "\t at\ud83d"),
+    ],
+)
+def test_what_surrounds_a_text_is_removed(raw: str) -> None:
+    assert clean(raw, prompt=PROMPT) == WANTED
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Here is my problem: the card was swallowed.",
+        "I'm sorry, but I can't find my card anywhere.",
+        "I don't know; the app says 'declined'.",
+        '"Alien" and "Aliens" are both good.',
+        "1. Hypertension: continue lisinopril.\n2. Diabetes: check HbA1c.",
+        "Great film. Here is why: the plot.",
+        "Note: penicillin allergy.",
+        "BP 120/80, HR 64, 5 < 6 and 2*3*4 = 24, snake_case_name stays.",
+        "Okay, so the transfer failed again.",
+        "Patient: I feel sick.\nDoctor: Since when?",
+        "3.5 mg twice daily",
+        "1. Cancer. 2. Coronary artery disease.",
+        "<B> is a better film than <I>.",
+        "Absolutely...\nexcellent.",
+        "as an AI banking assistant Can I have a card in addition?",
+    ],
+)
+def test_a_text_that_only_looks_like_wrapping_stays(text: str) -> None:
+    assert clean(text, prompt=PROMPT) == text
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        "",
+        " \n\t",
+        '"..."',
+        "---",
+        "<|im_end|>",
+        PROMPT,
+        "<think>I keep thinking and never answer",
+        "As an AI language model, I cannot have a bank card.",
+        "I'm sorry, but I can't assist with that request.",
+        "I cannot help with that.",
+    ],
+)
+def test_no_text_is_empty(raw: str) -> None:
+    assert clean(raw, prompt=PROMPT) == ""
+
+
+WRAPPING = [
+    "Sure, here is a text:\n",
+    '"',
+    "**",
+    "1. ",
+    "- ",
+    "\n",
+    "<text>",
+    "</text>",
+    "</s>",
+    "<|im_start|>",
+    "Text: ",
+    "Label: x\n",
+    "&amp;",
+    "lt;br&gt;",
+    "\nUser: ",
+    "word ",
+    "don't. ",
+    "# ",
+    "```",
+    "<think>",
+    "</think>",
+    "'",
+    "…",
+    "[INST]",
+]
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.one_of(st.text(max_size=60), st.lists(st.sampled_from(WRAPPING), max_size=14).map("".join)))
+@example("&amp;amp;lt;b&amp;amp;gt;x")
+def test_cleaning_twice_is_cleaning_once(raw: str) -> None:
+    once = clean(raw)
+    assert clean(once) == once
+    assert once.encode("utf-8").decode("utf-8") == once  # no lone surrogate may reach a file
+    assert once == "" or not is_empty(once)
+
+
+@pytest.mark.parametrize(
+    "piece", ["<", "Sure, ", "**a", "\n", '"', "<think>", "&amp;", "here is ", "1. ", "_ ", "```\n"]
+)
+def test_no_answer_takes_long(piece: str) -> None:
+    started = time.process_time()
+    clean(piece * (40_000 // len(piece)))
+    assert time.process_time() - started < 3.0
+
+
+def test_key_ignores_what_does_not_make_a_text_another() -> None:
+    assert duplicate_key("“My card — declined!”") == duplicate_key("my\ncard   declined")
+    assert duplicate_key("ﬁne CAFÉ") == duplicate_key("fine cafe\u0301".replace("e\u0301", "é"))
+    assert duplicate_key("BP 120") != duplicate_key("BP 121")
+    assert duplicate_key("?!") == ""

@@ -1,0 +1,157 @@
+"""Students and discriminants: they find what the sums say, and believe no noise."""
+
+import numpy as np
+import pytest
+
+from undersong_common.embedding import quantise
+from undersong_protocol.statistics.outer_products import symmetric
+from undersong_protocol.statistics.teachers import Whitening
+from undersong_server.evaluation.discrimination import discrimination
+from undersong_server.methods.parts import discriminant
+
+WIDTH, CLASSES = 12, 3
+
+
+def candidates(count=900, seed=0):
+    rng = np.random.default_rng(seed)
+    classes = np.arange(count) % CLASSES
+    spread = np.linspace(0.02, 0.12, WIDTH)
+    return quantise(0.4 * np.eye(WIDTH)[classes] + spread * rng.normal(size=(count, WIDTH))), classes
+
+
+def private(shift, seed=1, count=900):
+    x, classes = candidates(count, seed)
+    return quantise(x + shift[classes]), classes
+
+
+SHIFT = np.stack([0.08 * np.eye(WIDTH)[6] + 0.08 * np.eye(WIDTH)[7 + label] for label in range(CLASSES)])
+
+
+def auc(found, shift, seed=5):
+    x, classes = private(shift, seed)
+    other, of = candidates(seed=seed + 1)
+    return discrimination(found.scores(x, classes), classes, found.scores(other, of), of)[1]
+
+
+def moments(sigma, shift=SHIFT, weights=(1.0, 1.0, 1.0), seed=3):
+    x, classes = candidates()
+    real, of = private(shift)
+    rng = np.random.default_rng(seed)
+    chosen = rng.random(len(of)) < np.array(weights)[of]
+    real, of = real[chosen], of[chosen]
+    sums = np.stack([real[of == label].sum(axis=0) for label in range(CLASSES)])
+    counts = np.bincount(of, minlength=CLASSES).astype(float)
+    return discriminant.linear_discriminant(
+        Whitening(x, classes, CLASSES),
+        sums + sigma * rng.normal(size=sums.shape),
+        counts + sigma * rng.normal(size=CLASSES),
+        sigma=sigma,
+        count_sigma=sigma,
+    )
+
+
+def test_moments_find_the_difference_and_noise_is_not_believed():
+    exact, noisy = moments(0.0), moments(4.0)
+    assert auc(exact, SHIFT) > 0.8
+    assert auc(exact, SHIFT) - 0.05 < auc(noisy, SHIFT) <= auc(exact, SHIFT) + 0.02
+    drowned = [np.linalg.norm(moments(1e3, 0 * SHIFT, seed=seed).directions) for seed in range(10)]
+    assert np.median(drowned) < 0.3 * np.linalg.norm(exact.directions)
+
+
+def test_a_rare_class_leans_on_the_direction_that_the_others_share():
+    common = np.tile(0.1 * np.eye(WIDTH)[6], (CLASSES, 1))
+    found = moments(4.0, common, weights=(1.0, 1.0, 0.02))
+    rare = found.directions[2] / np.linalg.norm(found.directions[2])
+    rich = found.directions[0] / np.linalg.norm(found.directions[0])
+    assert rare @ rich > 0.7
+
+
+def test_without_records_every_score_is_finite():
+    x, classes = candidates()
+    found = discriminant.linear_discriminant(
+        Whitening(x, classes, CLASSES), np.zeros((CLASSES, WIDTH)), np.full(CLASSES, -2.0), sigma=1.0, count_sigma=1.0
+    )
+    assert np.isfinite(found.scores(x, classes)).all()
+
+
+def student(sigma, votes):
+    x, classes = candidates()
+    q, of = candidates(600, seed=9)
+    truth = (q * SHIFT[of]).sum(axis=1)
+    truth -= np.array([truth[of == label].mean() for label in range(CLASSES)])[of]
+    counts = votes * (0.5 + np.clip(truth / truth.std() / 6, -0.5, 0.5))
+    counts += sigma * np.random.default_rng(4).normal(size=len(q))
+    return discriminant.distilled(
+        Whitening(x, classes, CLASSES), q, of, counts, sigma=sigma, teachers=100, classes=CLASSES
+    )
+
+
+def test_the_student_learns_clear_votes_and_nothing_from_noise():
+    assert auc(student(0.0, 100.0), SHIFT) > 0.75
+    assert auc(student(10.0, 100.0), SHIFT) > 0.7  # sigma a tenth of the teachers: what the plan calls useful
+    drowned = student(10_000.0, 100.0)
+    clear = student(0.0, 100.0)
+    assert np.linalg.norm(drowned.directions) < 0.2 * np.linalg.norm(clear.directions)
+    silent = discriminant.distilled(
+        Whitening(*candidates(), CLASSES), *candidates(30), np.zeros(30), sigma=5.0, teachers=9, classes=CLASSES
+    )
+    assert not silent.directions.any()
+
+
+def test_outer_products_tell_what_means_cannot():
+    """Records with the candidates' means and half the spread in the widest axes."""
+    x, classes = candidates()
+    narrow = np.where(np.arange(WIDTH) >= 9, 0.3, 1.0)
+
+    def real(seed):
+        base, of = candidates(seed=seed)
+        centre = 0.4 * np.eye(WIDTH)[of]
+        return quantise(centre + (base - centre) * narrow), of
+
+    records, of = real(1)
+    whitening = Whitening(x, classes, CLASSES)
+    sums = np.stack([records[of == label].sum(axis=0) for label in range(CLASSES)])
+    means = discriminant.linear_discriminant(whitening, sums, np.bincount(of).astype(float), sigma=0.0, count_sigma=0.0)
+    projection = discriminant.projection(whitening, x, classes, 4)
+    y = discriminant.projected(whitening, projection, records, of)
+    upper = np.triu_indices(4)
+    products = (y.T @ y / len(y))[upper] * np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0))
+    assert np.allclose(symmetric(products, 4), y.T @ y / len(y))
+    both = discriminant.curved(means, projection, x, classes, products, 1e-6)
+    drowned = discriminant.curved(means, projection, x, classes, products, 10.0)
+    test, test_of = real(7)
+    other, other_of = candidates(seed=8)
+
+    def area(found):
+        return discrimination(found.scores(test, test_of), test_of, found.scores(other, other_of), other_of)[1]
+
+    assert area(means) < 0.6
+    assert area(both) > 0.75
+    assert np.abs(drowned.curvature).max() < 0.05 * np.abs(both.curvature).max()
+
+
+def test_weights_follow_the_scores_within_a_class_and_are_bounded():
+    rng = np.random.default_rng(0)
+    of = np.arange(300) % 3
+    scores = 5.0 * rng.normal(size=300) + 20.0 * of
+    found = discriminant.weights(scores, of)
+    for label in range(3):
+        own = found[of == label]
+        assert own.mean() == pytest.approx(1.0)
+        assert (np.diff(own[np.argsort(scores[of == label])]) >= 0).all()
+        assert own.max() / own.min() == pytest.approx(np.exp(3.0))
+    assert np.allclose(discriminant.weights(np.zeros(300), of), 1.0)
+    assert discriminant.weights(0.01 * scores, np.zeros(300, dtype=int)).max() < 1.5  # weak evidence, even weights
+
+
+def test_discrimination_counts_pairs_within_classes():
+    rng = np.random.default_rng(0)
+    real, synthetic = rng.integers(0, 6, 40).astype(float), rng.integers(0, 5, 60).astype(float)
+    of, other = np.arange(40) % 2, np.arange(60) % 3
+    accuracy, area = discrimination(real, of, synthetic, other)
+    pairs = [(np.sign(real[of == label][:, None] - synthetic[other == label]).mean() + 1) / 2 for label in (0, 1)]
+    assert area == pytest.approx(np.mean(pairs))
+    assert 0.0 <= accuracy <= 1.0
+    assert discrimination(real, of, synthetic, other + 5) == (0.5, 0.5)
+    same = np.zeros(40)
+    assert discrimination(same, of, np.zeros(60), other) == (0.5, 0.5)

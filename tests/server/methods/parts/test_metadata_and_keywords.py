@@ -1,0 +1,98 @@
+"""What is made of noisy counts, and of a generator's keywords."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from undersong_server.methods.parts.keywords import keywords
+from undersong_server.methods.parts.metadata import (
+    RANGE_EDGES,
+    Metadata,
+    length_edges,
+    length_range,
+    shares,
+    softmax_by_label,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.floats(-1e4, 1e4), min_size=1, max_size=60))
+def test_shares_are_the_nearest_counts_of_the_same_total(values):
+    counts = np.array(values)
+    found = shares(counts)
+    assert found.sum() == pytest.approx(1.0)
+    assert (found >= 0).all()
+    if counts.sum() > 1e-6:
+        lowered = found * counts.sum()
+        moved = counts - lowered
+        kept = lowered > 1e-6 * max(1.0, counts.sum())
+        if kept.any():  # the optimum of the projection: one shift where positive, no less where clipped
+            assert moved[kept] == pytest.approx(np.full(kept.sum(), moved[kept].mean()), abs=1e-5)
+
+
+def test_shares_of_a_long_noisy_histogram_beat_clipping():
+    rng = np.random.default_rng(0)
+    truth = np.zeros(100)
+    truth[:20] = 50.0
+    lowered, clipped = [], []
+    for noisy in truth + rng.normal(scale=15.0, size=(50, 100)):
+        positive = np.maximum(noisy, 0)
+        lowered.append(np.abs(shares(noisy) - truth / 1000).sum())
+        clipped.append(np.abs(positive / positive.sum() - truth / 1000).sum())
+    assert np.mean(lowered) < 0.75 * np.mean(clipped)
+
+
+def test_the_range_holds_the_records_and_not_the_noise():
+    rng = np.random.default_rng(1)
+    edges = np.array(RANGE_EDGES)
+    words = rng.integers(11, 40, 5000)
+    counts = np.histogram(words, bins=edges)[0] + rng.normal(scale=12.0, size=len(edges) - 1)
+    assert length_range(counts, 12.0) == (11, 44)
+    assert length_range(np.histogram(words, bins=edges)[0].astype(float), 0.0) == (11, 44)
+    assert length_range(np.zeros(len(edges) - 1), 12.0) == (0, RANGE_EDGES[-1])
+
+
+def test_length_bins_are_whole_numbers_of_words():
+    assert length_edges(11, 44, 100).tolist() == list(range(11, 45))
+    wide = length_edges(0, 1000, 100)
+    assert len(wide) == 101
+    assert (np.diff(wide) >= 1).all()
+
+
+def test_keyword_shares_follow_the_votes_of_their_own_label():
+    first, second = softmax_by_label(np.array([90.0, 10.0, 5.0, 5.0]), np.array([0, 0, 1, 1]), 2)
+    assert first == pytest.approx(np.exp([0.9, 0.1]) / np.exp([0.9, 0.1]).sum())
+    assert second == pytest.approx([0.5, 0.5])
+    assert len(softmax_by_label(np.zeros(0), np.zeros(0, dtype=np.int64), 1)[0]) == 0
+
+
+def test_draws_follow_the_shares():
+    metadata = Metadata(
+        10.0,
+        np.array([0.2, 0.8]),
+        np.array([2.0, 4.0, 8.0]),
+        np.array([0.0, 1.0]),
+        (("x",), ("y", "z")),
+        (np.array([1.0]), np.array([0.25, 0.75])),
+    )
+    rng = np.random.default_rng(0)
+    assert metadata.draw_labels(20_000, rng).mean() == pytest.approx(0.8, abs=0.02)
+    lengths = {metadata.draw_words(rng) for _ in range(500)}
+    assert lengths == {4, 5, 6, 7}
+    assert np.mean([metadata.draw_terms(1, rng) == ("z",) for _ in range(4000)]) == pytest.approx(0.75, abs=0.04)
+    assert metadata.draw_terms(0, rng) == ("x",)
+
+
+def test_lists_are_taken_as_they_are_and_texts_give_their_telling_words():
+    found = keywords(
+        [
+            ["1. lost card, 2. Stolen card, blocked PIN", "lost card, new PIN, card fees"],
+            ["The transfer of the money is late, and I want to know where on earth it is.", "my transfer failed"],
+            [],
+        ],
+        4,
+    )
+    assert found[0] == ["lost card", "Stolen card", "blocked PIN", "new PIN"]
+    assert found[1][0] == "transfer"
+    assert found[2] == []

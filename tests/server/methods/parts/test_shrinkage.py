@@ -1,0 +1,136 @@
+"""What noisy evidence is believed: nothing where noise explains it, everything where there is none."""
+
+import numpy as np
+import pytest
+
+from undersong_protocol.vectors import NoisySum
+from undersong_server.methods.interface import Setting
+from undersong_server.methods.parts import consistency
+from undersong_server.methods.parts.shrinkage import expected_shares, shrunk
+from undersong_server.methods.undersong import Options, believed, common_labels, plan, trusted
+
+
+def opened(values, sigma):
+    return NoisySum(np.rint(np.array(values) * 256).astype(np.int64), 256, sigma, ("p",))
+
+
+def test_shrinking_estimates_better_than_the_noisy_values():
+    rng = np.random.default_rng(0)
+    for spread in (0.0, 0.5, 3.0):
+        raw, pulled = [], []
+        for _ in range(400):
+            true = rng.normal(0, spread, 6)
+            true -= true.mean()
+            seen = true + rng.normal(0, 1.0, 6)
+            raw.append(((seen - seen.mean() - true) ** 2).sum())
+            pulled.append(((shrunk(seen, 1.0) - true) ** 2).sum())
+        assert np.mean(pulled) < {0.0: 0.4, 0.5: 0.55, 3.0: 1.02}[spread] * np.mean(raw)
+    assert not shrunk(np.array([1.2, -1.2]), 1.0, caution=3.0).any()
+    assert shrunk(np.array([5.0, 1.0, 0.0]), 0.0) == pytest.approx([3.0, -1.0, -2.0])
+
+
+def test_expected_shares_hedge_as_far_as_the_values_are_uncertain():
+    rng = np.random.default_rng(0)
+    values = np.array([0.1, 0.0, -0.1])
+    certain = expected_shares(values, 0.0, 40.0, rng)
+    assert certain == pytest.approx(np.exp(40 * values) / np.exp(40 * values).sum())
+    unsure = expected_shares(values, 0.05, 40.0, rng)
+    staked = np.exp(40 * shrunk(values, 0.05)) / np.exp(40 * shrunk(values, 0.05)).sum()
+    assert expected_shares(values, 0.05, 40.0, rng, hedge=False) == pytest.approx(staked)
+    assert unsure.sum() == pytest.approx(1.0)
+    assert unsure[0] < staked[0]  # the mean of the shares, not the shares of the mean
+    # The true best is often another one than it seems: shares that hedge have the better expected logarithm.
+    hedged, plugged = [], []
+    for _ in range(300):
+        true = rng.normal(0, 0.1, 4)
+        seen = true + rng.normal(0, 0.1, 4)
+        hedged.append(np.log(expected_shares(seen, 0.1, 40.0, rng)[true.argmax()]))
+        plugged.append(np.log(expected_shares(seen, 0.1, 40.0, rng, hedge=False)[true.argmax()]))
+    assert np.mean(hedged) > np.mean(plugged) + 0.04
+
+
+def test_without_evidence_the_weights_are_the_mixtures():
+    equal = np.full(3, 1 / 3)
+    trust = trusted(Options(), 500.0, opened([3, -3, 0], 500.0), 0.0, np.random.default_rng(0))
+    assert trust == pytest.approx(equal)
+    assert believed(Options(), equal, trust) == pytest.approx(equal)
+    assert common_labels(Options(), opened([3, -3, 0], 500.0)) == pytest.approx(equal)
+
+
+def test_strong_evidence_prefers_the_useful_and_well_matched():
+    matched, useful, rng = np.array([0.5, 0.3, 0.2]), opened([100, 0, -100], 1.0), np.random.default_rng(0)
+    trust = trusted(Options(shrink=False), 1000.0, useful, 0.0, rng)
+    assert trust[0] / trust[1] == pytest.approx(np.exp(40 * 0.1), rel=0.01)
+    hedged = trusted(Options(), 1000.0, useful, 0.0, rng)
+    assert 5 < hedged[0] / hedged[1] < trust[0] / trust[1]
+    weights = believed(Options(), matched, trust)
+    assert weights[0] > 10 * weights[1] > 100 * weights[2]
+    assert weights.sum() == pytest.approx(1.0)
+    assert trusted(Options(), 1000.0, useful, 0.1, rng) == pytest.approx([1 / 3] * 3)  # no more than luck
+    assert trusted(Options(usefulness=0.0), 1000.0, useful, 0.0, rng) == pytest.approx([1 / 3] * 3)
+    assert believed(Options(), matched, np.full(3, 1 / 3)) == pytest.approx(matched)
+    assert believed(Options(matching=False), matched, trust) == pytest.approx(trust)
+
+
+def test_labels_go_half_way_to_what_is_believed_of_the_records():
+    halfway = np.sqrt([0.9, 0.09, 0.01 / 0.3])  # the rarest is held at a tenth of an equal share
+    assert common_labels(Options(), opened([9000, 900, 10], 0.5)) == pytest.approx(halfway / halfway.sum(), abs=0.01)
+    raw = common_labels(Options(shrink=False), opened([60, 30, 10], 20.0))
+    assert raw == pytest.approx(np.sqrt([6, 3, 1]) / np.sqrt([6, 3, 1]).sum())
+    unsure = common_labels(Options(), opened([60, 30, 10], 15.0))
+    assert 1 / 3 < unsure[0] < raw[0]
+    assert common_labels(Options(), opened([-50, 5, 3000], 30.0)).min() > 0.1
+
+
+def test_the_plan_asks_for_the_generators_once_and_most():
+    requests = plan(Options(rounds=3), Setting(("a", "b"), ("one", "two")))
+    assert [request.name for request in requests] == ["labels", "places", "useful", "votes/1", "votes/2"]
+    assert [request.budget_share for request in requests] == pytest.approx([0.05, 0.2125, 0.6375, 0.05, 0.05])
+    assert [r.name for r in plan(Options(rounds=2), Setting((), ("one", "two")))] == ["places", "votes/1"]
+    assert [r.name for r in plan(Options(rounds=2), Setting(("a", "b"), ("one",)))] == ["labels", "votes/1"]
+    unlabelled = plan(Options(rounds=2, label_share=0.0), Setting(("a", "b"), ("one", "two")))
+    assert [r.name for r in unlabelled] == ["places", "useful", "votes/1"]
+    with pytest.raises(ValueError, match="leave nothing of the budget"):
+        Options(vote_share=0.5, label_share=0.5)
+
+
+def test_others_judge_a_text_and_its_author_does_not():
+    rng = np.random.default_rng(0)
+    true = np.tile([0, 1], 60)
+    embeddings = (np.eye(2, 6)[true] + 0.2 * rng.normal(size=(120, 6))).astype(np.float32)
+    author = np.repeat([0, 1, 2], 40)
+    labels = np.where(author == 2, 1 - true, true)  # the third generator swaps every label
+    heads = consistency.classifiers(embeddings, labels, author, 3, 2, strength=3.0)
+    support = consistency.support(heads, np.array([0.5, 0.4, 0.1]), embeddings, labels, author)
+    assert (support[author == 2] < 0).all()
+    assert (support[author != 2] > 0).all()
+
+
+def test_a_label_that_a_generator_never_wrote_is_never_its_answer():
+    embeddings = np.eye(3, dtype=np.float32)
+    head = consistency.classifier(embeddings, np.array([0, 0, 2]), 3, strength=3.0)
+    assert consistency.probabilities(head, embeddings)[:, 1] == pytest.approx([0.0] * 3)
+    single = consistency.classifier(embeddings[:1], np.array([1]), 3, strength=3.0)
+    assert consistency.probabilities(single, embeddings).argmax(axis=1).tolist() == [1, 1, 1]
+
+
+def test_the_luck_of_a_classifiers_training_is_its_variance_over_samples():
+    rng = np.random.default_rng(0)
+
+    def texts(count):
+        true, author = rng.integers(0, 2, count), np.arange(count) % 2
+        embeddings = (np.eye(2, 30)[true] + 0.8 * rng.normal(size=(count, 30))).astype(np.float32)
+        return embeddings, true, author
+
+    accuracies = []
+    for _ in range(40):
+        embeddings, labels, author = texts(80)
+        head = consistency.classifier(embeddings[author == 0], labels[author == 0], 2, strength=3.0)
+        fresh, truth, _ = texts(2000)
+        accuracies.append(np.mean(consistency.probabilities(head, fresh).argmax(axis=1) == truth))
+    estimates = [consistency.luck(*texts(80), 2, 2, rng, strength=3.0) for _ in range(40)]
+    # Halves vary a little more than twice as much, and 40 of the other's texts add their own luck.
+    assert 0.7 < np.mean(estimates) / np.var(accuracies) < 4.0
+    assert consistency.luck(*texts(800), 2, 2, rng, strength=3.0) < np.mean(estimates)
+    embeddings, labels, _ = texts(20)
+    assert consistency.luck(embeddings, labels, np.zeros(20, dtype=np.int64), 1, 2, rng, strength=3.0) == 0.0

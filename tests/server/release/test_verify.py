@@ -1,0 +1,258 @@
+"""A published data set proves what it cost, and every kind of tampering is named."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+
+from tests.doubles.parties import embed, make_manifest, make_party, make_tables
+from undersong.inprocess import InProcess
+from undersong_common.privacy import accounting
+from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.public import Input, MemoryBlocks, Segment, block_id, encode_embeddings
+from undersong_protocol.secagg.parameters import defaults
+from undersong_protocol.statistics import TopQVotes
+from undersong_server.federation.driver import Federation
+from undersong_server.journal import Journal
+from undersong_server.progress import Silent
+from undersong_server.release.signature import Signer
+from undersong_server.release.verify import verify
+
+LABELS = ("x", "y")
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """What a run of five parties leaves behind; p2 is silent in the second sum."""
+    folder = tmp_path_factory.mktemp("run")
+    tables = make_tables(5, 10, LABELS)
+    store = MemoryBlocks()
+    parties = {name: make_party(folder, name, table, blocks=store) for name, table in tables.items()}
+    threshold, dropouts, colluders = defaults(5)
+    statistic = TopQVotes(q=3, candidates=10, labels=2)
+    plan = plan_sums(
+        [SumRequest(f"votes/{t}", statistic) for t in (1, 2, 3)],
+        Privacy(3.0, 1e-5),
+        Quorum(5, threshold, dropouts, colluders),
+    )
+    manifest = make_manifest(plan, parties, LABELS)
+    data = encode_embeddings(embed([f"c{i}" for i in range(10)]), np.arange(10) % 2)
+    asked = {"second": False}
+    federation = Federation(
+        InProcess(parties, reachable=lambda name, _number: not (asked["second"] and name == "p2")),
+        manifest,
+        Journal(folder / "journal.sqlite"),
+        Silent(),
+        block=lambda _: data,
+    )
+    signatures = federation.agree()
+    inputs = [Input("candidates", (Segment(block_id(data)),))]
+    federation.private_sum("votes/1", inputs)
+    asked["second"] = True
+    federation.private_sum("votes/2", inputs)
+    asked["second"] = False
+    receipts = federation.receipts()
+    return {
+        "private": True,
+        "manifest": json.loads(manifest.to_bytes()),
+        "manifest_hash": manifest.hash.hex(),
+        "signatures": {party: value.hex() for party, value in signatures.items()},
+        "sums": {name: federation.opened_facts(name) for name in ("votes/1", "votes/2")},
+        "receipts": {
+            party: {"body": receipt.body.decode(), "signature": receipt.signature.hex()}
+            for party, receipt in receipts.items()
+        },
+    }, plan
+
+
+def verdict_of(folder, value):
+    (folder / "manifest.json").write_text(json.dumps(value))
+    return verify(folder)
+
+
+def test_an_honest_data_set_is_priced_from_its_papers_alone(tmp_path, published):
+    value, plan = published
+    verdict = verdict_of(tmp_path, value)
+    assert verdict.faults == ()
+    two = accounting.epsilon([plan.sums[0].event(), plan.sums[1].event()], 1e-5)
+    one = accounting.epsilon([plan.sums[0].event()], 1e-5)
+    assert verdict.epsilon == pytest.approx(two)
+    assert verdict.spent == pytest.approx({"p0": two, "p1": two, "p2": one, "p3": two, "p4": two})
+    assert verdict.unopened == ("votes/3",)
+    assert [len(opened.survivors) for opened in verdict.opened] == [5, 4]
+    assert "without p2" in "\n".join(verdict.lines())
+
+
+def test_a_party_without_a_receipt_is_priced_by_the_sums_that_hold_its_vector(tmp_path, published):
+    value = json.loads(json.dumps(published[0]))
+    del value["receipts"]["p1"]
+    verdict = verdict_of(tmp_path, value)
+    assert verdict.faults == ()
+    assert verdict.without_receipt == ("p1",)
+    assert verdict.spent["p1"] == pytest.approx(verdict.epsilon)
+
+
+def _less_noise(value):
+    value["manifest"]["plan"]["sums"][0]["sigma_integer"] *= 0.5
+
+
+def _smaller_promise(value):
+    value["manifest"]["plan"]["privacy"]["epsilon"] = 1.0
+
+
+def _lower_sensitivity(value):
+    value["manifest"]["plan"]["sums"][0]["l2"] *= 0.5
+
+
+def _another_roster(value):
+    value["manifest"]["roster"][1]["identity"] = "00" * 32
+
+
+def _signature(value):
+    value["signatures"]["p3"] = value["signatures"]["p2"]
+
+
+def _survivors(value):
+    value["sums"]["votes/2"]["survivors"].append("p2")
+
+
+def _evidence(value):
+    evidence = bytearray(bytes.fromhex(value["sums"]["votes/1"]["evidence"]))
+    evidence[-1] ^= 1
+    value["sums"]["votes/1"]["evidence"] = evidence.hex()
+
+
+def _evidence_of_another_sum(value):
+    value["sums"]["votes/1"]["evidence"] = value["sums"]["votes/2"]["evidence"]
+
+
+def _variance(value):
+    value["sums"]["votes/1"]["variance"] *= 2
+
+
+def _foreign_sum(value):
+    value["sums"]["votes/9"] = value["sums"]["votes/1"]
+
+
+def _hidden_charge(value):
+    body = json.loads(value["receipts"]["p0"]["body"])
+    body["entries"].pop()
+    value["receipts"]["p0"]["body"] = json.dumps(body, sort_keys=True, separators=(",", ":"))
+
+
+def _exchanged_receipts(value):
+    value["receipts"]["p0"], value["receipts"]["p1"] = value["receipts"]["p1"], value["receipts"]["p0"]
+
+
+@pytest.mark.parametrize(
+    ("tamper", "named"),
+    [
+        (_less_noise, "the plan"),
+        (_smaller_promise, "the plan"),
+        (_lower_sensitivity, "the plan"),
+        (_another_roster, "p1"),
+        (_signature, "p3"),
+        (_survivors, "votes/2"),
+        (_evidence, "votes/1"),
+        (_evidence_of_another_sum, "votes/1"),
+        (_variance, "votes/1"),
+        (_foreign_sum, "votes/9"),
+        (_hidden_charge, "p0"),
+        (_exchanged_receipts, "p0"),
+    ],
+)
+def test_tampering_is_named(tmp_path, published, tamper, named):
+    value = json.loads(json.dumps(published[0]))
+    tamper(value)
+    verdict = verdict_of(tmp_path, value)
+    assert any(named in fault for fault in verdict.faults), verdict.faults
+    assert verdict.lines()[0].startswith("NOT VERIFIED")
+
+
+def test_a_party_that_signs_a_receipt_without_its_charge_is_named(tmp_path, published):
+    # the party itself lies: its signature holds, the sum's evidence shows that its vector is in it
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from undersong_common.canonical import canonical_json, tagged_hash
+    from undersong_protocol.receipt import TAG
+
+    value = json.loads(json.dumps(published[0]))
+    body = json.loads(value["receipts"]["p0"]["body"])
+    body["entries"].pop()
+    forged = canonical_json(body)
+    key = Ed25519PrivateKey.from_private_bytes(hashlib.sha256(b"identity of p0").digest())
+    value["receipts"]["p0"] = {"body": forged.decode(), "signature": key.sign(tagged_hash(TAG, forged)).hex()}
+    verdict = verdict_of(tmp_path, value)
+    assert any("p0: no charge for votes/2" in fault for fault in verdict.faults), verdict.faults
+
+
+def test_a_ledger_file_that_says_something_else_and_a_changed_corpus_are_named(tmp_path, published):
+    value = json.loads(json.dumps(published[0]))
+    value["files"] = {"synthetic.jsonl": hashlib.sha256(b"the corpus").hexdigest()}
+    (tmp_path / "synthetic.jsonl").write_bytes(b"another corpus")
+    entries = [
+        {"party": party, **entry}
+        for party, receipt in value["receipts"].items()
+        for entry in json.loads(receipt["body"])["entries"]
+    ]
+    (tmp_path / "ledger.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    assert [fault.split(":")[0] for fault in verdict_of(tmp_path, value).faults] == ["synthetic.jsonl"]
+    (tmp_path / "synthetic.jsonl").write_bytes(b"the corpus")
+    assert verdict_of(tmp_path, value).faults == ()
+    (tmp_path / "ledger.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries[1:]))
+    assert "entries of p0" in verdict_of(tmp_path, value).faults[0]
+
+
+@pytest.fixture(scope="module")
+def signer(tmp_path_factory):
+    from tests.doubles.stream import make_home
+
+    return Signer("clinics", make_home(tmp_path_factory.mktemp("coordinator") / "home").authority())
+
+
+def test_the_coordinators_signature_is_checked_and_its_fingerprint_compared(tmp_path, published, signer):
+    signed = signer.sign({**published[0], "files": {"synthetic.jsonl": hashlib.sha256(b"the corpus").hexdigest()}})
+    (tmp_path / "manifest.json").write_text(json.dumps(signed, indent=2))
+    verdict = verify(tmp_path, fingerprint=signer.authority.fingerprint.upper())
+    assert verdict.faults == ()
+    assert (verdict.imprint.name, verdict.imprint.fingerprint) == ("clinics", signer.authority.fingerprint)
+    assert any(signer.authority.fingerprint in line for line in verdict.lines())
+    assert "not the one that was stated" in verify(tmp_path, fingerprint="1234-5678").faults[0]
+
+
+def test_without_a_signature_the_data_set_says_so(tmp_path, published):
+    verdict = verdict_of(tmp_path, published[0])
+    assert verdict.imprint is None
+    assert verdict.to_json()["coordinator"] is None
+    assert any("signed by no coordinator" in line for line in verdict.lines())
+    assert "nobody signed it" in verify(tmp_path, fingerprint="1234-5678").faults[0]
+
+
+def _other_corpus(value):
+    value["files"]["synthetic.jsonl"] = hashlib.sha256(b"another corpus").hexdigest()
+
+
+def _no_receipt(value):
+    del value["receipts"]["p1"]
+
+
+def _other_name(value):
+    value["coordinator"]["name"] = "somebody"
+
+
+def _other_authority(value):
+    value["coordinator"]["ca_certificate"] = value["coordinator"]["ca_certificate"][:-40] + "\n"
+
+
+def _no_key(value):
+    del value["coordinator"]["signing_key"]
+
+
+@pytest.mark.parametrize("tamper", [_other_corpus, _no_receipt, _other_name, _other_authority, _no_key])
+def test_what_changed_after_the_signature_is_a_fault(tmp_path, published, signer, tamper):
+    value = signer.sign({**json.loads(json.dumps(published[0])), "files": {"synthetic.jsonl": "00"}})
+    tamper(value)
+    assert [fault for fault in verdict_of(tmp_path, value).faults if fault.startswith("the coordinator's signature")]
