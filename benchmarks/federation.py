@@ -136,15 +136,15 @@ def measure(quick: bool, report: Callable[[str], None] = lambda _words: None) ->
     from undersong_server.coordinator.grpc_server import GrpcServer
     from undersong_server.coordinator.grpc_transport import GrpcTransport
     from undersong_server.coordinator.metrics import Metrics
-    from undersong_server.coordinator.service import Home, Settings
+    from undersong_server.coordinator.service import CoordinatorHome, CoordinatorSettings
 
     parties = 4 if quick else 10
     repeats = 8 if quick else 40
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         os.environ["XDG_STATE_HOME"] = str(folder / "state")  # heads of ledgers, which outlive a party's folder
-        settings = Settings("coordinator", "127.0.0.1:0", ("localhost:7443",), "")
-        home = Home.create(folder / "home", settings, now=time.time())
+        settings = CoordinatorSettings("coordinator", "127.0.0.1:0", ("localhost:7443",), "")
+        home = CoordinatorHome.create(folder / "home", settings, now=time.time())
         metrics = Metrics()
         transport = GrpcTransport(metrics)
         registry = home.registry()
@@ -161,7 +161,7 @@ def measure(quick: bool, report: Callable[[str], None] = lambda _words: None) ->
         )
         stack.callback(server.close)
         # The port is known only now; packages carry the address.
-        home.settings = Settings("coordinator", "127.0.0.1:0", (f"localhost:{server.port}",), "")
+        home.settings = CoordinatorSettings("coordinator", "127.0.0.1:0", (f"localhost:{server.port}",), "")
         report(f"enrolling {parties} parties")
         daemons = stack.enter_context(Daemons(folder, home, parties))
         report("waiting for the daemons")

@@ -107,13 +107,13 @@ class MadeUp:
 def measure(folder: Path, records: int, *, made_up: bool, report: Callable[[str], None]) -> dict[str, Any]:
     """The figures of the module's docstring."""
     from undersong_client.assemble import assemble
-    from undersong_client.state import Home
+    from undersong_client.state import PartyHome
     from undersong_common.embedding import Embedder
 
     os.environ["XDG_STATE_HOME"] = str(folder / "state")
-    from undersong_client.cli_options import marks_folder
+    from undersong_client.cli_options import checkpoints_folder
 
-    home = Home(make_home(folder, records))
+    home = PartyHome(make_home(folder, records))
     reports: list[tuple[int, int]] = []
 
     def show(done: int, total: int) -> None:
@@ -124,7 +124,7 @@ def measure(folder: Path, records: int, *, made_up: bool, report: Callable[[str]
     packaged = Embedder.load()
     embedder: Any = MadeUp(packaged) if made_up else packaged
     computed = _counted(embedder)
-    assembled = assemble(home, marks=marks_folder(), clock=time.time, show=show, embedder=embedder)
+    assembled = assemble(home, checkpoints=checkpoints_folder(), clock=time.time, show=show, embedder=embedder)
     begun = time.perf_counter()
     assembled.embeddings.warm(assembled.party.table)
     embed_s = time.perf_counter() - begun

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from undersong_client import policy
 from undersong_client.assemble import Assembled
 from undersong_client.outbox import Outbox
-from undersong_client.state import Home
+from undersong_client.state import PartyHome
 from undersong_common.errors import PeerFault, PrivacyRefusal, UndersongError
 from undersong_protocol import codec
 from undersong_protocol.framing import Envelope, Outgoing
@@ -22,7 +22,7 @@ KEPT_REPLIES = 64
 log = logging.getLogger(__name__)
 
 
-class Recorded:
+class JournaledParty:
     """The party as its building sees it: the policy is followed, and every reply is in the outbox before it leaves.
 
     Args:
@@ -30,7 +30,7 @@ class Recorded:
     """
 
     def __init__(
-        self, home: Home, assembled: Assembled, outbox: Outbox, *, clock: Callable[[], float] = time.time
+        self, home: PartyHome, assembled: Assembled, outbox: Outbox, *, clock: Callable[[], float] = time.time
     ) -> None:
         self._home = home
         self._assembled = assembled
@@ -52,7 +52,7 @@ class Recorded:
         begun = time.monotonic()
         reply = self._assembled.party.handle(data)
         try:
-            self._assembled.keep_marks()
+            self._assembled.keep_checkpoints()
         except UndersongError as error:
             log.error("%s", error.problem)
             reply = codec.refusal(error).SerializeToString()
@@ -124,14 +124,14 @@ class Answering:
 
     def __init__(
         self,
-        home: Home,
+        home: PartyHome,
         assembled: Assembled,
         outbox: Outbox,
         *,
         send: Callable[[Outgoing], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._recorded = Recorded(home, assembled, outbox, clock=clock)
+        self._recorded = JournaledParty(home, assembled, outbox, clock=clock)
         self._send = send
         self._jobs: queue.SimpleQueue[Envelope | None] = queue.SimpleQueue()
         self._lock = threading.Lock()

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from undersong_client.state import Home, read_json, write_json
+from undersong_client.state import PartyHome, read_json, write_json
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.files import replace_file
@@ -70,7 +70,7 @@ class Request:
 class Requests:
     """The folder of proposals."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: PartyHome) -> None:
         self._home = home
         self._folder = home.requests
 
@@ -182,7 +182,7 @@ class PersonalConsent:
         clock: seconds since the epoch.
     """
 
-    def __init__(self, home: Home, *, standing: Callable[[], bool], clock: Callable[[], float]) -> None:
+    def __init__(self, home: PartyHome, *, standing: Callable[[], bool], clock: Callable[[], float]) -> None:
         self._home = home
         self._requests = Requests(home)
         self._standing = standing

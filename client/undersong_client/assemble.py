@@ -15,10 +15,10 @@ import numpy.typing as npt
 from undersong_client import datasets, keys, policy
 from undersong_client.approvals import PersonalConsent
 from undersong_client.blocks import DiskBlocks
-from undersong_client.datasets import Marks
+from undersong_client.datasets import LedgerCheckpoints
 from undersong_client.entropy import from_system, insecure
 from undersong_client.party import DataSet, Party
-from undersong_client.state import Home
+from undersong_client.state import PartyHome
 from undersong_client.store import Store
 from undersong_common.embedding import CachedEmbedder, Embedder, EncryptedFileCache, Progress
 from undersong_common.privacy.ledger import Ledger
@@ -31,13 +31,13 @@ class Assembled:
 
     party: Party
     ledger: Ledger
-    marks: Marks
+    checkpoints: LedgerCheckpoints
     embeddings: Embeddings
 
-    def keep_marks(self) -> None:
+    def keep_checkpoints(self) -> None:
         """Keeps the ledger's head outside the party's folder; before a reply leaves. Raises PrivacyRefusal."""
         if not isinstance(self.ledger, Late) or self.ledger.made:
-            self.marks.keep(self.ledger)
+            self.checkpoints.keep(self.ledger)
 
 
 class Late:
@@ -75,7 +75,7 @@ class Embeddings:
         show: called with (done, total) texts.
     """
 
-    def __init__(self, home: Home, embedder: Embedder, show: Progress) -> None:
+    def __init__(self, home: PartyHome, embedder: Embedder, show: Progress) -> None:
         folder = Path(home.settings.cache) if home.settings.cache else home.path / "cache"
         self._cached = CachedEmbedder(
             embedder, EncryptedFileCache(folder / "embeddings.sqlite", keys.secret(home, "store"))
@@ -93,9 +93,9 @@ class Embeddings:
 
 
 def assemble(
-    home: Home,
+    home: PartyHome,
     *,
-    marks: Path,
+    checkpoints: Path,
     clock: Callable[[], float],
     show: Progress = lambda _done, _total: None,
     embedder: Embedder | None = None,
@@ -106,7 +106,7 @@ def assemble(
         ConfigurationError, PrivacyRefusal: what is missing, damaged or refused, with the remedy.
     """
     data = datasets.load(home)
-    ledger, kept = datasets.open_ledger(home, data, policy.read(home), marks, at=clock())
+    ledger, kept = datasets.open_ledger(home, data, policy.read(home), checkpoints, at=clock())
     embedder = embedder or Embedder.load(home.settings.embedder)
     embeddings = Embeddings(home, embedder, show)
     blocks = DiskBlocks(home.blocks)
@@ -115,12 +115,12 @@ def assemble(
     return Assembled(party, ledger, kept, embeddings)
 
 
-def assemble_for_a_message(home: Home, *, marks: Path, clock: Callable[[], float]) -> Assembled:
+def assemble_for_a_message(home: PartyHome, *, checkpoints: Path, clock: Callable[[], float]) -> Assembled:
     """The same party for a process that answers one message: what the message does not need is never opened.
 
     A step of a private sum but the masked vector's reads neither records nor ledger nor model. What is missing, damaged
     or refused is found when it is first used, and becomes the refusal that is answered: no record is used and nothing
-    is charged before :func:`undersong_client.datasets.open_ledger` has checked data set, ledger and marks.
+    is charged before :func:`undersong_client.datasets.open_ledger` has checked data set, ledger and checkpoints.
 
     Raises:
         ConfigurationError, PrivacyRefusal: keys or policy are missing or damaged.
@@ -129,7 +129,7 @@ def assemble_for_a_message(home: Home, *, marks: Path, clock: Callable[[], float
     embedder: Any = Late(lambda: Embedder.load(home.settings.embedder))
     embeddings: Any = Late(lambda: Embeddings(home, embedder, lambda _done, _total: None))
     data: Any = Late(lambda: datasets.load(home))
-    opened = functools.cache(lambda: datasets.open_ledger(home, data, allowed, marks, at=clock()))
+    opened = functools.cache(lambda: datasets.open_ledger(home, data, allowed, checkpoints, at=clock()))
     ledger: Any = Late(lambda: opened()[0])
     kept: Any = Late(lambda: opened()[1])
     party = _party(home, data, ledger, DiskBlocks(home.blocks), embeddings, lambda: str(embedder.fingerprint), clock)
@@ -137,7 +137,7 @@ def assemble_for_a_message(home: Home, *, marks: Path, clock: Callable[[], float
 
 
 def _party(
-    home: Home,
+    home: PartyHome,
     data: DataSet,
     ledger: Ledger,
     blocks: DiskBlocks,

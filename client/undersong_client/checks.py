@@ -16,7 +16,7 @@ from typing import Literal
 from undersong_client import datasets, enrolment, keys, policy
 from undersong_client.connection import secure_channel
 from undersong_client.enrolment import Coordinator
-from undersong_client.state import CLOCK_TOLERANCE_S, Home, clock_words, read_json
+from undersong_client.state import CLOCK_TOLERANCE_S, PartyHome, clock_words, read_json
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_protocol.framing import CLOCK_METADATA
 
@@ -39,12 +39,17 @@ class Finding:
 
 
 def check(
-    home: Home, *, marks: Path, environment: Mapping[str, str], offline: bool = False, now_s: float | None = None
+    home: PartyHome,
+    *,
+    checkpoints: Path,
+    environment: Mapping[str, str],
+    offline: bool = False,
+    now_s: float | None = None,
 ) -> Iterator[Finding]:
     """Every finding, as it is made; the slow ones last.
 
     Args:
-        marks: the user's folder for heads of ledgers.
+        checkpoints: the user's folder for heads of ledgers.
         environment: for proxies.
         offline: leaves out what needs the coordinator.
     """
@@ -53,7 +58,7 @@ def check(
     yield _ask("keys", lambda: _keys(home))
     yield _ask("policy", lambda: _policy(home))
     yield _ask("budget", lambda: _budget(home))
-    yield _ask("data", lambda: _data(home, marks, now))
+    yield _ask("data", lambda: _data(home, checkpoints, now))
     yield _disk(home)
     yield _ask("embedder", lambda: _embedder(home))
     if home.settings.teacher_model:
@@ -71,12 +76,12 @@ def _ask(name: str, question: Callable[[], str]) -> Finding:
         return Finding(name, "problem", error.problem, error.remedy)
 
 
-def _files(home: Home) -> str:
+def _files(home: PartyHome) -> str:
     home.check_modes()
     return "no other user may read this party's files"
 
 
-def _keys(home: Home) -> str:
+def _keys(home: PartyHome) -> str:
     for name in keys.SECRETS:
         keys.secret(home, name)
     if home.settings.insecure_noise_seed is not None:
@@ -87,7 +92,7 @@ def _keys(home: Home) -> str:
     return "identity, store and data key are here"
 
 
-def _policy(home: Home) -> str:
+def _policy(home: PartyHome) -> str:
     allowed = policy.read(home)
     if not allowed.coordinators:
         raise ConfigurationError("no coordinator is trusted", "undersong-party enroll PACKAGE --fingerprint WORDS")
@@ -97,7 +102,7 @@ def _policy(home: Home) -> str:
     )
 
 
-def _budget(home: Home) -> str:
+def _budget(home: PartyHome) -> str:
     allowed = policy.read(home)
     if not allowed.has_budget:
         raise ConfigurationError(
@@ -106,13 +111,13 @@ def _budget(home: Home) -> str:
     return f"epsilon {allowed.total_epsilon:g} at delta {allowed.total_delta:g} in all, {allowed.run_epsilon:g} a run"
 
 
-def _data(home: Home, marks: Path, now: float) -> str:
+def _data(home: PartyHome, checkpoints: Path, now: float) -> str:
     data = datasets.load(home)
-    ledger, _ = datasets.open_ledger(home, data, policy.read(home), marks, at=now)
+    ledger, _ = datasets.open_ledger(home, data, policy.read(home), checkpoints, at=now)
     return f"{len(data.table)} records, unchanged; ledger with {len(ledger.entries())} entries, its chain holds"
 
 
-def _disk(home: Home) -> Finding:
+def _disk(home: PartyHome) -> Finding:
     free = shutil.disk_usage(home.path).free
     says = f"{free / 2**30:.1f} GiB free"
     if free < SMALLEST_FREE_BYTES:
@@ -120,13 +125,13 @@ def _disk(home: Home) -> Finding:
     return Finding("disk", "ok", says)
 
 
-def _embedder(home: Home) -> str:
+def _embedder(home: PartyHome) -> str:
     from undersong_common.embedding import Embedder
 
     return f"{home.settings.embedder}, SHA-256 {Embedder.load(home.settings.embedder).fingerprint[:16]}..."
 
 
-def _teacher_model(home: Home) -> str:
+def _teacher_model(home: PartyHome) -> str:
     from undersong_common import fine_tuning
     from undersong_common.embedding import model_folder
 
@@ -134,7 +139,7 @@ def _teacher_model(home: Home) -> str:
     return f"{home.settings.teacher_model} can be fine-tuned"
 
 
-def _certificate(home: Home, now: float) -> Finding:
+def _certificate(home: PartyHome, now: float) -> Finding:
     try:
         begin, end = enrolment.validity(home)
     except UndersongError as error:
@@ -175,7 +180,7 @@ def _proxy(environment: Mapping[str, str]) -> Finding:
     )
 
 
-def _network(home: Home, clock: Callable[[], float]) -> Iterator[Finding]:
+def _network(home: PartyHome, clock: Callable[[], float]) -> Iterator[Finding]:
     try:
         coordinator = enrolment.coordinator(home)
     except UndersongError as error:
@@ -201,7 +206,7 @@ def _network(home: Home, clock: Callable[[], float]) -> Iterator[Finding]:
     yield _clock(home, offset)
 
 
-def _health(home: Home, coordinator: Coordinator, address: str) -> tuple[str | None, float | None]:
+def _health(home: PartyHome, coordinator: Coordinator, address: str) -> tuple[str | None, float | None]:
     """The coordinator's answer, and its clock where it tells it (seconds since the epoch).
 
     The answer is None where it is well, its words where it refuses this party, "" where nothing comes.
@@ -225,7 +230,7 @@ def _health(home: Home, coordinator: Coordinator, address: str) -> tuple[str | N
             return None, None
 
 
-def _why_not(home: Home, coordinator: Coordinator, host: str, port: int) -> Iterator[Finding]:
+def _why_not(home: PartyHome, coordinator: Coordinator, host: str, port: int) -> Iterator[Finding]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -240,7 +245,7 @@ def _why_not(home: Home, coordinator: Coordinator, host: str, port: int) -> Iter
     yield from _dial(home, coordinator, host, port)
 
 
-def _dial(home: Home, coordinator: Coordinator, host: str, port: int) -> Iterator[Finding]:
+def _dial(home: PartyHome, coordinator: Coordinator, host: str, port: int) -> Iterator[Finding]:
     place = f"port {host}:{port}"
     try:
         raw = socket.create_connection((host, port), timeout=CONNECT_S)
@@ -257,7 +262,7 @@ def _dial(home: Home, coordinator: Coordinator, host: str, port: int) -> Iterato
         yield _tls(home, coordinator, host, raw)
 
 
-def _tls(home: Home, coordinator: Coordinator, host: str, raw: socket.socket) -> Finding:
+def _tls(home: PartyHome, coordinator: Coordinator, host: str, raw: socket.socket) -> Finding:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_verify_locations(cadata=coordinator.ca_certificate)
@@ -295,7 +300,7 @@ def _tls(home: Home, coordinator: Coordinator, host: str, raw: socket.socket) ->
         )
 
 
-def _clock(home: Home, offset: float | None) -> Finding:
+def _clock(home: PartyHome, offset: float | None) -> Finding:
     """``offset``: from the coordinator's clock, where it has just told it; else that of the last connection counts."""
     when = ""
     if offset is None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from undersong_client import cli_data, cli_rules
-from undersong_client.cli_options import AsJson, HomeFolder, RunName, home_of, marks_folder, print_json
-from undersong_client.state import Home, Settings, read_input
+from undersong_client.cli_options import AsJson, HomeFolder, RunName, checkpoints_folder, home_of, print_json
+from undersong_client.state import PartyHome, PartySettings, read_input
 from undersong_common import entry
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
@@ -52,7 +52,7 @@ def init(
 
     folder = home_of(home)
     enrolment.check_party_name(name)
-    made = Home.create(folder, Settings(name, embedder=embedder, insecure_noise_seed=insecure_noise_seed))
+    made = PartyHome.create(folder, PartySettings(name, embedder=embedder, insecure_noise_seed=insecure_noise_seed))
     keys.create(made)
     policy.write(made, policy.HospitalPolicy(statistics=tuple(statistics.names())))
     public = keys.identity(made).public_key().public_bytes_raw()
@@ -82,7 +82,7 @@ def enroll(
     """Joins a coordinator: package in, request out; then `enroll --grant FILE`. Sends nothing by itself."""
     from undersong_client import enrolment, keys
 
-    opened = Home(home_of(home))
+    opened = PartyHome(home_of(home))
     if sum(given for given in (package is not None, grant is not None, renew)) != 1:
         raise ConfigurationError("enroll does one thing at a time", "name a PACKAGE, or --grant FILE, or --renew")
     if grant is not None:
@@ -135,9 +135,9 @@ def check(
         tls.only_tls_1_3()
     from undersong_client.checks import check as look
 
-    opened = Home(home_of(home))
+    opened = PartyHome(home_of(home))
     findings = []
-    for finding in look(opened, marks=marks_folder(), environment=os.environ, offline=offline):
+    for finding in look(opened, checkpoints=checkpoints_folder(), environment=os.environ, offline=offline):
         findings.append(finding)
         if not as_json:
             print(f"{finding.grade:8} {finding.name}: {finding.says}", flush=True)
@@ -154,7 +154,7 @@ def requests(home: HomeFolder = None, as_json: AsJson = False) -> None:
     """The runs that were proposed to this party, and what was decided."""
     from undersong_client.approvals import Requests
 
-    found = Requests(Home(home_of(home))).all()
+    found = Requests(PartyHome(home_of(home))).all()
     if as_json:
         print_json({"requests": [asdict(request) for request in found]})
         return
@@ -188,13 +188,13 @@ def preview(run: RunName, home: HomeFolder = None, as_json: AsJson = False) -> N
     from undersong_common.embedding import Embedder
     from undersong_protocol.manifest import Manifest
 
-    opened = Home(home_of(home))
+    opened = PartyHome(home_of(home))
     known = Requests(opened)
     request = known.find(run)
     manifest = Manifest.from_bytes(known.manifest_bytes(request))
     data = datasets.load(opened)
     allowed = policy.read(opened)
-    ledger, _ = datasets.open_ledger(opened, data, allowed, marks_folder(), at=time.time())
+    ledger, _ = datasets.open_ledger(opened, data, allowed, checkpoints_folder(), at=time.time())
     records = PrivateRecords(
         data.table, tuple(manifest.task.get("labels", ())), manifest.plan.privacy, key=data.key, embed=_no_embedding
     )
@@ -259,7 +259,7 @@ def revoke(
     if run is not None:
         _decide(run, "revoked", reason, home, as_json)
         return
-    opened = Home(home_of(home))
+    opened = PartyHome(home_of(home))
     enrolment.coordinator(opened)
     enrolment.leave(opened)
     if as_json:
@@ -271,7 +271,7 @@ def revoke(
 def _decide(run: str, decision: Decision, reason: str, home: Path | None, as_json: bool) -> None:
     from undersong_client.approvals import Requests
 
-    requests = Requests(Home(home_of(home)))
+    requests = Requests(PartyHome(home_of(home)))
     decided = requests.decide(requests.find(run), decision, at=time.time(), reason=reason)
     if as_json:
         print_json(asdict(decided))
@@ -298,7 +298,7 @@ def run(
         ("undersong_common", "undersong_protocol", "undersong_client"), as_json=log_format == "json", debug=debug
     )
     tls.only_tls_1_3()
-    opened = Home(home_of(home))
+    opened = PartyHome(home_of(home))
     with opened.running():
         from undersong_client import enrolment
         from undersong_client.assemble import assemble
@@ -306,7 +306,9 @@ def run(
 
         enrolment.coordinator(opened)
         enrolment.validity(opened)
-        daemon = Daemon(opened, assemble(opened, marks=marks_folder(), clock=time.time), use_proxy=proxy, warm=warm)
+        daemon = Daemon(
+            opened, assemble(opened, checkpoints=checkpoints_folder(), clock=time.time), use_proxy=proxy, warm=warm
+        )
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: daemon.stop())
         daemon.run()
@@ -326,9 +328,9 @@ def install_service(
 
     from undersong_client import datasets, service
 
-    opened = Home(home_of(home))
+    opened = PartyHome(home_of(home))
     settings = opened.settings
-    writable = [opened.path, marks_folder()]
+    writable = [opened.path, checkpoints_folder()]
     if settings.data:
         writable.append(Path(settings.cache) if settings.cache else datasets.beside(Path(settings.data)))
     account = (user or getpass.getuser()) if system else None
@@ -358,7 +360,7 @@ def status(home: HomeFolder = None, as_json: AsJson = False) -> int:
     """What the daemon is doing. Exit code 0 where it is connected or paused, 6 where it is not."""
     from undersong_client.state import CLOCK_TOLERANCE_S, clock_words, read_json
 
-    opened = Home(home_of(home))
+    opened = PartyHome(home_of(home))
     running = opened.is_running
     facts: dict[str, Any] = read_json(opened.status) if opened.status.exists() else {}
     state = facts.get("state", "never started") if running else "not running"
@@ -398,7 +400,7 @@ def outbox(
     """The exact bytes that left this building, in order; each can be decoded."""
     from undersong_client import outbox as journal
 
-    kept = journal.Outbox(Home(home_of(home)).outbox)
+    kept = journal.Outbox(PartyHome(home_of(home)).outbox)
     if entry_number is not None:
         data = kept.data(entry_number)
         if raw is not None:
@@ -441,14 +443,14 @@ def supernode(
     """Runs Flower's SuperNode for this party; what follows goes to `flower-supernode`. Only pinned bundles are run."""
     from undersong_client.flower_supernode import run as run_supernode
 
-    opened = Home(home_of(home))
+    opened = PartyHome(home_of(home))
     run_supernode(fab_hash, ["--node-config", f'party-folder="{opened.path}"', *ctx.args])
 
 
 @app.command()
 def pause(home: HomeFolder = None, as_json: AsJson = False) -> None:
     """Takes part in nothing until `undersong-party resume`; stays connected, answers nothing."""
-    opened = Home(home_of(home))
+    opened = PartyHome(home_of(home))
     replace_file(opened.pause, b"paused\n")
     _say_paused(opened, as_json)
 
@@ -456,12 +458,12 @@ def pause(home: HomeFolder = None, as_json: AsJson = False) -> None:
 @app.command()
 def resume(home: HomeFolder = None, as_json: AsJson = False) -> None:
     """Takes part again after `undersong-party pause`."""
-    opened = Home(home_of(home))
+    opened = PartyHome(home_of(home))
     opened.pause.unlink(missing_ok=True)
     _say_paused(opened, as_json)
 
 
-def _say_paused(opened: Home, as_json: bool) -> None:
+def _say_paused(opened: PartyHome, as_json: bool) -> None:
     paused = opened.pause.exists()
     if as_json:
         print_json({"party": opened.settings.party, "paused": paused})

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from undersong_client.cli_options import AsJson, HomeFolder, home_of, marks_folder, print_json
-from undersong_client.state import FILE_MODE, Home
+from undersong_client.cli_options import AsJson, HomeFolder, checkpoints_folder, home_of, print_json
+from undersong_client.state import FILE_MODE, PartyHome
 from undersong_common.errors import ConfigurationError
 from undersong_common.rows import show_rows
 
@@ -47,7 +47,7 @@ def add(
     """Declares the data set and says what is in it: counts, empty records, duplicates. Sends nothing."""
     from undersong_client import datasets, policy
 
-    opened = Home(home_of(home))
+    opened = PartyHome(home_of(home))
     with opened.running():
         found, ledger = datasets.add(
             opened,
@@ -56,7 +56,7 @@ def add(
             label=label_field,
             user=user_field,
             policy=policy.read(opened),
-            marks=marks_folder(),
+            checkpoints=checkpoints_folder(),
             cache=cache_dir,
             new_version=new_version,
             restore=restore_ledger,
@@ -81,7 +81,7 @@ def embed(home: HomeFolder = None, as_json: AsJson = False) -> None:
     from undersong_client.assemble import Embeddings
     from undersong_common.embedding import Embedder
 
-    opened = Home(home_of(home))
+    opened = PartyHome(home_of(home))
     table = datasets.load(opened).table
     begun = time.monotonic()
     Embeddings(opened, Embedder.load(opened.settings.embedder), _progress(begun)).warm(table)
@@ -120,7 +120,7 @@ def teacher_model(
     from undersong_common import fine_tuning
     from undersong_common.embedding import PACKAGED, model_folder
 
-    opened = Home(home_of(home))
+    opened = PartyHome(home_of(home))
     if none == (folder is not None):
         raise ConfigurationError("teacher-model needs one model", 'name a FOLDER, or "packaged", or pass --none')
     named = folder if folder in (None, PACKAGED) else str(Path(folder).absolute())
@@ -136,7 +136,7 @@ def teacher_model(
 @data_app.command()
 def show(home: HomeFolder = None, as_json: AsJson = False) -> None:
     """Which file is declared, and its fields."""
-    settings = Home(home_of(home)).settings
+    settings = PartyHome(home_of(home)).settings
     names = ("data", "text_field", "label_field", "user_field", "cache", "embedder", "teacher_model")
     value = {name: getattr(settings, name) for name in names}
     if as_json:
@@ -157,7 +157,7 @@ def ledger(
     """What every release of the data set cost, and what is left."""
     from undersong_common.privacy.ledger import Ledger
 
-    path = Home(home_of(home)).ledger
+    path = PartyHome(home_of(home)).ledger
     checked = Ledger.verify(path) if verify else None
     read = Ledger.read(path)
     if backup is not None:

@@ -30,7 +30,7 @@ def home_of(given: Path | None) -> Path:
     return (Path(base) if base else Path.home() / ".config") / "undersong-party"
 
 
-def marks_folder() -> Path:
+def checkpoints_folder() -> Path:
     """The user's own folder for heads of ledgers, outside every party's folder."""
     base = os.environ.get("XDG_STATE_HOME")
     return (Path(base) if base else Path.home() / ".local" / "state") / "undersong" / "ledgers"

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from undersong_client.cli_options import AsJson, HomeFolder, home_of, print_json
-from undersong_client.state import Home
+from undersong_client.state import PartyHome
 from undersong_common.errors import ConfigurationError
 
 budget_app = typer.Typer(help="How much may be spent on this data set, over all runs.", no_args_is_help=True)
@@ -32,7 +32,7 @@ def set_budget(
     """Sets the budget; a smaller one than what was spent refuses every further run."""
     from undersong_client import datasets, policy
 
-    opened = Home(home_of(home))
+    opened = PartyHome(home_of(home))
     if not epsilon > 0:
         raise ConfigurationError(
             f"epsilon {epsilon:g} is not above 0", "to take part in nothing: undersong-party pause"
@@ -50,10 +50,10 @@ def set_budget(
 @budget_app.command("show")
 def show_budget(home: HomeFolder = None, as_json: AsJson = False) -> None:
     """The budget, and what is left of it."""
-    _show_budget(Home(home_of(home)), as_json)
+    _show_budget(PartyHome(home_of(home)), as_json)
 
 
-def _show_budget(opened: Home, as_json: bool) -> None:
+def _show_budget(opened: PartyHome, as_json: bool) -> None:
     from undersong_client import policy
 
     allowed = policy.read(opened)
@@ -102,7 +102,7 @@ def set_policy(
     """Changes the policy and signs it. What is not given stays."""
     from undersong_client import policy
 
-    opened = Home(home_of(home))
+    opened = PartyHome(home_of(home))
     changes: dict[str, Any] = {
         "statistics": None if statistics is None else tuple(_known_statistics(statistics)),
         "units": None if units is None else tuple(units),
@@ -128,10 +128,10 @@ def _known_statistics(names: list[str]) -> list[str]:
 @policy_app.command("show")
 def show_policy(home: HomeFolder = None, as_json: AsJson = False) -> None:
     """The policy, its signature checked."""
-    _show_policy(Home(home_of(home)), as_json)
+    _show_policy(PartyHome(home_of(home)), as_json)
 
 
-def _show_policy(opened: Home, as_json: bool) -> None:
+def _show_policy(opened: PartyHome, as_json: bool) -> None:
     from undersong_client import policy
 
     allowed = policy.read(opened)

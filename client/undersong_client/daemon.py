@@ -17,7 +17,7 @@ from undersong_client.approvals import Requests
 from undersong_client.assemble import Assembled
 from undersong_client.connection import Connection, Ended
 from undersong_client.outbox import Outbox
-from undersong_client.state import CLOCK_TOLERANCE_S, Home, clock_words, write_json
+from undersong_client.state import CLOCK_TOLERANCE_S, PartyHome, clock_words, write_json
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, TransportError, UndersongError
 from undersong_common.version import SOFTWARE
 from undersong_protocol import framing
@@ -61,7 +61,7 @@ class Daemon:
 
     def __init__(
         self,
-        home: Home,
+        home: PartyHome,
         assembled: Assembled,
         *,
         backoff: Backoff | None = None,

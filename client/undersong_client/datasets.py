@@ -19,7 +19,7 @@ from undersong_client import keys
 from undersong_client.party import DataSet
 from undersong_client.policy import HospitalPolicy
 from undersong_client.records import fingerprint
-from undersong_client.state import FILE_MODE, Home, make_folder, read_json, write_json
+from undersong_client.state import FILE_MODE, PartyHome, make_folder, read_json, write_json
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy.ledger import Budget, Ledger
 from undersong_common.table import Table, read_table, row_count
@@ -50,7 +50,7 @@ class Survey:
     largest_user: int | None
 
 
-def load(home: Home) -> DataSet:
+def load(home: PartyHome) -> DataSet:
     """The data set of the settings. Raises ConfigurationError where none was added or it cannot be read."""
     settings = home.settings
     if not settings.data:
@@ -75,14 +75,14 @@ def survey(path: Path, table: Table) -> Survey:
 
 
 def add(
-    home: Home,
+    home: PartyHome,
     path: Path,
     *,
     text: str,
     label: str = "",
     user: str = "",
     policy: HospitalPolicy,
-    marks: Path,
+    checkpoints: Path,
     cache: Path | None = None,
     new_version: bool = False,
     restore: Path | None = None,
@@ -91,7 +91,7 @@ def add(
     """Declares a file as this party's data set; sends nothing.
 
     Args:
-        marks: the user's folder for heads of ledgers.
+        checkpoints: the user's folder for heads of ledgers.
         cache: where embeddings are kept, encrypted; None keeps them beside the data.
         new_version: the file replaces the present data set; what was spent stays spent.
         restore: a backup of this data set's ledger.
@@ -103,7 +103,7 @@ def add(
     """
     path = path.absolute()
     data = _read(home, path, text, label, user)
-    heads = _marks(home, path, data.table, marks)
+    heads = _checkpoint_heads(home, path, data.table, checkpoints)
     if restore is not None:
         _restore(home, restore, heads)
     known = home.ledger.exists()
@@ -125,17 +125,19 @@ def add(
         place = home.path / "cache"
     make_folder(place)
     home.change(data=str(path), text_field=text, label_field=label, user_field=user, cache=str(place))
-    Marks(home, path, data.table, marks).keep(ledger)
+    LedgerCheckpoints(home, path, data.table, checkpoints).keep(ledger)
     return survey(path, data.table), ledger
 
 
-def open_ledger(home: Home, data: DataSet, policy: HospitalPolicy, marks: Path, *, at: float) -> tuple[Ledger, Marks]:
-    """The data set's ledger, checked against its marks, with the policy's budget declared.
+def open_ledger(
+    home: PartyHome, data: DataSet, policy: HospitalPolicy, checkpoints: Path, *, at: float
+) -> tuple[Ledger, LedgerCheckpoints]:
+    """The data set's ledger, checked against its checkpoints, with the policy's budget declared.
 
     Raises:
         PrivacyRefusal: the ledger is missing, too old, broken, or of another version of the data.
     """
-    kept = Marks(home, Path(home.settings.data), data.table, marks)
+    kept = LedgerCheckpoints(home, Path(home.settings.data), data.table, checkpoints)
     if not home.ledger.exists():
         raise PrivacyRefusal(f"{home.ledger}: the data set's ledger is missing", RESTORE)
     ledger = Ledger.read(home.ledger)
@@ -161,14 +163,14 @@ def beside(path: Path) -> Path:
     return path.parent / f".{path.name}.undersong"
 
 
-class Marks:
+class LedgerCheckpoints:
     """The heads of a data set's ledger that are kept outside the party's folder."""
 
-    def __init__(self, home: Home, path: Path, table: Table, marks: Path) -> None:
+    def __init__(self, home: PartyHome, path: Path, table: Table, checkpoints: Path) -> None:
         self._home = home
         # A test's reproducible party has no privacy that a mark could protect.
         tested = home.settings.insecure_noise_seed is not None
-        self._paths = [] if tested else _mark_paths(path, table, marks)
+        self._paths = [] if tested else _checkpoint_paths(path, table, checkpoints)
         self._last = ""
 
     def read(self) -> list[str]:
@@ -196,7 +198,7 @@ class Marks:
         self._last = head
 
 
-def _read(home: Home, path: Path, text: str, label: str, user: str) -> DataSet:
+def _read(home: PartyHome, path: Path, text: str, label: str, user: str) -> DataSet:
     table = read_table(path, text, label or None, user or None, skip_empty=True)
     return DataSet(table, keys.secret(home, "data"))
 
@@ -206,19 +208,19 @@ def _budget(policy: HospitalPolicy) -> Budget:
     return Budget(policy.total_epsilon or 1e-12, policy.total_delta)
 
 
-def _marks(home: Home, path: Path, table: Table, marks: Path) -> list[str]:
-    return Marks(home, path, table, marks).read()
+def _checkpoint_heads(home: PartyHome, path: Path, table: Table, checkpoints: Path) -> list[str]:
+    return LedgerCheckpoints(home, path, table, checkpoints).read()
 
 
-def _mark_paths(path: Path, table: Table, marks: Path) -> list[Path]:
+def _checkpoint_paths(path: Path, table: Table, checkpoints: Path) -> list[Path]:
     # The second place is found by content, so that a renamed or copied file has the same mark.
-    return [beside(path) / "mark.json", marks / f"{fingerprint(table, _salt(marks))[:40]}.json"]
+    return [beside(path) / "mark.json", checkpoints / f"{fingerprint(table, _salt(checkpoints))[:40]}.json"]
 
 
-def _salt(marks: Path) -> bytes:
-    path = marks / "salt"
+def _salt(checkpoints: Path) -> bytes:
+    path = checkpoints / "salt"
     try:
-        make_folder(marks)
+        make_folder(checkpoints)
         if not path.exists():
             descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE)
             with os.fdopen(descriptor, "wb") as file:
@@ -246,7 +248,7 @@ def _check(heads: Sequence[str], ledger: Ledger | None) -> None:
         raise PrivacyRefusal("the ledger is older than the releases that were made from this data set", RESTORE)
 
 
-def _restore(home: Home, backup: Path, heads: Sequence[str]) -> None:
+def _restore(home: PartyHome, backup: Path, heads: Sequence[str]) -> None:
     Ledger.verify(backup)
     if home.ledger.exists() and any(entry["kind"] == "charge" for entry in _entries(home.ledger)):
         raise PrivacyRefusal(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from undersong_client import keys, policy
-from undersong_client.state import Home, read_json, write_json
+from undersong_client.state import PartyHome, read_json, write_json
 from undersong_common.errors import ConfigurationError
 from undersong_protocol import enrolment
 from undersong_protocol.enrolment import EnrolmentRequest, Grant, Package
@@ -35,7 +35,7 @@ class Coordinator:
     fingerprint: str
 
 
-def coordinator(home: Home) -> Coordinator:
+def coordinator(home: PartyHome) -> Coordinator:
     """Raises ConfigurationError where this party has joined none, or the file is damaged."""
     if not home.coordinator.exists():
         raise ConfigurationError(
@@ -58,7 +58,7 @@ def coordinator(home: Home) -> Coordinator:
     return found
 
 
-def check_package(home: Home, data: bytes, *, now_s: float) -> Package:
+def check_package(home: PartyHome, data: bytes, *, now_s: float) -> Package:
     """A package for this party. Raises ConfigurationError for anything else."""
     package = Package.parse(data)
     package.check_fresh(now_s)
@@ -76,7 +76,7 @@ def check_package(home: Home, data: bytes, *, now_s: float) -> Package:
     return package
 
 
-def accept(home: Home, package: Package, stated: str) -> bytes:
+def accept(home: PartyHome, package: Package, stated: str) -> bytes:
     """Trusts the package's coordinator and answers with an enrolment request (the file's bytes).
 
     Args:
@@ -105,14 +105,14 @@ def accept(home: Home, package: Package, stated: str) -> bytes:
     return request(home, package.token)
 
 
-def request(home: Home, token: bytes | None) -> bytes:
+def request(home: PartyHome, token: bytes | None) -> bytes:
     """A fresh TLS key and the request for its certificate; ``token`` None asks for a renewal."""
     name, identity = home.settings.party, keys.identity(home)
     made = EnrolmentRequest.make(name, keys.new_tls_key(home), identity, token)
     return made.sign(identity)
 
 
-def install(home: Home, data: bytes) -> datetime:
+def install(home: PartyHome, data: bytes) -> datetime:
     """Checks a grant and puts its certificate to use; the end of its validity.
 
     Raises:
@@ -126,19 +126,19 @@ def install(home: Home, data: bytes) -> datetime:
     return enrolment.certificate(grant.certificate, "the certificate").not_valid_after_utc
 
 
-def validity(home: Home) -> tuple[datetime, datetime]:
+def validity(home: PartyHome) -> tuple[datetime, datetime]:
     """From when to when the certificate in use is valid."""
     pem = keys.credential(home).certificates.decode("ascii").split("-----END CERTIFICATE-----")[0]
     found = enrolment.certificate(pem + "-----END CERTIFICATE-----\n", "the certificate in use")
     return found.not_valid_before_utc, found.not_valid_after_utc
 
 
-def renewal_due(home: Home, now_s: float) -> bool:
+def renewal_due(home: PartyHome, now_s: float) -> bool:
     begin, end = validity(home)
     return (end - datetime.fromtimestamp(now_s, UTC)) * RENEW_PART < end - begin
 
 
-def leave(home: Home) -> None:
+def leave(home: PartyHome) -> None:
     """Forgets the coordinator: no trust, no certificate. The ledger stays."""
     policy.change(home, coordinators=())
     for path in (home.keys / "tls.pem", home.keys / "tls.next.pem", home.coordinator):

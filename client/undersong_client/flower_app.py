@@ -16,8 +16,8 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from undersong_client.cli_options import marks_folder
-from undersong_client.state import Home
+from undersong_client.cli_options import checkpoints_folder
+from undersong_client.state import PartyHome
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_protocol import codec
 from undersong_protocol.flower import RECORD, REPLIES, REQUESTS
@@ -33,7 +33,7 @@ def answer(message: Message, context: Context) -> Message:
     """The replies to a message's requests, in order."""
     requests = requests_of(message)
     try:
-        replies = answers(Home(folder_of(context.node_config, context.run_config)), requests)
+        replies = answers(PartyHome(folder_of(context.node_config, context.run_config)), requests)
     except UndersongError as error:
         # Nothing leaves that is not journaled but this: the party is not ready, in words without its paths.
         print(f"undersong-party: {error.problem}; {error.remedy}", flush=True)
@@ -45,21 +45,21 @@ def answer(message: Message, context: Context) -> Message:
     return reply_to(message, replies)
 
 
-def answers(home: Home, requests: Sequence[bytes]) -> list[bytes]:
+def answers(home: PartyHome, requests: Sequence[bytes]) -> list[bytes]:
     """One reply a request, journaled in the outbox; none while the party's people have paused it.
 
     Raises:
         ConfigurationError, PrivacyRefusal: the folder cannot be used, or the party's daemon runs at the same time.
     """
-    from undersong_client.answering import Recorded
+    from undersong_client.answering import JournaledParty
     from undersong_client.assemble import assemble_for_a_message
     from undersong_client.outbox import Outbox
 
     with home.running():
         if home.pause.exists():
             return []
-        assembled = assemble_for_a_message(home, marks=marks_folder(), clock=time.time)
-        recorded = Recorded(home, assembled, Outbox(home.outbox))
+        assembled = assemble_for_a_message(home, checkpoints=checkpoints_folder(), clock=time.time)
+        recorded = JournaledParty(home, assembled, Outbox(home.outbox))
         return [recorded.answer(request) for request in requests]
 
 

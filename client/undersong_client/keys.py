@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from undersong_client.state import FILE_MODE, Home
+from undersong_client.state import FILE_MODE, PartyHome
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
 
@@ -19,7 +19,7 @@ SECRETS = ("identity", "store", "data")
 BEGIN_CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
 
 
-def create(home: Home) -> None:
+def create(home: PartyHome) -> None:
     """Draws identity, store and data key. An existing key is never replaced: what it sealed could not be read again."""
     settings = home.settings
     for name in SECRETS:
@@ -34,7 +34,7 @@ def create(home: Home) -> None:
             os.fsync(file.fileno())
 
 
-def secret(home: Home, name: str) -> bytes:
+def secret(home: PartyHome, name: str) -> bytes:
     """One of SECRETS, 32 bytes. Raises ConfigurationError where it is missing or damaged."""
     path = home.keys / f"{name}.key"
     try:
@@ -46,7 +46,7 @@ def secret(home: Home, name: str) -> bytes:
     return value
 
 
-def identity(home: Home) -> Ed25519PrivateKey:
+def identity(home: PartyHome) -> Ed25519PrivateKey:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     return Ed25519PrivateKey.from_private_bytes(secret(home, "identity"))
@@ -60,7 +60,7 @@ class Credential:
     certificates: bytes = b""
 
 
-def credential(home: Home) -> Credential:
+def credential(home: PartyHome) -> Credential:
     """The credential in use. Raises ConfigurationError where the party is not enrolled."""
     try:
         data = (home.keys / "tls.pem").read_bytes()
@@ -73,7 +73,7 @@ def credential(home: Home) -> Credential:
     return Credential(key, begin + rest)
 
 
-def new_tls_key(home: Home) -> EllipticCurvePrivateKey:
+def new_tls_key(home: PartyHome) -> EllipticCurvePrivateKey:
     """A fresh TLS key, kept aside until its certificate arrives; the one in use stays."""
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
@@ -84,7 +84,7 @@ def new_tls_key(home: Home) -> EllipticCurvePrivateKey:
     return key
 
 
-def pending_tls_key(home: Home) -> EllipticCurvePrivateKey:
+def pending_tls_key(home: PartyHome) -> EllipticCurvePrivateKey:
     """The key whose certificate is awaited. Raises ConfigurationError where none is."""
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -100,7 +100,7 @@ def pending_tls_key(home: Home) -> EllipticCurvePrivateKey:
     return key
 
 
-def install(home: Home, certificates: str) -> None:
+def install(home: PartyHome, certificates: str) -> None:
     """The awaited certificate takes effect: key and certificates in one file, replaced in one step."""
     waiting = home.keys / "tls.next.pem"
     replace_file(home.keys / "tls.pem", waiting.read_bytes() + certificates.encode("ascii"))

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from undersong_client import guard
-from undersong_client.contribution import grid_vector
+from undersong_client.grid_vectors import grid_vector
 from undersong_client.records import Embed, PrivateRecords, fingerprint
 from undersong_client.store import Store
 from undersong_common.canonical import canonical_json, tagged_hash
@@ -72,7 +72,7 @@ class Consent(Protocol):
         ...
 
 
-class Standing:
+class StandingConsent:
     """Consent to every run that the policy allows."""
 
     def decide(self, manifest: Manifest) -> str:
@@ -142,7 +142,7 @@ class Party:
         self._known_embedder = embedder
         self._entropy = entropy
         self._clock = clock
-        self._consent = consent or Standing()
+        self._consent = consent or StandingConsent()
         self._teacher_model = teacher_model
         self._lock = threading.Lock()
         self._manifests: dict[bytes, Manifest] = {}

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 from undersong_client.guard import Policy as Bounds
-from undersong_client.state import Home, read_json, write_json
+from undersong_client.state import PartyHome, read_json, write_json
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 
@@ -81,7 +81,7 @@ class HospitalPolicy:
         return {key: list(item) if isinstance(item, tuple) else item for key, item in value.items()}
 
 
-def write(home: Home, policy: HospitalPolicy) -> None:
+def write(home: PartyHome, policy: HospitalPolicy) -> None:
     """Signs and replaces the file."""
     from undersong_client import keys
 
@@ -90,7 +90,7 @@ def write(home: Home, policy: HospitalPolicy) -> None:
     write_json(home.policy, {"policy": body, "signature": signature.hex()})
 
 
-def read(home: Home) -> HospitalPolicy:
+def read(home: PartyHome) -> HospitalPolicy:
     """The policy, its signature checked.
 
     Raises:
@@ -123,7 +123,7 @@ def read(home: Home) -> HospitalPolicy:
         ) from None
 
 
-def change(home: Home, **changes: Any) -> HospitalPolicy:
+def change(home: PartyHome, **changes: Any) -> HospitalPolicy:
     """Reads, changes, checks, signs and writes."""
     policy = replace(read(home), **changes)
     write(home, policy)

@@ -35,7 +35,7 @@ CLOCK_TOLERANCE_S = 60.0  # beyond that, this machine's clock and the coordinato
 
 
 @dataclass(frozen=True)
-class Settings:
+class PartySettings:
     """``settings.json``.
 
     Attributes:
@@ -59,7 +59,7 @@ class Settings:
     insecure_noise_seed: int | None = None
 
 
-class Home:
+class PartyHome:
     """A party's folder. Raises ConfigurationError where there is none, or where others may read it."""
 
     def __init__(self, path: Path) -> None:
@@ -71,10 +71,10 @@ class Home:
         self.check_modes()
 
     def __repr__(self) -> str:
-        return f"Home({str(self.path)!r})"
+        return f"PartyHome({str(self.path)!r})"
 
     @classmethod
-    def create(cls, path: Path, settings: Settings) -> Home:
+    def create(cls, path: Path, settings: PartySettings) -> PartyHome:
         """An empty home. Raises ConfigurationError where the folder holds anything."""
         path = path.absolute()
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -87,18 +87,18 @@ class Home:
         return cls(path)
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> PartySettings:
         value = read_json(self.path / "settings.json")
         try:
-            return Settings(**value)
+            return PartySettings(**value)
         except TypeError:
             raise ConfigurationError(
                 f"{self.path / 'settings.json'}: was written by another version", "run the version that wrote it"
             ) from None
 
-    def change(self, **changes: Any) -> Settings:
+    def change(self, **changes: Any) -> PartySettings:
         """Writes changed settings."""
-        settings = Settings(**{**asdict(self.settings), **changes})
+        settings = PartySettings(**{**asdict(self.settings), **changes})
         write_json(self.path / "settings.json", asdict(settings))
         return settings
 

@@ -11,7 +11,7 @@ from tests.doubles.party_home import command
 from undersong_client import keys, policy
 from undersong_client.approvals import MOST_PENDING, PersonalConsent, Requests
 from undersong_client.policy import HospitalPolicy
-from undersong_client.state import Home, Settings
+from undersong_client.state import PartyHome, PartySettings
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
@@ -27,7 +27,7 @@ def manifest(run="first", epsilon=2.0):
 
 @pytest.fixture
 def home(tmp_path):
-    made = Home.create(tmp_path / "home", Settings("alpha"))
+    made = PartyHome.create(tmp_path / "home", PartySettings("alpha"))
     keys.create(made)
     policy.write(made, HospitalPolicy())
     return made

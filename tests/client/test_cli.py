@@ -15,7 +15,7 @@ from tests.doubles.coordinator_stream import ScriptedCoordinator
 from tests.doubles.party_home import command, joined, write_notes
 from tests.doubles.tiny_bert import write_bert
 from undersong_client.approvals import Requests
-from undersong_client.state import Home
+from undersong_client.state import PartyHome
 from undersong_common.privacy.accounting import Gaussian
 from undersong_common.privacy.ledger import Charge, Ledger
 from undersong_protocol import statistics
@@ -38,7 +38,7 @@ def proposed(home: Path, *, epsilon: float = 1.5, run: str = "spring") -> Manife
     from undersong_client import keys
     from undersong_common.embedding import Embedder
 
-    opened = Home(home)
+    opened = PartyHome(home)
     quorum = Quorum(parties=5, threshold=4, tolerated_dropouts=1, colluders=1)
     requests = [
         SumRequest("labels", LabelHistogram(2)),

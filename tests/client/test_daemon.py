@@ -19,7 +19,7 @@ from undersong_client import enrolment, keys
 from undersong_client.assemble import assemble
 from undersong_client.daemon import Backoff, Daemon
 from undersong_client.outbox import Outbox
-from undersong_client.state import Home, read_json
+from undersong_client.state import PartyHome, read_json
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_protocol import codec
 from undersong_protocol.enrolment import EnrolmentRequest
@@ -38,9 +38,9 @@ INTRODUCE = fed.Request(version=codec.VERSION, introduce=fed.Introduce()).Serial
 class Running:
     """A daemon in a thread of the test."""
 
-    def __init__(self, home: Home, tmp_path) -> None:
+    def __init__(self, home: PartyHome, tmp_path) -> None:
         self.assembled = assemble(
-            home, marks=tmp_path / "state" / "undersong" / "ledgers", clock=time.time, embedder=HashedEmbedder()
+            home, checkpoints=tmp_path / "state" / "undersong" / "ledgers", clock=time.time, embedder=HashedEmbedder()
         )
         self.daemon = Daemon(home, self.assembled, backoff=FAST, use_proxy=False)
         self.error: UndersongError | None = None
@@ -78,7 +78,7 @@ def coordinator(authority):
 
 @pytest.fixture
 def home(tmp_path, authority, coordinator):
-    return Home(joined(tmp_path, authority, address=coordinator.address))
+    return PartyHome(joined(tmp_path, authority, address=coordinator.address))
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ class Started(Running):
         self.stop()
 
 
-def status(home: Home) -> dict:
+def status(home: PartyHome) -> dict:
     return read_json(home.status) if home.status.exists() else {}
 
 
@@ -195,7 +195,7 @@ def test_a_large_reply_leaves_out_what_the_coordinator_holds(running, coordinato
 
 def test_a_half_open_connection_is_given_up_and_dialled_anew(tmp_path, authority):
     with ScriptedCoordinator(authority, keepalive_s=0.3) as coordinator:
-        home = Home(joined(tmp_path, authority, address=coordinator.address))
+        home = PartyHome(joined(tmp_path, authority, address=coordinator.address))
         with contextlib.closing(Started(home, tmp_path)):
             first = coordinator.next_stream()
             first.answer_pings = False
@@ -228,7 +228,7 @@ def test_it_finds_a_coordinator_that_was_away(running, coordinator, authority):
 
 def test_a_coordinator_with_a_certificate_of_another_authority_gets_nothing(tmp_path, authority, caplog):
     with ScriptedCoordinator(Authority()) as foreign:
-        home = Home(joined(tmp_path, authority, address=foreign.address))
+        home = PartyHome(joined(tmp_path, authority, address=foreign.address))
         with caplog.at_level(logging.INFO), contextlib.closing(Started(home, tmp_path)):
             until(lambda: "cannot connect" in caplog.text)
             assert foreign.streams.empty()
@@ -283,7 +283,7 @@ def test_a_pause_leaves_requests_unanswered_until_it_ends(running, coordinator, 
     back.reply()
 
 
-def manifest_for(home: Home, epsilon: float = 1.0) -> Manifest:
+def manifest_for(home: PartyHome, epsilon: float = 1.0) -> Manifest:
     plan = plan_sums([SumRequest("labels", LabelHistogram(2))], Privacy(epsilon, 1e-5), Quorum(1, 1, 0, 0))
     identity = keys.identity(home).public_key().public_bytes_raw()
     task = {"name": "t", "labels": ["good", "bad"]}
@@ -328,7 +328,7 @@ def test_a_certificate_that_grows_old_is_renewed_and_the_next_connection_uses_it
     from datetime import UTC, datetime
 
     begin = datetime.now(UTC) - timedelta(days=80)
-    home = Home(joined(tmp_path, authority, address=coordinator.address, begin=begin, life=timedelta(days=90)))
+    home = PartyHome(joined(tmp_path, authority, address=coordinator.address, begin=begin, life=timedelta(days=90)))
     with contextlib.closing(Started(home, tmp_path)):
         first = coordinator.next_stream()
         request = EnrolmentRequest.parse(first.next("renew").request)
@@ -408,7 +408,7 @@ def test_the_embeddings_are_computed_once_and_lie_encrypted_beside_the_data(tmp_
     marks = tmp_path / "state" / "undersong" / "ledgers"
     for expected in ([12], []):
         embedder = HashedEmbedder()
-        assembled = assemble(home, marks=marks, clock=time.time, embedder=embedder)
+        assembled = assemble(home, checkpoints=marks, clock=time.time, embedder=embedder)
         assembled.embeddings.warm(assembled.party.table)
         assert embedder.asked == expected
     cache = tmp_path / ".alpha.jsonl.undersong" / "embeddings.sqlite"

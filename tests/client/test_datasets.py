@@ -10,7 +10,7 @@ import pytest
 
 from tests.doubles.party_home import write_notes
 from undersong_client import datasets, keys, policy
-from undersong_client.state import Home, Settings
+from undersong_client.state import PartyHome, PartySettings
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy.accounting import Gaussian
 from undersong_common.privacy.ledger import Charge, Ledger
@@ -19,7 +19,7 @@ POLICY = policy.HospitalPolicy(total_epsilon=4.0, run_epsilon=2.0, total_delta=1
 
 
 def make_home(path):
-    home = Home.create(path, Settings("alpha"))
+    home = PartyHome.create(path, PartySettings("alpha"))
     keys.create(home)
     policy.write(home, POLICY)
     return home
@@ -27,7 +27,7 @@ def make_home(path):
 
 def add(home, file, tmp_path, **changes):
     options = {"text": "text", "label": "label", "user": "patient", "policy": POLICY, "at": 1.0, **changes}
-    return datasets.add(home, file, marks=tmp_path / "marks", **options)
+    return datasets.add(home, file, checkpoints=tmp_path / "marks", **options)
 
 
 def release(home, tmp_path, run="run"):
@@ -137,7 +137,7 @@ def test_a_folder_that_was_set_back_is_refused_at_the_next_start(home, notes, tm
     release(home, tmp_path, "second")
     shutil.rmtree(home.path)
     shutil.copytree(tmp_path / "snapshot", home.path)
-    back = Home(home.path)
+    back = PartyHome(home.path)
     with pytest.raises(PrivacyRefusal, match="older than the releases"):
         datasets.open_ledger(back, datasets.load(back), POLICY, tmp_path / "marks", at=3.0)
 

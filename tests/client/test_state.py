@@ -8,13 +8,13 @@ import stat
 import pytest
 
 from undersong_client import keys, state
-from undersong_client.state import Home, Settings
+from undersong_client.state import PartyHome, PartySettings
 from undersong_common.errors import ConfigurationError
 
 
 @pytest.fixture
 def home(tmp_path):
-    made = Home.create(tmp_path / "home", Settings("alpha"))
+    made = PartyHome.create(tmp_path / "home", PartySettings("alpha"))
     keys.create(made)
     return made
 
@@ -39,7 +39,7 @@ def test_looser_modes_are_refused_with_the_command_that_mends_them(home, name, m
     path = (home.path / name).resolve()
     path.chmod(mode)
     with pytest.raises(ConfigurationError, match=f"mode {mode:04o}") as raised:
-        Home(home.path)
+        PartyHome(home.path)
     assert raised.value.remedy == f"chmod {'600' if path.is_file() else '700'} {path}"
 
 
@@ -47,14 +47,14 @@ def test_a_link_in_the_folder_is_refused(home, tmp_path):
     (tmp_path / "elsewhere").write_text("x")
     (home.path / "policy.json").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ConfigurationError, match="is a link"):
-        Home(home.path)
+        PartyHome(home.path)
 
 
 def test_a_folder_that_holds_anything_is_not_taken(home, tmp_path):
     with pytest.raises(ConfigurationError, match="not an empty folder"):
-        Home.create(home.path, Settings("beta"))
+        PartyHome.create(home.path, PartySettings("beta"))
     with pytest.raises(ConfigurationError, match="no party lives here"):
-        Home(tmp_path / "nowhere")
+        PartyHome(tmp_path / "nowhere")
 
 
 def test_a_replacement_that_fails_leaves_the_old_file(home, monkeypatch):
@@ -76,7 +76,7 @@ def test_one_daemon_a_folder(home):
     assert not home.is_running
     with home.running():
         assert home.is_running
-        with pytest.raises(ConfigurationError, match="runs here already"), Home(home.path).running():
+        with pytest.raises(ConfigurationError, match="runs here already"), PartyHome(home.path).running():
             pass
     assert not home.is_running
 
@@ -97,7 +97,7 @@ def test_reproducible_keys_are_those_of_the_simulation(tmp_path):
     from undersong.entropy import insecure
     from undersong_common.canonical import tagged_hash
 
-    made = Home.create(tmp_path / "test", Settings("alpha", insecure_noise_seed=7))
+    made = PartyHome.create(tmp_path / "test", PartySettings("alpha", insecure_noise_seed=7))
     keys.create(made)
     assert keys.secret(made, "identity") == insecure(7, "alpha")("identity")(32)
     assert keys.secret(made, "data") == tagged_hash("simulated data set", b"0", b"alpha")

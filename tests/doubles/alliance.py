@@ -15,10 +15,9 @@ from tests.doubles.processes import free_port
 from tests.doubles.tasks import make_task
 from undersong_client.assemble import assemble
 from undersong_client.daemon import Backoff, Daemon
-from undersong_client.state import Home as PartyHome
-from undersong_client.state import read_json
+from undersong_client.state import PartyHome, read_json
 from undersong_common.errors import UndersongError
-from undersong_server.coordinator.service import Coordinator, Home
+from undersong_server.coordinator.service import Coordinator, CoordinatorHome
 from undersong_server.methods import wasp
 
 NAMES = ("alpha", "beta", "delta", "gamma")
@@ -53,7 +52,7 @@ class Hospital:
 
     def start(self) -> None:
         home = PartyHome(self.home)
-        assembled = assemble(home, marks=self._marks, clock=self.clock, embedder=HashedEmbedder())
+        assembled = assemble(home, checkpoints=self._marks, clock=self.clock, embedder=HashedEmbedder())
         self.daemon = Daemon(home, assembled, backoff=FAST, use_proxy=False, clock=self.clock)
         self._thread = threading.Thread(target=self._run, args=(self.daemon,), daemon=True)
         self._thread.start()
@@ -106,7 +105,7 @@ class Alliance:
         address = f"localhost:{self.port}"
         self.operator("coordinator", "init", "--address", address, "--bind", f"127.0.0.1:{self.port}", "--metrics", "")
         self.coordinator = Coordinator(
-            Home(self.home), public_cache=self.folder / "cache.sqlite", environment={}, keepalive_s=5.0
+            CoordinatorHome(self.home), public_cache=self.folder / "cache.sqlite", environment={}, keepalive_s=5.0
         )
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
@@ -126,7 +125,7 @@ class Alliance:
         self._thread.join(30.0)
 
     def _serve(self) -> None:
-        with Home(self.home).serving():
+        with CoordinatorHome(self.home).serving():
             self.coordinator.serve()
 
     def operator(self, *arguments: object, code: int = 0) -> str:

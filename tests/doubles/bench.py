@@ -18,7 +18,7 @@ from undersong_protocol.vectors import NoisySum
 from undersong_server import generators, methods
 from undersong_server.generators.author import Author, Order
 from undersong_server.journal import Journal
-from undersong_server.methods.interface import Run
+from undersong_server.methods.interface import RunContext
 from undersong_server.pool import Sample
 from undersong_server.progress import Silent
 from undersong_server.prompts.rendering import Prompts
@@ -87,7 +87,7 @@ class Records:
         return len(self.texts)
 
 
-class CountingRun(Run):
+class CountingRun(RunContext):
     """Counts the orders; knows which sums were asked for."""
 
     ordered = 0

@@ -17,7 +17,7 @@ from undersong.inprocess import InProcess, InProcessBatches
 from undersong_client import keys
 from undersong_client.assemble import assemble
 from undersong_client.cli import app as hospital_cli
-from undersong_client.state import Home
+from undersong_client.state import PartyHome
 from undersong_common.errors import UndersongError
 from undersong_common.privacy.ledger import Ledger
 from undersong_protocol.enrolment import EnrolmentRequest, Package
@@ -51,7 +51,7 @@ class Hospitals:
         for name, home in self.homes.items():
             self._enrol(name, home)
         self.identities = {
-            name: keys.identity(Home(home)).public_key().public_bytes_raw() for name, home in self.homes.items()
+            name: keys.identity(PartyHome(home)).public_key().public_bytes_raw() for name, home in self.homes.items()
         }
 
     def _enrol(self, name: str, home: Path) -> None:
@@ -104,7 +104,9 @@ def carried(kind: str, folder: Path, *, parties: int = 4, records: int = 12, bud
             yield hospitals, stack.enter_context(_flower(hospitals))
             return
         made = {
-            name: assemble(Home(home), marks=hospitals.marks, clock=time.time, embedder=HashedEmbedder()).party
+            name: assemble(
+                PartyHome(home), checkpoints=hospitals.marks, clock=time.time, embedder=HashedEmbedder()
+            ).party
             for name, home in hospitals.homes.items()
         }
         yield hospitals, (InProcess if kind == "in process" else InProcessBatches)(made)
@@ -118,8 +120,8 @@ def _native(hospitals: Hospitals):
     with Served(hospitals.coordinator) as served:
         hospitals.enrol(served.port)
         daemons = []
-        for home in map(Home, hospitals.homes.values()):
-            made = assemble(home, marks=hospitals.marks, clock=time.time, embedder=HashedEmbedder())
+        for home in map(PartyHome, hospitals.homes.values()):
+            made = assemble(home, checkpoints=hospitals.marks, clock=time.time, embedder=HashedEmbedder())
             daemons.append(Daemon(home, made, backoff=Backoff(0.05, 0.2), use_proxy=False, warm=False))
         threads = [threading.Thread(target=_run, args=(daemon,), daemon=True) for daemon in daemons]
         for thread in threads:

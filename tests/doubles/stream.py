@@ -21,13 +21,15 @@ from undersong_server.authority import Authority
 from undersong_server.coordinator.grpc_server import GrpcServer
 from undersong_server.coordinator.grpc_transport import GrpcTransport
 from undersong_server.coordinator.metrics import Metrics
-from undersong_server.coordinator.service import Home, Settings
+from undersong_server.coordinator.service import CoordinatorHome, CoordinatorSettings
 
 
 class Credentials:
     """A party's keys as the enrolment makes them."""
 
-    def __init__(self, home: Home, name: str, *, days: float | None = None, now: float | None = None) -> None:
+    def __init__(
+        self, home: CoordinatorHome, name: str, *, days: float | None = None, now: float | None = None
+    ) -> None:
         now = time.time() if now is None else now
         self.name = name
         self.identity = Ed25519PrivateKey.generate()
@@ -50,15 +52,15 @@ class Credentials:
         return grpc.ssl_channel_credentials(self.ca, self.key, self.certificate)
 
 
-def make_home(folder: Path, **changes: object) -> Home:
+def make_home(folder: Path, **changes: object) -> CoordinatorHome:
     settings = {"name": "coordinator", "bind": "127.0.0.1:0", "addresses": ("localhost:7443",), "metrics": ""}
-    return Home.create(folder, Settings(**{**settings, **changes}), now=time.time())
+    return CoordinatorHome.create(folder, CoordinatorSettings(**{**settings, **changes}), now=time.time())
 
 
 class Served:
     """A gRPC server over a home, without runs; use it as a context."""
 
-    def __init__(self, home: Home, *, keepalive_s: float = 20.0) -> None:
+    def __init__(self, home: CoordinatorHome, *, keepalive_s: float = 20.0) -> None:
         self.home = home
         self.metrics = Metrics()
         self.registry = home.registry()

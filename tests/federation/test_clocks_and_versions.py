@@ -13,7 +13,7 @@ from tests.doubles.hospitals import operator
 from tests.doubles.party_home import HashedEmbedder
 from undersong_client import checks, daemon
 from undersong_client.daemon import Daemon
-from undersong_client.state import Home as PartyHome
+from undersong_client.state import PartyHome
 from undersong_common.embedding import Embedder
 from undersong_common.version import SOFTWARE
 from undersong_protocol import codec
@@ -38,7 +38,7 @@ def clock_finding(each, now_s):
     marks = each.home.parent / "state" / "undersong" / "ledgers"
     found = {
         finding.name: finding
-        for finding in checks.check(PartyHome(each.home), marks=marks, environment={}, now_s=now_s)
+        for finding in checks.check(PartyHome(each.home), checkpoints=marks, environment={}, now_s=now_s)
     }
     assert found["certificate"].grade == "ok"
     return found["clock"]
@@ -67,7 +67,7 @@ def test_a_clock_that_is_behind_the_certificates_beginning_is_named_as_the_cause
     found = list(
         checks.check(
             PartyHome(each.home),
-            marks=each.home.parent / "state" / "undersong" / "ledgers",
+            checkpoints=each.home.parent / "state" / "undersong" / "ledgers",
             environment={},
             now_s=time.time() - 2 * 3600,
             offline=True,

@@ -138,9 +138,9 @@ ANSWER = """
 import json, sys
 from pathlib import Path
 from undersong_client.flower_app import answers
-from undersong_client.state import Home
+from undersong_client.state import PartyHome
 requests = [bytes.fromhex(line) for line in sys.stdin.read().split()]
-replies = answers(Home(Path(sys.argv[1])), requests)
+replies = answers(PartyHome(Path(sys.argv[1])), requests)
 print("ANSWER", json.dumps({"replies": [reply.hex() for reply in replies], "modules": sorted(sys.modules)}))
 """
 HEAVY = {"torch", "sentence_transformers", "transformers", "sklearn", "openai", "ray"}
@@ -151,7 +151,7 @@ def test_a_process_for_one_message_loads_only_what_that_message_needs(hospitals,
     """A whole private sum; each message to the first hospital starts a process, as Flower does. The data file lies
     elsewhere while nothing of it is needed."""
     from undersong_client.flower_app import answers
-    from undersong_client.state import Home
+    from undersong_client.state import PartyHome
     from undersong_protocol.manifest import Manifest
     from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
     from undersong_protocol.secagg.parameters import Member, defaults
@@ -196,7 +196,7 @@ def test_a_process_for_one_message_loads_only_what_that_message_needs(hospitals,
 
         def exchange_batches(self, requests, *, timeout_s):
             return {
-                name: in_a_process(batch) if name == watched else answers(Home(homes[name]), batch)
+                name: in_a_process(batch) if name == watched else answers(PartyHome(homes[name]), batch)
                 for name, batch in requests.items()
             }
 

@@ -54,7 +54,7 @@ def both_see(alliance, run, hospital, words, caplog, *, objection=True):
     assert any(words in line for line in shown["log"])
     assert words in alliance.operator("run", "show", run)
     assert words in alliance.operator("run", "list", "--json")
-    assert any(words in record.message for record in caplog.records if record.name.startswith("server."))
+    assert any(words in record.message for record in caplog.records if record.name.startswith("undersong_server."))
     assert any(
         words in record.message and record.message.startswith(f"{hospital} refused")
         for record in caplog.records

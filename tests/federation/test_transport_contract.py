@@ -32,7 +32,7 @@ OTHERS = [kind for kind in TRANSPORTS if kind != REFERENCE]
 
 def unhurried(kinds):
     """The same transports; over gRPC, where every case starts daemons, only in the long suite."""
-    return [pytest.param(kind, marks=pytest.mark.slow) if kind == "gRPC" else kind for kind in kinds]
+    return [pytest.param(kind, checkpoints=pytest.mark.slow) if kind == "gRPC" else kind for kind in kinds]
 
 
 class Run:
@@ -154,7 +154,7 @@ def test_a_paused_party_is_a_dropout_on_flower(tmp_path):
 
 
 def test_an_impostor_is_left_aside_and_a_daemon_beside_a_supernode_is_refused(tmp_path):
-    from undersong_client.state import Home
+    from undersong_client.state import PartyHome
     from undersong_server.flower.transport import FlowerTransport
 
     with carried("Flower", tmp_path, parties=3) as (hospitals, transport):
@@ -163,7 +163,7 @@ def test_an_impostor_is_left_aside_and_a_daemon_beside_a_supernode_is_refused(tm
         other = FlowerTransport(transport._grid, identities=identities, say=said.append, outstanding=64)
         assert other.locate(timeout_s=20.0) == ["p0", "p2"]
         assert said == ["a SuperNode introduces itself as 'p1' with a key that is not enrolled; left aside"]
-        with Home(hospitals.homes["p0"]).running():
+        with PartyHome(hospitals.homes["p0"]).running():
             beside = FlowerTransport(transport._grid, identities=None, say=said.append, outstanding=64)
             assert beside.locate(timeout_s=20.0) == ["p1", "p2"]
         assert "this party is not ready" in said[-1]

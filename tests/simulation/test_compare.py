@@ -230,7 +230,7 @@ def test_workers_end_with_a_parent_that_was_killed():
     script = (
         "import multiprocessing, os, time\n"
         "from concurrent.futures import ProcessPoolExecutor\n"
-        "from simulation import compare\n"
+        "from undersong import compare\n"
         "if __name__ == '__main__':\n"
         "    context = multiprocessing.get_context('spawn')\n"
         "    pool = ProcessPoolExecutor(1, mp_context=context, initializer=compare._begin, initargs=(None,))\n"

@@ -26,7 +26,7 @@ class CorrectedVotes:
         candidates: how many the plan allows for.
         labels: labels of the task; 0 compares every record with every candidate.
 
-    Public inputs: embeddings "candidates", numbers "reach" (:func:`undersong_protocol.statistics.hubness.reach`).
+    Public inputs: embeddings "candidates", numbers "hubness correction" (:func:`hubness.hubness_correction`).
     """
 
     name: ClassVar[str] = "corrected_votes"

@@ -26,11 +26,11 @@ NONE = -1
 NEIGHBOURS = 10
 # Scores of quantised embeddings are multiples of 2^-21 below 4: with r on the same grid float32 holds them exactly, so
 # that every party and every rerun finds the same nearest candidates.
-GRID = 2.0**21
+CORRECTION_GRID = 2.0**21
 BLOCK_ELEMENTS = 1 << 22
 
 
-def reach(candidates: Float32, labels: Int64, *, neighbours: int = NEIGHBOURS) -> Float64:
+def hubness_correction(candidates: Float32, labels: Int64, *, neighbours: int = NEIGHBOURS) -> Float64:
     """r(x): mean inner product of each candidate with its nearest others of its label, float64 [N] on the grid.
 
     A candidate without others of its label has 0. Public data only: the coordinator computes and publishes it.
@@ -48,14 +48,14 @@ def reach(candidates: Float32, labels: Int64, *, neighbours: int = NEIGHBOURS) -
             products[np.arange(len(block)), start + np.arange(len(block))] = -np.inf
             nearest = np.partition(products, len(rows) - count, axis=1)[:, len(rows) - count :]
             found[block] = nearest.mean(axis=1, dtype=np.float64)
-    on_grid: Float64 = np.rint(found * GRID) / GRID
+    on_grid: Float64 = np.rint(found * CORRECTION_GRID) / CORRECTION_GRID
     return on_grid
 
 
 def nearest(records: RecordView, public: PublicInputs, q: int, *, labelled: bool) -> Int64:
     """The q highest scoring candidates of each record's label, int64 [M, q], best first, ties to the lower index.
 
-    ``NONE`` stands where a record has fewer. Public inputs: embeddings "candidates", numbers "reach".
+    ``NONE`` stands where a record has fewer. Public inputs: embeddings "candidates", numbers "hubness correction".
 
     Raises ConfigurationError where the public inputs do not fit.
     """
@@ -85,7 +85,7 @@ def nearest(records: RecordView, public: PublicInputs, q: int, *, labelled: bool
 
 def inputs(public: PublicInputs) -> tuple[LabelledEmbeddings, npt.NDArray[np.float32]]:
     """The candidates and their correction, float32 [N]. Raises ConfigurationError where sizes differ."""
-    given, correction = public.embeddings_of("candidates"), public.numbers_of("reach")
+    given, correction = public.embeddings_of("candidates"), public.numbers_of("hubness correction")
     if correction.shape != (len(given.values),):
         raise ConfigurationError(
             f"{len(given.values)} candidates but a correction of shape {correction.shape}", "publish one number each"

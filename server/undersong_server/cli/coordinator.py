@@ -13,7 +13,13 @@ import typer
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.rows import show_rows
-from undersong_server.coordinator.service import DEFAULT_BIND, DEFAULT_METRICS, INVITATION_DAYS, Home, Settings
+from undersong_server.coordinator.service import (
+    DEFAULT_BIND,
+    DEFAULT_METRICS,
+    INVITATION_DAYS,
+    CoordinatorHome,
+    CoordinatorSettings,
+)
 from undersong_server.release.files import write_files
 
 DEFAULT_HOME = Path("coordinator")
@@ -50,7 +56,7 @@ def init(
     as_json: AsJson = False,
 ) -> None:
     """Makes the coordinator's folder: certificate authority, signing key, registry. Nothing is sent anywhere."""
-    made = Home.create(home, Settings(name, bind, tuple(address), metrics), now=time.time())
+    made = CoordinatorHome.create(home, CoordinatorSettings(name, bind, tuple(address), metrics), now=time.time())
     fingerprint = made.authority().fingerprint
     if as_json:
         _print_json({"home": str(home), "name": name, "fingerprint": fingerprint, "addresses": list(address)})
@@ -63,7 +69,7 @@ def init(
 @coordinator_app.command()
 def show(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
     """The fingerprint, addresses and certificate of this coordinator, and whether it is served now."""
-    opened = Home(home)
+    opened = CoordinatorHome(home)
     authority = opened.authority()
     value = {
         "name": opened.settings.name,
@@ -100,7 +106,9 @@ def serve(
 
     only_tls_1_3()
     logs.to_stderr(("undersong_common", "undersong_protocol", "undersong_server"), as_json=log_json, debug=debug)
-    coordinator.serve(Home(home), public_cache=public_cache_path(), environment=dict(os.environ), keepalive_s=keepalive)
+    coordinator.serve(
+        CoordinatorHome(home), public_cache=public_cache_path(), environment=dict(os.environ), keepalive_s=keepalive
+    )
 
 
 @coordinator_app.command()
@@ -111,7 +119,7 @@ def healthy(home: HomeFolder = DEFAULT_HOME) -> None:
 
     from undersong_server.runs.folder import read_json
 
-    opened = Home(home)
+    opened = CoordinatorHome(home)
     serving = read_json(opened.path / "serving.json")
     if not opened.served or serving is None or not serving.get("metrics_port"):
         raise ConfigurationError(f"{home}: is not served, or without metrics", "undersong coordinator serve")
@@ -133,7 +141,7 @@ def invite(
     as_json: AsJson = False,
 ) -> None:
     """Writes a signed enrolment package for one hospital. It admits one request: hand it over like a password."""
-    opened = Home(home)
+    opened = CoordinatorHome(home)
     package = opened.invite(name, now=time.time(), days=days)
     path = out or Path(f"{name}.package")
     _write(path, package.sign(opened.authority().signing_key))
@@ -165,7 +173,7 @@ def sign(
             f"{request}: its fingerprint is {parsed.fingerprint}, not the one that was stated",
             "ask the hospital which request file is its own",
         )
-    grant = Home(home).sign(parsed, now=time.time(), days=days)
+    grant = CoordinatorHome(home).sign(parsed, now=time.time(), days=days)
     path = out or Path(f"{parsed.party}.grant")
     _write(path, grant)
     if as_json:
@@ -181,7 +189,7 @@ def revoke(
     as_json: AsJson = False,
 ) -> None:
     """Shuts a party out for good, with every certificate it has. Its stream ends within seconds."""
-    Home(home).revoke(name, reason, now=time.time())
+    CoordinatorHome(home).revoke(name, reason, now=time.time())
     if as_json:
         _print_json({"party": name, "state": "revoked"})
     else:
@@ -190,7 +198,7 @@ def revoke(
 
 def parties(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
     """Everyone who was invited: state, connected or when last seen, certificate, software, embedder, budget left."""
-    opened = Home(home)
+    opened = CoordinatorHome(home)
     registry = opened.registry()
     found = registry.parties()
     registry.close()

@@ -15,7 +15,7 @@ from undersong_common import configuration
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.rows import screen, show_rows
 from undersong_server.cli.coordinator import DEFAULT_HOME, AsJson, HomeFolder
-from undersong_server.coordinator.service import Home
+from undersong_server.coordinator.service import CoordinatorHome
 from undersong_server.runs.folder import ENDED, PATIENCE_S, Action, Planned, RunFolder
 
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="The run's name (`undersong run list`).")]
@@ -67,7 +67,7 @@ def plan(
     from undersong_server.runs import planning
     from undersong_server.runs.folder import coordinator_task
 
-    opened = Home(home)
+    opened = CoordinatorHome(home)
     roster = enrolled_roster(opened, parties)
     data = configuration.override(configuration.read_toml(task_file), assignments or ())
     folder = task_file.absolute().parent
@@ -124,7 +124,7 @@ def watch(
     """
     from undersong_common.errors import TransportError
 
-    opened = Home(home)
+    opened = CoordinatorHome(home)
     run = opened.run(name)
     run.planned()
     begun, shown, told = time.monotonic(), "", max(0, len(run.log()) - LOG_LINES)
@@ -163,7 +163,9 @@ def watch(
 @run_app.command(name="list")
 def list_runs(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
     """Every run and how it stands."""
-    rows = [{"run": run.name, **run.status(), "parties": list(run.planned().roster)} for run in Home(home).runs()]
+    rows = [
+        {"run": run.name, **run.status(), "parties": list(run.planned().roster)} for run in CoordinatorHome(home).runs()
+    ]
     if as_json:
         _print_json(rows)
         return
@@ -180,7 +182,7 @@ def show(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False
     from undersong_server.cli.plan_screen import render
     from undersong_server.runs import planning
 
-    run = Home(home).run(name)
+    run = CoordinatorHome(home).run(name)
     planned = run.planned()
     run_plan = planned.load()
     figures = planning.to_json(run_plan)
@@ -206,7 +208,7 @@ def export(
     """Copies a finished run's corpus, card, report, manifest with receipts and ledgers into a folder of yours."""
     from undersong_server.release.files import copy_outputs
 
-    run = Home(home).run(name)
+    run = CoordinatorHome(home).run(name)
     run.planned()
     if run.status()["state"] != "finished":
         raise ConfigurationError(f"run {name!r} is {run.status()['state']}", "export it when it has finished")
@@ -240,7 +242,7 @@ def verify(
         raise typer.Exit(PrivacyRefusal.exit_code)
 
 
-def enrolled_roster(home: Home, parties: str | None) -> tuple[str, ...]:
+def enrolled_roster(home: CoordinatorHome, parties: str | None) -> tuple[str, ...]:
     """The named parties (separated by commas), or everyone enrolled. Raises ConfigurationError for a stranger."""
     registry = home.registry()
     enrolled = registry.enrolled()
@@ -259,7 +261,7 @@ def enrolled_roster(home: Home, parties: str | None) -> tuple[str, ...]:
 
 
 def _want(home: Path, name: str, action: Action, as_json: bool) -> None:
-    opened = Home(home)
+    opened = CoordinatorHome(home)
     run: RunFolder = opened.run(name)
     run.planned()
     state = run.status()["state"]

@@ -35,7 +35,7 @@ POLL_S = 0.25
 
 
 @dataclass(frozen=True)
-class Settings:
+class CoordinatorSettings:
     """``coordinator.json``.
 
     Attributes:
@@ -56,7 +56,7 @@ class Settings:
         return list(dict.fromkeys(_host_port(address)[0] for address in self.addresses))
 
 
-class Home:
+class CoordinatorHome:
     """A coordinator's folder: settings, keys, registry, runs. Everything a backup needs."""
 
     def __init__(self, path: Path) -> None:
@@ -67,10 +67,10 @@ class Home:
                 f"{path}: no coordinator lives here",
                 "make one with `undersong coordinator init`, or name it with --home",
             )
-        self.settings = Settings(**{**value, "addresses": tuple(value["addresses"])})
+        self.settings = CoordinatorSettings(**{**value, "addresses": tuple(value["addresses"])})
 
     @classmethod
-    def create(cls, path: Path, settings: Settings, *, now: float) -> Home:
+    def create(cls, path: Path, settings: CoordinatorSettings, *, now: float) -> CoordinatorHome:
         """Makes the folder with fresh keys. Raises ConfigurationError where one exists, or a name is none."""
         if (path / "coordinator.json").exists():
             raise ConfigurationError(f"{path}: holds a coordinator already", "name another --home")
@@ -192,7 +192,9 @@ class Home:
 class Coordinator:
     """The serving process: parties on one side, runs on the other, the operator's wishes in between."""
 
-    def __init__(self, home: Home, *, public_cache: Path, environment: Mapping[str, str], keepalive_s: float) -> None:
+    def __init__(
+        self, home: CoordinatorHome, *, public_cache: Path, environment: Mapping[str, str], keepalive_s: float
+    ) -> None:
         from undersong_server.coordinator.grpc_server import (
             GrpcServer,  # gRPC reads the cipher suites when it is first imported
         )
@@ -333,7 +335,7 @@ class Coordinator:
         )
 
 
-def serve(home: Home, *, public_cache: Path, environment: Mapping[str, str], keepalive_s: float) -> None:
+def serve(home: CoordinatorHome, *, public_cache: Path, environment: Mapping[str, str], keepalive_s: float) -> None:
     """Serves until SIGTERM or SIGINT."""
     # Three descriptors a connection: the party's, and both ends of the way to gRPC.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -22,7 +22,7 @@ from undersong_common import configuration
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.lock import holding
 from undersong_server.coordinator.run_driver import Driver
-from undersong_server.coordinator.service import Home
+from undersong_server.coordinator.service import CoordinatorHome
 from undersong_server.federation.transport import Transport
 from undersong_server.flower.transport import FlowerTransport
 from undersong_server.journal import Journal
@@ -39,8 +39,8 @@ app = ServerApp()
 @app.main()  # type: ignore[untyped-decorator]  # flwr has no types
 def main(grid: Grid, context: Context) -> None:
     """Plans the run where it is new, goes on with it where it is not, and writes what came of it."""
-    settings = Settings.read(context.run_config)
-    home = Home(settings.coordinator)
+    settings = FlowerRunSettings.read(context.run_config)
+    home = CoordinatorHome(settings.coordinator)
     folder = planned_run(home, settings, context.run_id)
     with _alone(folder):
         conduct_over(grid, home, folder)
@@ -51,7 +51,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 @dataclass(frozen=True)
-class Settings:
+class FlowerRunSettings:
     """The run configuration.
 
     Attributes:
@@ -75,7 +75,7 @@ class Settings:
     insecure_noise_seed: int | None
 
     @classmethod
-    def read(cls, config: Mapping[str, Any]) -> Settings:
+    def read(cls, config: Mapping[str, Any]) -> FlowerRunSettings:
         """Raises ConfigurationError that names the key."""
         if not config.get("coordinator"):
             raise ConfigurationError(
@@ -95,7 +95,7 @@ class Settings:
         )
 
 
-def planned_run(home: Home, settings: Settings, flower_run: int) -> RunFolder:
+def planned_run(home: CoordinatorHome, settings: FlowerRunSettings, flower_run: int) -> RunFolder:
     """The folder of the run, planned. Raises ConfigurationError where it neither exists nor can be planned."""
     from undersong_server.cli.runs import enrolled_roster
     from undersong_server.runs import planning
@@ -119,7 +119,7 @@ def planned_run(home: Home, settings: Settings, flower_run: int) -> RunFolder:
     return run
 
 
-def conduct_over(grid: Grid, home: Home, folder: RunFolder) -> None:
+def conduct_over(grid: Grid, home: CoordinatorHome, folder: RunFolder) -> None:
     """Drives the run to its end. Raises UndersongError with its reason where it did not finish."""
     from undersong_server.cli.app import public_cache_path
 

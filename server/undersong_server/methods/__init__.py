@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from undersong_common import configuration
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.plan import SumRequest
-from undersong_server.methods.interface import Run, Setting
+from undersong_server.methods.interface import RunContext, Setting
 from undersong_server.pool import Sample
 
 
@@ -30,7 +30,7 @@ class Method(Protocol):
 
     def generator_calls(self, options: Any, setting: Setting) -> int: ...
 
-    def run(self, options: Any, run: Run) -> Sequence[Sample]: ...
+    def run(self, options: Any, run: RunContext) -> Sequence[Sample]: ...
 
 
 def names() -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from undersong_protocol.plan import SumRequest
 from undersong_protocol.statistics import TopQVotes
 from undersong_server.generators.author import Order
-from undersong_server.methods.interface import Run, Setting
+from undersong_server.methods.interface import RunContext, Setting
 from undersong_server.methods.parts.selection import balanced_labels, highest
 from undersong_server.pool import Sample
 
@@ -63,7 +63,7 @@ def generator_calls(options: Options, setting: Setting) -> int:
     return population + votes * (fresh + population * options.lookahead)
 
 
-def run(options: Options, run: Run) -> Sequence[Sample]:
+def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """The method. Returns the last population."""
     population = _random(options, run)
     for t in range(1, options.rounds):
@@ -103,7 +103,7 @@ def by_sampling(votes: Float, labels: Int, size: int, rng: np.random.Generator) 
     return np.concatenate(chosen)
 
 
-def _random(options: Options, run: Run) -> list[Sample]:
+def _random(options: Options, run: RunContext) -> list[Sample]:
     labels = run.setting.labels or ("",)
     wanted = balanced_labels(options.population, len(labels), np.zeros(len(labels), dtype=np.int64))
     names = run.setting.generators
@@ -111,7 +111,7 @@ def _random(options: Options, run: Run) -> list[Sample]:
     return run.generate("round 1", 0, orders)
 
 
-def _orders(run: Run, parents: Sequence[Sample], turn: int) -> list[Order]:
+def _orders(run: RunContext, parents: Sequence[Sample], turn: int) -> list[Order]:
     names = run.setting.generators
     return [
         Order(names[(i + turn) % len(names)], VARIATIONS[(i + turn) % 2], parent.label, parents=(parent.text,))
@@ -119,7 +119,7 @@ def _orders(run: Run, parents: Sequence[Sample], turn: int) -> list[Order]:
     ]
 
 
-def _varied(run: Run, step: str, t: int, parents: Sequence[Sample]) -> list[Sample]:
+def _varied(run: RunContext, step: str, t: int, parents: Sequence[Sample]) -> list[Sample]:
     """One variation of each parent; a parent whose variation was dropped stays in its place, once."""
     written = run.write(step, t, _orders(run, parents, t))
     run.pool.extend(sample for sample in written if sample is not None)
@@ -127,7 +127,7 @@ def _varied(run: Run, step: str, t: int, parents: Sequence[Sample]) -> list[Samp
     return list(dict.fromkeys(new))
 
 
-def _embedded(options: Options, run: Run, t: int, population: Sequence[Sample]) -> npt.NDArray[np.float32]:
+def _embedded(options: Options, run: RunContext, t: int, population: Sequence[Sample]) -> npt.NDArray[np.float32]:
     """Each text's embedding, or the mean of its lookahead variations' (the text's own where all were dropped)."""
     own = run.embeddings(population)
     if not options.lookahead:

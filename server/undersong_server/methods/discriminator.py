@@ -33,7 +33,7 @@ from undersong_protocol.statistics.teachers import Whitening
 from undersong_protocol.statistics.votes import TopQVotes
 from undersong_server.evaluation.discrimination import discrimination
 from undersong_server.generators.author import Order
-from undersong_server.methods.interface import Run, Setting
+from undersong_server.methods.interface import RunContext, Setting
 from undersong_server.methods.parts import discriminant
 from undersong_server.methods.parts.discriminant import Discriminator
 from undersong_server.methods.parts.metadata import shares
@@ -150,7 +150,7 @@ def chosen(options: Options, setting: Setting) -> Kind:
     return "teachers" if by_votes < moments * math.sqrt(max(1, len(setting.labels))) else "moments"
 
 
-def run(options: Options, run: Run) -> Sequence[Sample]:
+def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """The method. Returns the candidates that are kept."""
     kind = chosen(options, run.setting)
     if kind == "moments":
@@ -319,7 +319,7 @@ def _composed(multiplier: float, count: int, delta: float) -> float:
 # The run
 
 
-def _tutor(options: Options, run: Run, kind: Kind) -> tuple[Float, Float, float]:
+def _tutor(options: Options, run: RunContext, kind: Kind) -> tuple[Float, Float, float]:
     """Shares of the classes, their noisy counts, and the noise of each count."""
     classes = max(1, len(run.setting.labels))
     if not any(request.name == "labels" for request in _requests(options, run.setting, kind)):
@@ -328,14 +328,14 @@ def _tutor(options: Options, run: Run, kind: Kind) -> tuple[Float, Float, float]
     return shares(opened.natural), opened.natural, opened.sigma
 
 
-def _orders(options: Options, run: Run, label_shares: Float) -> list[Order]:
+def _orders(options: Options, run: RunContext, label_shares: Float) -> list[Order]:
     """Zero-shot orders; every generator writes the same number of each class, but for the remainder."""
     names, labels = run.setting.generators, run.setting.labels or ("",)
     wanted = np.repeat(np.arange(len(labels)), largest_remainder(label_shares, options.samples))
     return [Order(names[i % len(names)], "zero_shot", labels[label]) for i, label in enumerate(wanted)]
 
 
-def _distilled(options: Options, run: Run, order: Int) -> Discriminator:
+def _distilled(options: Options, run: RunContext, order: Int) -> Discriminator:
     """Teachers' votes on the first of ``order``, against the next; the student is fitted on the former."""
     count = min(options.queries, len(order) // 2)
     queries = [run.pool.samples[i] for i in order[:count]]
@@ -362,7 +362,7 @@ def _distilled(options: Options, run: Run, order: Int) -> Discriminator:
     )
 
 
-def _discriminant(options: Options, run: Run, order: Int, counts: Float, count_sigma: float) -> Discriminator:
+def _discriminant(options: Options, run: RunContext, order: Int, counts: Float, count_sigma: float) -> Discriminator:
     candidates = [run.pool.samples[i] for i in order]
     embeddings, of = run.embeddings(candidates), _classes(run, candidates)
     whitening = Whitening(embeddings, of, len(counts))
@@ -379,6 +379,6 @@ def _discriminant(options: Options, run: Run, order: Int, counts: Float, count_s
     return discriminant.curved(found, projection, embeddings, of, products.natural / records, products.sigma / records)
 
 
-def _classes(run: Run, samples: Sequence[Sample]) -> Int:
+def _classes(run: RunContext, samples: Sequence[Sample]) -> Int:
     """Each sample's label as a number; 0 where the task has none."""
     return np.maximum(run.label_numbers(samples), 0)

@@ -26,7 +26,7 @@ from undersong_protocol.statistics import LengthHistogram, TopQVotes
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_protocol.statistics.metadata import MetadataHistograms
 from undersong_server.generators.author import Order
-from undersong_server.methods.interface import Run, Setting
+from undersong_server.methods.interface import RunContext, Setting
 from undersong_server.methods.parts.keywords import keywords as keywords_of
 from undersong_server.methods.parts.metadata import (
     RANGE_EDGES,
@@ -239,7 +239,7 @@ def generator_calls(options: Options, setting: Setting) -> int:
     return sizes.keyword_calls + sizes.population + options.rounds * (sizes.population - sizes.elite)
 
 
-def run(options: Options, run: Run) -> Sequence[Sample]:
+def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """The method. Returns the last population: the elite of the last votes with its offspring."""
     sizes = options.sizes(run.setting)
     if options.estimates_similarity:
@@ -260,7 +260,7 @@ def run(options: Options, run: Run) -> Sequence[Sample]:
     return population
 
 
-def _metadata(options: Options, run: Run) -> Metadata:
+def _metadata(options: Options, run: RunContext) -> Metadata:
     """Label, length and keyword shares, from one release (under "paper" from one each)."""
     labels = len(run.setting.labels)
     inputs: list[Input] = []
@@ -294,7 +294,7 @@ def _metadata(options: Options, run: Run) -> Metadata:
     return found
 
 
-def _histograms(options: Options, run: Run, inputs: list[Input]) -> tuple[tuple[Float, Float, Float], float]:
+def _histograms(options: Options, run: RunContext, inputs: list[Input]) -> tuple[tuple[Float, Float, Float], float]:
     """Noisy label, length and keyword counts, those that are switched off empty; and the noise of a label's count."""
     labels = len(run.setting.labels)
     if options.accounting == "joint":
@@ -310,7 +310,7 @@ def _histograms(options: Options, run: Run, inputs: list[Input]) -> tuple[tuple[
     return (opened.natural, by_length, by_keyword), opened.sigma
 
 
-def _proposed(options: Options, run: Run) -> list[Sample]:
+def _proposed(options: Options, run: RunContext) -> list[Sample]:
     """Subclass keywords that the first generator proposes for each label; they are no part of the corpus."""
     author = run.setting.generators[0]
     labels = run.setting.labels or ("",)
@@ -335,7 +335,7 @@ def _proposed(options: Options, run: Run) -> list[Sample]:
     ]
 
 
-def _first_tau(options: Options, run: Run, metadata: Metadata) -> float:
+def _first_tau(options: Options, run: RunContext, metadata: Metadata) -> float:
     """Tau of the first selection: given, privately estimated, or the stated constant."""
     if options.similarity is not None:
         return options.similarity
@@ -348,7 +348,7 @@ def _first_tau(options: Options, run: Run, metadata: Metadata) -> float:
     return float(np.clip(found.value, -1.0, 1.0)) if believed else options.fallback_similarity
 
 
-def _fresh(run: Run, metadata: Metadata, count: int, step: str) -> list[Order]:
+def _fresh(run: RunContext, metadata: Metadata, count: int, step: str) -> list[Order]:
     """Texts from metadata alone: label, keyword and length are drawn and stand in the prompt."""
     rng = run.rng(f"{step}: fresh")
     names, generators = run.setting.labels or ("",), run.setting.generators
@@ -364,7 +364,9 @@ def _fresh(run: Run, metadata: Metadata, count: int, step: str) -> list[Order]:
     ]
 
 
-def _elite(options: Options, run: Run, t: int, population: Sequence[Sample], votes: Float, tau: float) -> list[Sample]:
+def _elite(
+    options: Options, run: RunContext, t: int, population: Sequence[Sample], votes: Float, tau: float
+) -> list[Sample]:
     """The survivors: by votes with suppression, or by votes alone."""
     size = options.sizes(run.setting).elite
     if options.suppression:
@@ -376,7 +378,7 @@ def _elite(options: Options, run: Run, t: int, population: Sequence[Sample], vot
 
 
 def _expansion(
-    options: Options, run: Run, t: int, elite: Sequence[Sample], metadata: Metadata, count: int
+    options: Options, run: RunContext, t: int, elite: Sequence[Sample], metadata: Metadata, count: int
 ) -> list[Order]:
     """Offspring: rewritten, filled in and crossed elite samples, and fresh ones, in the stated proportions."""
     rng = run.rng(f"round {t}: expansion")

@@ -21,8 +21,8 @@ from undersong_protocol.plan import SumRequest
 from undersong_protocol.statistics.fourier import FourierFeatures
 from undersong_protocol.statistics.terms import TermHistogram
 from undersong_server.generators.author import Order
-from undersong_server.methods.interface import Run, Setting
-from undersong_server.methods.parts.keyphrases import Densities, standing_out
+from undersong_server.methods.interface import RunContext, Setting
+from undersong_server.methods.parts.keyphrases import Densities, significant_terms
 from undersong_server.methods.parts.selection import balanced_labels
 from undersong_server.methods.parts.vocabulary import english_words, read_vocabulary
 from undersong_server.pool import Sample
@@ -119,7 +119,7 @@ def generator_calls(options: Options, setting: Setting) -> int:
     return options.samples
 
 
-def run(options: Options, run: Run) -> Sequence[Sample]:
+def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """The method. Returns the synthetic corpus."""
     kept = _keyphrases(options, run)
     vectors_input, vectors = run.publish_embeddings("terms", kept)
@@ -154,11 +154,11 @@ def run(options: Options, run: Run) -> Sequence[Sample]:
     return run.pool.samples
 
 
-def _keyphrases(options: Options, run: Run) -> tuple[str, ...]:
+def _keyphrases(options: Options, run: RunContext) -> tuple[str, ...]:
     """V~: the terms that stand out of the noisy histogram, the most frequent first."""
     vocabulary = options.terms(run.setting)
     opened = run.private_sum("vocabulary", [run.publish_texts("vocabulary", vocabulary)])
-    found = standing_out(
+    found = significant_terms(
         opened.natural,
         opened.sigma,
         most=options.keyphrases,

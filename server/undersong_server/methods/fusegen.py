@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.plan import SumRequest
 from undersong_server.generators.author import Order
-from undersong_server.methods.interface import Run, Setting
+from undersong_server.methods.interface import RunContext, Setting
 from undersong_server.methods.parts import consistency
 from undersong_server.methods.parts.selection import balanced_labels, highest, largest_remainder
 from undersong_server.pool import Sample
@@ -55,7 +55,7 @@ def generator_calls(options: Options, setting: Setting) -> int:
     return options.samples
 
 
-def run(options: Options, run: Run) -> Sequence[Sample]:
+def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """The method. Returns the corpus; the weights are recorded as "sample_weights"."""
     names, labels = run.setting.generators, run.setting.labels
     examples: list[list[str]] = [[] for _ in labels]
@@ -108,7 +108,7 @@ def self_boosted(embeddings: npt.NDArray[np.float32], labels: Int, classes: int,
     return weights
 
 
-def _opinions(run: Run, embeddings: npt.NDArray[np.float32], label_of: Int) -> Float:
+def _opinions(run: RunContext, embeddings: npt.NDArray[np.float32], label_of: Int) -> Float:
     author, classes = run.pool.generator_of, len(run.setting.labels)
     rows = np.arange(len(label_of))
     heads = [

@@ -46,7 +46,7 @@ class Setting:
     quorum: Quorum | None = None  # for a method whose answers depend on how many parties there are
 
 
-class Run:
+class RunContext:
     """What a method gets: no transport, no cryptography, no SQL, no prompt text.
 
     Attributes:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from undersong_protocol.plan import SumRequest
 from undersong_server.generators.author import Order
-from undersong_server.methods.interface import Run, Setting
+from undersong_server.methods.interface import RunContext, Setting
 from undersong_server.methods.parts.selection import balanced_labels, largest_remainder
 from undersong_server.pool import Sample
 
@@ -32,7 +32,7 @@ def generator_calls(options: Options, setting: Setting) -> int:
     return options.samples
 
 
-def run(options: Options, run: Run) -> Sequence[Sample]:
+def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """The method. Returns the synthetic corpus."""
     run.generate("mixture", 0, orders(options, run.setting))
     return run.pool.samples

@@ -20,7 +20,7 @@ from undersong_protocol.plan import SumRequest
 from undersong_protocol.statistics import TopQVotes
 from undersong_server.generators.author import Order
 from undersong_server.methods.augpe import by_sampling
-from undersong_server.methods.interface import Run, Setting
+from undersong_server.methods.interface import RunContext, Setting
 from undersong_server.methods.parts.selection import balanced_labels
 from undersong_server.pool import Sample
 
@@ -58,7 +58,7 @@ def generator_calls(options: Options, setting: Setting) -> int:
     return options.samples
 
 
-def run(options: Options, run: Run) -> Sequence[Sample]:
+def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """The method. Returns the expansion and the survivors it was written from."""
     names, labels = run.setting.generators, run.setting.labels or ("",)
     wanted = balanced_labels(options.population, len(labels), np.zeros(len(labels), dtype=np.int64))
@@ -92,7 +92,7 @@ def thresholded(histogram: Float, threshold: float) -> Float:
     return np.where(histogram > threshold, histogram, 0.0)
 
 
-def _expansion(options: Options, run: Run, survivors: Sequence[Sample]) -> list[Order]:
+def _expansion(options: Options, run: RunContext, survivors: Sequence[Sample]) -> list[Order]:
     names, labels = run.setting.generators, run.setting.labels or ("",)
     rng = run.rng("expansion")
     count = options.samples - options.population * options.rounds

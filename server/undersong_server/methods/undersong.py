@@ -20,14 +20,19 @@ from undersong_protocol.plan import SumRequest
 from undersong_protocol.statistics.classifier_votes import ClassifierVotes
 from undersong_protocol.statistics.corrected_votes import CorrectedVotes
 from undersong_protocol.statistics.histogram import LabelHistogram
-from undersong_protocol.statistics.hubness import reach
+from undersong_protocol.statistics.hubness import hubness_correction
 from undersong_protocol.statistics.projections import Projections
 from undersong_protocol.vectors import NoisySum
 from undersong_server.generators.author import Order
-from undersong_server.methods.interface import Run, Setting
+from undersong_server.methods.interface import RunContext, Setting
 from undersong_server.methods.parts import consistency, matching
-from undersong_server.methods.parts.selection import drawn, highest, largest_remainder, standing_out
-from undersong_server.methods.parts.shrinkage import expected_shares, shrunk
+from undersong_server.methods.parts.selection import (
+    highest,
+    largest_remainder,
+    sample_without_replacement,
+    significant_votes,
+)
+from undersong_server.methods.parts.shrinkage import expected_shares, shrink_to_mean
 from undersong_server.pool import Sample
 
 Float = npt.NDArray[np.float64]
@@ -107,7 +112,7 @@ def generator_calls(options: Options, setting: Setting) -> int:
     return options.samples
 
 
-def run(options: Options, run: Run) -> Sequence[Sample]:
+def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """The method. Returns the synthetic corpus."""
     generators, labels = len(run.setting.generators), max(1, len(run.setting.labels))
     judged = generators > 1 and labels > 1
@@ -134,8 +139,10 @@ def run(options: Options, run: Run) -> Sequence[Sample]:
             places = run.private_sum("places", [run.publish_numbers("projections", basis.published())])
         if t == 0 and judged:
             useful = run.private_sum("useful", [run.publish_numbers("classifiers", heads)])
-            luck = consistency.luck(*written, labels, run.rng("luck"), strength=STRENGTH)
-            trust = trusted(options, matching.records_of(places), useful, luck, run.rng("trust"))
+            sample_variance = consistency.training_sample_variance(
+                *written, labels, run.rng("training sample variance"), strength=STRENGTH
+            )
+            trust = trusted(options, matching.records_of(places), useful, sample_variance, run.rng("trust"))
             run.record("trust", t, trust.tolist())
         if generators > 1:
             # The generators' means are better known with every round.
@@ -145,14 +152,14 @@ def run(options: Options, run: Run) -> Sequence[Sample]:
         support = np.zeros(len(run.pool))
         if judged:
             support = consistency.support(heads, weights, embeddings, label_of, author)
-        correction = reach(embeddings, label_of) if options.hubs else np.zeros(len(run.pool))
-        shown = [run.publish_pool(), run.publish_numbers("reach", correction)]
+        correction = hubness_correction(embeddings, label_of) if options.hubs else np.zeros(len(run.pool))
+        shown = [run.publish_pool(), run.publish_numbers("hubness correction", correction)]
         opened = run.private_sum(f"votes/{t + 1}", shown)
         votes = opened.natural[: len(run.pool)]
         for label in range(labels):
             members = run.pool.of_label(label)
             sound = members[support[members] >= 0]  # others would give these texts the same label
-            chosen = standing_out(votes, sound, opened.sigma) if options.certain else sound
+            chosen = significant_votes(votes, sound, opened.sigma) if options.certain else sound
             good[label] = run.pool.texts_of(highest(votes, chosen, options.shortlist))
             if options.bad and judged:
                 bad[label] = run.pool.texts_of(highest(-support, members, options.shortlist))
@@ -170,20 +177,26 @@ def common_labels(options: Options, counts: NoisySum) -> Float:
     records = max(float(counts.natural.sum()), counts.sigma, 1.0)
     shares = counts.natural / records
     noise = np.sqrt((counts.sigma / records) ** 2 + equal / records)
-    different = shrunk(shares, float(noise), LABEL_CAUTION) if options.shrink else shares - shares.mean()
+    different = shrink_to_mean(shares, float(noise), LABEL_CAUTION) if options.shrink else shares - shares.mean()
     found: Float = np.sqrt(np.maximum(equal + different, LEAST_LABEL_SHARE * equal))
     found /= found.sum()
     return found
 
 
-def trusted(options: Options, records: float, useful: NoisySum, luck: float, rng: np.random.Generator) -> Float:
+def trusted(
+    options: Options, records: float, useful: NoisySum, sample_variance: float, rng: np.random.Generator
+) -> Float:
     """Shares of the generators by usefulness alone, float64 [K], sum 1: expected under what is known of it.
 
-    Usefulness is a mean a record; ``records`` is how many there are (noisy: :func:`matching.records_of`), ``luck`` the
-    variance that no number of records lessens (:func:`consistency.luck`).
+    Usefulness is a mean per record; ``records`` is how many there are (noisy: :func:`matching.records_of`),
+    ``sample_variance`` the variance that no number of records lessens (:func:`consistency.training_sample_variance`).
     """
     right = useful.natural / records
-    noise = np.sqrt((useful.sigma / records) ** 2 + SAMPLING_VARIANCE / records + luck) if options.shrink else 0.0
+    noise = (
+        np.sqrt((useful.sigma / records) ** 2 + SAMPLING_VARIANCE / records + sample_variance)
+        if options.shrink
+        else 0.0
+    )
     return expected_shares(right, float(noise), options.usefulness, rng, hedge=options.hedge)
 
 
@@ -194,7 +207,7 @@ def believed(options: Options, matched: Float, trust: Float) -> Float:
     return weights
 
 
-def _counts(run: Run, weights: Float, count: int) -> Int:
+def _counts(run: RunContext, weights: Float, count: int) -> Int:
     """``count`` texts over the generators so that the whole corpus comes as near to ``weights`` as it can."""
     written = np.bincount(run.pool.generator_of, minlength=len(weights))
     return largest_remainder(np.maximum(weights * (written.sum() + count) - written, 0.0), count)
@@ -214,7 +227,7 @@ def _wanted(counts: Int, label_shares: Float, ordered: Int) -> list[Int]:
     return wanted
 
 
-def _pruned(run: Run, weights: Float, label_shares: Float) -> list[Sample]:
+def _pruned(run: RunContext, weights: Float, label_shares: Float) -> list[Sample]:
     """The corpus without what each generator wrote beyond its weight's share of it, labels near their shares."""
     rng, label_of = run.rng("prune"), run.pool.label_of
     keep: list[Int] = []
@@ -231,7 +244,7 @@ def _pruned(run: Run, weights: Float, label_shares: Float) -> list[Sample]:
 
 
 def _orders(
-    options: Options, run: Run, t: int, wanted: Sequence[Int], good: list[list[str]], bad: list[list[str]]
+    options: Options, run: RunContext, t: int, wanted: Sequence[Int], good: list[list[str]], bad: list[list[str]]
 ) -> list[Order]:
     rng = run.rng(f"round {t + 1}")
     orders = []
@@ -239,6 +252,9 @@ def _orders(
         for label in labels:
             name = run.setting.labels[label] if run.setting.labels else ""
             half = options.examples // 2 if good[label] and bad[label] else 0
-            shown, avoided = drawn(rng, good[label], options.examples - half), drawn(rng, bad[label], half)
+            shown, avoided = (
+                sample_without_replacement(rng, good[label], options.examples - half),
+                sample_without_replacement(rng, bad[label], half),
+            )
             orders.append(Order(generator, "contrast" if shown else "zero_shot", name, good=shown, bad=avoided))
     return orders

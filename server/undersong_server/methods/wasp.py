@@ -19,13 +19,13 @@ from undersong_common.privacy import accounting
 from undersong_protocol.plan import Plan, SumRequest
 from undersong_protocol.statistics.votes import TopQVotes
 from undersong_server.generators.author import Order
-from undersong_server.methods.interface import Run, Setting
+from undersong_server.methods.interface import RunContext, Setting
 from undersong_server.methods.parts.selection import (
     balanced_labels,
-    drawn,
     generator_weights,
     highest,
     largest_remainder,
+    sample_without_replacement,
 )
 from undersong_server.pool import Sample
 
@@ -84,7 +84,7 @@ def paper_figures(options: Options, plan: Plan) -> dict[str, float]:
     return {"sigma": sigma, "epsilon_really_spent": spent}
 
 
-def run(options: Options, run: Run) -> Sequence[Sample]:
+def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """The method. Returns the synthetic corpus."""
     generators = len(run.setting.generators)
     labels = max(1, len(run.setting.labels))
@@ -108,7 +108,7 @@ def run(options: Options, run: Run) -> Sequence[Sample]:
 
 
 def _orders(
-    options: Options, run: Run, t: int, counts: np.ndarray, good: list[list[str]], bad: list[list[str]]
+    options: Options, run: RunContext, t: int, counts: np.ndarray, good: list[list[str]], bad: list[list[str]]
 ) -> list[Order]:
     rng = run.rng(f"round {t + 1}")
     written = np.zeros(len(good), dtype=np.int64)
@@ -127,14 +127,14 @@ def _orders(
                     generator,
                     "contrast",
                     name,
-                    good=drawn(rng, good[label], options.examples - half),
-                    bad=drawn(rng, bad[label], half),
+                    good=sample_without_replacement(rng, good[label], options.examples - half),
+                    bad=sample_without_replacement(rng, bad[label], half),
                 )
             )
     return orders
 
 
-def _pruned(options: Options, run: Run) -> list[Sample]:
+def _pruned(options: Options, run: RunContext) -> list[Sample]:
     """Drops, in every label, the share with the least (nearest - furthest) votes of one more release."""
     near, far = run.votes(f"votes/{options.rounds}")  # far is all zero without furthest votes
     keep = []

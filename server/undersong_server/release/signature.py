@@ -30,26 +30,26 @@ class Signer:
     authority: Authority
 
     def sign(self, published: Mapping[str, Any]) -> dict[str, Any]:
-        """``manifest.json`` with the imprint; ``published`` is all of it but that, JSON-able and finite."""
-        imprint = {
+        """``manifest.json`` with the signature; ``published`` is all of it but that, JSON-able and finite."""
+        publisher = {
             "name": self.name,
             "ca_certificate": self.authority.certificate_pem.decode("ascii"),
             "signing_key": self.authority.signing_public.hex(),
         }
-        signature = self.authority.signing_key.sign(_statement(published, imprint))
-        return {**published, KEY: {**imprint, "signature": signature.hex()}}
+        signature = self.authority.signing_key.sign(_statement(published, publisher))
+        return {**published, KEY: {**publisher, "signature": signature.hex()}}
 
 
 @dataclass(frozen=True)
-class Imprint:
+class PublisherSignature:
     """Who published a data set, by its own checked signature; the fingerprint is what a stranger compares."""
 
     name: str
     fingerprint: str
 
 
-def read(published: Mapping[str, Any]) -> Imprint | None:
-    """The imprint of a ``manifest.json``; None where nobody signed it (a simulation has no coordinator).
+def read(published: Mapping[str, Any]) -> PublisherSignature | None:
+    """The signature of a ``manifest.json``; None where nobody signed it (a simulation has no coordinator).
 
     Raises PrivacyRefusal where the signature is not of these very contents.
     """
@@ -58,15 +58,15 @@ def read(published: Mapping[str, Any]) -> Imprint | None:
         return None
     rest = {key: value for key, value in published.items() if key != KEY}
     try:
-        imprint = {key: str(found[key]) for key in ("name", "ca_certificate", "signing_key")}
-        key = bytes.fromhex(imprint["signing_key"])
-        Ed25519PublicKey.from_public_bytes(key).verify(bytes.fromhex(found["signature"]), _statement(rest, imprint))
-        return Imprint(imprint["name"], coordinator_fingerprint(imprint["ca_certificate"], key))
+        publisher = {key: str(found[key]) for key in ("name", "ca_certificate", "signing_key")}
+        key = bytes.fromhex(publisher["signing_key"])
+        Ed25519PublicKey.from_public_bytes(key).verify(bytes.fromhex(found["signature"]), _statement(rest, publisher))
+        return PublisherSignature(publisher["name"], coordinator_fingerprint(publisher["ca_certificate"], key))
     except (KeyError, TypeError, ValueError, InvalidSignature, ConfigurationError):
         raise PrivacyRefusal(
             "its signature is not of these contents", "get a fresh copy from the coordinator"
         ) from None
 
 
-def _statement(published: Mapping[str, Any], imprint: Mapping[str, str]) -> bytes:
-    return tagged_hash(TAG, canonical_json(published), canonical_json(imprint))
+def _statement(published: Mapping[str, Any], publisher: Mapping[str, str]) -> bytes:
+    return tagged_hash(TAG, canonical_json(published), canonical_json(publisher))

@@ -24,7 +24,7 @@ from undersong_protocol.secagg.evidence import check_evidence
 from undersong_server.release import signature as imprints
 from undersong_server.release.files import LEDGER_NAME
 from undersong_server.release.publish import published_manifest
-from undersong_server.release.signature import Imprint
+from undersong_server.release.signature import PublisherSignature
 
 REMEDY = "the files are not those that the run wrote: get a fresh copy from the coordinator"
 
@@ -49,7 +49,7 @@ class Verdict:
         spent: epsilon by party, from its receipt; those ``without_receipt`` are priced by the evidence.
         faults: everything that does not hold, in words; the figures mean nothing unless this is empty.
         insecure: the noise came from a fixed seed, by the data set's own word.
-        imprint: the coordinator that signed the papers and the hashes of the files; None where nobody did.
+        signature: the coordinator that signed the papers and the hashes of the files; None where nobody did.
     """
 
     run: str
@@ -65,7 +65,7 @@ class Verdict:
     unopened: tuple[str, ...]
     faults: tuple[str, ...]
     insecure: bool
-    imprint: Imprint | None
+    signature: PublisherSignature | None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -79,7 +79,7 @@ class Verdict:
             "promised_epsilon": _finite(self.promised),
             "unit": self.unit,
             "parties": list(self.parties),
-            "coordinator": None if self.imprint is None else asdict(self.imprint),
+            "coordinator": None if self.signature is None else asdict(self.signature),
             "epsilon_by_party": {party: _finite(spent) for party, spent in self.spent.items()},
             "without_receipt": list(self.without_receipt),
             "sums": [
@@ -103,8 +103,9 @@ class Verdict:
             f"epsilon {self.epsilon:.6g} at delta {self.delta:g} for one {self.unit}"
             f" (promised: {self.promised:.6g}), add/remove neighbours",
             "signed by no coordinator: a simulation, or somebody took the signature off and may have changed the texts"
-            if self.imprint is None
-            else f"signed by the coordinator {self.imprint.name}; compare its fingerprint: {self.imprint.fingerprint}",
+            if self.signature is None
+            else f"signed by the coordinator {self.signature.name}; compare its fingerprint:"
+            f" {self.signature.fingerprint}",
             f"took part: {', '.join(self.parties)}",
         ]
         for opened in self.opened:
@@ -152,7 +153,7 @@ def verify(folder: Path, *, fingerprint: str | None = None) -> Verdict:
     spent = _spending(manifest, opened, checked, faults)
     _ledger(folder, checked, receipts, faults)
     _files(folder, published, faults)
-    imprint = _imprint(published, fingerprint, faults)
+    signature = _publisher_signature(published, fingerprint, faults)
     total = max(spent.values(), default=0.0)
     if total > manifest.plan.privacy.epsilon * (1 + 1e-6):
         faults.append(f"the parties were charged epsilon {total:.6g}, more than the promised amount")
@@ -171,11 +172,13 @@ def verify(folder: Path, *, fingerprint: str | None = None) -> Verdict:
         unopened=tuple(name for name in names if name not in opened),
         faults=tuple(faults),
         insecure=published.get("private") is False and math.isfinite(manifest.plan.privacy.epsilon),
-        imprint=imprint,
+        signature=signature,
     )
 
 
-def _imprint(published: Mapping[str, Any], fingerprint: str | None, faults: list[str]) -> Imprint | None:
+def _publisher_signature(
+    published: Mapping[str, Any], fingerprint: str | None, faults: list[str]
+) -> PublisherSignature | None:
     try:
         found = imprints.read(published)
     except PrivacyRefusal as refusal:

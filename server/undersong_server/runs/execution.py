@@ -18,7 +18,7 @@ from undersong_server.federation.transport import BatchTransport, Transport
 from undersong_server.generators import Generator
 from undersong_server.generators.author import Author, Usage
 from undersong_server.journal import Journal
-from undersong_server.methods.interface import Embed, Run
+from undersong_server.methods.interface import Embed, RunContext
 from undersong_server.pool import Sample
 from undersong_server.progress import Progress
 from undersong_server.prompts.rendering import Prompts
@@ -35,7 +35,7 @@ class Outcome:
         sums: of every opened sum by name: survivors, scale, variance of its noise, evidence, attempt.
         receipts: each party's signed statement of its spending.
         usage: of the generators, by name.
-        records: what the method recorded (``Run.records``).
+        records: what the method recorded (``RunContext.records``).
         seconds: wall-clock time by phase.
     """
 
@@ -93,7 +93,7 @@ def conduct(
     watch = Stopwatch(clock)
     manifest = _manifest(run_plan, name, transport, parties, journal, embedder, timeout_s)
     author = Author({generator.name: generator for generator in generators}, prompts, journal, progress, seed=seed)
-    run: Run
+    run: RunContext
     federation = _federation(
         transport,
         manifest,
@@ -103,7 +103,7 @@ def conduct(
         timeout_s=timeout_s,
         sleep=sleep,
     )
-    run = Run(
+    run = RunContext(
         run_plan.setting,
         author,
         federation,

@@ -14,7 +14,7 @@ from undersong_protocol import statistics
 from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs
 from undersong_protocol.statistics.classifier_votes import ClassifierVotes
 from undersong_protocol.statistics.corrected_votes import CorrectedVotes
-from undersong_protocol.statistics.hubness import GRID, nearest, reach
+from undersong_protocol.statistics.hubness import CORRECTION_GRID, hubness_correction, nearest
 from undersong_protocol.statistics.projections import COUNT, PLACE, Projections
 
 
@@ -39,7 +39,7 @@ def made(seed, records=20, candidates=30, generators=3, labels=3):
     public = PublicInputs(
         {"candidates": LabelledEmbeddings(shown, of)},
         {
-            "reach": reach(shown, of),
+            "hubness correction": hubness_correction(shown, of),
             "projections": rng.normal(size=(15, generators)),
             "classifiers": rng.normal(size=(generators, 13, labels)),
         },
@@ -95,7 +95,7 @@ def test_classifier_rows_are_the_centred_correct_answers():
 
 def test_nearest_is_a_plain_sort_of_corrected_similarities():
     records, public = made(5)
-    given_, correction = public.embeddings["candidates"], public.numbers["reach"]
+    given_, correction = public.embeddings["candidates"], public.numbers["hubness correction"]
     found = nearest(records, public, 4, labelled=True)
     for row, embedding, label in zip(found, records.embeddings, records.labels, strict=True):
         members = [i for i in range(30) if given_.labels[i] == label and label >= 0]
@@ -107,7 +107,7 @@ def test_reach_is_the_mean_similarity_to_the_nearest_fellows_on_the_grid():
     rng = np.random.default_rng(1)
     shown, labels = unit(rng, 25), rng.integers(0, 2, 25)
     labels[7] = 9  # alone
-    found = reach(shown, labels, neighbours=3)
+    found = hubness_correction(shown, labels, neighbours=3)
     assert found[7] == 0.0
     for i in range(25):
         fellows = sorted(
@@ -115,7 +115,7 @@ def test_reach_is_the_mean_similarity_to_the_nearest_fellows_on_the_grid():
         )
         if fellows:
             assert found[i] == pytest.approx(np.mean(fellows[:3]), abs=1e-6)
-    assert (found * GRID == np.rint(found * GRID)).all()
+    assert (found * CORRECTION_GRID == np.rint(found * CORRECTION_GRID)).all()
 
 
 def test_places_are_the_shortened_projections_around_the_labels_centre_and_a_count():
@@ -146,10 +146,10 @@ def test_a_hub_loses_votes_to_what_is_nearest_for_its_own_sake():
     shown = quantise(np.array([[1, 0, 0], [0.8, 0.6, 0], [0.8, -0.6, 0], [0.8, 0, 0.6]], dtype=np.float64))
     public = PublicInputs(
         {"candidates": LabelledEmbeddings(shown, np.zeros(4, dtype=np.int64))},
-        {"reach": reach(shown, np.zeros(4, dtype=np.int64), neighbours=3)},
+        {"hubness correction": hubness_correction(shown, np.zeros(4, dtype=np.int64), neighbours=3)},
     )
     records = Records(quantise(np.array([[0.94, 0.34, 0.0]])), np.zeros(1, dtype=np.int64))
-    plain = PublicInputs(public.embeddings, {"reach": np.zeros(4)})
+    plain = PublicInputs(public.embeddings, {"hubness correction": np.zeros(4)})
     assert nearest(records, plain, 1, labelled=True)[0, 0] == 0 or nearest(records, public, 1, labelled=True)[0, 0] == 1
     assert nearest(records, public, 1, labelled=True)[0, 0] == 1
 
@@ -163,7 +163,7 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ConfigurationError, match="classifiers"):
         ClassifierVotes(classifiers=4, labels=3).rows(records, public, {})
     with pytest.raises(ConfigurationError, match="correction"):
-        nearest(records, PublicInputs(public.embeddings, {"reach": np.zeros(3)}), 2, labelled=True)
+        nearest(records, PublicInputs(public.embeddings, {"hubness correction": np.zeros(3)}), 2, labelled=True)
     with pytest.raises(ConfigurationError, match="at least 2"):
         ClassifierVotes(classifiers=1, labels=2)
     with pytest.raises(ConfigurationError, match="hard"):

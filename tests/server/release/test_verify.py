@@ -218,14 +218,14 @@ def test_the_coordinators_signature_is_checked_and_its_fingerprint_compared(tmp_
     (tmp_path / "manifest.json").write_text(json.dumps(signed, indent=2))
     verdict = verify(tmp_path, fingerprint=signer.authority.fingerprint.upper())
     assert verdict.faults == ()
-    assert (verdict.imprint.name, verdict.imprint.fingerprint) == ("clinics", signer.authority.fingerprint)
+    assert (verdict.signature.name, verdict.signature.fingerprint) == ("clinics", signer.authority.fingerprint)
     assert any(signer.authority.fingerprint in line for line in verdict.lines())
     assert "not the one that was stated" in verify(tmp_path, fingerprint="1234-5678").faults[0]
 
 
 def test_without_a_signature_the_data_set_says_so(tmp_path, published):
     verdict = verdict_of(tmp_path, published[0])
-    assert verdict.imprint is None
+    assert verdict.signature is None
     assert verdict.to_json()["coordinator"] is None
     assert any("signed by no coordinator" in line for line in verdict.lines())
     assert "nobody signed it" in verify(tmp_path, fingerprint="1234-5678").faults[0]

@@ -81,7 +81,7 @@ def support(heads: Sequence[Float] | Float, trust: Float, embeddings: Float32, l
     return result
 
 
-def luck(
+def training_sample_variance(
     embeddings: Float32,
     labels: Int,
     author: Int,

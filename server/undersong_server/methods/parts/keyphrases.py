@@ -19,7 +19,7 @@ Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 
 
-def standing_out(
+def significant_terms(
     counts: Float64, sigma: float, *, most: int, false_share: float, law: Literal["gaussian", "laplace"]
 ) -> Int64:
     """The at most ``most`` terms with the highest noisy counts, of which about ``false_share`` are noise alone.

@@ -35,13 +35,13 @@ def highest(scores: Float, among: Int, size: int) -> Int:
     return among[order]
 
 
-def standing_out(scores: Float, among: Int, sigma: float) -> Int:
+def significant_votes(scores: Float, among: Int, sigma: float) -> Int:
     """Those of ``among`` whose score noise of deviation ``sigma`` alone gives none of them, but for one time in 100.
 
     The bound is the (1 - 0.01/n) quantile of the noise over n members; without noise, every score above 0. One lucky
     example would be shown in every prompt, so luck must be rare and not one a list.
 
-    >>> standing_out(np.array([0.0, 9.0, 1.0, 2.0]), np.arange(4), 2.0).tolist()
+    >>> significant_votes(np.array([0.0, 9.0, 1.0, 2.0]), np.arange(4), 2.0).tolist()
     [1]
     """
     from scipy.special import ndtri
@@ -82,7 +82,7 @@ def balanced_labels(count: int, labels: int, already: Int) -> Int:
     return np.repeat(np.arange(labels), counts)
 
 
-def drawn(rng: np.random.Generator, texts: Sequence[str], count: int) -> tuple[str, ...]:
+def sample_without_replacement(rng: np.random.Generator, texts: Sequence[str], count: int) -> tuple[str, ...]:
     """``count`` of the texts, or all where there are fewer, each at most once, in random order."""
     if not texts or not count:
         return ()

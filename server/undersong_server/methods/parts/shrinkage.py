@@ -9,14 +9,14 @@ Float = npt.NDArray[np.float64]
 DRAWS = 4096  # of the true values; the error of an expected share is below 0.01
 
 
-def believable(values: Float, noise: float, caution: float = 1.0) -> float:
+def signal_fraction(values: Float, noise: float, caution: float = 1.0) -> float:
     """The share of the observed variance of ``values`` (float64 [K]) that ``noise`` (a deviation) leaves unexplained.
 
     Empirical Bayes with the known noise (Efron and Morris 1973): the variance of the true values is estimated by
     moments, as the observed one minus ``caution`` times ``noise`` squared and at least 0. The observed variance of a
     few values varies itself: with a caution above 1, chance is seldom taken for evidence.
 
-    >>> believable(np.array([1.0, -1.0]), 1.0)
+    >>> signal_fraction(np.array([1.0, -1.0]), 1.0)
     0.5
     """
     deviations = values - values.mean()
@@ -24,15 +24,15 @@ def believable(values: Float, noise: float, caution: float = 1.0) -> float:
     return max(0.0, 1.0 - caution * noise * noise / observed) if observed > 0 else 0.0
 
 
-def shrunk(values: Float, noise: float, caution: float = 1.0) -> Float:
+def shrink_to_mean(values: Float, noise: float, caution: float = 1.0) -> Float:
     """Deviations from the mean, pulled to zero as far as noise alone explains them: float64 [K], sums to 0.
 
-    >>> shrunk(np.array([1.0, -1.0, 0.0]), 10.0).tolist()
+    >>> shrink_to_mean(np.array([1.0, -1.0, 0.0]), 10.0).tolist()
     [0.0, 0.0, 0.0]
-    >>> shrunk(np.array([3.0, 1.0]), 0.0).tolist()
+    >>> shrink_to_mean(np.array([3.0, 1.0]), 0.0).tolist()
     [1.0, -1.0]
     """
-    result: Float = (values - values.mean()) * believable(values, noise, caution) + 0.0  # + 0.0: no minus zero
+    result: Float = (values - values.mean()) * signal_fraction(values, noise, caution) + 0.0  # + 0.0: no minus zero
     return result
 
 
@@ -42,15 +42,15 @@ def expected_shares(
     """Shares proportional to exp(strength * true value), expected over what the true values may be: float64 [K], sum 1.
 
     Given the observed values the true ones are normal around the shrunk ones, with variance noise^2 times
-    :func:`believable`. The mean of the shares hedges where the shares of the mean would stake all on a lucky value;
-    without evidence they are equal. ``hedge=False`` gives the shares of the mean.
+    :func:`signal_fraction`. The mean of the shares hedges where the shares of the mean would stake all on a lucky
+    value; without evidence they are equal. ``hedge=False`` gives the shares of the mean.
 
     >>> expected_shares(np.array([0.2, 0.0]), 10.0, 40.0, np.random.default_rng(0)).tolist()
     [0.5, 0.5]
     """
-    remaining = noise * np.sqrt(believable(values, noise)) if hedge else 0.0
+    remaining = noise * np.sqrt(signal_fraction(values, noise)) if hedge else 0.0
     drawn = rng.normal(0.0, 1.0, (DRAWS, len(values))) * remaining
-    exponents = strength * (shrunk(values, noise) + drawn)
+    exponents = strength * (shrink_to_mean(values, noise) + drawn)
     odds = np.exp(exponents - exponents.max(axis=1, keepdims=True))
     found: Float = (odds / odds.sum(axis=1, keepdims=True)).mean(axis=0)
     return found

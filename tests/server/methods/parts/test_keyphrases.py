@@ -11,7 +11,7 @@ from undersong_common.privacy.accounting import gaussian_mu
 from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.fourier import FourierFeatures
-from undersong_server.methods.parts.keyphrases import Densities, standing_out
+from undersong_server.methods.parts.keyphrases import Densities, significant_terms
 from undersong_server.methods.parts.vocabulary import english_words, read_vocabulary
 
 
@@ -149,13 +149,13 @@ def test_terms_that_only_noise_lifts_are_left_out(law):
     noise = (
         rng.normal(scale=10, size=50_000) if law == "gaussian" else rng.laplace(scale=10 / math.sqrt(2), size=50_000)
     )
-    found = standing_out(counts + noise, 10.0, most=1000, false_share=0.1, law=law)
+    found = significant_terms(counts + noise, 10.0, most=1000, false_share=0.1, law=law)
     assert set(range(40)) - set(found.tolist()) == set() or law == "laplace"
     assert (found >= 40).mean() < 0.3  # 0.1 on average
-    assert len(standing_out(counts + noise, 10.0, most=1000, false_share=1.0, law=law)) == 1000
-    assert len(standing_out(noise, 10.0, most=1000, false_share=0.1, law=law)) <= 3
-    assert standing_out(counts, 0.0, most=30, false_share=0.1, law=law).tolist() == list(range(30))
-    assert len(standing_out(counts, 0.0, most=1000, false_share=0.1, law=law)) == 40
+    assert len(significant_terms(counts + noise, 10.0, most=1000, false_share=1.0, law=law)) == 1000
+    assert len(significant_terms(noise, 10.0, most=1000, false_share=0.1, law=law)) <= 3
+    assert significant_terms(counts, 0.0, most=30, false_share=0.1, law=law).tolist() == list(range(30))
+    assert len(significant_terms(counts, 0.0, most=1000, false_share=0.1, law=law)) == 40
 
 
 def test_vocabulary_files(tmp_path):

@@ -7,7 +7,7 @@ from undersong_server.methods.parts.selection import (
     generator_weights,
     highest,
     largest_remainder,
-    standing_out,
+    significant_votes,
 )
 
 
@@ -53,10 +53,10 @@ def test_labels_are_as_even_as_can_be(count, labels, start):
 def test_only_scores_that_noise_does_not_explain_stand_out():
     rng = np.random.default_rng(0)
     among = np.arange(1000)
-    alone = [len(standing_out(rng.normal(0, 5.0, 1000), among, 5.0)) for _ in range(2000)]
+    alone = [len(significant_votes(rng.normal(0, 5.0, 1000), among, 5.0)) for _ in range(2000)]
     assert 0.002 < np.mean(alone) < 0.03
     scores = rng.normal(0, 5.0, 1000)
     scores[:20] += 60.0
-    assert set(range(20)) <= set(standing_out(scores, among, 5.0).tolist())
-    assert standing_out(np.array([0.0, 1.0, -1.0]), np.arange(3), 0.0).tolist() == [1]
-    assert len(standing_out(scores, among[:0], 5.0)) == 0
+    assert set(range(20)) <= set(significant_votes(scores, among, 5.0).tolist())
+    assert significant_votes(np.array([0.0, 1.0, -1.0]), np.arange(3), 0.0).tolist() == [1]
+    assert len(significant_votes(scores, among[:0], 5.0)) == 0

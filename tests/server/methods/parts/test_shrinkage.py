@@ -6,7 +6,7 @@ import pytest
 from undersong_protocol.vectors import NoisySum
 from undersong_server.methods.interface import Setting
 from undersong_server.methods.parts import consistency
-from undersong_server.methods.parts.shrinkage import expected_shares, shrunk
+from undersong_server.methods.parts.shrinkage import expected_shares, shrink_to_mean
 from undersong_server.methods.undersong import Options, believed, common_labels, plan, trusted
 
 
@@ -23,10 +23,10 @@ def test_shrinking_estimates_better_than_the_noisy_values():
             true -= true.mean()
             seen = true + rng.normal(0, 1.0, 6)
             raw.append(((seen - seen.mean() - true) ** 2).sum())
-            pulled.append(((shrunk(seen, 1.0) - true) ** 2).sum())
+            pulled.append(((shrink_to_mean(seen, 1.0) - true) ** 2).sum())
         assert np.mean(pulled) < {0.0: 0.4, 0.5: 0.55, 3.0: 1.02}[spread] * np.mean(raw)
-    assert not shrunk(np.array([1.2, -1.2]), 1.0, caution=3.0).any()
-    assert shrunk(np.array([5.0, 1.0, 0.0]), 0.0) == pytest.approx([3.0, -1.0, -2.0])
+    assert not shrink_to_mean(np.array([1.2, -1.2]), 1.0, caution=3.0).any()
+    assert shrink_to_mean(np.array([5.0, 1.0, 0.0]), 0.0) == pytest.approx([3.0, -1.0, -2.0])
 
 
 def test_expected_shares_hedge_as_far_as_the_values_are_uncertain():
@@ -35,7 +35,7 @@ def test_expected_shares_hedge_as_far_as_the_values_are_uncertain():
     certain = expected_shares(values, 0.0, 40.0, rng)
     assert certain == pytest.approx(np.exp(40 * values) / np.exp(40 * values).sum())
     unsure = expected_shares(values, 0.05, 40.0, rng)
-    staked = np.exp(40 * shrunk(values, 0.05)) / np.exp(40 * shrunk(values, 0.05)).sum()
+    staked = np.exp(40 * shrink_to_mean(values, 0.05)) / np.exp(40 * shrink_to_mean(values, 0.05)).sum()
     assert expected_shares(values, 0.05, 40.0, rng, hedge=False) == pytest.approx(staked)
     assert unsure.sum() == pytest.approx(1.0)
     assert unsure[0] < staked[0]  # the mean of the shares, not the shares of the mean
@@ -128,9 +128,12 @@ def test_the_luck_of_a_classifiers_training_is_its_variance_over_samples():
         head = consistency.classifier(embeddings[author == 0], labels[author == 0], 2, strength=3.0)
         fresh, truth, _ = texts(2000)
         accuracies.append(np.mean(consistency.probabilities(head, fresh).argmax(axis=1) == truth))
-    estimates = [consistency.luck(*texts(80), 2, 2, rng, strength=3.0) for _ in range(40)]
+    estimates = [consistency.training_sample_variance(*texts(80), 2, 2, rng, strength=3.0) for _ in range(40)]
     # Halves vary a little more than twice as much, and 40 of the other's texts add their own luck.
     assert 0.7 < np.mean(estimates) / np.var(accuracies) < 4.0
-    assert consistency.luck(*texts(800), 2, 2, rng, strength=3.0) < np.mean(estimates)
+    assert consistency.training_sample_variance(*texts(800), 2, 2, rng, strength=3.0) < np.mean(estimates)
     embeddings, labels, _ = texts(20)
-    assert consistency.luck(embeddings, labels, np.zeros(20, dtype=np.int64), 1, 2, rng, strength=3.0) == 0.0
+    assert (
+        consistency.training_sample_variance(embeddings, labels, np.zeros(20, dtype=np.int64), 1, 2, rng, strength=3.0)
+        == 0.0
+    )
