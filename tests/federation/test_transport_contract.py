@@ -32,7 +32,7 @@ OTHERS = [kind for kind in TRANSPORTS if kind != REFERENCE]
 
 def unhurried(kinds):
     """The same transports; over gRPC, where every case starts daemons, only in the long suite."""
-    return [pytest.param(kind, checkpoints=pytest.mark.slow) if kind == "gRPC" else kind for kind in kinds]
+    return [pytest.param(kind, marks=pytest.mark.slow) if kind == "gRPC" else kind for kind in kinds]
 
 
 class Run:
