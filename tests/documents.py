@@ -1,4 +1,8 @@
-"""Checks of the documents, run by ``make check``: links resolve, and every command of every program is documented."""
+"""Checks of the documents, run by ``make check``.
+
+Links resolve, with their anchors; what code, tests and pages cite (a page below docs/ with a "Section" or a number)
+is there; every command of every program is documented.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +16,20 @@ import typer.main
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+\s+(.+?)\s*$", re.MULTILINE)
+# A citation may be broken over lines, each with its comment sign.
+CITATION = re.compile(r"(?:docs/|\[)([\w-]+\.md)(?:\]\([^)]*\))?(?:,\s+(?:\"([^\"]+)\"|number (\d+)))?")
+COMMENT_SIGN = re.compile(r"\n\s*(?:#|//|\*)?\s*")
+CITING = ("*.md", "*.py", "*.proto", "*.toml", "*.sh", "*.service", "Makefile", "*.yaml")
 
 
 def documents() -> list[Path]:
+    return tracked("*.md")
+
+
+def tracked(*patterns: str) -> list[Path]:
     listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns],
         cwd=ROOT,
         check=True,
         capture_output=True,
@@ -28,11 +41,38 @@ def documents() -> list[Path]:
 def broken_links() -> Iterator[str]:
     for document in documents():
         for target in LINK.findall(document.read_text(encoding="utf-8")):
-            path = target.partition("#")[0]
-            if "://" in target or not path:
+            path, _, anchor = target.partition("#")
+            if "://" in target:
                 continue
-            if not (document.parent / path).exists():
+            page = document.parent / path if path else document
+            if not page.exists():
                 yield f"{document.relative_to(ROOT)}: links to {target}, which does not exist"
+            elif anchor and anchor not in {_anchor(heading) for heading in headings(page)}:
+                yield f"{document.relative_to(ROOT)}: links to {target}, and the page has no such section"
+
+
+def broken_citations() -> Iterator[str]:
+    """Pages, sections and numbers that are cited and not there."""
+    for source in tracked(*CITING):
+        text = COMMENT_SIGN.sub(" ", source.read_text(encoding="utf-8"))
+        for page, section, number in CITATION.findall(text):
+            name, path = source.relative_to(ROOT), ROOT / "docs" / page
+            if not path.exists():
+                if (ROOT / page).exists():
+                    continue
+                yield f"{name}: cites docs/{page}, which does not exist"
+            elif section and section not in headings(path):
+                yield f"{name}: cites docs/{page}, {section!r}, and the page has no such section"
+            elif number and not re.search(rf"^{number}\. ", path.read_text(encoding="utf-8"), re.MULTILINE):
+                yield f"{name}: cites docs/{page}, number {number}, and the page has none"
+
+
+def headings(page: Path) -> list[str]:
+    return [heading.replace("`", "") for heading in HEADING.findall(page.read_text(encoding="utf-8"))]
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def undocumented_commands() -> Iterator[str]:
@@ -65,7 +105,7 @@ def _commands(name: str, command: object) -> Iterator[str]:
 
 
 def main() -> None:
-    problems = [*broken_links(), *undocumented_commands()]
+    problems = [*broken_links(), *broken_citations(), *undocumented_commands()]
     for problem in problems:
         print(problem)
     sys.exit(1 if problems else 0)

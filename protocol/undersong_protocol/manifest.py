@@ -1,4 +1,4 @@
-"""The manifest: what everyone agrees on and signs before a run (SECAGG.md, Manifest)."""
+"""The manifest: what everyone agrees on and signs before a run (docs/secagg.md, "Manifest")."""
 
 from __future__ import annotations
 

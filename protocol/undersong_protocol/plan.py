@@ -23,7 +23,8 @@ from undersong_protocol.statistics import Statistic
 Unit = Literal["sample", "user", "party"]
 Contribution = Literal["mean", "sum"]
 
-SMALLEST_SIGMA = 64.0  # integer units: the loss of sigma_eff = sqrt(sigma^2 - 4) stays below 0.1 % (PRIVACY.md)
+# Integer units: the loss of sigma_eff = sqrt(sigma^2 - 4) stays below 0.1 % (docs/privacy.md, "Noise").
+SMALLEST_SIGMA = 64.0
 LARGEST_SCALE_BITS = 40
 LAPLACE_SCALES = (64.0, 4096.0)  # integer units: fine beside the noise, and a share's table builds in half a second
 LAPLACE_TAIL = 5.0  # times the Gaussian's 12 deviations: 85 scales, e^-85 a coordinate
@@ -103,7 +104,7 @@ class PlannedSum:
     """One private sum with its noise. Sensitivities and ``sigma`` are natural units (one vote, one count = 1).
 
     ``sigma`` is the standard deviation that is charged; the noise really drawn has integer variance
-    ``sigma_integer**2 + 4`` (PRIVACY.md, discrete noise accounted as continuous). Where ``law`` is "laplace", sigma is
+    ``sigma_integer**2 + 4`` (docs/privacy.md, "Noise"). Where ``law`` is "laplace", sigma is
     sqrt(2) times the scale of the discrete Laplace noise, which is charged as what it is.
     """
 

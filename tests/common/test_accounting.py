@@ -1,4 +1,4 @@
-"""The accountant against PRIVACY.md's reference numbers, closed forms and its own promises."""
+"""The accountant against the reference numbers of docs/privacy.md, closed forms and its own promises."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_dpga_accounting() -> None:
 
 
 def test_figures_of_keyphrases() -> None:
-    """PRIVACY.md's number 4: standard deviations that follow from a multiplier and a sensitivity."""
+    """docs/privacy.md, number 4: standard deviations that follow from a multiplier and a sensitivity."""
     assert z(5) == pytest.approx(0.89, abs=0.005)  # sqrt(m) z over m pairs: z per n*KDE
     assert math.sqrt(10) * z(1) == pytest.approx(11.80, abs=0.005)
     assert math.sqrt(10) * z(5) == pytest.approx(2.82, abs=0.005)

@@ -193,7 +193,7 @@ def test_noise_added_then_subtracted_leaves_nothing(dtype: type) -> None:
 
 @pytest.mark.parametrize("sigma", [3, 47.5, 452, 13_000])
 def test_variance_of_twenty_thousand_coordinates(sigma: float) -> None:
-    """PRIVACY.md's band. The ratio's deviation is 1 %, so a fresh seed would leave it 4.6 % of the time."""
+    """The band of docs/privacy.md, "Audits". The ratio's deviation is 1 %: a fresh seed would leave it at times."""
     drawn = DiscreteGaussian(sigma).sample(KeyStream(b"\x05" * 32), 20_000)
     assert 0.98 <= float(np.mean(drawn.astype(float) ** 2)) / sigma**2 <= 1.02
 
@@ -220,7 +220,7 @@ def test_integer_exponential_is_within_a_unit(exponent: Fraction) -> None:
 
 
 def test_reference_gaps_of_the_distributed_discrete_gaussian() -> None:
-    """PRIVACY.md number 5."""
+    """docs/privacy.md, number 5."""
     assert closure_gap([1.0] * 10) == pytest.approx(5.44e-4, rel=1e-3)
     assert closure_gap([9.0] * 10) == pytest.approx(2.6e-38, rel=2e-2)
     assert closure_gap([9.0]) == 0

@@ -55,7 +55,7 @@ def names_of(n: int) -> list[str]:
 
 
 def parameters_of(n: int, **changes: object) -> SumParameters:
-    """Parameters of n parties p00, p01, ... with the defaults of SECAGG.md."""
+    """Parameters of n parties p00, p01, ... with the defaults of docs/secagg.md, "Manifest"."""
     threshold, dropouts, colluders = defaults(n)
     if "colluders" in changes:
         colluders = int(changes["colluders"])  # type: ignore[call-overload]
@@ -128,7 +128,7 @@ def exact_sum(names: Iterable[str], dimension: int) -> Int64:
 
 
 def expected_variance(parameters: SumParameters, dropped: int) -> float:
-    """sigma^2 (n - r) / (n - r - c): SECAGG.md, for plans that can take noise back."""
+    """sigma^2 (n - r) / (n - r - c): docs/secagg.md, "Noise", for plans that can take noise back."""
     left = parameters.size - dropped
     return float(Fraction(parameters.sigma) ** 2 * left / (left - parameters.colluders))
 

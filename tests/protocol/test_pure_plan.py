@@ -42,7 +42,7 @@ def test_a_laplace_sum_is_charged_by_its_integer_l1_sensitivity():
 
 
 def test_gaussian_sums_get_what_fixed_laplace_sums_leave():
-    """The joint plan of PRIVACY.md, number 3, with the two pure releases as Laplace sums of their own epsilon."""
+    """The joint plan of docs/privacy.md, number 3, with the two pure releases as Laplace sums of their own epsilon."""
     delta = 1.31818e-5
     requests = [laplace(f"pure/{t}", epsilon=0.1) for t in range(2)]
     requests += [laplace(f"metadata/{t}", epsilon=0.1) for t in range(3)]

@@ -1,4 +1,5 @@
-"""The audits every build can run, through the real masked sum: variance, membership, correlation (PRIVACY.md)."""
+"""The audits every build can run, through the real masked sum: variance, membership, correlation
+(docs/privacy.md, "Audits")."""
 
 import math
 import os

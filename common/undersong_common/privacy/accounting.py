@@ -20,7 +20,7 @@ from typing import Any
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy import subsampled
 
-# Variance given away when a sum of discrete Gaussians is charged as one continuous Gaussian (PRIVACY.md, Noise).
+# Variance given away when a sum of discrete Gaussians is charged as one continuous Gaussian (docs/privacy.md, "Noise").
 SMOOTHING_VARIANCE = 4.0
 # Statistical distance of one drawn noise coordinate from the exact discrete law (noise.py).
 SAMPLER_DISTANCE = 2.0**-110
@@ -293,7 +293,7 @@ def charged_sigma(variance: float) -> float:
 
     N_Z(0, s^2) with every share >= 3 equals, up to a factor exp(+-4 exp(-8 pi^2)) = 1 +- 2e-34 a coordinate, a
     randomised rounding of N(0, s^2 - 4); what is made from the continuous release alone is no less private. The
-    argument and the result are in integer units (PRIVACY.md, Noise).
+    argument and the result are in integer units (docs/privacy.md, "Noise").
 
     Args:
         variance: sum of the honest survivors' variances, integer units squared; inf is allowed.

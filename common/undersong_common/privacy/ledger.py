@@ -176,7 +176,7 @@ class Ledger:
         """Epsilon, at ``delta``, of everything charged and not void, over all runs.
 
         All Gaussian: mu^2 adds. Otherwise the Gaussian runs form one part and every other run its own, ``delta`` is
-        divided equally among the parts and their epsilons add (PRIVACY.md, Accounting).
+        divided equally among the parts and their epsilons add (docs/privacy.md, "Accounting").
         """
         return _compose(_by_run(self.charges()), delta)
 

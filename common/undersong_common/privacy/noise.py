@@ -26,7 +26,8 @@ from undersong_common.privacy.table import BLOCK_BYTES, CumulativeTable, Int64, 
 STATISTICAL_DISTANCE = Fraction(1, 2**110)
 # Mass left beyond a table.
 TAIL_BITS = 113
-# PRIVACY.md: N_Z(0, s^2) is a randomised rounding of N(0, s^2 - 4), up to exp(+-4 exp(-2 pi^2 4)) a coordinate.
+# docs/privacy.md, "Noise": N_Z(0, s^2) is a randomised rounding of N(0, s^2 - 4), up to exp(+-4 exp(-2 pi^2 4)) a
+# coordinate.
 ROUNDING_VARIANCE = 4
 SMALLEST_SHARE_SIGMA = 3.0
 

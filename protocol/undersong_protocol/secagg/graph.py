@@ -14,8 +14,8 @@ adversaries and ``d`` dropouts in all among n parties, in any positions chosen b
 
 The probabilities are exact hypergeometric tails in integers, so both sides compute the same k and T. The degree is the
 least even one for which a threshold exists, the threshold the least that meets both secrecy conditions. For 1000
-parties, 100 adversaries and 100 dropouts this gives k = 96 and T = 67 (secrecy 2^-43.1, recovery 2^-20.6), SECAGG.md's
-figures; k = 94 has no threshold.
+parties, 100 adversaries and 100 dropouts this gives k = 96 and T = 67 (secrecy 2^-43.1, recovery 2^-20.6),
+docs/secagg.md's figures; k = 94 has no threshold.
 
 Known limit: the bounds hold for dropouts that do not depend on the permutation (Bell's model). A coordinator that
 *claims* dropouts after it has seen the circle can cut an arc off only between two runs of k/2 places, each of which

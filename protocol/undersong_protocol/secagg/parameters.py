@@ -31,7 +31,7 @@ class Member:
 
 
 def defaults(n: int) -> tuple[int, int, int]:
-    """(threshold T, tolerated dropouts D, colluders c) for ``n`` parties (SECAGG.md, Manifest).
+    """(threshold T, tolerated dropouts D, colluders c) for ``n`` parties (docs/secagg.md, "Manifest").
 
     >>> [defaults(n) for n in (1, 2, 3, 4, 10)]
     [(1, 0, 0), (2, 0, 0), (2, 1, 0), (3, 1, 1), (6, 1, 1)]
@@ -47,7 +47,7 @@ def default_threshold(n: int, colluders: int) -> int:
 
 
 def check_quorum(n: int, t: int, d: int, c: int) -> None:
-    """Raises ConfigurationError unless threshold, tolerated dropouts and colluders fit ``n`` parties (SECAGG.md)."""
+    """Raises ConfigurationError unless T, D and c fit ``n`` parties (docs/secagg.md, "Manifest")."""
     if min(d, c) < 0:
         raise ConfigurationError(f"tolerated_dropouts {d} and colluders {c} must not be negative")
     if 2 * t <= n + c:
@@ -91,7 +91,7 @@ class SumParameters:
         graph_above: rosters larger than this use the k-regular graph.
         law: of the noise, discrete "gaussian" or "laplace" (``NoisePlan``).
 
-    Raises ConfigurationError for parameters that SECAGG.md refuses.
+    Raises ConfigurationError for parameters that docs/secagg.md, "Manifest", refuses.
     """
 
     manifest_hash: bytes

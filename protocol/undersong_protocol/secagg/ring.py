@@ -23,7 +23,8 @@ _CHUNK_WORDS = 1 << 17
 
 
 def modulus_bits(parties: int, max_records: int, linf: float, scale: float, sigma_total: float) -> int:
-    """Bits b of the smallest ring with 2^b >= 2 (n * max_records * Linf * scale + 12 sigma_total) + 1 (SECAGG.md).
+    """Bits b of the smallest ring with 2^b >= 2 (n * max_records * Linf * scale + 12 sigma_total) + 1
+    (docs/secagg.md, "Ring").
 
     ``linf`` is one unit's bound in natural units, ``scale`` integer units per natural unit, ``sigma_total`` the
     standard deviation in integer units of all the noise that can be in the sum (before any of it is removed).

@@ -39,12 +39,12 @@ def digest(label: str, *fields: Field) -> bytes:
 
 
 def sid(run: str, query: str, attempt: int, manifest_hash: bytes) -> bytes:
-    """sid = H(version, run, query, attempt, H(manifest)) (SECAGG.md, Manifest)."""
+    """sid = H(version, run, query, attempt, H(manifest)) (docs/secagg.md, "Names")."""
     return digest("sid", VERSION, run, query, attempt, manifest_hash)
 
 
 def adverts_hash(sid: bytes, terms: bytes, adverts: Iterable[tuple[int, bytes]]) -> bytes:
-    """sid' = H(sid, sorted adverts): the signed bodies, ascending by roster index (SECAGG.md, step 0)."""
+    """sid' = H(sid, sorted adverts): the signed bodies, ascending by roster index (docs/secagg.md, "Names")."""
     fields: list[Field] = [sid, terms]
     for party, body in sorted(adverts):
         fields += [party, body]

@@ -11,7 +11,7 @@ from undersong_protocol.secagg.transitions import Stage
 
 
 def statements_needed(parameters: SumParameters) -> int:
-    """How many parties must sign that they released nothing: more than n - T + c (SECAGG.md, Aborts and restarts).
+    """How many parties must sign that they released nothing: more than n - T + c (docs/secagg.md, "Void attempts").
 
     With c of them lying, fewer than T parties can then have released shares; in direct mode at least one honest
     vector was never sent. On the k-regular graph a threshold T' counts neighbours, so it is asked besides that all

@@ -1,7 +1,7 @@
 """From rows to one integer vector: clip every row, average or sum each unit's rows, round toward zero, sum the units.
 
 The bound of a unit's integer contribution is ``scale x sensitivity`` (times ``max_per_unit`` for sums), whatever the
-rows hold: a statistic with a wrong formula loses utility here, never privacy (STYLE.md, "A statistic owns its bound").
+rows hold: a statistic with a wrong formula loses utility here, never privacy (docs/privacy.md, "Statistics").
 """
 
 from __future__ import annotations

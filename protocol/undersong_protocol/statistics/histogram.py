@@ -14,7 +14,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics.interface import Int64, PublicInputs, RecordView, Rows, Sensitivity
 from undersong_protocol.statistics.registry import positive_integer, register
 
-COUNT_SCALE = 256  # integer units a count (PRIVACY.md, Noise): shares of the noise stay well above 3 units
+COUNT_SCALE = 256  # integer units a count (docs/privacy.md, "Noise"): shares of the noise stay well above 3 units
 
 
 @register

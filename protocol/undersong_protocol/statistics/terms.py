@@ -21,8 +21,8 @@ from undersong_protocol.statistics.registry import positive_integer, register
 class TermHistogram:
     """Records a term; a record counts once for each of its first ``distinct`` (S) different terms.
 
-    Distinct terms make the L2 sensitivity sqrt(S); repeats counted would make it S (PRIVACY.md). A record without any
-    term counts nowhere.
+    Distinct terms make the L2 sensitivity sqrt(S); repeats counted would make it S
+    (docs/privacy.md, "Statistics"). A record without any term counts nowhere.
 
     Attributes:
         vocabulary: number of terms.

@@ -1,7 +1,8 @@
 """Top-Q votes: every private record votes for its nearest and against its furthest candidates (WASP; Aug-PE with Q=1).
 
 Source: Zou et al. 2025, section 3.2; Lin et al. 2024 (nearest votes). Deviation: nearest and furthest votes stand in
-separate coordinates of one release, which costs sqrt(2) in L2 instead of up to 2.12 for one vector (PRIVACY.md).
+separate coordinates of one release, which costs sqrt(2) in L2 instead of up to 2.12 for one vector
+(docs/privacy.md, "Statistics").
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class PrivacySection(Section):
 
 
 class FederationSection(Section):
-    """[federation]: how many parties, and how many may drop out or collude (SECAGG.md's defaults where left out)."""
+    """[federation]: how many parties, and how many may drop out or collude (defaults: docs/secagg.md, "Manifest")."""
 
     parties: Annotated[int, Field(ge=1, le=100_000)] | None = None
     alpha: Annotated[float, Field(gt=0)] = math.inf
@@ -200,7 +200,7 @@ class Task(Section):
         return files
 
     def quorum(self) -> Quorum:
-        """The federation's shape; SECAGG.md's defaults for what the file leaves out."""
+        """The federation's shape; what the file leaves out has the defaults of docs/secagg.md, "Manifest"."""
         given, parties = self.federation, self.parties
         if parties < 1:
             raise ConfigurationError("data.path names no file", "name the parties' files")

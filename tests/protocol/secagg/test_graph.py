@@ -17,7 +17,7 @@ from undersong_protocol.secagg.graph import Graph, choose_neighbourhood, graph_s
 
 
 def test_reference_figures_of_a_thousand_parties() -> None:
-    """SECAGG.md: 10 % adversaries, 10 % dropouts in all: k = 96, T = 67."""
+    """docs/secagg.md, "The k-regular graph": 10 % adversaries, 10 % dropouts in all: k = 96, T = 67."""
     best = choose_neighbourhood(1000, 100, 100)
     assert (best.degree, best.threshold) == (96, 67)
     assert best.secrecy_log2 == pytest.approx(-43.11, abs=0.01)

@@ -47,7 +47,7 @@ def test_components_telescope_to_the_contract(parties: int, data: st.DataObject)
 
 
 def test_reference_of_ten_parties_and_three_dropouts() -> None:
-    """PRIVACY.md number 6: any 7 survivors reach sigma^2; two dropped: the share is sigma^2/8."""
+    """docs/privacy.md, number 6: any 7 survivors reach sigma^2; two dropped: the share is sigma^2/8."""
     plan = NoisePlan(452, 10, 3, 0)
     assert plan.removal
     assert 7 * plan.share_variance == 452**2

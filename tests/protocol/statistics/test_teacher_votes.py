@@ -121,7 +121,7 @@ def test_a_teacher_s_parameters_have_no_bit_of_another_shard(seed, changed, empt
 
 
 def test_sensitivity_and_the_noise_of_the_contract():
-    """Issue and PRIVACY.md: L2 sqrt(r); 1 000 queries at (3.6, 1e-5) need sigma 37.5."""
+    """docs/privacy.md, "Statistics": L2 sqrt(r); 1 000 queries at (3.6, 1e-5) need sigma 37.5."""
     statistic = TeacherVotes(queries=1000, teachers=15)
     assert statistic.sensitivity == statistics.Sensitivity(1000.0, math.sqrt(1000), 1.0)
     plan = plan_sums([SumRequest("teachers", statistic)], Privacy(3.6, 1e-5), Quorum(1, 1, 0, 0))

@@ -44,7 +44,7 @@ def test_fifteen_teachers_cannot_answer_a_thousand_queries():
 
 
 def test_what_the_paper_s_noise_really_spends():
-    """PRIVACY.md: 1 000 queries at sigma 1.676 are epsilon 469 as two counts each, 258 as scalar counts."""
+    """docs/privacy.md, "Statistics": 1 000 queries at sigma 1.676 cost 469 as two counts each, 258 as one."""
     plan = Plan(Privacy(3.6, 1e-5), ALONE)
     figures = discriminator.paper_figures(Options(queries=1000), plan)
     assert figures["epsilon_really_spent"] == pytest.approx(469, abs=1)

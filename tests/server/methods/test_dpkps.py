@@ -31,7 +31,7 @@ def options(**changes):
 
 @pytest.mark.parametrize(("epsilon", "gaussian", "laplace"), [(1.0, 11.80, 14.14), (5.0, 2.82, 2.83)])
 def test_noise_of_the_vocabulary_is_the_contract_s(epsilon, gaussian, laplace, setting):
-    """PRIVACY.md, number 4: one histogram of S = 10 terms that has the whole budget (3.16 x 3.73 = 11.80)."""
+    """docs/privacy.md, number 4: one histogram of S = 10 terms that has the whole budget (3.16 x 3.73 = 11.80)."""
     for law, expected in (("gaussian", gaussian), ("laplace", laplace)):
         request = dpkps.plan(options(noise=law), Setting(("a",), ("one",), setting.folder))[0]
         statistic = type(request.statistic)(vocabulary=10_000, distinct=10)

@@ -44,7 +44,7 @@ def length_range(counts: Float64, sigma: float, edges: Sequence[int] = RANGE_EDG
     """Shortest and longest length (words) that more than a few records have, by tail sums of one noisy histogram.
 
     A true sparse vector search would need that nothing but its answers leaves the parties; several parties' noisy
-    counts do leave them, so the whole histogram is charged and searched for free (PRIVACY.md).
+    counts do leave them, so the whole histogram is charged and searched for free (docs/privacy.md, "Statistics").
 
     Args:
         counts: noisy counts between ``edges``, float64 [len(edges) - 1]; ``sigma`` is their noise.

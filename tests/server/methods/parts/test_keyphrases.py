@@ -90,7 +90,7 @@ def test_the_density_of_single_phrases_is_the_mean_kernel_of_each_record():
 
 
 def test_noise_of_a_density_has_the_contract_s_deviation_whatever_m():
-    """PRIVACY.md, number 4: 0.89 on n times the density at epsilon 5, delta 1e-5; sqrt(structures) for an ensemble."""
+    """docs/privacy.md, number 4: 0.89 on n times the density at epsilon 5; sqrt(structures) for an ensemble."""
     z = 1.0 / gaussian_mu(5.0, 1e-5)
     assert z == pytest.approx(0.89, abs=0.01)
     vectors = unit_vectors(3, 16)

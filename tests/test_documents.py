@@ -1,0 +1,55 @@
+"""The check of the documents finds what it is there to find."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests import documents
+
+Repository = Callable[[dict[str, str]], None]
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    monkeypatch.setattr(documents, "ROOT", tmp_path)
+
+    def write(files: dict[str, str]) -> None:
+        for name, text in files.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text, encoding="utf-8")
+
+    return write
+
+
+WHERE = "docs" + "/"  # apart, so that the check does not follow this file's own examples
+PAGE = "# Privacy\n\n## Noise\n\n1. the first\n2. the second\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        (f'# see {WHERE}privacy.md, "Noise"', None),
+        (f'# see {WHERE}privacy.md,\n# "Noise"', None),
+        (f"# {WHERE}privacy.md, number 2", None),
+        (f'# see {WHERE}privacy.md, "Ring"', "no such section"),
+        (f"# {WHERE}privacy.md, number 7", "number 7"),
+        (f"# {WHERE}nowhere.md", "does not exist"),
+    ],
+)
+def test_a_citation_is_followed(repository: Repository, source: str, problem: str | None) -> None:
+    repository({"docs/privacy.md": PAGE, "code.py": source + "\n"})
+    found = list(documents.broken_citations())
+    assert (found == []) if problem is None else (len(found) == 1 and problem in found[0])
+
+
+@pytest.mark.parametrize(
+    ("link", "broken"), [("privacy.md#noise", False), ("privacy.md#ring", True), ("absent.md", True), ("#here", True)]
+)
+def test_a_link_is_followed_to_its_section(repository: Repository, link: str, broken: bool) -> None:
+    repository({"docs/privacy.md": PAGE, f"{WHERE}index.md": f"# Index\n\n[there]({link})\n"})
+    assert bool(list(documents.broken_links())) is broken
