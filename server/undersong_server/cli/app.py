@@ -49,13 +49,13 @@ def plan(task_file: TaskFile, assignments: Assignments = None, as_json: AsJson =
     """Shows every private sum of a run, its noise, and the generators' calls. Spends nothing."""
     from undersong_server.cli.plan_screen import render
     from undersong_server.runs import planning
+    from undersong_server.runs.plan_figures import plan_figures
 
-    run_plan = planning.plan_run(tasks.load(task_file, assignments or ()))
-    figures = planning.to_json(run_plan)
+    figures = plan_figures(planning.plan_run(tasks.load(task_file, assignments or ())))
     if as_json:
-        print_json(figures)
+        print_json(figures.to_json())
     else:
-        screen().print(render(run_plan, figures))
+        screen().print(render(figures))
 
 
 @app.command()

@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from undersong_server.runs.planning import RunPlan
+from undersong_server.runs.plan_figures import PUBLIC_NOTICE, ExpectedCost, PlanFigures
 
 
-def render(run: RunPlan, figures: dict[str, Any]) -> RenderableType:
-    """The plan's figures (``planning.to_json``) as a table and a few sentences."""
-    privacy, quorum = run.plan.privacy, run.plan.quorum
-    table = Table(title=f"private sums of {run.task.method.name!r}", title_justify="left")
+def render(figures: PlanFigures) -> RenderableType:
+    """The plan's figures as a table and a few sentences."""
+    privacy, quorum = figures.privacy, figures.quorum
+    table = Table(title=f"private sums of {figures.method!r}", title_justify="left")
     for heading in ("statistic", "releases", "dimension", "L1", "L2", "sigma", "sigma (integer)"):
         table.add_column(heading, justify="left" if heading == "statistic" else "right")
-    for heading in ("share a party", "modulus", "epsilon so far"):
+    for heading in ("share per party", "modulus", "epsilon so far"):
         table.add_column(heading, justify="right")
-    for query in figures["queries"]:
-        dimensions = query["dimension"]
+    for each in figures.sums:
+        dimensions = each.dimension
         span = f"{dimensions[0]}" if len(set(dimensions)) == 1 else f"{dimensions[0]}..{dimensions[-1]}"
-        spent = query["epsilon_so_far"]
         table.add_row(
-            query["statistic"],
-            str(query["releases"]),
+            each.statistic,
+            str(each.releases),
             span,
-            f"{query['l1_sensitivity']:.4f}",
-            f"{query['l2_sensitivity']:.4f}",
-            f"{query['sigma']:.3f}",
-            f"{query['sigma_integer']:.2f}",
-            f"{query['share_sigma_integer']:.2f}",
-            f"{query['modulus_bits']} bits",
-            "no privacy" if spent is None else f"{spent:.3f}",
+            f"{each.l1_sensitivity:.4f}",
+            f"{each.l2_sensitivity:.4f}",
+            f"{each.sigma:.3f}",
+            f"{each.sigma_integer:.2f}",
+            f"{each.share_sigma_integer:.2f}",
+            f"{each.modulus_bits} bits",
+            "no privacy" if each.epsilon_so_far is None else f"{each.epsilon_so_far:.3f}",
         )
     lines = [
         f"Promise: epsilon {privacy.epsilon:g}, delta {privacy.delta:g} for one {privacy.unit}"
@@ -45,28 +44,31 @@ def render(run: RunPlan, figures: dict[str, Any]) -> RenderableType:
         f"Federation: {quorum.parties} parties, threshold {quorum.threshold}, {quorum.tolerated_dropouts} may drop out,"
         f" {quorum.colluders} may collude with the coordinator.",
     ]
-    collude = figures["epsilon_if_all_others_collude"]
+    collude = figures.epsilon_if_all_others_collude
     if collude is not None:
         lines.append(f"If every other party colludes, one party's own noise alone still gives epsilon {collude:.3f}.")
-    lines.extend(figures.get("method_notes", ()))
-    if "paper" in figures:
-        paper = figures["paper"]
-        sentence = (
-            f"For information: the paper's own sigma is {paper['sigma']:.4f}, which really spends epsilon"
-            f" {paper['epsilon_really_spent']:.3f}"
-        )
-        if "sigma_composed_jointly" in paper:
-            sentence += f"; its mechanisms composed together would need {paper['sigma_composed_jointly']:.4f}"
-        lines.append(sentence + ".")
-    lines.append(
-        f"Generators: {figures['generator_calls']} calls ({', '.join(run.setting.generators)}), retries apart."
-    )
-    if "tokens" in figures:
-        low, high = figures["tokens"]
-        price = figures["price_usd"]
-        cost = f"US$ {price[0]:.2f} to {price[1]:.2f}" if price else "no price is configured"
-        lines.append(
-            f"Expected: {low:,} to {high:,} tokens, {cost}, {figures['time_s'][0]:.0f} to {figures['time_s'][1]:.0f} s."
-        )
-    lines.append(f"Note: {figures['notice']}.")
+    lines.extend(figures.method_notes)
+    if figures.paper is not None:
+        lines.append(_paper(figures.paper))
+    lines.append(f"Generators: {figures.generator_calls} calls ({', '.join(figures.generators)}), retries apart.")
+    if figures.cost is not None:
+        lines.append(_cost(figures.cost))
+    lines.append(f"Note: {PUBLIC_NOTICE}.")
     return Group(table, *lines)
+
+
+def _paper(paper: Mapping[str, float]) -> str:
+    sentence = (
+        f"For information: the paper's own sigma is {paper['sigma']:.4f}, which really spends epsilon"
+        f" {paper['epsilon_really_spent']:.3f}"
+    )
+    if "sigma_composed_jointly" in paper:
+        sentence += f"; its mechanisms composed together would need {paper['sigma_composed_jointly']:.4f}"
+    return sentence + "."
+
+
+def _cost(cost: ExpectedCost) -> str:
+    price = cost.price_usd
+    shown = f"US$ {price[0]:.2f} to {price[1]:.2f}" if price else "no price is configured"
+    low, high = cost.tokens
+    return f"Expected: {low:,} to {high:,} tokens, {shown}, {cost.time_s[0]:.0f} to {cost.time_s[1]:.0f} s."

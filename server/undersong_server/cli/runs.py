@@ -66,6 +66,7 @@ def plan(
     from undersong_server.cli.plan_screen import render
     from undersong_server.runs import planning
     from undersong_server.runs.folder import coordinator_task
+    from undersong_server.runs.plan_figures import plan_figures
 
     opened = CoordinatorHome(home)
     roster = enrolled_roster(opened, parties)
@@ -78,11 +79,11 @@ def plan(
         name = f"{task_name} {suffix}"
     planned = Planned(name, data, str(folder), roster, seed, insecure_noise_seed, patience)
     opened.run(name).create(planned)
-    figures = {"run": name, "parties": list(roster), **planning.to_json(run_plan)}
+    figures = plan_figures(run_plan)
     if as_json:
-        _print_json(figures)
+        _print_json({"run": name, "parties": list(roster), **figures.to_json()})
         return
-    screen().print(render(run_plan, figures))
+    screen().print(render(figures))
     print(f"planned {name!r} with {', '.join(roster)}; start it with: undersong run start {name!r}")
 
 
@@ -180,18 +181,19 @@ def list_runs(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
 def show(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
     """One run: its plan, its parties, how it stands."""
     from undersong_server.cli.plan_screen import render
-    from undersong_server.runs import planning
+    from undersong_server.runs.plan_figures import plan_figures
 
     run = CoordinatorHome(home).run(name)
     planned = run.planned()
-    run_plan = planned.load()
-    figures = planning.to_json(run_plan)
+    figures = plan_figures(planned.load())
     status = run.status()
     if as_json:
         log = run.log()[-LOG_LINES:]
-        _print_json({"run": name, "parties": list(planned.roster), "status": status, "log": log, "plan": figures})
+        _print_json(
+            {"run": name, "parties": list(planned.roster), "status": status, "log": log, "plan": figures.to_json()}
+        )
         return
-    screen().print(render(run_plan, figures))
+    screen().print(render(figures))
     print(f"parties: {', '.join(planned.roster)}")
     print("\n".join(run.log()[-LOG_LINES:]))
     print(_words(status))

@@ -14,7 +14,8 @@ from undersong_server.methods import discriminator
 from undersong_server.methods.discriminator import Options
 from undersong_server.methods.interface import Setting
 from undersong_server.runs import task as tasks
-from undersong_server.runs.planning import plan_run, to_json
+from undersong_server.runs.plan_figures import plan_figures
+from undersong_server.runs.planning import plan_run
 
 ALONE = Quorum(1, 1, 0, 0)
 
@@ -203,7 +204,9 @@ def test_fine_tuned_teachers_are_in_the_plan_and_their_texts_are_published(tmp_p
     run_plan = plan_run(task)
     assert run_plan.plan["teachers"].parameters["fine_tuned"] is True
     assert run_plan.plan["teachers"].l2 == pytest.approx(math.sqrt(60))
-    assert any("60 in turn" in note and "--patience" in note for note in to_json(run_plan)["method_notes"])
+    assert any(
+        "60 in turn" in note and "--patience" in note for note in plan_figures(run_plan).to_json()["method_notes"]
+    )
     seen = {}
 
     def votes(texts, classes, shards, contrast, queries, **settings):
@@ -240,7 +243,7 @@ def run_method_without_labels(task, run_plan):
 
 
 def test_the_screen_says_how_many_teachers_a_useful_answer_needs(tmp_path):
-    figures = to_json(plan_run(write_task(tmp_path, discriminator="teachers")))
+    figures = plan_figures(plan_run(write_task(tmp_path, discriminator="teachers"))).to_json()
     sigma = figures["queries"][1]["sigma"]
     (note,) = figures["method_notes"]
     assert f"needs {math.ceil(10 * sigma)} teachers" in note

@@ -18,7 +18,8 @@ from undersong_server.methods import dpga
 from undersong_server.methods.interface import Setting
 from undersong_server.pool import Sample
 from undersong_server.runs import task as tasks
-from undersong_server.runs.planning import plan_run, to_json
+from undersong_server.runs.plan_figures import plan_figures
+from undersong_server.runs.planning import plan_run
 
 DELTA = 1.31818e-5  # 1 / (N ln N), N = 8396
 QUORUM = Quorum(parties=5, threshold=4, tolerated_dropouts=1, colluders=1)
@@ -261,7 +262,7 @@ def test_crossed_parents_share_their_label_and_a_lonely_one_is_rewritten(task_fi
 
 def test_the_plan_command_shows_the_paper_beside_it(task_file):
     task = tasks.load(task_file("2.0"), ("method.rounds=1",))
-    figures = to_json(plan_run(task))
+    figures = plan_figures(plan_run(task)).to_json()
     assert figures["paper"]["sigma"] > [query["sigma"] for query in figures["queries"]][-1]
     assert methods.load("dpga") is dpga
     assert figures["method_notes"] == [

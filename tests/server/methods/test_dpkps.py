@@ -13,7 +13,8 @@ from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_server.methods import dpkps
 from undersong_server.methods.interface import Setting
 from undersong_server.runs import task as tasks
-from undersong_server.runs.planning import plan_run, to_json
+from undersong_server.runs.plan_figures import plan_figures
+from undersong_server.runs.planning import plan_run
 
 ALONE = Quorum(1, 1, 0, 0)
 TOPICS = {"a": ["apple", "apricot", "avocado"], "b": ["banana", "blueberry", "black berry"]}
@@ -106,7 +107,7 @@ def test_a_run_asks_exactly_its_plan_and_labels_its_texts(tmp_path, sampler, noi
     assert [label for label, _ in sequences] == ["a"] * 10 + ["b"] * 10
     assert {term for _, terms in sequences for term in terms} <= set(kept)
     assert {len(set(terms)) for _, terms in sequences} == {2}
-    figures = to_json(run_plan)
+    figures = plan_figures(run_plan).to_json()
     assert figures["queries"][0]["noise"] == noise
     of = "mu squared" if noise == "gaussian" else "epsilon"
     assert figures["method_notes"] == [

@@ -1,0 +1,188 @@
+"""The figures of a plan, as an operator reads them; sensitivity and sigma in natural units (one vote is 1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from undersong_protocol.plan import Plan, PlannedSum, Privacy, Quorum
+from undersong_server import methods
+from undersong_server.runs.planning import RunPlan
+
+PUBLIC_NOTICE = (
+    "task.description, task.labels and the prompts go to the model provider: they count as public, so write nothing"
+    " private there"
+)
+
+
+@dataclass(frozen=True)
+class SumFigures:
+    """Neighbouring private sums of a plan that differ in dimension only.
+
+    Attributes:
+        releases: how many they are; ``dimension`` has one entry per sum.
+        noise: its law.
+        sigma: standard deviation of the opened noise; ``sigma_integer`` is in steps of the grid, ``scale`` per vote.
+        share_sigma_integer: standard deviation, on the grid, of the noise that each party adds.
+        epsilon_so_far: of the whole run up to the last of these sums; None where the run is not private.
+    """
+
+    statistic: str
+    releases: int
+    noise: str
+    dimension: tuple[int, ...]
+    l1_sensitivity: float
+    l2_sensitivity: float
+    sigma: float
+    sigma_integer: float
+    scale: int
+    modulus_bits: int
+    share_sigma_integer: float
+    epsilon_so_far: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """One entry of "queries"."""
+        return {**asdict(self), "dimension": list(self.dimension)}
+
+
+@dataclass(frozen=True)
+class ExpectedCost:
+    """What the language models are expected to cost, each figure as (low, high).
+
+    Attributes:
+        tokens: prompt and completion tokens of all generators.
+        price_usd: None where a generator has no price.
+        time_s: of the slowest generator.
+    """
+
+    tokens: tuple[int, int]
+    price_usd: tuple[float, float] | None
+    time_s: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class PlanFigures:
+    """What a run will cost, before anything is spent.
+
+    Attributes:
+        generators: their names; ``generator_calls`` counts texts ordered, without retries.
+        epsilon_if_all_others_collude: of one party's own noise; None where there is no such figure.
+        cost: None where no generator counts tokens.
+        method_notes: sentences of the method for whoever plans a run of it.
+        paper: what the method's paper would charge, for information; None where it says nothing.
+    """
+
+    method: str
+    privacy: Privacy
+    quorum: Quorum
+    sums: tuple[SumFigures, ...]
+    epsilon_if_all_others_collude: float | None
+    generators: tuple[str, ...]
+    generator_calls: int
+    cost: ExpectedCost | None
+    method_notes: tuple[str, ...]
+    paper: Mapping[str, float] | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON of ``undersong plan``."""
+        epsilon = self.privacy.epsilon
+        result: dict[str, Any] = {
+            "epsilon": epsilon if math.isfinite(epsilon) else None,
+            "delta": self.privacy.delta,
+            "unit": self.privacy.unit,
+            "queries": [each.to_json() for each in self.sums],
+            "epsilon_if_all_others_collude": self.epsilon_if_all_others_collude,
+            "generator_calls": self.generator_calls,
+            "notice": PUBLIC_NOTICE,
+        }
+        if self.cost is not None:
+            price = self.cost.price_usd
+            result["tokens"] = list(self.cost.tokens)
+            result["price_usd"] = None if price is None else list(price)
+            result["time_s"] = list(self.cost.time_s)
+        if self.method_notes:
+            result["method_notes"] = list(self.method_notes)
+        if self.paper is not None:
+            result["paper"] = dict(self.paper)
+        return result
+
+
+def plan_figures(run: RunPlan) -> PlanFigures:
+    """The figures of a plan."""
+    private = math.isfinite(run.plan.privacy.epsilon)
+    method = methods.load(run.task.method.name)
+    notes = getattr(method, "notes", None)
+    paper = getattr(method, "paper_figures", None) if private else None
+    return PlanFigures(
+        method=run.task.method.name,
+        privacy=run.plan.privacy,
+        quorum=run.plan.quorum,
+        sums=tuple(
+            SumFigures(
+                statistic=group[0].statistic,
+                releases=len(group),
+                noise=group[0].law,
+                dimension=tuple(planned.dimension for planned in group),
+                l1_sensitivity=group[0].l1,
+                l2_sensitivity=group[0].l2,
+                sigma=group[0].sigma,
+                sigma_integer=group[0].sigma_integer,
+                scale=group[0].scale,
+                modulus_bits=max(planned.modulus_bits for planned in group),
+                share_sigma_integer=share_sigma(run.plan, group[0]),
+                epsilon_so_far=run.plan.epsilon_after(last) if private else None,
+            )
+            for group, last in _groups(run.plan)
+        ),
+        epsilon_if_all_others_collude=_if_all_others_collude(run.plan),
+        generators=run.setting.generators,
+        generator_calls=run.generator_calls,
+        cost=_expected_cost(run),
+        method_notes=() if notes is None else tuple(notes(run.task.options, run.setting)),
+        paper=None if paper is None else paper(run.task.options, run.plan),
+    )
+
+
+def share_sigma(plan: Plan, planned: PlannedSum) -> float:
+    """Standard deviation, integer units, of the noise each party adds (before XNoise removes the excess)."""
+    honest = plan.quorum.parties - plan.quorum.tolerated_dropouts - plan.quorum.colluders
+    return planned.drawn_sigma_integer / math.sqrt(honest)
+
+
+def _expected_cost(run: RunPlan) -> ExpectedCost | None:
+    calls = math.ceil(run.generator_calls / len(run.task.generators))
+    estimates = [generator.estimate(calls) for generator in run.task.generators]
+    if not any(estimate.tokens[1] for estimate in estimates):
+        return None
+    prices = [estimate.price_usd for estimate in estimates if estimate.price_usd is not None]
+    known = len(prices) == len(estimates)
+    return ExpectedCost(
+        tokens=(sum(each.tokens[0] for each in estimates), sum(each.tokens[1] for each in estimates)),
+        price_usd=(sum(price[0] for price in prices), sum(price[1] for price in prices)) if known else None,
+        time_s=(max(each.seconds[0] for each in estimates), max(each.seconds[1] for each in estimates)),
+    )
+
+
+def _if_all_others_collude(plan: Plan) -> float | None:
+    """None where there is no such figure: nothing is asked, nothing is private, or Laplace shares give no bound."""
+    if not plan.sums or not math.isfinite(plan.privacy.epsilon):
+        return None
+    epsilon = plan.epsilon_if_all_others_collude()
+    return epsilon if math.isfinite(epsilon) else None
+
+
+def _groups(plan: Plan) -> list[tuple[list[PlannedSum], int]]:
+    """Neighbouring sums that differ in dimension only, with the number of sums up to the group's end."""
+    groups: list[tuple[list[PlannedSum], int]] = []
+    for number, planned in enumerate(plan.sums, start=1):
+        if groups and _kind(groups[-1][0][0]) == _kind(planned):
+            groups[-1] = ([*groups[-1][0], planned], number)
+        else:
+            groups.append(([planned], number))
+    return groups
+
+
+def _kind(planned: PlannedSum) -> tuple[object, ...]:
+    return (planned.statistic, planned.l2, planned.scale, planned.sigma_integer, planned.sampling_rate, planned.law)
