@@ -19,6 +19,7 @@ from undersong_server.evaluation import metrics, task_model
 from undersong_server.evaluation.adaptation import adapt
 from undersong_server.evaluation.fine_tuning import fine_tune
 from undersong_server.evaluation.membership import Membership, train_and_attack
+from undersong_server.evaluation.neighbourhoods import neighbourhoods
 from undersong_server.evaluation.overlap import Overlap, find_overlap
 from undersong_server.evaluation.scores import Scores, score
 from undersong_server.evaluation.sequences import read_sequences, sequences_of
@@ -296,8 +297,8 @@ def _unknown_labels(synthetic: Table, test: Table) -> list[str]:
 
 def _distances(synthetic: Table, synthetic_x: Float32, name: str, table: Table, x: Float32, seed: int) -> Distances:
     ours, real = metrics.equal_rows(synthetic_x, x, seed=seed)
-    enough = len(ours) > 3
-    covered = metrics.precision_recall(ours, real) if enough else None
+    enough = len(ours) > 5
+    covered = neighbourhoods(ours, real) if enough else None
     labelled = synthetic.labels is not None and table.labels is not None
     return Distances(
         reference=name,

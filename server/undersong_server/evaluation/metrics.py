@@ -7,7 +7,6 @@ something about them, so these functions are called only where the caller holds 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -64,47 +63,6 @@ def _mean_and_factor(x: Floats) -> tuple[Float64, Float64]:
     centred = (x - mean) / np.sqrt(len(x) - 1)
     factor: Float64 = np.asarray(np.linalg.qr(centred, mode="r")) if len(x) > x.shape[1] else centred
     return mean, factor
-
-
-@dataclass(frozen=True)
-class PrecisionRecall:
-    """``precision``: share of synthetic texts among the real; ``recall``: share of real texts among the synthetic."""
-
-    precision: float
-    recall: float
-
-
-def precision_recall(synthetic: Floats, real: Floats, *, neighbours: int = 3) -> PrecisionRecall:
-    """Improved precision and recall of two embedding sets (Kynkaanniemi et al. 2019, equations 1 and 2).
-
-    A point belongs to a set if it lies within the distance from one of its points to that point's k-th nearest other.
-    Compare at equal n only. Needs O(n) memory beside one block of distances. Raises ValueError with n <= k.
-    """
-    if min(len(synthetic), len(real)) <= neighbours:
-        raise ValueError(f"{min(len(synthetic), len(real))} points have no {neighbours} neighbours")
-    return PrecisionRecall(
-        precision=_covered(synthetic, real, neighbours), recall=_covered(real, synthetic, neighbours)
-    )
-
-
-def _covered(points: Floats, balls: Floats, neighbours: int) -> float:
-    """Share of ``points`` within at least one ball around ``balls``."""
-    balls32, points32 = np.asarray(balls, dtype=np.float32), np.asarray(points, dtype=np.float32)
-    radius = np.empty(len(balls32), dtype=np.float32)
-    for start in range(0, len(balls32), BLOCK_ROWS):
-        block = _squared_distances(balls32[start : start + BLOCK_ROWS], balls32)
-        block[np.arange(len(block)), start + np.arange(len(block))] = -1.0  # itself comes first, also among duplicates
-        radius[start : start + len(block)] = np.partition(block, neighbours, axis=1)[:, neighbours]
-    inside = 0
-    for start in range(0, len(points32), BLOCK_ROWS):
-        block = _squared_distances(points32[start : start + BLOCK_ROWS], balls32)
-        inside += int((block <= radius).any(axis=1).sum())
-    return inside / len(points32)
-
-
-def _squared_distances(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    block: npt.NDArray[np.float32] = (a * a).sum(axis=1)[:, None] - 2 * (a @ b.T) + (b * b).sum(axis=1)
-    return np.maximum(block, 0.0, out=block)
 
 
 def self_similarity(embeddings: Floats) -> float:

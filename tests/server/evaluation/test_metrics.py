@@ -39,34 +39,6 @@ def test_frechet_distance_refuses_unequal_sizes():
         metrics.equal_rows(cloud(10), cloud(25), rows=11)
 
 
-def test_precision_recall_against_a_plain_loop(monkeypatch):
-    monkeypatch.setattr(metrics, "BLOCK_ROWS", 7)  # the blocks' seams are what can go wrong
-    a, b = cloud(40, width=3), cloud(40, width=3, shift=0.8, scale=0.7, seed=1)
-
-    def covered(points, balls):
-        radius = [sorted(np.linalg.norm(x - y) for j, y in enumerate(balls) if j != i)[2] for i, x in enumerate(balls)]
-        return np.mean([any(np.linalg.norm(p - c) <= r for c, r in zip(balls, radius, strict=True)) for p in points])
-
-    found = metrics.precision_recall(a, b)
-    assert found.precision == pytest.approx(covered(a, b))
-    assert found.recall == pytest.approx(covered(b, a))
-
-
-def test_precision_and_recall_tell_collapse_from_noise():
-    real = cloud(300, width=4)
-    collapsed = real[:5].repeat(60, axis=0) + cloud(300, width=4, scale=1e-3, seed=3)
-    found = metrics.precision_recall(collapsed, real)
-    assert found.precision > 0.95
-    assert found.recall < 0.1
-    far = metrics.precision_recall(real + 50, real)
-    assert (far.precision, far.recall) == (0, 0)
-
-
-def test_duplicates_do_not_hide_a_point_from_itself():
-    points = np.zeros((6, 3), dtype=np.float32)
-    assert metrics.precision_recall(points, points).precision == 1
-
-
 @given(st.integers(2, 9), st.integers(0, 1000))
 @settings(max_examples=25, deadline=None)
 def test_self_similarity_is_the_mean_over_pairs(rows, seed):

@@ -1,0 +1,80 @@
+"""Texts of a corpus whose label is probably wrong, by confident learning (Northcutt, Jiang and Chuang 2021)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Float64 = npt.NDArray[np.float64]
+Int = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class LabelErrors:
+    """What confident learning says of a labelled corpus.
+
+    Attributes:
+        joint: estimated number of texts by given label (rows) and true label (columns), float64 [C, C], sums to n.
+        suspected: indices of the texts that most probably have another label, int64, the surest first; as many as the
+            joint has off its diagonal.
+    """
+
+    joint: Float64
+    suspected: Int
+
+    @property
+    def share(self) -> float:
+        """Estimated share of texts with a wrong label."""
+        total = float(self.joint.sum())
+        return 1.0 - float(np.trace(self.joint)) / total if total else float("nan")
+
+
+def label_errors(labels: Int, probabilities: Float64) -> LabelErrors:
+    """Estimates how many labels are wrong, and which.
+
+    Args:
+        labels: given label of each text, int64 [n], 0 to C-1.
+        probabilities: of each label for each text, float64 [n, C], by a model that was not trained on that text.
+
+    The threshold of a label is the mean probability of it among the texts that carry it (section 3.1, equation 2);
+    a text counts for the likeliest label whose threshold it reaches (equation 1); counts are scaled to the labels'
+    own numbers (equation 3). Suspects are pruned by noise rate, the largest margin first (section 3.2).
+    Raises ValueError where shapes differ.
+    """
+    n, classes = probabilities.shape
+    if labels.shape != (n,):
+        raise ValueError(f"{len(labels)} labels for {n} rows of probabilities")
+    given = np.bincount(labels, minlength=classes)
+    thresholds = np.array(
+        [probabilities[labels == label, label].mean() if given[label] else np.inf for label in range(classes)]
+    )
+    reached = probabilities >= thresholds - 1e-6
+    likeliest = np.where(reached, probabilities, -1.0).argmax(axis=1)
+    counted = reached.any(axis=1)
+    joint = np.zeros((classes, classes))
+    np.add.at(joint, (labels[counted], likeliest[counted]), 1.0)
+    rows = joint.sum(axis=1, keepdims=True)
+    # A label none of whose texts counts is taken at its word.
+    joint = np.where(rows > 0, joint / np.maximum(rows, 1.0), np.eye(classes)) * given[:, None]
+    margins = probabilities.max(axis=1) - probabilities[np.arange(n), labels]
+    suspected: list[int] = []
+    for label in range(classes):
+        for other in range(classes):
+            members = np.flatnonzero(labels == label)
+            count = round(float(joint[label, other]))
+            if label == other or not count or not len(members):
+                continue
+            ahead = probabilities[members, other] - probabilities[members, label]
+            order = np.argsort(-ahead, kind="stable")[:count]
+            suspected.extend(
+                int(member) for member in members[order] if _another_is_likelier(probabilities, member, label)
+            )
+    unique = np.array(sorted(set(suspected), key=lambda index: (-margins[index], index)), dtype=np.int64)
+    return LabelErrors(joint, unique)
+
+
+def _another_is_likelier(probabilities: Float64, row: int, label: int) -> bool:
+    """Whether the model's first choice for a text is another label than the given one."""
+    return int(probabilities[row].argmax()) != label

@@ -1,0 +1,85 @@
+"""MAUVE, diversity and label errors: against the authors' own packages, and where they must end."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from undersong_server.evaluation.diversity import distinct_n, self_bleu, vendi_score
+from undersong_server.evaluation.label_errors import label_errors
+from undersong_server.evaluation.mauve import mauve, mauve_of_counts
+
+
+def clouds(shift: float) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(7)
+    first = rng.normal(size=(400, 6)).astype(np.float32)
+    return first, (rng.normal(size=(400, 6)) + np.array([shift, 0, 0, 0, 0, 0])).astype(np.float32)
+
+
+def test_mauve_of_a_clustering_is_that_of_the_package() -> None:
+    """mauve-text 0.4.0, mauve_star of these smoothed counts."""
+    assert mauve_of_counts([5, 0, 12, 3, 9], [1, 4, 10, 10, 2]) == pytest.approx(0.6113833913906019, abs=1e-12)
+
+
+def test_mauve_of_embeddings_is_near_the_package_s() -> None:
+    """mauve-text 0.4.0 with faiss: 0.835, 0.832 and 0.850 for three seeds; another k-means clusters otherwise."""
+    assert mauve(*clouds(0.9), seed=1) == pytest.approx(0.835, abs=0.04)
+
+
+def test_mauve_falls_with_distance_and_is_one_for_equal_sets() -> None:
+    near, far = mauve(*clouds(0.3)), mauve(*clouds(3.0))
+    assert near > 0.9 > 0.2 > far
+    points = clouds(0.0)[0]
+    assert mauve(points, points) == pytest.approx(1.0, abs=1e-6)
+    with pytest.raises(ValueError, match="too few"):
+        mauve(points[:19], points)
+
+
+def test_vendi_score_is_that_of_the_package_and_counts_different_texts() -> None:
+    """vendi-score 0.0.3, score_dual of the same unit rows: 4.829817278968149."""
+    rows = np.random.default_rng(7).normal(size=(60, 5)).astype(np.float32)
+    assert vendi_score(rows) == pytest.approx(4.829817278968149, rel=1e-6)
+    assert vendi_score(np.eye(4)) == pytest.approx(4.0)
+    assert vendi_score(np.ones((9, 3))) == pytest.approx(1.0)
+    few = rows[:3]  # fewer rows than coordinates: the other side's eigenvalues
+    assert vendi_score(np.tile(few, (4, 1))) == pytest.approx(vendi_score(few))
+
+
+def test_distinct_n_counts_by_hand() -> None:
+    assert distinct_n(["a b a b", "a b"], 1) == pytest.approx(2 / 6)
+    assert distinct_n(["a b a b", "a b"], 2) == pytest.approx(2 / 4)
+    assert np.isnan(distinct_n(["a"], 2))
+
+
+def test_self_bleu_of_copies_is_one_and_of_strangers_near_zero() -> None:
+    assert self_bleu(["the cat sat on the mat"] * 3) == pytest.approx(1.0)
+    assert self_bleu(["one two three four", "five six seven eight"]) < 0.05
+    many = [f"word{i % 40} other{i % 7} thing{i % 3} end{i % 11}" for i in range(260)]
+    assert self_bleu(many, seed=1) == self_bleu(many, seed=1) != self_bleu(many, seed=2)
+
+
+def test_label_errors_are_those_of_cleanlab() -> None:
+    """cleanlab 2.9.0: confident joint, and find_label_issues(filter_by="prune_by_noise_rate")."""
+    rng = np.random.default_rng(3)
+    true = rng.integers(0, 3, 200)
+    given = true.copy()
+    flipped = rng.random(200) < 0.2
+    given[flipped] = (given[flipped] + 1) % 3
+    logits = rng.normal(size=(200, 3))
+    logits[np.arange(200), true] += 3
+    probabilities = np.exp(logits)
+    probabilities /= probabilities.sum(axis=1, keepdims=True)
+    found = label_errors(given, probabilities)
+    assert np.rint(found.joint).astype(int).tolist() == [[56, 0, 9], [16, 55, 0], [1, 8, 54]]
+    assert sorted(found.suspected.tolist()) == [
+        4, 15, 33, 37, 38, 43, 46, 52, 57, 60, 62, 66, 67, 81, 86, 90, 102, 110, 114, 115, 121, 125, 138, 156, 157,
+        158, 163, 176, 180, 183, 184, 192,
+    ]  # fmt: skip
+    assert found.share == pytest.approx(0.173, abs=1e-3)
+    assert flipped[found.suspected].mean() > 0.9
+
+
+def test_a_label_that_no_text_reaches_is_taken_at_its_word() -> None:
+    found = label_errors(np.array([0, 0, 1]), np.array([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]]))
+    assert found.joint.sum() == pytest.approx(3.0)
+    assert found.joint[1, 1] + found.joint[1, 0] == pytest.approx(1.0)
