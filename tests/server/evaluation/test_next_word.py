@@ -1,0 +1,44 @@
+"""A corpus of the same kind lowers the next-word loss, another kind hardly does, and it is a true distribution."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from undersong_server.evaluation.next_word import END, BaseFrequencies, next_word_loss
+
+CARDS = [f"my card was {verb} at the {place} today" for verb in ("stolen", "declined") for place in ("shop", "bank")]
+TEST = ["my card was stolen at the bank today", "my card was declined at the shop"]
+OTHER = ["a moving film about a family by the sea", "the plot drags and the jokes fall flat"]
+
+
+def test_texts_of_the_same_kind_teach_more_than_others() -> None:
+    before, after, elsewhere = (next_word_loss(training, TEST) for training in ((), CARDS, OTHER))
+    assert after < 0.5 * before
+    assert before - elsewhere < 0.2 * (before - after)
+
+
+def test_the_base_is_a_distribution() -> None:
+    base = BaseFrequencies("en")
+    known = sum(base(word) for word in base._known)
+    assert 0.99 <= known <= 1.0
+    assert 0 < base("xqzzyv") < base("the")
+
+
+def test_a_loss_by_hand() -> None:
+    """One training text "a", one test text "a": each order adds (count + kinds p)/(total + kinds)."""
+    base = BaseFrequencies("en")
+
+    def probability(word: str) -> float:
+        found = (1 + 2 * base(word)) / (2 + 2)  # "a" and the end, once each, without context
+        for _ in range(2):
+            found = (1 + found) / 2  # one follower, once
+        return found
+
+    expected = -(math.log2(probability("a")) + math.log2(probability(END))) / 2
+    assert next_word_loss(["a"], ["a"]) == pytest.approx(expected)
+
+
+def test_no_text_has_no_loss() -> None:
+    assert math.isnan(next_word_loss(["a"], []))
