@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from undersong_common.arrays import Float64
 from undersong_common.embedding import quantise
 from undersong_protocol.statistics import top_q_votes
 from undersong_protocol.statistics.nearest import NearestFurthest
@@ -76,8 +76,8 @@ def measure(repetitions: int) -> dict[str, float]:
     }
 
 
-def _unit(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    unit: npt.NDArray[np.float64] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+def _unit(rows: Float64) -> Float64:
+    unit: Float64 = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     return unit
 
 

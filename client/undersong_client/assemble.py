@@ -9,9 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from undersong_client import datasets, keys, policy
 from undersong_client.approvals import PersonalConsent
 from undersong_client.blocks import DiskBlocks
@@ -20,6 +17,7 @@ from undersong_client.entropy import from_system, insecure
 from undersong_client.party import DataSet, Party
 from undersong_client.state import PartyHome
 from undersong_client.store import Store
+from undersong_common.arrays import Float32
 from undersong_common.embedding import CachedEmbedder, Embedder, EncryptedFileCache, Progress
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.table import Table
@@ -83,7 +81,7 @@ class Embeddings:
         self.show = show
         self._lock = threading.Lock()
 
-    def __call__(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+    def __call__(self, texts: Sequence[str]) -> Float32:
         with self._lock:
             return self._cached.encode(texts, self.show)
 

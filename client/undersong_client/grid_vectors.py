@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from undersong_client.records import PrivateRecords
+from undersong_common.arrays import Bools
 from undersong_common.privacy.stream import KeyStream
 from undersong_protocol.plan import PlannedSum, Privacy
 from undersong_protocol.statistics import PublicInputs
@@ -44,7 +44,7 @@ def grid_vector(
     )
 
 
-def poisson_subsample(units: int, rate: float, coins: bytes) -> npt.NDArray[np.bool_]:
+def poisson_subsample(units: int, rate: float, coins: bytes) -> Bools:
     """Which units take part, bool [units]: each by its own coin from a cryptographic stream.
 
     The probability is ``rate`` rounded down to a multiple of 2^-64, so never more than what is charged.

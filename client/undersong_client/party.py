@@ -19,9 +19,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from undersong_client import guard
 from undersong_client.grid_vectors import grid_vector
-from undersong_client.records import Embed, PrivateRecords, fingerprint
+from undersong_client.records import PrivateRecords, fingerprint
 from undersong_client.store import Store
 from undersong_common.canonical import canonical_json, tagged_hash
+from undersong_common.embedding import Embed
 from undersong_common.errors import PrivacyRefusal, UndersongError
 from undersong_common.privacy.ledger import Charge, Ledger
 from undersong_common.table import Table

@@ -10,11 +10,10 @@ from functools import cached_property, partial
 import numpy as np
 import numpy.typing as npt
 
+from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table
 from undersong_protocol.plan import Privacy
-
-Embed = Callable[[Sequence[str]], npt.NDArray[np.float32]]
 
 
 class PrivateRecords:

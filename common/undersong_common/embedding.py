@@ -21,11 +21,11 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from undersong_common.arrays import Float32, Int16
 from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError, InternalError
 
-Float32 = npt.NDArray[np.float32]
-Int16 = npt.NDArray[np.int16]
+Embed = Callable[[Sequence[str]], Float32]  # texts -> quantised unit embeddings, float32 [n, d]
 Progress = Callable[[int, int], None]
 
 GRID = 2048  # 1/GRID is the resolution: coordinates of at most 1 are exact in half precision

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
+from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.embedding import GRID
 from undersong_common.errors import PeerFault
 from undersong_protocol.messages import federation_pb2 as wire
@@ -32,8 +32,8 @@ class Block:
     """
 
     id: bytes
-    values: npt.NDArray[np.float32] | npt.NDArray[np.float64] | None
-    labels: npt.NDArray[np.int64] | None = None
+    values: Float32 | Float64 | None
+    labels: Int64 | None = None
     texts: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -41,7 +41,7 @@ class Block:
         return f"Block({self.id.hex()[:12]}, {shape})"
 
 
-def encode_embeddings(embeddings: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]) -> bytes:
+def encode_embeddings(embeddings: Float32, labels: Int64) -> bytes:
     """Serialised block of quantised embeddings (multiples of 1/GRID): about 10 bits a coordinate on the wire."""
     grid = np.rint(embeddings * GRID).astype("<i2")
     planes = grid.view(np.uint8).reshape(-1, 2)
@@ -61,7 +61,7 @@ def encode_texts(texts: Sequence[str]) -> bytes:
     return _serialised(wire.Block(kind=wire.Block.TEXTS, shape=[len(texts)], payload=zlib.compress(joined, 6)))
 
 
-def encode_numbers(values: npt.NDArray[np.float64]) -> bytes:
+def encode_numbers(values: Float64) -> bytes:
     """Serialised block of float64 numbers."""
     data = np.ascontiguousarray(values, dtype="<f8")
     return _serialised(wire.Block(kind=wire.Block.NUMBERS, shape=list(data.shape), payload=data.tobytes()))
@@ -192,7 +192,7 @@ def missing_blocks(inputs: Iterable[Input], store: BlockStore) -> list[bytes]:
 def resolve(inputs: Iterable[Input], store: BlockStore) -> PublicInputs:
     """The inputs as a statistic reads them. Raises PeerFault (of the coordinator) for rows that do not exist."""
     embeddings: dict[str, LabelledEmbeddings] = {}
-    numbers: dict[str, npt.NDArray[np.float64]] = {}
+    numbers: dict[str, Float64] = {}
     texts: dict[str, Sequence[str]] = {}
     for given in inputs:
         parts = list(_parts(given, store))

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-Int64 = npt.NDArray[np.int64]
-Ring = npt.NDArray[np.uint32] | npt.NDArray[np.uint64]
+from undersong_common.arrays import Float64, Int64, UInt64
+
+Ring = npt.NDArray[np.uint32] | UInt64
 
 
 class _Hidden:
@@ -70,6 +71,6 @@ class NoisySum:
     survivors: tuple[str, ...]
 
     @property
-    def natural(self) -> npt.NDArray[np.float64]:
+    def natural(self) -> Float64:
         """The sum in natural units, float64 [d]."""
         return self.values / float(self.scale)

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Int = npt.NDArray[np.int64]
+from undersong_common.arrays import Int64
 
 
 @dataclass(frozen=True)
@@ -50,16 +49,16 @@ class Pool:
         self.samples.extend(samples)
 
     @property
-    def label_of(self) -> Int:
+    def label_of(self) -> Int64:
         """int64 [N]: number of each sample's label; 0 for all where the task has no labels."""
         return np.array([self._label_number.get(sample.label, 0) for sample in self.samples], dtype=np.int64)
 
     @property
-    def generator_of(self) -> Int:
+    def generator_of(self) -> Int64:
         """int64 [N]: number of each sample's generator."""
         return np.array([self._generator_number[sample.generator] for sample in self.samples], dtype=np.int64)
 
-    def of_label(self, label: int) -> Int:
+    def of_label(self, label: int) -> Int64:
         """Positions of the samples of one label, int64, ascending."""
         return np.flatnonzero(self.label_of == label)
 

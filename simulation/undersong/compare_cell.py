@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from undersong import dpsgd
+from undersong_common.arrays import Float32, Int16
 from undersong_common.errors import ConfigurationError
 from undersong_common.threads import one_numpy_thread
 from undersong_server import methods
@@ -168,7 +168,7 @@ class Bench:
         }
 
     def _simulated(
-        self, task: Task, seed: int, test: tuple[npt.NDArray[np.float32], Sequence[str]]
+        self, task: Task, seed: int, test: tuple[Float32, Sequence[str]]
     ) -> tuple[Sequence[str], Sequence[str], Sequence[float] | None, dict[str, Any]]:
         """Texts, labels, the weights a method gave its samples (FuseGen does), and facts of the run."""
         from undersong.simulate import simulate
@@ -211,9 +211,7 @@ class Bench:
             },
         )
 
-    def _figures(
-        self, task: Task, records: Any, test: tuple[npt.NDArray[np.float32], Sequence[str]]
-    ) -> dict[str, dict[str, Any]]:
+    def _figures(self, task: Task, records: Any, test: tuple[Float32, Sequence[str]]) -> dict[str, dict[str, Any]]:
         """What a method's own ``figures`` say of its records beside the test set, under "figures"."""
         from undersong_common.embedding import CachedEmbedder
 
@@ -242,10 +240,10 @@ class Bench:
 
     def _judged(
         self,
-        embeddings: npt.NDArray[np.float32],
+        embeddings: Float32,
         labels: Sequence[str],
         weights: Sequence[float] | None,
-        test_embeddings: npt.NDArray[np.float32],
+        test_embeddings: Float32,
         test_labels: Sequence[str],
         seed: int,
     ) -> dict[str, float | str]:
@@ -276,7 +274,7 @@ class Bench:
             }
         return self._loaded["embedder"], self._loaded["public"], self._loaded["private"]
 
-    def _test(self, task: Task) -> tuple[Table, npt.NDArray[np.float32]]:
+    def _test(self, task: Task) -> tuple[Table, Float32]:
         from undersong_common.embedding import CachedEmbedder
         from undersong_common.table import read_table
 
@@ -284,7 +282,7 @@ class Bench:
             table = read_table(self.test, task.data.text, task.data.label or "label", labels=task.task.labels)
             embedder, public, _ = self._shared(task)
             self._loaded["test"] = (table, CachedEmbedder(embedder, public).encode(table.texts))
-        found: tuple[Table, npt.NDArray[np.float32]] = self._loaded["test"]
+        found: tuple[Table, Float32] = self._loaded["test"]
         return found
 
 
@@ -295,7 +293,7 @@ class LayeredCache:
         self._fast = fast
         self._slow = slow
 
-    def get(self, keys: Sequence[bytes]) -> dict[bytes, npt.NDArray[np.int16]]:
+    def get(self, keys: Sequence[bytes]) -> dict[bytes, Int16]:
         found = self._fast.get(keys)
         missing = [key for key in keys if key not in found]
         if missing:
@@ -310,9 +308,7 @@ class LayeredCache:
         self._slow.put(kept)
 
 
-def _frechet(
-    embeddings: npt.NDArray[np.float32], reference: npt.NDArray[np.float32], rows: int, seed: int
-) -> float | None:
+def _frechet(embeddings: Float32, reference: Float32, rows: int, seed: int) -> float | None:
     """Frechet distance at ``rows`` rows of each, or None where one has fewer: figures compare at equal n only."""
     from undersong_server.evaluation.metrics import equal_rows, frechet_distance
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from undersong import entropy
@@ -21,10 +20,10 @@ from undersong.partition import dirichlet
 from undersong.workspace import Workspace, read_keys
 from undersong_client.guard import Policy
 from undersong_client.party import DataSet, Party
-from undersong_client.records import Embed
 from undersong_client.store import Store
+from undersong_common.arrays import Float32, Int16
 from undersong_common.canonical import tagged_hash
-from undersong_common.embedding import CachedEmbedder, Embedder, EmbeddingCache, EncryptedFileCache, MemoryCache
+from undersong_common.embedding import CachedEmbedder, Embed, Embedder, EmbeddingCache, EncryptedFileCache, MemoryCache
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.table import Table, read_table
@@ -66,13 +65,13 @@ class _ReadThrough:
         self._others = others
         self._own = MemoryCache()
 
-    def get(self, keys: Sequence[bytes]) -> dict[bytes, npt.NDArray[np.int16]]:
+    def get(self, keys: Sequence[bytes]) -> dict[bytes, Int16]:
         found = self._own.get(keys)
         for cache in self._others:
             found |= cache.get([key for key in keys if key not in found])
         return found
 
-    def put(self, rows: Iterable[tuple[bytes, npt.NDArray[np.int16]]]) -> None:
+    def put(self, rows: Iterable[tuple[bytes, Int16]]) -> None:
         self._own.put(rows)
 
 
@@ -273,7 +272,7 @@ class Cast:
 
 
 def _shown(embedder: CachedEmbedder, name: str, progress: Progress) -> Embed:
-    def embed(texts: Sequence[str]) -> npt.NDArray[np.float32]:
+    def embed(texts: Sequence[str]) -> Float32:
         return embedder.encode(texts, lambda done, total: progress.update(f"embedding {name}", done, total))
 
     return embed

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from undersong_common.arrays import Float32
 from undersong_common.embedding import (
     GRID,
     CachedEmbedder,
@@ -46,7 +46,7 @@ class CountingEmbedder:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def encode(self, texts: Sequence[str], progress: Any = None) -> npt.NDArray[np.float32]:
+    def encode(self, texts: Sequence[str], progress: Any = None) -> Float32:
         self.asked.extend(texts)
         rows = np.stack(
             [

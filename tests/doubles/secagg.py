@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from undersong_common.arrays import Int64
 from undersong_common.errors import UndersongError
 from undersong_common.privacy.stream import KeyStream
 from undersong_protocol.messages import secagg_pb2 as wire
@@ -18,7 +19,7 @@ from undersong_protocol.secagg.noise_share import NoiseSeeds, add_noise, remove_
 from undersong_protocol.secagg.parameters import Entropy, Member, SumParameters, defaults
 from undersong_protocol.secagg.party import PartyMachine, Reply, WantsInput
 from undersong_protocol.secagg.transitions import SECRETS, Stage
-from undersong_protocol.vectors import GridVector, Int64
+from undersong_protocol.vectors import GridVector
 
 Drop = Callable[[str, Stage], bool]
 BendRequest = Callable[[str, wire.Request], object]

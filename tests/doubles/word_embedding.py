@@ -6,12 +6,13 @@ import hashlib
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
+
+from undersong_common.arrays import Float32
 
 DIMENSION = 64
 
 
-def embed(texts: Sequence[str]) -> npt.NDArray[np.float32]:
+def embed(texts: Sequence[str]) -> Float32:
     """float32 [n, 64] unit vectors; texts that share words are near each other."""
     out = np.zeros((len(texts), DIMENSION))
     for row, text in enumerate(texts):

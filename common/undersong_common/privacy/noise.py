@@ -18,9 +18,10 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from undersong_common.arrays import Int64, UInt64
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_common.privacy.stream import KeyStream, wipe
-from undersong_common.privacy.table import BLOCK_BYTES, CumulativeTable, Int64, Words
+from undersong_common.privacy.table import BLOCK_BYTES, CumulativeTable
 
 # A bound for every discrete Gaussian here: add it, times the number of samples of a run, to delta.
 STATISTICAL_DISTANCE = Fraction(1, 2**110)
@@ -37,7 +38,7 @@ _ONE = 1 << _FRACTION_BITS
 _CHUNK = 1 << 14
 _CACHED_TABLES = 64
 
-Target = Int64 | npt.NDArray[np.uint32] | npt.NDArray[np.uint64]
+Target = Int64 | npt.NDArray[np.uint32] | UInt64
 
 
 class IntegerNoise(ABC):
@@ -54,7 +55,7 @@ class IntegerNoise(ABC):
         """Standard deviation in integer units."""
 
     @abstractmethod
-    def _draw(self, words: Words) -> Int64:
+    def _draw(self, words: UInt64) -> Int64:
         """Samples int64 [m] from stream words uint64 [m, 2 * blocks]."""
 
     def sample(self, stream: KeyStream, n: int) -> Int64:
@@ -151,7 +152,7 @@ class DiscreteGaussian(IntegerNoise):
         """sigma in integer units; the variance of N_Z(0, sigma^2) is below sigma^2 by a factor e^(-19 sigma^2)."""
         return math.sqrt(self.variance)
 
-    def _draw(self, words: Words) -> Int64:
+    def _draw(self, words: UInt64) -> Int64:
         value = _signed_draw(self._fine, words[:, 0], words[:, 1])
         if self._coarse is not None:
             value += self._stride * _signed_draw(self._coarse, words[:, 2], words[:, 3])
@@ -194,7 +195,7 @@ class DiscreteLaplace(IntegerNoise):
         """Standard deviation in integer units: sqrt(2 p) / (1 - p) with p = exp(-1 / scale)."""
         return _laplace_deviation(self.scale)
 
-    def _draw(self, words: Words) -> Int64:
+    def _draw(self, words: UInt64) -> Int64:
         if self._low is None:
             return _signed_draw(self._high, words[:, 0], words[:, 1])
         value = self._high.draw(words[:, 0], words[:, 1])
@@ -236,7 +237,7 @@ class DiscreteLaplaceShare(IntegerNoise):
         """Standard deviation of the share in integer units."""
         return _laplace_deviation(self.scale) / math.sqrt(self.n_min)
 
-    def _draw(self, words: Words) -> Int64:
+    def _draw(self, words: UInt64) -> Int64:
         value = self._table.draw(words[:, 0], words[:, 1])
         value -= self._table.draw(words[:, 2], words[:, 3])
         return value
@@ -259,7 +260,7 @@ def closure_gap(variances: Iterable[float]) -> float:
     return 10 * gap
 
 
-def _signed_draw(table: CumulativeTable, high: Words, low: Words) -> Int64:
+def _signed_draw(table: CumulativeTable, high: UInt64, low: UInt64) -> Int64:
     """A folded table's magnitude with the low word's spare bit as sign; zero keeps its mass under either sign."""
     value = table.draw(high, low)
     flip = -(low & np.uint64(1)).view(np.int64)

@@ -10,9 +10,8 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Float64 = npt.NDArray[np.float64]
+from undersong_common.arrays import Float64
 
 
 def loss_distribution(noise_multiplier: float, sampling_rate: float, cell: float) -> Any:

@@ -15,12 +15,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-import numpy.typing as npt
 
+from undersong_common.arrays import Int64, UInt64
 from undersong_common.errors import InternalError
-
-Words = npt.NDArray[np.uint64]
-Int64 = npt.NDArray[np.int64]
 
 BLOCK_BYTES = 16
 GUIDE_BITS = 14
@@ -39,8 +36,8 @@ class CumulativeTable:
         distance: a bound on the statistical distance of one draw from the exact law.
     """
 
-    high: Words
-    low: Words
+    high: UInt64
+    low: UInt64
     guide: Int64
     distance: Fraction
 
@@ -79,7 +76,7 @@ class CumulativeTable:
             array.setflags(write=False)
         return CumulativeTable(high, low, guide, Fraction(len(weights), 1 << (TABLE_BITS + 1)) + tail)
 
-    def draw(self, high: Words, low: Words) -> Int64:
+    def draw(self, high: UInt64, low: UInt64) -> Int64:
         """One value for each pair of words, int64 like ``high``; the last bit of ``low`` is not used."""
         value = np.take(self.guide, (high >> _GUIDE_SHIFT).view(np.int64), mode="clip")
         boundary = np.take(self.high, value, mode="clip")
@@ -96,7 +93,7 @@ class CumulativeTable:
             self._settle(value, high, low)
         return value
 
-    def _settle(self, value: Int64, high: Words, low: Words) -> None:
+    def _settle(self, value: Int64, high: UInt64, low: UInt64) -> None:
         """Count the boundaries whose high word equals the draw's and whose low word does not exceed it, in place."""
         last = len(self.high) - 1
         for index in np.flatnonzero(self.high[np.minimum(value, last)] == high):

@@ -14,6 +14,7 @@ from typing import TypeVar
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from undersong_common.arrays import Int64
 from undersong_common.errors import PeerFault, PrivacyRefusal, RoundAborted
 from undersong_protocol.messages import secagg_pb2 as wire
 from undersong_protocol.secagg import keys, ring, shamir, sid
@@ -38,7 +39,7 @@ from undersong_protocol.secagg.prg import Sign, add_masks
 from undersong_protocol.secagg.topology import Topology
 from undersong_protocol.secagg.transitions import Stage, coordinator_rule
 from undersong_protocol.secagg.void import check_void_certificate, is_void
-from undersong_protocol.vectors import Int64, Ring
+from undersong_protocol.vectors import Ring
 
 __all__ = ["Opened", "SumAborted", "check_void_certificate", "is_void", "private_sum"]
 

@@ -13,8 +13,9 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
+from undersong_common.arrays import Int64
 from undersong_common.errors import ConfigurationError, InternalError, PeerFault
-from undersong_protocol.vectors import Int64, Ring
+from undersong_protocol.vectors import Ring
 
 MAXIMUM_BITS = 64
 NOISE_DEVIATIONS = 12

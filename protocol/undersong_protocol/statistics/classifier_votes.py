@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from undersong_common.arrays import Float64
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics.histogram import COUNT_SCALE
-from undersong_protocol.statistics.interface import Float64, PublicInputs, RecordView, Rows, Sensitivity
+from undersong_protocol.statistics.interface import PublicInputs, RecordView, Rows, Sensitivity
 from undersong_protocol.statistics.registry import positive_integer, register
 
 BLOCK_RECORDS = 4096

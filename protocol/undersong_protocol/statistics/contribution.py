@@ -14,8 +14,9 @@ from typing import Any, Literal
 import numpy as np
 import scipy.sparse as sp
 
+from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError, InternalError
-from undersong_protocol.statistics.interface import Float64, Int64, Matrix, Rows, Sensitivity, Statistic
+from undersong_protocol.statistics.interface import Matrix, Rows, Sensitivity, Statistic
 from undersong_protocol.vectors import GridVector
 
 CHUNK_ELEMENTS = 1 << 23  # of a dense matrix at a time: 64 MiB of float64

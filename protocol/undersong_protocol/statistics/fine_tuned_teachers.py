@@ -21,14 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from undersong_common import fine_tuning
+from undersong_common.arrays import Bools, Float64, Int64
 from undersong_common.embedding import model_folder
 from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning
 from undersong_common.threads import one_torch_thread
-from undersong_protocol.statistics.interface import Float64, Int64
 from undersong_protocol.statistics.teachers import ballot
 
 SETTINGS = FineTuning(Path(), epochs=3, batch=16, learning_rate=5e-5, max_tokens=128, dropout=False)
@@ -69,7 +68,7 @@ def votes(
     model: str,
     teachers: int,
     half: bool,
-) -> npt.NDArray[np.bool_]:
+) -> Bools:
     """Which queries each teacher takes for private, bool [teachers, queries]; none where a shard has no record.
 
     Args:

@@ -15,10 +15,11 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.sparse as sp
 
+from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy.stream import KeyStream
-from undersong_protocol.statistics.interface import Float32, Float64, Int64, PublicInputs, RecordView, Rows, Sensitivity
+from undersong_protocol.statistics.interface import PublicInputs, RecordView, Rows, Sensitivity
 from undersong_protocol.statistics.phrases import matcher
 from undersong_protocol.statistics.registry import positive_integer, register
 

@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.sparse as sp
 
+from undersong_common.arrays import Int64
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.statistics.interface import Int64, PublicInputs, RecordView, Rows, Sensitivity
+from undersong_protocol.statistics.interface import PublicInputs, RecordView, Rows, Sensitivity
 from undersong_protocol.statistics.registry import positive_integer, register
 
 COUNT_SCALE = 256  # integer units a count (docs/privacy.md, "Noise"): shares of the noise stay well above 3 units

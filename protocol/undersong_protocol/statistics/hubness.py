@@ -10,17 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.statistics.interface import (
-    Float32,
-    Float64,
-    Int64,
-    LabelledEmbeddings,
-    PublicInputs,
-    RecordView,
-)
+from undersong_protocol.statistics.interface import LabelledEmbeddings, PublicInputs, RecordView
 
 NONE = -1
 NEIGHBOURS = 10
@@ -83,7 +76,7 @@ def nearest(records: RecordView, public: PublicInputs, q: int, *, labelled: bool
     return found
 
 
-def inputs(public: PublicInputs) -> tuple[LabelledEmbeddings, npt.NDArray[np.float32]]:
+def inputs(public: PublicInputs) -> tuple[LabelledEmbeddings, Float32]:
     """The candidates and their correction, float32 [N]. Raises ConfigurationError where sizes differ."""
     given, correction = public.embeddings_of("candidates"), public.numbers_of("hubness correction")
     if correction.shape != (len(given.values),):

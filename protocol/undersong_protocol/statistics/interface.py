@@ -7,14 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from undersong_common.arrays import Bools, Float32, Float64, Int64, UInt64
 from undersong_common.errors import ConfigurationError
 
-Int64 = npt.NDArray[np.int64]
-Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
 _Value = TypeVar("_Value")
 Matrix: TypeAlias = "sp.csr_array[Any] | Float64"
 
@@ -54,7 +51,7 @@ class RecordView(Protocol):
         ...
 
     @property
-    def unit_hashes(self) -> npt.NDArray[np.uint64]:
+    def unit_hashes(self) -> UInt64:
         """A hash of each record's unit under the party's secret key, uint64 [M].
 
         It depends on that unit alone, so that what is divided by it stays where it is when other units come and go.
@@ -145,7 +142,7 @@ class Rows:
         taken: Matrix = self.matrix[positions]
         return taken
 
-    def keep_units(self, kept: npt.NDArray[np.bool_]) -> Rows:
+    def keep_units(self, kept: Bools) -> Rows:
         """Only the rows of units u with ``kept[u]`` (a Poisson subsample of units), bool [number of units]."""
         positions = np.flatnonzero(kept[self.units])
         if callable(self.matrix):

@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics.embedding_sum import EMBEDDING_SCALE
-from undersong_protocol.statistics.interface import Float64, Int64, Matrix, PublicInputs, RecordView, Rows, Sensitivity
+from undersong_protocol.statistics.interface import Matrix, PublicInputs, RecordView, Rows, Sensitivity
 from undersong_protocol.statistics.registry import positive_integer, register
 
 

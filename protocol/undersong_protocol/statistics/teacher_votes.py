@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
+from undersong_common.arrays import Bools, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics import fine_tuned_teachers, teachers
 from undersong_protocol.statistics.histogram import COUNT_SCALE
-from undersong_protocol.statistics.interface import Int64, PublicInputs, RecordView, Rows, Sensitivity
+from undersong_protocol.statistics.interface import PublicInputs, RecordView, Rows, Sensitivity
 from undersong_protocol.statistics.registry import positive_integer, register
 
 
@@ -89,9 +89,7 @@ class TeacherVotes:
         matrix[:, : votes.shape[1]] = votes[present]
         return Rows(matrix, present)
 
-    def _linear(
-        self, records: RecordView, kept: Int64, classes: Int64, shards: Int64, public: PublicInputs
-    ) -> npt.NDArray[np.bool_]:
+    def _linear(self, records: RecordView, kept: Int64, classes: Int64, shards: Int64, public: PublicInputs) -> Bools:
         queries, contrast = public.embeddings_of("queries"), public.embeddings_of("contrast")
         self._check(len(queries.values), len(contrast.values))
         return teachers.votes(
@@ -109,7 +107,7 @@ class TeacherVotes:
 
     def _fine_tuned(
         self, records: RecordView, kept: Int64, classes: Int64, shards: Int64, public: PublicInputs
-    ) -> npt.NDArray[np.bool_]:
+    ) -> Bools:
         queries, contrast = self._candidates("queries", public), self._candidates("contrast", public)
         self._check(len(queries.texts), len(contrast.texts))
         return fine_tuned_teachers.votes(

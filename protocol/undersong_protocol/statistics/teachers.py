@@ -20,10 +20,9 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
+from undersong_common.arrays import Bools, Float32, Float64, Int64
 from undersong_common.threads import one_numpy_thread
-from undersong_protocol.statistics.interface import Float32, Float64, Int64
 
 BATCH = 64  # teachers trained side by side
 OWN_PART = np.float32(1.0)  # of a class's deviation beside the common direction
@@ -86,7 +85,7 @@ def votes(
     teachers: int,
     count: int,
     half: bool,
-) -> npt.NDArray[np.bool_]:
+) -> Bools:
     """Which queries each teacher takes for private, bool [teachers, queries]; none where a shard has no record.
 
     Args:
@@ -118,7 +117,7 @@ def votes(
     return found
 
 
-def ballot(scores: Float32 | Float64, classes: Int64, half: bool) -> npt.NDArray[np.bool_]:
+def ballot(scores: Float32 | Float64, classes: Int64, half: bool) -> Bools:
     """Which queries each teacher votes for, bool [queries, teachers], from its scores of the same shape.
 
     Args:

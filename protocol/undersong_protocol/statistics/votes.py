@@ -14,16 +14,9 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.sparse as sp
 
+from undersong_common.arrays import Float32, Int64
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.statistics.interface import (
-    Float32,
-    Int64,
-    LabelledEmbeddings,
-    PublicInputs,
-    RecordView,
-    Rows,
-    Sensitivity,
-)
+from undersong_protocol.statistics.interface import LabelledEmbeddings, PublicInputs, RecordView, Rows, Sensitivity
 from undersong_protocol.statistics.nearest import NONE, NearestFurthest, top_q
 from undersong_protocol.statistics.registry import positive_integer, register
 

@@ -11,14 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.threads import one_torch_thread
 from undersong_server.evaluation.task_model import HIDDEN_UNITS, MLP_DROPOUT, MLPHead
-
-Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
 
 WEIGHTS = (0.0, 0.1, 0.3, 1.0, 3.0)
 EPOCHS = 15
@@ -94,9 +91,7 @@ def covariance_distance(head: MLPHead, source: Float32, target: Float32) -> floa
     return float(((one - two) ** 2).sum() / max(float((two**2).sum()), 1e-24))
 
 
-def _trained(
-    x: Float32, y: npt.NDArray[np.int64], names: tuple[str, ...], target: Float32, weight: float, seed: int
-) -> MLPHead:
+def _trained(x: Float32, y: Int64, names: tuple[str, ...], target: Float32, weight: float, seed: int) -> MLPHead:
     import torch
 
     rng = torch.Generator().manual_seed(seed % (1 << 63))

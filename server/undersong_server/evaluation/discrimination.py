@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-Float = npt.NDArray[np.float64]
-Int = npt.NDArray[np.int64]
+from undersong_common.arrays import Float64, Int64
 
 
-def discrimination(real: Float, real_classes: Int, synthetic: Float, synthetic_classes: Int) -> tuple[float, float]:
+def discrimination(
+    real: Float64, real_classes: Int64, synthetic: Float64, synthetic_classes: Int64
+) -> tuple[float, float]:
     """Accuracy, when the upper half of an equal mixture of both is called real, and area under the ROC curve.
 
     Both are means over the classes that both have texts of, weighted by the real texts, and 0.5 without any.
@@ -30,7 +30,7 @@ def discrimination(real: Float, real_classes: Int, synthetic: Float, synthetic_c
     return float(np.average(accuracies, weights=sizes)), float(np.average(areas, weights=sizes))
 
 
-def _accuracy(high: Float, low: Float) -> float:
+def _accuracy(high: Float64, low: Float64) -> float:
     """At the level above which half of the weight lies, each side weighing 1/2; ties at the level count half."""
     both = np.concatenate([high, low])
     weight = np.concatenate([np.full(len(high), 0.5 / len(high)), np.full(len(low), 0.5 / len(low))])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from undersong_common.arrays import Float32
+from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning
 from undersong_common.table import Table, read_table
@@ -27,9 +27,6 @@ from undersong_server.evaluation.task_model import Head
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-Float32 = npt.NDArray[np.float32]
-Embed = Callable[[Sequence[str]], Float32]
 
 SYNTHETIC_FILE = "synthetic.jsonl"
 SEQUENCES = "keyphrase sequences alone"

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from undersong_common.arrays import Float64
 from undersong_common.errors import ConfigurationError
-from undersong_common.fine_tuning import FineTuning, Float64, load, logits, optimise
+from undersong_common.fine_tuning import FineTuning, load, logits, optimise
 from undersong_server.evaluation.task_model import VALIDATION_SHARE
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Float64 = npt.NDArray[np.float64]
-Int = npt.NDArray[np.int64]
+from undersong_common.arrays import Float64, Int64
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +20,7 @@ class LabelErrors:
     """
 
     joint: Float64
-    suspected: Int
+    suspected: Int64
 
     @property
     def share(self) -> float:
@@ -31,7 +29,7 @@ class LabelErrors:
         return 1.0 - float(np.trace(self.joint)) / total if total else float("nan")
 
 
-def label_errors(labels: Int, probabilities: Float64) -> LabelErrors:
+def label_errors(labels: Int64, probabilities: Float64) -> LabelErrors:
     """Estimates how many labels are wrong, and which.
 
     Args:

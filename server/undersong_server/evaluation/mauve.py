@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from undersong_common.arrays import Float64, Int64
+
 Floats = npt.NDArray[np.floating[Any]]
-Float64 = npt.NDArray[np.float64]
 
 EXPLAINED = 0.9  # of the variance, kept before clustering
 POINTS_PER_CLUSTER = 10
@@ -59,7 +60,7 @@ def _divergence(p: Float64, mixtures: Float64) -> Float64:
     return divergences
 
 
-def _clusters(points: Floats, clusters: int, seed: int) -> npt.NDArray[np.int64]:
+def _clusters(points: Floats, clusters: int, seed: int) -> Int64:
     from sklearn.cluster import KMeans
     from sklearn.decomposition import PCA
     from sklearn.preprocessing import normalize

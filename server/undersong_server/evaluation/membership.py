@@ -13,15 +13,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from undersong_common.arrays import Float32, Float64
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table
 from undersong_server.evaluation import task_model
 from undersong_server.evaluation.task_model import Head, TaskModel
-
-Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
 
 CONFIDENCE_LEVEL = 0.95
 FALSE_POSITIVES = 0.01  # the rate at which true positives are reported (Carlini et al. 2022)

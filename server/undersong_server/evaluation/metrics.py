@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from undersong_common.arrays import Float64, Int64
+
 Floats = npt.NDArray[np.floating[Any]]
-Float64 = npt.NDArray[np.float64]
 
 BLOCK_ROWS = 1024  # rows of a distance block: 1 024 x 50 000 float32 are 200 MB
 # Fixed and public, so that figures of different runs compare; finer where texts are short, as tweets and questions are.
@@ -100,7 +101,7 @@ def jensen_shannon(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
     return max(0.0, (excess(p) + excess(q)) / 2)
 
 
-def word_lengths(texts: Sequence[str]) -> npt.NDArray[np.int64]:
+def word_lengths(texts: Sequence[str]) -> Int64:
     """Words (separated by white space) of each text, int64 [n]."""
     return np.array([len(text.split()) for text in texts], dtype=np.int64)
 

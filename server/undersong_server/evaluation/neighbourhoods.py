@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from undersong_common.arrays import Float32
+
 Floats = npt.NDArray[np.floating[Any]]
-Float32 = npt.NDArray[np.float32]
 
 BLOCK_ROWS = 1024  # rows of a distance block: 1 024 x 50 000 float32 are 200 MB
 

@@ -15,10 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Int = npt.NDArray[np.int64]
-Hashes = npt.NDArray[np.uint64]
+from undersong_common.arrays import Bools, Float64, Int64, UInt64
 
 RUN_WORDS = 8
 CONTAINED = 0.5
@@ -98,7 +96,7 @@ def find_overlap(synthetic: Sequence[str], private: Sequence[str]) -> Overlap:
     )
 
 
-def _rows(chosen: npt.NDArray[np.bool_]) -> tuple[int, ...]:
+def _rows(chosen: Bools) -> tuple[int, ...]:
     return tuple(int(row) + 1 for row in np.flatnonzero(chosen))
 
 
@@ -106,8 +104,8 @@ def _rows(chosen: npt.NDArray[np.bool_]) -> tuple[int, ...]:
 class _Corpus:
     """Word numbers of all texts in one array; text i is tokens[starts[i]:starts[i + 1]]."""
 
-    tokens: Int
-    starts: Int
+    tokens: Int64
+    starts: Int64
 
     @staticmethod
     def read(texts: Sequence[str], vocabulary: dict[str, int]) -> _Corpus:
@@ -121,17 +119,17 @@ class _Corpus:
         return len(self.starts) - 1
 
     @property
-    def lengths(self) -> Int:
+    def lengths(self) -> Int64:
         return np.diff(self.starts)
 
-    def take(self, rows: Int) -> _Corpus:
+    def take(self, rows: Int64) -> _Corpus:
         """The texts of the given numbers."""
         lengths = self.lengths[rows]
         starts = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
         at = np.repeat(self.starts[rows] - starts[:-1], lengths) + np.arange(starts[-1])
         return _Corpus(self.tokens[at], starts)
 
-    def sequences(self, length: int, values: Hashes) -> tuple[Hashes, Int]:
+    def sequences(self, length: int, values: UInt64) -> tuple[UInt64, Int64]:
         """The hash of every run of ``length`` words within one text, and the number of its text."""
         count = len(self.tokens)
         powers = np.ones(count + 1, dtype=np.uint64)
@@ -146,7 +144,7 @@ class _Corpus:
         return (sums[start + length] - sums[start]) * inverses[start], text[fits]
 
 
-def _verbatim(ours: _Corpus, theirs: _Corpus) -> npt.NDArray[np.bool_]:
+def _verbatim(ours: _Corpus, theirs: _Corpus) -> Bools:
     known = {theirs.tokens[a:b].tobytes() for a, b in zip(theirs.starts[:-1], theirs.starts[1:], strict=True) if b > a}
     return np.array(
         [ours.tokens[a:b].tobytes() in known for a, b in zip(ours.starts[:-1], ours.starts[1:], strict=True)],
@@ -154,7 +152,7 @@ def _verbatim(ours: _Corpus, theirs: _Corpus) -> npt.NDArray[np.bool_]:
     )
 
 
-def _runs(ours: _Corpus, theirs: _Corpus, values: Hashes) -> tuple[npt.NDArray[np.float64], Int]:
+def _runs(ours: _Corpus, theirs: _Corpus, values: UInt64) -> tuple[Float64, Int64]:
     """Of each of our texts: the share of its 8-word runs found in theirs, and its longest shared run (0 if below 8)."""
     shared = _Shared.find(ours, theirs, RUN_WORDS, values)
     all_runs = np.bincount(ours.sequences(RUN_WORDS, values)[1], minlength=len(ours))
@@ -169,7 +167,7 @@ def _runs(ours: _Corpus, theirs: _Corpus, values: Hashes) -> tuple[npt.NDArray[n
 
 
 def _lengthen(
-    ours: _Corpus, theirs: _Corpus, rows: Int, records: Int, low: int, high: int, longest: Int, values: Hashes
+    ours: _Corpus, theirs: _Corpus, rows: Int64, records: Int64, low: int, high: int, longest: Int64, values: UInt64
 ) -> None:
     """Bisects the longest shared run of ``rows``, known to be >= low and < high; writes it into ``longest``.
 
@@ -191,11 +189,11 @@ def _lengthen(
 class _Shared:
     """Runs of words that occur in both: the text number of each such run, on either side."""
 
-    ours: Int
-    theirs: Int
+    ours: Int64
+    theirs: Int64
 
     @staticmethod
-    def find(ours: _Corpus, theirs: _Corpus, length: int, values: Hashes) -> _Shared:
+    def find(ours: _Corpus, theirs: _Corpus, length: int, values: UInt64) -> _Shared:
         mine, my_text = ours.sequences(length, values)
         other, other_text = theirs.sequences(length, values)
         known = np.sort(mine)  # the synthetic side: usually the smaller by far
@@ -203,15 +201,15 @@ class _Shared:
         return _Shared(my_text[_members(mine, np.sort(other[in_known]))], other_text[in_known])
 
 
-def _members(hashes: Hashes, ordered: Hashes) -> npt.NDArray[np.bool_]:
+def _members(hashes: UInt64, ordered: UInt64) -> Bools:
     if not len(ordered):
         return np.zeros(len(hashes), dtype=bool)
     at = np.minimum(np.searchsorted(ordered, hashes), len(ordered) - 1)
-    found: npt.NDArray[np.bool_] = ordered[at] == hashes
+    found: Bools = ordered[at] == hashes
     return found
 
 
-def _resembling(ours: _Corpus, theirs: _Corpus) -> npt.NDArray[np.bool_]:
+def _resembling(ours: _Corpus, theirs: _Corpus) -> Bools:
     """Which of our texts have a Jaccard index >= JACCARD with a record, over pairs of neighbouring words (ends too).
 
     Pairs and not single words: they tell a rewritten sentence from one that merely has the same subject. Two sets
@@ -269,7 +267,7 @@ def _pair_matrices(ours: _Corpus, theirs: _Corpus) -> tuple[Any, Any]:
     return matrices[0], matrices[1]
 
 
-def _neighbours(corpus: _Corpus) -> tuple[Int, Int]:
+def _neighbours(corpus: _Corpus) -> tuple[Int64, Int64]:
     """Codes of all pairs of neighbouring words, with a mark before the first and after the last, and their texts."""
     lengths = corpus.lengths
     some = np.flatnonzero(lengths)

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Int = npt.NDArray[np.int64]
+from undersong_common.arrays import Float64, Int64
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +21,7 @@ class Scores:
     """
 
     labels: tuple[str, ...]
-    confusion: Int
+    confusion: Int64
 
     @property
     def rows(self) -> int:
@@ -35,7 +34,7 @@ class Scores:
         return float(np.trace(self.confusion) / self.rows) if self.rows else float("nan")
 
     @property
-    def recall(self) -> npt.NDArray[np.float64]:
+    def recall(self) -> Float64:
         """Recall of each label, float64 [L]; NaN where the test set has no such text."""
         true = self.confusion.sum(axis=1)
         return np.where(true > 0, np.diag(self.confusion) / np.maximum(true, 1), np.nan)
@@ -46,7 +45,7 @@ class Scores:
         return float(np.nanmean(self.recall)) if self.rows else float("nan")
 
     @property
-    def f1(self) -> npt.NDArray[np.float64]:
+    def f1(self) -> Float64:
         """F1 of each label, float64 [L]; NaN where a label is neither true nor predicted."""
         denominator = self.confusion.sum(axis=0) + self.confusion.sum(axis=1)
         return np.where(denominator > 0, 2 * np.diag(self.confusion) / np.maximum(denominator, 1), np.nan)

@@ -13,13 +13,11 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.threads import one_numpy_thread, one_torch_thread
 from undersong_server.evaluation.scores import Scores, score
 
-Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
-Int = npt.NDArray[np.int64]
 Head = Literal["linear", "mlp", "auto"]
 
 HEADS: tuple[Head, ...] = ("linear", "mlp", "auto")
@@ -132,7 +130,7 @@ def evaluate(model: TaskModel, embeddings: Float32, labels: Sequence[str]) -> Sc
     return score(labels, predict(model, embeddings))
 
 
-def fit_linear(embeddings: Float32, labels: Int, weights: Float64, classes: int, strength: float) -> Float64:
+def fit_linear(embeddings: Float32, labels: Int64, weights: Float64, classes: int, strength: float) -> Float64:
     """The linear head alone, without validation: float64 [d + 1, classes], the bias last.
 
     Args:
@@ -144,7 +142,7 @@ def fit_linear(embeddings: Float32, labels: Int, weights: Float64, classes: int,
         return _fit_linear(np.ascontiguousarray(embeddings, dtype=np.float32), labels, weights, classes, strength, None)
 
 
-def _train(x: Float32, y: Int, w: Float64, names: tuple[str, ...], head: Head, seed: int) -> LinearHead | MLPHead:
+def _train(x: Float32, y: Int64, w: Float64, names: tuple[str, ...], head: Head, seed: int) -> LinearHead | MLPHead:
     # Labels with a single text stay in the fitting part; with nothing to hold out, the middle settings stand.
     fit, held = _split(y, seed)
     linear_loss, strength = _choose_strength(x, y, w, fit, held) if head != "mlp" else (np.inf, 0.0)
@@ -156,7 +154,7 @@ def _train(x: Float32, y: Int, w: Float64, names: tuple[str, ...], head: Head, s
     return _fit_mlp(x, y, w, names, epochs, seed, lambda _model: False)
 
 
-def _numbered(labels: Sequence[str], rows: int) -> tuple[tuple[str, ...], Int]:
+def _numbered(labels: Sequence[str], rows: int) -> tuple[tuple[str, ...], Int64]:
     if len(labels) != rows:
         raise ConfigurationError(f"{rows} embeddings but {len(labels)} labels", "give one label a text")
     names, y = np.unique(np.asarray(labels, dtype=object).astype(str), return_inverse=True)
@@ -180,7 +178,7 @@ def _normalised(weights: npt.ArrayLike | None, rows: int) -> Float64:
     return normalised
 
 
-def _split(y: Int, seed: int) -> tuple[Int, Int]:
+def _split(y: Int64, seed: int) -> tuple[Int64, Int64]:
     """Positions to fit on and to hold out: a fifth of every label's rows, at least one where it has two."""
     rng = np.random.default_rng([seed, 0x5711])
     held = []
@@ -199,12 +197,12 @@ def _softmax(scores: npt.NDArray[np.floating]) -> Float64:
     return normalised
 
 
-def _log_loss(probabilities: Float64, y: Int, w: Float64) -> float:
+def _log_loss(probabilities: Float64, y: Int64, w: Float64) -> float:
     picked = np.maximum(probabilities[np.arange(len(y)), y], 1e-12)
     return float(-(np.log(picked) * w).sum() / max(w.sum(), 1e-12))
 
 
-def _choose_strength(x: Float32, y: Int, w: Float64, fit: Int, held: Int) -> tuple[float, float]:
+def _choose_strength(x: Float32, y: Int64, w: Float64, fit: Int64, held: Int64) -> tuple[float, float]:
     if not len(held) or w[held].sum() <= 0 or w[fit].sum() <= 0:
         return np.inf, STRENGTHS[1]
     classes = int(y.max()) + 1
@@ -219,12 +217,12 @@ def _choose_strength(x: Float32, y: Int, w: Float64, fit: Int, held: Int) -> tup
     return best
 
 
-def _linear(x: Float32, y: Int, w: Float64, names: tuple[str, ...], strength: float) -> LinearHead:
+def _linear(x: Float32, y: Int64, w: Float64, names: tuple[str, ...], strength: float) -> LinearHead:
     parameters = _fit_linear(x, y, w, len(names), strength, None)
     return LinearHead(names, parameters[:-1], parameters[-1], strength)
 
 
-def _fit_linear(x: Float32, y: Int, w: Float64, classes: int, strength: float, start: Float64 | None) -> Float64:
+def _fit_linear(x: Float32, y: Int64, w: Float64, classes: int, strength: float, start: Float64 | None) -> Float64:
     """Minimises strength * sum(w * cross-entropy) + |weight|^2 / 2 by L-BFGS; float64 [d + 1, classes], bias last."""
     from scipy.optimize import minimize
 
@@ -309,7 +307,7 @@ class _TorchMLP:
 
 
 def _fit_mlp(
-    x: Float32, y: Int, w: Float64, names: tuple[str, ...], epochs: int, seed: int, judge: Callable[[MLPHead], bool]
+    x: Float32, y: Int64, w: Float64, names: tuple[str, ...], epochs: int, seed: int, judge: Callable[[MLPHead], bool]
 ) -> MLPHead:
     """Trains up to ``epochs``; after each, ``judge`` sees the model so far and may end the training."""
     import torch
@@ -328,7 +326,7 @@ def _fit_mlp(
 
 
 def _choose_epochs(
-    x: Float32, y: Int, w: Float64, fit: Int, held: Int, names: tuple[str, ...], seed: int
+    x: Float32, y: Int64, w: Float64, fit: Int64, held: Int64, names: tuple[str, ...], seed: int
 ) -> tuple[float, int]:
     """The held-out loss of the best epoch, and its number."""
     if not len(held) or w[held].sum() <= 0 or w[fit].sum() <= 0:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
+from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_server.generators.interface import Answer, BudgetExhausted, Estimate, GenerationRequest, Generator
 from undersong_server.generators.settings import (
@@ -32,8 +30,6 @@ __all__ = [
     "TransformersSettings",
     "build",
 ]
-
-Embed = Callable[[Sequence[str]], npt.NDArray[np.float32]]
 
 
 def build(

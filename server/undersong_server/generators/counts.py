@@ -7,7 +7,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
+
+from undersong_common.arrays import Int64
 
 START, END = 0, 1
 """Token ids before and behind every text."""
@@ -76,7 +77,7 @@ class Counts:
 class _Level:
     """Contexts of one size. Row r owns successors[starts[r]:starts[r+1]], sorted by id."""
 
-    def __init__(self, stream: npt.NDArray[np.int64], written: npt.NDArray[np.int64], size: int, power: float) -> None:
+    def __init__(self, stream: Int64, written: Int64, size: int, power: float) -> None:
         columns = [stream[written - back] for back in range(size, 0, -1)]
         group = np.zeros(written.size, np.int64)
         for column in columns:

@@ -21,15 +21,13 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
-import numpy.typing as npt
 
+from undersong_common.arrays import Float32, Float64
 from undersong_common.errors import ConfigurationError, GenerationError, InternalError
 from undersong_common.table import read_table
 from undersong_server.generators.cleaning import duplicate_key
 from undersong_server.generators.interface import Answer, GenerationRequest
 from undersong_server.generators.settings import ReplaySettings
-
-Float = npt.NDArray[np.float64]
 
 _CONTAINED = 0.5
 _LENGTH = 0.3
@@ -45,7 +43,7 @@ class ReplayGenerator:
         *,
         labels: Sequence[str],
         folder: Path,
-        embed: Callable[[Sequence[str]], npt.NDArray[np.float32]],
+        embed: Callable[[Sequence[str]], Float32],
     ) -> None:
         """Reads the file; texts are embedded when the first request needs it.
 
@@ -91,7 +89,7 @@ class ReplayGenerator:
         for row, key in enumerate(self._keys):
             self._rows.setdefault(key, []).append(row)
         self._used = np.zeros(len(self._texts), np.int64)
-        self._vectors: dict[str, Float] = {}
+        self._vectors: dict[str, Float64] = {}
         self._counts = {
             "texts": len(self._texts),
             "rows_of_other_labels": ignored,
@@ -121,7 +119,7 @@ class ReplayGenerator:
             for index, scores in enumerate(self._scores(together)):
                 yield start + index, self._draw(together[index], scores)
 
-    def _draw(self, request: GenerationRequest, scores: Float | None) -> Answer | GenerationError:
+    def _draw(self, request: GenerationRequest, scores: Float64 | None) -> Answer | GenerationError:
         part = self._slices.get(request.label)
         if part is None or part.start == part.stop:
             return GenerationError(f"{self.name}: its file has no text of the label {request.label!r}")
@@ -146,11 +144,11 @@ class ReplayGenerator:
 
     # Scores
 
-    def _scores(self, requests: Sequence[GenerationRequest]) -> Iterator[Float | None]:
+    def _scores(self, requests: Sequence[GenerationRequest]) -> Iterator[Float64 | None]:
         """Scores of the texts of each request's label, float64 [texts of the label]; None is a uniform draw."""
         self._learn({text for request in requests for text in _read(request)})
         directions = [self._direction(request) for request in requests]
-        products: dict[int, Float] = {}
+        products: dict[int, Float64] = {}
         for label in {request.label for request in requests} & self._slices.keys():
             asked = [i for i, request in enumerate(requests) if request.label == label and directions[i] is not None]
             if asked:
@@ -168,7 +166,7 @@ class ReplayGenerator:
                 scores = -closeness if scores is None else scores - closeness
             yield scores
 
-    def _direction(self, request: GenerationRequest) -> Float | None:
+    def _direction(self, request: GenerationRequest) -> Float64 | None:
         """float64 [d], whose product with a text's embedding is the part of its score that embeddings decide."""
         parts = [self._mean(texts) for texts in (request.good, request.parents) if texts]
         if request.terms:
@@ -177,11 +175,11 @@ class ReplayGenerator:
             parts.append(-self._mean(request.bad))
         if not parts:
             return None
-        direction: Float = np.sum(parts, axis=0, dtype=np.float64)
+        direction: Float64 = np.sum(parts, axis=0, dtype=np.float64)
         return direction
 
-    def _mean(self, texts: Sequence[str]) -> Float:
-        mean: Float = np.mean([self._vectors[text] for text in texts], axis=0, dtype=np.float64)
+    def _mean(self, texts: Sequence[str]) -> Float64:
+        mean: Float64 = np.mean([self._vectors[text] for text in texts], axis=0, dtype=np.float64)
         return mean
 
     def _learn(self, texts: Iterable[str]) -> None:
@@ -189,20 +187,20 @@ class ReplayGenerator:
         if unknown:
             self._vectors.update(zip(unknown, self._embedded(unknown), strict=True))
 
-    def _embedded(self, texts: Sequence[str]) -> Float:
+    def _embedded(self, texts: Sequence[str]) -> Float64:
         vectors = np.asarray(self._embed(texts), np.float64)
         if vectors.ndim != 2 or vectors.shape[0] != len(texts):
             raise InternalError(f"embed gave the shape {vectors.shape} for {len(texts)} texts")
         return vectors
 
     @cached_property
-    def _pool(self) -> Float:
+    def _pool(self) -> Float64:
         different = list(dict.fromkeys(self._texts))
         place = {text: row for row, text in enumerate(different)}
         return self._embedded(different)[[place[text] for text in self._texts]]
 
     @cached_property
-    def _lengths(self) -> Float:
+    def _lengths(self) -> Float64:
         return np.asarray([max(1, len(text.split())) for text in self._texts], np.float64)
 
     @cached_property
@@ -213,7 +211,7 @@ class ReplayGenerator:
                 found.setdefault(word, set()).add(row)
         return found
 
-    def _share_of_terms(self, terms: Sequence[str]) -> Float:
+    def _share_of_terms(self, terms: Sequence[str]) -> Float64:
         """Which part of the terms each text contains, float64 [texts]; case and punctuation do not count."""
         contained = np.zeros(len(self._texts))
         for term in terms:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
+from undersong_common.arrays import Float32, Float64, Int64
 from undersong_protocol.plan import SumRequest
 from undersong_protocol.statistics import TopQVotes
 from undersong_server.generators.author import Order
@@ -20,8 +20,6 @@ from undersong_server.methods.interface import RunContext, Setting
 from undersong_server.methods.parts.selection import balanced_labels, highest
 from undersong_server.pool import Sample
 
-Float = npt.NDArray[np.float64]
-Int = npt.NDArray[np.int64]
 VARIATIONS = ("paraphrase", "fill_in")
 
 
@@ -79,7 +77,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     return population
 
 
-def by_rank(votes: Float, labels: Int, size: int) -> Int:
+def by_rank(votes: Float64, labels: Int64, size: int) -> Int64:
     """The positions of the ``size`` texts with the most votes, equally many a label, ties to the lower position."""
     present = np.unique(labels)
     share = balanced_labels(size, len(present), np.zeros(len(present), dtype=np.int64))
@@ -90,7 +88,7 @@ def by_rank(votes: Float, labels: Int, size: int) -> Int:
     return np.sort(np.concatenate(chosen))
 
 
-def by_sampling(votes: Float, labels: Int, size: int, rng: np.random.Generator) -> Int:
+def by_sampling(votes: Float64, labels: Int64, size: int, rng: np.random.Generator) -> Int64:
     """Positions drawn with replacement in proportion to the votes, clipped at zero; equally many a label."""
     present = np.unique(labels)
     share = balanced_labels(size, len(present), np.zeros(len(present), dtype=np.int64))
@@ -127,7 +125,7 @@ def _varied(run: RunContext, step: str, t: int, parents: Sequence[Sample]) -> li
     return list(dict.fromkeys(new))
 
 
-def _embedded(options: Options, run: RunContext, t: int, population: Sequence[Sample]) -> npt.NDArray[np.float32]:
+def _embedded(options: Options, run: RunContext, t: int, population: Sequence[Sample]) -> Float32:
     """Each text's embedding, or the mean of its lookahead variations' (the text's own where all were dropped)."""
     own = run.embeddings(population)
     if not options.lookahead:

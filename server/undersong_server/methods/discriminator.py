@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
+from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import accounting
 from undersong_protocol.plan import Plan, SumRequest, plan_sums
@@ -40,8 +40,6 @@ from undersong_server.methods.parts.metadata import shares
 from undersong_server.methods.parts.selection import highest, largest_remainder
 from undersong_server.pool import Sample
 
-Float = npt.NDArray[np.float64]
-Int = npt.NDArray[np.int64]
 Kind = Literal["teachers", "moments", "votes", "random"]
 
 USEFUL = 10.0  # teachers for each unit of sigma: below, the noise drowns even clear majorities
@@ -181,7 +179,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     return [run.pool.samples[i] for i in chosen_ones]
 
 
-def kept(scores: Float, label_of: Int, label_shares: Float, share: float) -> list[int]:
+def kept(scores: Float64, label_of: Int64, label_shares: Float64, share: float) -> list[int]:
     """Positions of the best candidates of each class, ascending: in the tutor's proportions as far as they suffice.
 
     >>> kept(np.array([3.0, 1.0, 2.0, 0.0]), np.array([0, 0, 0, 1]), np.array([0.5, 0.5]), 0.5)
@@ -203,7 +201,7 @@ def kept(scores: Float, label_of: Int, label_shares: Float, share: float) -> lis
 
 
 def figures(
-    records: Mapping[str, Sequence[tuple[int, Any]]], embed: Any, test: npt.NDArray[np.float32], labels: Int
+    records: Mapping[str, Sequence[tuple[int, Any]]], embed: Any, test: Float32, labels: Int64
 ) -> dict[str, Any]:
     """How well the discriminator tells real test texts from candidates it was not fitted on; for ``undersong compare``.
 
@@ -319,7 +317,7 @@ def _composed(multiplier: float, count: int, delta: float) -> float:
 # The run
 
 
-def _tutor(options: Options, run: RunContext, kind: Kind) -> tuple[Float, Float, float]:
+def _tutor(options: Options, run: RunContext, kind: Kind) -> tuple[Float64, Float64, float]:
     """Shares of the classes, their noisy counts, and the noise of each count."""
     classes = max(1, len(run.setting.labels))
     if not any(request.name == "labels" for request in _requests(options, run.setting, kind)):
@@ -328,14 +326,14 @@ def _tutor(options: Options, run: RunContext, kind: Kind) -> tuple[Float, Float,
     return shares(opened.natural), opened.natural, opened.sigma
 
 
-def _orders(options: Options, run: RunContext, label_shares: Float) -> list[Order]:
+def _orders(options: Options, run: RunContext, label_shares: Float64) -> list[Order]:
     """Zero-shot orders; every generator writes the same number of each class, but for the remainder."""
     names, labels = run.setting.generators, run.setting.labels or ("",)
     wanted = np.repeat(np.arange(len(labels)), largest_remainder(label_shares, options.samples))
     return [Order(names[i % len(names)], "zero_shot", labels[label]) for i, label in enumerate(wanted)]
 
 
-def _distilled(options: Options, run: RunContext, order: Int) -> Discriminator:
+def _distilled(options: Options, run: RunContext, order: Int64) -> Discriminator:
     """Teachers' votes on the first of ``order``, against the next; the student is fitted on the former."""
     count = min(options.queries, len(order) // 2)
     queries = [run.pool.samples[i] for i in order[:count]]
@@ -362,7 +360,9 @@ def _distilled(options: Options, run: RunContext, order: Int) -> Discriminator:
     )
 
 
-def _discriminant(options: Options, run: RunContext, order: Int, counts: Float, count_sigma: float) -> Discriminator:
+def _discriminant(
+    options: Options, run: RunContext, order: Int64, counts: Float64, count_sigma: float
+) -> Discriminator:
     candidates = [run.pool.samples[i] for i in order]
     embeddings, of = run.embeddings(candidates), _classes(run, candidates)
     whitening = Whitening(embeddings, of, len(counts))
@@ -379,6 +379,6 @@ def _discriminant(options: Options, run: RunContext, order: Int, counts: Float, 
     return discriminant.curved(found, projection, embeddings, of, products.natural / records, products.sigma / records)
 
 
-def _classes(run: RunContext, samples: Sequence[Sample]) -> Int:
+def _classes(run: RunContext, samples: Sequence[Sample]) -> Int64:
     """Each sample's label as a number; 0 where the task has none."""
     return np.maximum(run.label_numbers(samples), 0)

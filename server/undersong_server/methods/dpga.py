@@ -15,9 +15,9 @@ from functools import cache
 from typing import Annotated, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from undersong_common.arrays import Float64
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import accounting
 from undersong_protocol.plan import Plan, SumRequest
@@ -40,7 +40,6 @@ from undersong_server.methods.parts.selection import highest, largest_remainder
 from undersong_server.methods.parts.suppression import mean_similarity, suppressed
 from undersong_server.pool import Sample
 
-Float = npt.NDArray[np.float64]
 Part = Annotated[float, Field(gt=0)]
 Proportion = Annotated[float, Field(ge=0)]
 
@@ -294,7 +293,9 @@ def _metadata(options: Options, run: RunContext) -> Metadata:
     return found
 
 
-def _histograms(options: Options, run: RunContext, inputs: list[Input]) -> tuple[tuple[Float, Float, Float], float]:
+def _histograms(
+    options: Options, run: RunContext, inputs: list[Input]
+) -> tuple[tuple[Float64, Float64, Float64], float]:
     """Noisy label, length and keyword counts, those that are switched off empty; and the noise of a label's count."""
     labels = len(run.setting.labels)
     if options.accounting == "joint":
@@ -365,7 +366,7 @@ def _fresh(run: RunContext, metadata: Metadata, count: int, step: str) -> list[O
 
 
 def _elite(
-    options: Options, run: RunContext, t: int, population: Sequence[Sample], votes: Float, tau: float
+    options: Options, run: RunContext, t: int, population: Sequence[Sample], votes: Float64, tau: float
 ) -> list[Sample]:
     """The survivors: by votes with suppression, or by votes alone."""
     size = options.sizes(run.setting).elite

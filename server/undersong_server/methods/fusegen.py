@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
+from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.plan import SumRequest
 from undersong_server.generators.author import Order
@@ -24,8 +24,6 @@ from undersong_server.methods.parts import consistency
 from undersong_server.methods.parts.selection import balanced_labels, highest, largest_remainder
 from undersong_server.pool import Sample
 
-Float = npt.NDArray[np.float64]
-Int = npt.NDArray[np.int64]
 STRENGTH = 3.0  # inverse regularisation of the task models
 
 
@@ -80,13 +78,13 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     return run.pool.samples
 
 
-def variability(opinions: Float) -> Float:
+def variability(opinions: Float64) -> Float64:
     """Deviation over the task models of the probability of each text's label: [K, n] to float64 [n]."""
-    found: Float = opinions.std(axis=0)
+    found: Float64 = opinions.std(axis=0)
     return found
 
 
-def cross_selected(spread: Float, weights: Float, members: Int, candidates: int, size: int, easy: float) -> Int:
+def cross_selected(spread: Float64, weights: Float64, members: Int64, candidates: int, size: int, easy: float) -> Int64:
     """Of ``members`` the least (share ``easy``) and most variable become ``candidates``; the heaviest ``size`` stay."""
     count = min(candidates, len(members))
     low = highest(-spread, members, round(easy * count))
@@ -94,7 +92,7 @@ def cross_selected(spread: Float, weights: Float, members: Int, candidates: int,
     return highest(weights, np.sort(np.concatenate([low, high])), size)
 
 
-def self_boosted(embeddings: npt.NDArray[np.float32], labels: Int, classes: int, *, boosts: int, rate: float) -> Float:
+def self_boosted(embeddings: Float32, labels: Int64, classes: int, *, boosts: int, rate: float) -> Float64:
     """Weights of mean 1 that grow where a model trained with them agrees with the label, and fall where it does not.
 
     w <- w exp(+-rate), normalised, after each training.
@@ -108,7 +106,7 @@ def self_boosted(embeddings: npt.NDArray[np.float32], labels: Int, classes: int,
     return weights
 
 
-def _opinions(run: RunContext, embeddings: npt.NDArray[np.float32], label_of: Int) -> Float:
+def _opinions(run: RunContext, embeddings: Float32, label_of: Int64) -> Float64:
     author, classes = run.pool.generator_of, len(run.setting.labels)
     rows = np.arange(len(label_of))
     heads = [

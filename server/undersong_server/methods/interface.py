@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.canonical import tagged_hash
-from undersong_common.embedding import quantise
+from undersong_common.embedding import Embed, quantise
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_protocol.plan import Privacy, Quorum
 from undersong_protocol.public import (
@@ -30,9 +30,7 @@ from undersong_server.journal import Journal
 from undersong_server.pool import Pool, Sample
 from undersong_server.progress import Progress
 
-Embed = Callable[[Sequence[str]], npt.NDArray[np.float32]]
 Watch = Callable[[str, Callable[[], Any]], Any]
-Float = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -101,15 +99,15 @@ class RunContext:
         written: list[Sample | None] = self._watch("generation", lambda: self._author.write(step, round_, orders))
         return written
 
-    def label_numbers(self, samples: Sequence[Sample]) -> npt.NDArray[np.int64]:
+    def label_numbers(self, samples: Sequence[Sample]) -> Int64:
         """Each sample's label as an index into the task's labels, int64 [n]; -1 where the task has none."""
         numbers = {name: number for number, name in enumerate(self.setting.labels)}
         return np.array([numbers.get(sample.label, -1) for sample in samples], dtype=np.int64)
 
-    def embeddings(self, samples: Sequence[Sample]) -> npt.NDArray[np.float32]:
+    def embeddings(self, samples: Sequence[Sample]) -> Float32:
         """Quantised unit embeddings of samples, float32 [n, d]; computed once a text."""
         texts = [sample.text for sample in samples]
-        embeddings: npt.NDArray[np.float32] = self._watch("embedding", lambda: self._embed(texts))
+        embeddings: Float32 = self._watch("embedding", lambda: self._embed(texts))
         return embeddings
 
     def check_embedding_size(self, planned: int) -> None:
@@ -125,7 +123,7 @@ class RunContext:
                 f"set method.embedding_size = {found}",
             )
 
-    def votes(self, name: str) -> tuple[Float, Float]:
+    def votes(self, name: str) -> tuple[Float64, Float64]:
         """Opens a planned Top-Q vote over the whole pool: noisy nearest and furthest votes, float64 [N] each.
 
         Natural units: one full vote is 1; without furthest votes in the plan those are zero.
@@ -181,21 +179,19 @@ class RunContext:
         """A public input made of strings."""
         return Input(name, (Segment(self._keep(encode_texts(texts))),))
 
-    def publish_embeddings(self, name: str, texts: Sequence[str]) -> tuple[Input, npt.NDArray[np.float32]]:
+    def publish_embeddings(self, name: str, texts: Sequence[str]) -> tuple[Input, Float32]:
         """A public input made of the embeddings of public texts, and those, float32 [n, d]."""
         key = f"embeddings/{name}"
         identity = self._journal.get(key)
         if identity is None:
-            vectors: npt.NDArray[np.float32] = self._watch("embedding", lambda: self._embed(texts))
+            vectors: Float32 = self._watch("embedding", lambda: self._embed(texts))
             identity = self._keep(encode_embeddings(vectors, np.full(len(texts), -1, dtype=np.int64)))
             self._journal.put(key, identity)
         values = decode_block(self.block(identity)).values
         assert values is not None
         return Input(name, (Segment(identity),)), values.astype(np.float32, copy=False)
 
-    def publish_vectors(
-        self, name: str, step: str, values: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]
-    ) -> Input:
+    def publish_vectors(self, name: str, step: str, values: Float32, labels: Int64) -> Input:
         """A public input made of embeddings, quantised here: float32 [n, d] with one label a row (-1 = none).
 
         ``step`` names them in the journal; use another one for every call.
@@ -207,7 +203,7 @@ class RunContext:
             self._journal.put(key, identity)
         return Input(name, (Segment(identity),))
 
-    def publish_numbers(self, name: str, values: Float) -> Input:
+    def publish_numbers(self, name: str, values: Float64) -> Input:
         """A public input made of numbers."""
         return Input(name, (Segment(self._keep(encode_numbers(values))),))
 

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
+from undersong_common.arrays import Float64
 from undersong_protocol.plan import SumRequest
 from undersong_protocol.statistics import TopQVotes
 from undersong_server.generators.author import Order
@@ -23,9 +23,6 @@ from undersong_server.methods.augpe import by_sampling
 from undersong_server.methods.interface import RunContext, Setting
 from undersong_server.methods.parts.selection import balanced_labels
 from undersong_server.pool import Sample
-
-Float = npt.NDArray[np.float64]
-Int = npt.NDArray[np.int64]
 
 
 class Options(BaseModel):
@@ -83,7 +80,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     return run.pool.samples
 
 
-def thresholded(histogram: Float, threshold: float) -> Float:
+def thresholded(histogram: Float64, threshold: float) -> Float64:
     """Counts above the threshold as they are, all others zero.
 
     >>> thresholded(np.array([3.0, 1.0, -2.0]), 1.5).tolist()

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from undersong_common.arrays import Float64, Int64
 from undersong_protocol.plan import SumRequest
 from undersong_protocol.statistics.classifier_votes import ClassifierVotes
 from undersong_protocol.statistics.corrected_votes import CorrectedVotes
@@ -35,8 +35,6 @@ from undersong_server.methods.parts.selection import (
 from undersong_server.methods.parts.shrinkage import expected_shares, shrink_to_mean
 from undersong_server.pool import Sample
 
-Float = npt.NDArray[np.float64]
-Int = npt.NDArray[np.int64]
 STRENGTH = 3.0  # inverse regularisation of the generators' classifiers
 SAMPLING_VARIANCE = 0.12  # of a record's centred answer, for classifiers that differ on about half of the records
 AGAIN = 0.5  # trust counts so much more once places are matched: the right place does not make labels right
@@ -167,7 +165,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     return _pruned(run, weights, label_shares) if options.prune else run.pool.samples
 
 
-def common_labels(options: Options, counts: NoisySum) -> Float:
+def common_labels(options: Options, counts: NoisySum) -> Float64:
     """Shares of the labels, float64 [C], sum 1: the geometric mean of equal ones and those believed of the records.
 
     Half-way, because a task model trained on the records' own shares gains its accuracy from the common labels alone:
@@ -178,14 +176,14 @@ def common_labels(options: Options, counts: NoisySum) -> Float:
     shares = counts.natural / records
     noise = np.sqrt((counts.sigma / records) ** 2 + equal / records)
     different = shrink_to_mean(shares, float(noise), LABEL_CAUTION) if options.shrink else shares - shares.mean()
-    found: Float = np.sqrt(np.maximum(equal + different, LEAST_LABEL_SHARE * equal))
+    found: Float64 = np.sqrt(np.maximum(equal + different, LEAST_LABEL_SHARE * equal))
     found /= found.sum()
     return found
 
 
 def trusted(
     options: Options, records: float, useful: NoisySum, sample_variance: float, rng: np.random.Generator
-) -> Float:
+) -> Float64:
     """Shares of the generators by usefulness alone, float64 [K], sum 1: expected under what is known of it.
 
     Usefulness is a mean per record; ``records`` is how many there are (noisy: :func:`matching.records_of`),
@@ -200,20 +198,20 @@ def trusted(
     return expected_shares(right, float(noise), options.usefulness, rng, hedge=options.hedge)
 
 
-def believed(options: Options, matched: Float, trust: Float) -> Float:
+def believed(options: Options, matched: Float64, trust: Float64) -> Float64:
     """Weights of the generators, float64 [K], sum 1: matched shares, which start from trust, and trust once more."""
-    weights: Float = matched * trust**AGAIN if options.matching else trust.copy()
+    weights: Float64 = matched * trust**AGAIN if options.matching else trust.copy()
     weights /= weights.sum()
     return weights
 
 
-def _counts(run: RunContext, weights: Float, count: int) -> Int:
+def _counts(run: RunContext, weights: Float64, count: int) -> Int64:
     """``count`` texts over the generators so that the whole corpus comes as near to ``weights`` as it can."""
     written = np.bincount(run.pool.generator_of, minlength=len(weights))
     return largest_remainder(np.maximum(weights * (written.sum() + count) - written, 0.0), count)
 
 
-def _wanted(counts: Int, label_shares: Float, ordered: Int) -> list[Int]:
+def _wanted(counts: Int64, label_shares: Float64, ordered: Int64) -> list[Int64]:
     """The labels that each generator is to write, so that all orders come as near to the shares as they can.
 
     ``ordered`` so far, a label; counts on.
@@ -227,10 +225,10 @@ def _wanted(counts: Int, label_shares: Float, ordered: Int) -> list[Int]:
     return wanted
 
 
-def _pruned(run: RunContext, weights: Float, label_shares: Float) -> list[Sample]:
+def _pruned(run: RunContext, weights: Float64, label_shares: Float64) -> list[Sample]:
     """The corpus without what each generator wrote beyond its weight's share of it, labels near their shares."""
     rng, label_of = run.rng("prune"), run.pool.label_of
-    keep: list[Int] = []
+    keep: list[Int64] = []
     for generator, share in enumerate(weights):
         mine = rng.permutation(np.flatnonzero(run.pool.generator_of == generator))
         allowed = int(np.ceil(share * len(run.pool)))
@@ -244,7 +242,7 @@ def _pruned(run: RunContext, weights: Float, label_shares: Float) -> list[Sample
 
 
 def _orders(
-    options: Options, run: RunContext, t: int, wanted: Sequence[Int], good: list[list[str]], bad: list[list[str]]
+    options: Options, run: RunContext, t: int, wanted: Sequence[Int64], good: list[list[str]], bad: list[list[str]]
 ) -> list[Order]:
     rng = run.rng(f"round {t + 1}")
     orders = []

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
 from undersong_common.version import VERSION
 from undersong_server.generators.author import Usage
-from undersong_server.methods.interface import Embed
 from undersong_server.release.files import (
     CARD_NAME,
     LEDGER_NAME,

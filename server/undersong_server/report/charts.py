@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 from markupsafe import Markup
+
+from undersong_common.arrays import Float64
 
 COLOURS = 9  # named colours; whatever comes after them shares the last, grey one
 WIDTH = 720
@@ -151,7 +152,7 @@ def histogram(lengths: Sequence[int], *, height: int = 220, width: int = 420, ba
 
 
 def scatter(
-    points: npt.NDArray[np.float64],
+    points: Float64,
     generators: Sequence[int],
     labels: Sequence[int],
     texts: Sequence[str],

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from undersong_common.arrays import Float32, Int64
 from undersong_server.pool import Sample
 
 UNITS = {
@@ -170,7 +170,7 @@ class ReportData:
     weights: tuple[tuple[float, ...], ...]
     samples: tuple[Sample, ...]
     privacy: PrivacyStatement
-    embeddings: npt.NDArray[np.float32] | None = None
+    embeddings: Float32 | None = None
     settings: tuple[tuple[str, str], ...] = ()
     seconds: tuple[tuple[str, float], ...] = ()
     usage: tuple[GeneratorUse, ...] = ()
@@ -198,7 +198,7 @@ class ReportData:
         extra = dict.fromkeys(sample.label for sample in self.samples if sample.label not in self.labels)
         return (*self.labels, *extra)
 
-    def counts(self) -> npt.NDArray[np.int64]:
+    def counts(self) -> Int64:
         """Samples by label name and generator, int64 [labels, generators]."""
         label = {name: index for index, name in enumerate(self.label_names)}
         generator = {name: index for index, name in enumerate(self.generators)}

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from undersong_common.arrays import Float64
+
 
 @dataclass(frozen=True, eq=False)
 class Map:
     """``points`` float64 [n, 2]; ``explained``: share of the variance along each axis, and of both."""
 
-    points: npt.NDArray[np.float64]
+    points: Float64
     explained: tuple[float, float]
 
 

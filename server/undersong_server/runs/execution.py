@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.messages import federation_pb2 as wire
@@ -18,7 +19,7 @@ from undersong_server.federation.transport import BatchTransport, Transport
 from undersong_server.generators import Generator
 from undersong_server.generators.author import Author, Usage
 from undersong_server.journal import Journal
-from undersong_server.methods.interface import Embed, RunContext
+from undersong_server.methods.interface import RunContext
 from undersong_server.pool import Sample
 from undersong_server.progress import Progress
 from undersong_server.prompts.rendering import Prompts

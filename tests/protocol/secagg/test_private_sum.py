@@ -20,6 +20,7 @@ from tests.doubles.secagg import (
     secrets_of,
     stage_of,
 )
+from undersong_common.arrays import Int64
 from undersong_common.privacy.noise import DiscreteGaussian
 from undersong_common.privacy.stream import KeyStream
 from undersong_protocol.messages import secagg_pb2 as wire
@@ -29,7 +30,7 @@ from undersong_protocol.secagg.noise_share import _CHAIN, _SEED, _hash
 from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.secagg.party import PartyMachine, WantsInput
 from undersong_protocol.secagg.transitions import Phase, Stage
-from undersong_protocol.vectors import GridVector, Int64
+from undersong_protocol.vectors import GridVector
 
 SHARES_STAGES = (Stage.ADVERTISE, Stage.SHARE, Stage.MASK, Stage.CONSISTENCY, Stage.UNMASK)
 BEFORE_U3 = (Stage.ADVERTISE, Stage.REVEAL, Stage.SHARE, Stage.MASK)

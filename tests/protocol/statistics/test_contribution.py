@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_protocol import statistics
 from undersong_protocol.statistics import LabelHistogram, LengthHistogram, PublicInputs, Rows, Sensitivity, register
@@ -37,18 +37,18 @@ class Anything:
 @dataclass(frozen=True)
 class Records:
     texts: list[str]
-    labels: npt.NDArray[np.int64]
-    units: npt.NDArray[np.int64]
+    labels: Int64
+    units: Int64
 
     @property
-    def embeddings(self) -> npt.NDArray[np.float32]:
+    def embeddings(self) -> Float32:
         raise AssertionError("a histogram needs no embedding")
 
     def __len__(self) -> int:
         return len(self.labels)
 
 
-Form = Callable[[npt.NDArray[np.float64]], Any]
+Form = Callable[[Float64], Any]
 FORMS: dict[str, Form] = {
     "dense": lambda matrix: matrix,
     "sparse": sp.csr_array,
@@ -57,9 +57,7 @@ FORMS: dict[str, Form] = {
 }
 
 
-def reference(
-    matrix: npt.NDArray[np.float64], units: npt.NDArray[np.int64], bound: Sensitivity, scale: int, mean: bool
-) -> tuple[npt.NDArray[np.int64], list[npt.NDArray[np.float64]]]:
+def reference(matrix: Float64, units: Int64, bound: Sensitivity, scale: int, mean: bool) -> tuple[Int64, list[Float64]]:
     """Sum of the units' integer contributions, and each of them."""
     clipped = matrix.copy()
     for row in clipped:

@@ -16,17 +16,16 @@ from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pytest
 
 from tests.doubles.chat_server import ChatServer, FaultProxy, completion, refusal, serving, stream
+from undersong_common.arrays import Float32
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_server.generators import Answer, BudgetExhausted, GenerationRequest, OpenAISettings, build
 from undersong_server.generators.openai_compatible import OpenAIGenerator, _retry_after_s
 
 
-def no_embedding(texts: Sequence[str]) -> npt.NDArray[np.float32]:
+def no_embedding(texts: Sequence[str]) -> Float32:
     raise AssertionError("an endpoint embeds nothing")
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.doubles.word_embedding import embed
+from undersong_common.arrays import Float32
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_server.generators import Answer, GenerationRequest, ReplaySettings
 from undersong_server.generators.replay import ReplayGenerator
@@ -187,7 +187,7 @@ def test_a_journaled_text_that_the_file_lost_is_counted(tmp_path: Path) -> None:
 def test_the_file_is_embedded_once_and_examples_once(tmp_path: Path) -> None:
     embedded: Counter[str] = Counter()
 
-    def counting(batch: Sequence[str]) -> npt.NDArray[np.float32]:
+    def counting(batch: Sequence[str]) -> Float32:
         embedded.update(batch)
         return embed(batch)
 

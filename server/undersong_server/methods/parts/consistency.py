@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-Float32 = npt.NDArray[np.float32]
-Float = npt.NDArray[np.float64]
-Int = npt.NDArray[np.int64]
+from undersong_common.arrays import Float32, Float64, Int64
 
 SMALLEST_TRUST = 1e-6  # where the whole trust lies with a text's author, the others count equally
 NEVER = -1e9  # bias of a label that a classifier has not seen
 
 
 def classifier(
-    embeddings: Float32, labels: Int, classes: int, *, strength: float, weights: Float | None = None
-) -> Float:
+    embeddings: Float32, labels: Int64, classes: int, *, strength: float, weights: Float64 | None = None
+) -> Float64:
     """A linear classifier, float64 [d + 1, classes], bias last; a label without texts has the bias ``NEVER``.
 
     Args:
@@ -39,8 +36,8 @@ def classifier(
 
 
 def classifiers(
-    embeddings: Float32, labels: Int, author: Int, generators: int, classes: int, *, strength: float
-) -> Float:
+    embeddings: Float32, labels: Int64, author: Int64, generators: int, classes: int, *, strength: float
+) -> Float64:
     """One classifier a generator, trained on its own texts alone: float64 [K, d + 1, classes]."""
     return np.stack(
         [
@@ -50,15 +47,17 @@ def classifiers(
     )
 
 
-def probabilities(head: Float, embeddings: Float32) -> Float:
+def probabilities(head: Float64, embeddings: Float32) -> Float64:
     """float64 [n, classes] of a classifier of :func:`classifier`."""
     logits = embeddings @ head[:-1] + head[-1]
     odds = np.exp(logits - logits.max(axis=1, keepdims=True))
-    result: Float = odds / odds.sum(axis=1, keepdims=True)
+    result: Float64 = odds / odds.sum(axis=1, keepdims=True)
     return result
 
 
-def support(heads: Sequence[Float] | Float, trust: Float, embeddings: Float32, labels: Int, author: Int) -> Float:
+def support(
+    heads: Sequence[Float64] | Float64, trust: Float64, embeddings: Float32, labels: Int64, author: Int64
+) -> Float64:
     """What the other generators' classifiers, weighted by trust, make of each text's label.
 
     Log-odds of its own label against the best other one, float64 [n]: below 0 they would give it another label. A
@@ -77,14 +76,14 @@ def support(heads: Sequence[Float] | Float, trust: Float, embeddings: Float32, l
     logs = np.log(np.maximum(opinion, 1e-12))
     own = logs[rows, labels].copy()
     logs[rows, labels] = -np.inf
-    result: Float = own - logs.max(axis=1)
+    result: Float64 = own - logs.max(axis=1)
     return result
 
 
 def training_sample_variance(
     embeddings: Float32,
-    labels: Int,
-    author: Int,
+    labels: Int64,
+    author: Int64,
     generators: int,
     classes: int,
     rng: np.random.Generator,

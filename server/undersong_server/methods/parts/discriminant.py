@@ -10,14 +10,10 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from undersong_common.arrays import Float32, Float64, Int64
 from undersong_protocol.statistics.outer_products import symmetric
 from undersong_protocol.statistics.teachers import Whitening
-
-Float32 = npt.NDArray[np.float32]
-Float = npt.NDArray[np.float64]
-Int = npt.NDArray[np.int64]
 
 # Prior variances are chosen among these by marginal likelihood.
 LEVELS = (0.0, *(float(level) for level in np.logspace(-4, 1, 11)))
@@ -42,14 +38,14 @@ class Discriminator:
     """
 
     whitening: Whitening
-    directions: Float
-    projection: Float | None = None
-    curvature: Float | None = None
+    directions: Float64
+    projection: Float64 | None = None
+    curvature: Float64 | None = None
 
-    def scores(self, embeddings: Float32, classes: Int) -> Float:
+    def scores(self, embeddings: Float32, classes: Int64) -> Float64:
         """float64 [n] of embeddings [n, d] and their classes [n]."""
         x = self.whitening(embeddings, classes).astype(np.float64)
-        found: Float = np.einsum("nd,nd->n", x, self.directions[classes])
+        found: Float64 = np.einsum("nd,nd->n", x, self.directions[classes])
         if self.projection is not None and self.curvature is not None:
             y = projected(self.whitening, self.projection, embeddings, classes)
             found = found + np.einsum("np,np->n", y @ self.curvature, y)
@@ -59,8 +55,8 @@ class Discriminator:
 def distilled(
     whitening: Whitening,
     queries: Float32,
-    query_classes: Int,
-    counts: Float,
+    query_classes: Int64,
+    counts: Float64,
     *,
     sigma: float,
     teachers: int,
@@ -96,7 +92,7 @@ def distilled(
 
 
 def linear_discriminant(
-    whitening: Whitening, sums: Float, counts: Float, *, sigma: float, count_sigma: float
+    whitening: Whitening, sums: Float64, counts: Float64, *, sigma: float, count_sigma: float
 ) -> Discriminator:
     """Linear discriminants from noisy sums of the private embeddings of each class against the public candidates.
 
@@ -126,23 +122,23 @@ def linear_discriminant(
     return Discriminator(whitening, whitening.whitened_direction(difference / variances))
 
 
-def projection(whitening: Whitening, embeddings: Float32, classes: Int, size: int) -> Float:
+def projection(whitening: Whitening, embeddings: Float32, classes: Int64, size: int) -> Float64:
     """The ``size`` axes in which candidates vary most, float64 [p, d], so scaled that nearly all fit into norm 1."""
     axes = whitening.axes[:, ::-1][:, :size].T
     norms = np.linalg.norm((embeddings - whitening.means[classes]) @ axes.T, axis=1)
-    result: Float = axes / max(float(np.quantile(norms, FITTING)), 1e-12)
+    result: Float64 = axes / max(float(np.quantile(norms, FITTING)), 1e-12)
     return result
 
 
-def projected(whitening: Whitening, projection: Float, embeddings: Float32, classes: Int) -> Float:
+def projected(whitening: Whitening, projection: Float64, embeddings: Float32, classes: Int64) -> Float64:
     """What undersong_protocol.statistics.outer_products takes the products of: float64 [n, p], norms at most 1."""
     y = (embeddings - whitening.means[classes]) @ projection.T
-    result: Float = y / np.maximum(np.linalg.norm(y, axis=1, keepdims=True), 1.0)
+    result: Float64 = y / np.maximum(np.linalg.norm(y, axis=1, keepdims=True), 1.0)
     return result
 
 
 def curved(
-    found: Discriminator, projection: Float, embeddings: Float32, classes: Int, products: Float, noise: float
+    found: Discriminator, projection: Float64, embeddings: Float32, classes: Int64, products: Float64, noise: float
 ) -> Discriminator:
     """Adds the difference of second moments about the public means, as in a quadratic discriminant, damped.
 
@@ -167,7 +163,7 @@ def curved(
     return replace(found, projection=projection, curvature=0.5 * DAMPING * axes @ inner @ axes.T)
 
 
-def weights(scores: Float, label_of: Int) -> Float:
+def weights(scores: Float64, label_of: Int64) -> Float64:
     """How much each kept sample counts in training: exp of its score above its class's median, float64 [n].
 
     Within ``MOST_WEIGHT`` either way, and in deviations of the scores where those are above 1: importance weights of
@@ -184,7 +180,7 @@ def weights(scores: Float, label_of: Int) -> Float:
     return found
 
 
-def _log_likelihood(observed: Float, noise: Float, common: Float, own: Float) -> float:
+def _log_likelihood(observed: Float64, noise: Float64, common: Float64, own: Float64) -> float:
     """Of ``observed`` [classes, d], up to a constant: a common variance [d] plus independent ``own + noise``."""
     alone = own + noise
     precision = (1.0 / alone).sum(axis=0)
@@ -194,7 +190,7 @@ def _log_likelihood(observed: Float, noise: Float, common: Float, own: Float) ->
     return float(-0.5 * (np.log(alone).sum() + np.log1p(common * precision).sum() + quadratic))
 
 
-def _class_means(values: Float, of: Int, classes: int) -> Float:
+def _class_means(values: Float64, of: Int64, classes: int) -> Float64:
     sizes = np.maximum(np.bincount(of, minlength=classes), 1)
-    means: Float = (np.bincount(of, weights=values, minlength=classes) / sizes)[of]
+    means: Float64 = (np.bincount(of, weights=values, minlength=classes) / sizes)[of]
     return means

@@ -11,12 +11,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics.fourier import FourierFeatures
-
-Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
-Int64 = npt.NDArray[np.int64]
 
 
 def significant_terms(
@@ -65,7 +62,7 @@ class Densities:
         waves = (blocks[:, :, 0] - 1j * blocks[:, :, 1]) / np.array(features.weights)[None, :, None]
         self._sums = waves.astype(np.complex64) / features.pairs
         self._vectors = vectors
-        self._tables: dict[tuple[int, int], npt.NDArray[np.float32]] = {}
+        self._tables: dict[tuple[int, int], Float32] = {}
 
     @property
     def terms(self) -> int:

@@ -11,14 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from undersong_common.arrays import Float32, Float64, Int64
 from undersong_protocol.statistics.projections import COUNT, PLACE
 from undersong_protocol.vectors import NoisySum
-
-Float32 = npt.NDArray[np.float32]
-Float = npt.NDArray[np.float64]
-Int = npt.NDArray[np.int64]
 
 MATRIX_GRID = float(1 << 16)  # times the embeddings' 2^-11: every partial sum of a product is exact in float64
 OFFSET_GRID = float(1 << 27)
@@ -37,31 +33,31 @@ class Basis:
         spread: variance of one text's coordinate, averaged over the directions: what a single record's place tells.
     """
 
-    directions: Float
-    centres: Float
+    directions: Float64
+    centres: Float64
     radius: float
     spread: float
 
     @classmethod
-    def of(cls, embeddings: Float32, labels: Int, author: Int, generators: int, classes: int) -> Basis:
+    def of(cls, embeddings: Float32, labels: Int64, author: Int64, generators: int, classes: int) -> Basis:
         """From the first texts: unit embeddings [n, d], labels (-1 where the task has none), who wrote them."""
         group = np.maximum(labels, 0)
         means = _means(embeddings, group, author, generators, max(1, classes))
-        centres: Float = np.nan_to_num(np.nanmean(means, axis=0))
+        centres: Float64 = np.nan_to_num(np.nanmean(means, axis=0))
         differences = np.nan_to_num(means - centres).mean(axis=1)
         directions = np.linalg.svd(differences, full_matrices=False)[2][: generators - 1].T
         places = (embeddings - centres[group]) @ directions
         radius = max(float(np.quantile(np.linalg.norm(places, axis=1), RADIUS_QUANTILE)), 1e-3)
         return cls(directions, centres, radius, float(places.var(axis=0).mean()))
 
-    def means(self, embeddings: Float32, labels: Int, author: Int, generators: int) -> Float:
+    def means(self, embeddings: Float32, labels: Int64, author: Int64, generators: int) -> Float64:
         """Each generator's mean around the centres along the directions, labels weighed alike: float64 [K, K - 1]."""
         group = np.maximum(labels, 0)
         found = _means(embeddings, group, author, generators, len(self.centres)) - self.centres
-        result: Float = np.nan_to_num(found).mean(axis=1) @ self.directions
+        result: Float64 = np.nan_to_num(found).mean(axis=1) @ self.directions
         return result
 
-    def published(self) -> Float:
+    def published(self) -> Float64:
         """The public input "projections", on a grid on which every machine computes the same products."""
         matrix = np.rint(self.directions / self.radius * MATRIX_GRID) / MATRIX_GRID
         offsets = np.rint(self.centres @ matrix * OFFSET_GRID) / OFFSET_GRID
@@ -78,7 +74,7 @@ def _fewest(places: NoisySum) -> float:
     return max(float(places.natural[0]) - 2.0 * places.sigma, COUNT) / COUNT
 
 
-def shares(places: NoisySum, basis: Basis, means: Float, prior: Float, *, shrink: bool = True) -> Float:
+def shares(places: NoisySum, basis: Basis, means: Float64, prior: Float64, *, shrink: bool = True) -> Float64:
     """The generators' shares, float64 [K], positive, sum 1.
 
     With r the records' mean along the directions, v its variance (the known noise and the records' spread, over no more
@@ -95,34 +91,34 @@ def shares(places: NoisySum, basis: Basis, means: Float, prior: Float, *, shrink
     variance = max(variance, LEAST_VARIANCE)
     start = np.log(np.maximum(prior, np.finfo(np.float64).tiny))
 
-    def tilted(direction: Float) -> tuple[Float, float]:
+    def tilted(direction: Float64) -> tuple[Float64, float]:
         exponents = start + means @ direction
         odds = np.exp(exponents - exponents.max())
         return odds / odds.sum(), float(np.log(odds.sum()) + exponents.max())
 
-    def dual(direction: Float) -> float:
+    def dual(direction: Float64) -> float:
         return tilted(direction)[1] - float(place @ direction) + variance * float(direction @ direction) / 2.0
 
-    def slope(direction: Float) -> Float:
-        result: Float = means.T @ tilted(direction)[0] - place + variance * direction
+    def slope(direction: Float64) -> Float64:
+        result: Float64 = means.T @ tilted(direction)[0] - place + variance * direction
         return result
 
-    def curvature(direction: Float) -> Float:
+    def curvature(direction: Float64) -> Float64:
         w = tilted(direction)[0]
         mean = means.T @ w
-        result: Float = (means.T * w) @ means - np.outer(mean, mean) + variance * np.eye(len(mean))
+        result: Float64 = (means.T * w) @ means - np.outer(mean, mean) + variance * np.eye(len(mean))
         return result
 
     found = minimize(dual, np.zeros(len(place)), jac=slope, hess=curvature, method="trust-exact")
     return tilted(found.x)[0]
 
 
-def _means(embeddings: Float32, group: Int, author: Int, generators: int, classes: int) -> Float:
+def _means(embeddings: Float32, group: Int64, author: Int64, generators: int, classes: int) -> Float64:
     """Mean embedding of every generator's texts of every label, float64 [K, C, d]; NaN where there is none."""
     cell = author * classes + group
     sums = np.zeros((generators * classes, embeddings.shape[1]))
     np.add.at(sums, cell, embeddings)
     counts = np.bincount(cell, minlength=generators * classes)[:, None]
     with np.errstate(invalid="ignore"):
-        means: Float = (sums / np.where(counts, counts, np.nan)).reshape(generators, classes, -1)
+        means: Float64 = (sums / np.where(counts, counts, np.nan)).reshape(generators, classes, -1)
     return means

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Float64 = npt.NDArray[np.float64]
-Int = npt.NDArray[np.int64]
+from undersong_common.arrays import Float64, Int64
 
 # Words; each bin is at most half as wide again as the one before, so that a range found by them fits tightly.
 RANGE_EDGES = (
@@ -69,7 +67,7 @@ def length_edges(shortest: int, longest: int, bins: int) -> Float64:
     return np.unique(np.rint(np.linspace(shortest, longest, min(bins, longest - shortest) + 1)))
 
 
-def softmax_by_label(votes: Float64, label_of: Int, labels: int) -> list[Float64]:
+def softmax_by_label(votes: Float64, label_of: Int64, labels: int) -> list[Float64]:
     """For each label the softmax of its keywords' noisy shares of its votes (Sun et al. 2025); empty without keywords.
 
     Args:
@@ -102,7 +100,7 @@ class Metadata:
     keyword_shares: tuple[Float64, ...]
     records_sigma: float = 0.0
 
-    def draw_labels(self, count: int, rng: np.random.Generator) -> Int:
+    def draw_labels(self, count: int, rng: np.random.Generator) -> Int64:
         """int64 [count]."""
         return rng.choice(len(self.labels), size=count, p=self.labels)
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-Float = npt.NDArray[np.float64]
-Int = npt.NDArray[np.int64]
+from undersong_common.arrays import Float64, Int64
+
 LUCKY = 0.01  # how often noise alone may put somebody among the outstanding
 
 
-def largest_remainder(weights: Sequence[float] | Float, total: int) -> Int:
+def largest_remainder(weights: Sequence[float] | Float64, total: int) -> Int64:
     """``total`` divided in proportion to non-negative ``weights``: int64 [len(weights)] that sums to ``total``.
 
     Ties go to the lower index; weights that sum to zero count as equal.
@@ -29,13 +28,13 @@ def largest_remainder(weights: Sequence[float] | Float, total: int) -> Int:
     return counts
 
 
-def highest(scores: Float, among: Int, size: int) -> Int:
+def highest(scores: Float64, among: Int64, size: int) -> Int64:
     """The ``size`` members of ``among`` with the highest scores, best first, ties to the lower index."""
     order = np.argsort(-scores[among], kind="stable")[:size]
     return among[order]
 
 
-def significant_votes(scores: Float, among: Int, sigma: float) -> Int:
+def significant_votes(scores: Float64, among: Int64, sigma: float) -> Int64:
     """Those of ``among`` whose score noise of deviation ``sigma`` alone gives none of them, but for one time in 100.
 
     The bound is the (1 - 0.01/n) quantile of the noise over n members; without noise, every score above 0. One lucky
@@ -52,7 +51,7 @@ def significant_votes(scores: Float, among: Int, sigma: float) -> Int:
     return among[scores[among] > bound]
 
 
-def generator_weights(votes: Float, generator_of: Int, generators: int) -> Float:
+def generator_weights(votes: Float64, generator_of: Int64, generators: int) -> Float64:
     """w_k proportional to (votes for k's samples / all votes) / (k's samples / all samples); sums to 1.
 
     WASP (Zou et al. 2025), section 3.3. Each generator's noisy votes are summed and the sum clipped at zero:
@@ -74,7 +73,7 @@ def generator_weights(votes: Float, generator_of: Int, generators: int) -> Float
     return ratio / total if total > 0 else np.full(generators, 1.0 / generators)
 
 
-def balanced_labels(count: int, labels: int, already: Int) -> Int:
+def balanced_labels(count: int, labels: int, already: Int64) -> Int64:
     """``count`` labels (int64), as even as can be; the odd ones go to the labels with the fewest samples so far."""
     counts = np.full(labels, count // labels, dtype=np.int64)
     order = np.argsort(already + counts, kind="stable")

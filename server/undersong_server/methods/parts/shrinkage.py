@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-Float = npt.NDArray[np.float64]
+from undersong_common.arrays import Float64
+
 DRAWS = 4096  # of the true values; the error of an expected share is below 0.01
 
 
-def signal_fraction(values: Float, noise: float, caution: float = 1.0) -> float:
+def signal_fraction(values: Float64, noise: float, caution: float = 1.0) -> float:
     """The share of the observed variance of ``values`` (float64 [K]) that ``noise`` (a deviation) leaves unexplained.
 
     Empirical Bayes with the known noise (Efron and Morris 1973): the variance of the true values is estimated by
@@ -24,7 +24,7 @@ def signal_fraction(values: Float, noise: float, caution: float = 1.0) -> float:
     return max(0.0, 1.0 - caution * noise * noise / observed) if observed > 0 else 0.0
 
 
-def shrink_to_mean(values: Float, noise: float, caution: float = 1.0) -> Float:
+def shrink_to_mean(values: Float64, noise: float, caution: float = 1.0) -> Float64:
     """Deviations from the mean, pulled to zero as far as noise alone explains them: float64 [K], sums to 0.
 
     >>> shrink_to_mean(np.array([1.0, -1.0, 0.0]), 10.0).tolist()
@@ -32,13 +32,13 @@ def shrink_to_mean(values: Float, noise: float, caution: float = 1.0) -> Float:
     >>> shrink_to_mean(np.array([3.0, 1.0]), 0.0).tolist()
     [1.0, -1.0]
     """
-    result: Float = (values - values.mean()) * signal_fraction(values, noise, caution) + 0.0  # + 0.0: no minus zero
+    result: Float64 = (values - values.mean()) * signal_fraction(values, noise, caution) + 0.0  # + 0.0: no minus zero
     return result
 
 
 def expected_shares(
-    values: Float, noise: float, strength: float, rng: np.random.Generator, *, hedge: bool = True
-) -> Float:
+    values: Float64, noise: float, strength: float, rng: np.random.Generator, *, hedge: bool = True
+) -> Float64:
     """Shares proportional to exp(strength * true value), expected over what the true values may be: float64 [K], sum 1.
 
     Given the observed values the true ones are normal around the shrunk ones, with variance noise^2 times
@@ -52,5 +52,5 @@ def expected_shares(
     drawn = rng.normal(0.0, 1.0, (DRAWS, len(values))) * remaining
     exponents = strength * (shrink_to_mean(values, noise) + drawn)
     odds = np.exp(exponents - exponents.max(axis=1, keepdims=True))
-    found: Float = (odds / odds.sum(axis=1, keepdims=True)).mean(axis=0)
+    found: Float64 = (odds / odds.sum(axis=1, keepdims=True)).mean(axis=0)
     return found

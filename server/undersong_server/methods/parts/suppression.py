@@ -6,17 +6,14 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
-Int = npt.NDArray[np.int64]
+from undersong_common.arrays import Float32, Float64, Int64
 
 STEP = 0.01
 BLOCK = 512  # candidates that are compared among themselves at a time: the largest array is [n, 512] float32
 
 
-def suppressed(embeddings: Float32, votes: Float64, size: int, tau: float, step: float = STEP) -> tuple[Int, float]:
+def suppressed(embeddings: Float32, votes: Float64, size: int, tau: float, step: float = STEP) -> tuple[Int64, float]:
     """The elite: in descending votes, each chosen sample excludes all others more similar to it than tau.
 
     When nobody is left, tau rises by ``step`` and those that are no longer too similar to anyone chosen get their
@@ -37,7 +34,7 @@ def suppressed(embeddings: Float32, votes: Float64, size: int, tau: float, step:
     size = min(size, len(x))
     nearest = np.full(len(x), -np.inf, dtype=np.float32)  # largest similarity to anyone chosen
     left = np.ones(len(x), dtype=np.bool_)
-    chosen: list[Int] = []
+    chosen: list[Int64] = []
     found, raised = 0, 0
     limit = tau
     while found < size:
@@ -60,7 +57,7 @@ def suppressed(embeddings: Float32, votes: Float64, size: int, tau: float, step:
     return order[np.concatenate(chosen)] if chosen else order[:0], limit
 
 
-def _apart(x: Float32, limit: float, most: int) -> Int:
+def _apart(x: Float32, limit: float, most: int) -> Int64:
     """In order, the rows that are not more similar than ``limit`` to an earlier one of the result; at most ``most``."""
     allowed = x @ x.T <= limit
     open_ = np.ones(len(x), dtype=np.bool_)

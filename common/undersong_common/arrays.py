@@ -1,0 +1,13 @@
+"""The array types that signatures name. The element type stands in the name; docstrings say the shape."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Bools = npt.NDArray[np.bool_]
+Int16 = npt.NDArray[np.int16]
+Int64 = npt.NDArray[np.int64]
+UInt64 = npt.NDArray[np.uint64]
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
