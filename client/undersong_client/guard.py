@@ -94,6 +94,4 @@ def review(
             if planned.statistic not in policy.statistics:
                 raise PrivacyRefusal(f"{planned.name}: the policy does not allow the statistic {planned.statistic!r}")
     for planned in manifest.plan.sums:  # last: it may load a model, which a refused run is not worth
-        ready = getattr(planned.build(), "check_party", None)
-        if ready is not None:
-            ready(teacher_model)
+        planned.build().check_party(teacher_model)

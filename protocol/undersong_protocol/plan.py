@@ -222,7 +222,7 @@ class Plan:
                 raise PrivacyRefusal(f"{planned.name}: modulus of {planned.modulus_bits} bits does not fit its sum")
             if not 0.0 < planned.sampling_rate <= 1.0:
                 raise PrivacyRefusal(f"{planned.name}: sampling rate {planned.sampling_rate} is not in (0, 1]")
-            if planned.sampling_rate < 1.0 and getattr(statistic, "whole", False):
+            if planned.sampling_rate < 1.0 and statistic.whole:
                 raise PrivacyRefusal(
                     f"{planned.name}: {planned.statistic} cannot be taken of a subsample of units",
                     "plan it with sampling rate 1",

@@ -11,7 +11,7 @@ import numpy as np
 from undersong_common.arrays import Float64
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics.histogram import COUNT_SCALE
-from undersong_protocol.statistics.interface import PublicInputs, RecordView, Rows, Sensitivity
+from undersong_protocol.statistics.interface import PublicInputs, RecordView, Rows, Sensitivity, Statistic
 from undersong_protocol.statistics.registry import positive_integer, register
 
 BLOCK_RECORDS = 4096
@@ -19,7 +19,7 @@ BLOCK_RECORDS = 4096
 
 @register
 @dataclass(frozen=True)
-class ClassifierVotes:
+class ClassifierVotes(Statistic):
     """A record's row is s - mean(s), s_k in [0, 1] the probability that classifier k gives to the record's label.
 
     Centred, since only the differences between classifiers tell them apart: for s in [0, 1]^K the centred vector is
@@ -36,6 +36,7 @@ class ClassifierVotes:
     """
 
     name: ClassVar[str] = "classifier_votes"
+    whole: ClassVar[bool] = False
     classifiers: int
     labels: int
     hard: bool = True

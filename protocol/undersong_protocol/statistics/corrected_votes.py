@@ -11,14 +11,14 @@ import scipy.sparse as sp
 
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics import hubness
-from undersong_protocol.statistics.interface import PublicInputs, RecordView, Rows, Sensitivity
+from undersong_protocol.statistics.interface import PublicInputs, RecordView, Rows, Sensitivity, Statistic
 from undersong_protocol.statistics.registry import positive_integer, register
 from undersong_protocol.statistics.votes import LARGEST_Q
 
 
 @register
 @dataclass(frozen=True)
-class CorrectedVotes:
+class CorrectedVotes(Statistic):
     """Weights 2^(1-q) for the q-th best candidate of a record's label, q = 1..Q, by hub-corrected similarity.
 
     Attributes:
@@ -30,6 +30,7 @@ class CorrectedVotes:
     """
 
     name: ClassVar[str] = "corrected_votes"
+    whole: ClassVar[bool] = False
     q: int
     candidates: int
     labels: int = 0

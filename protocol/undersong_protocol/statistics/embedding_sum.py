@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from undersong_common.arrays import Int64
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.statistics.interface import Matrix, PublicInputs, RecordView, Rows, Sensitivity
+from undersong_protocol.statistics.interface import Matrix, PublicInputs, RecordView, Rows, Sensitivity, Statistic
 from undersong_protocol.statistics.registry import positive_integer, register
 
 EMBEDDING_SCALE = 2048  # the grid of quantised embeddings (undersong_common.embedding): nothing is rounded away
@@ -19,7 +19,7 @@ EMBEDDING_SCALE = 2048  # the grid of quantised embeddings (undersong_common.emb
 
 @register
 @dataclass(frozen=True)
-class EmbeddingSum:
+class EmbeddingSum(Statistic):
     """S = sum of x over the records: L1 sqrt(d), L2 1, Linf 1, since quantised embeddings have norm at most 1.
 
     E|S + noise|^2 = |S|^2 + d sigma^2 and |S|^2 = n + sum of the cosines of all n(n-1) ordered pairs. With ``labels``
@@ -31,6 +31,7 @@ class EmbeddingSum:
     """
 
     name: ClassVar[str] = "embedding_sum"
+    whole: ClassVar[bool] = False
     size: int
     labels: int = 0
 

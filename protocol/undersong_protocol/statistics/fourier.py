@@ -19,7 +19,7 @@ from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy.stream import KeyStream
-from undersong_protocol.statistics.interface import PublicInputs, RecordView, Rows, Sensitivity
+from undersong_protocol.statistics.interface import PublicInputs, RecordView, Rows, Sensitivity, Statistic
 from undersong_protocol.statistics.phrases import matcher
 from undersong_protocol.statistics.registry import positive_integer, register
 
@@ -29,7 +29,7 @@ FEATURE_SCALE = 1024  # integer units: rounding toward zero takes 1/2048 of a fe
 
 @register
 @dataclass(frozen=True)
-class FourierFeatures:
+class FourierFeatures(Statistic):
     """cos(w.x) and sin(w.x) of m random frequencies w, for each of several structures, one block a class.
 
     The kernel of a structure of length l is exp(-u |x - y|^2) with u = width / l on l concatenated unit vectors.
@@ -59,6 +59,7 @@ class FourierFeatures:
     """
 
     name: ClassVar[str] = "fourier_features"
+    whole: ClassVar[bool] = False
     pairs: int
     classes: int = 0
     lengths: tuple[int, ...] = (1,)

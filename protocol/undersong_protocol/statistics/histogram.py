@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from undersong_common.arrays import Int64
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.statistics.interface import PublicInputs, RecordView, Rows, Sensitivity
+from undersong_protocol.statistics.interface import PublicInputs, RecordView, Rows, Sensitivity, Statistic
 from undersong_protocol.statistics.registry import positive_integer, register
 
 COUNT_SCALE = 256  # integer units a count (docs/privacy.md, "Noise"): shares of the noise stay well above 3 units
@@ -20,10 +20,11 @@ COUNT_SCALE = 256  # integer units a count (docs/privacy.md, "Noise"): shares of
 
 @register
 @dataclass(frozen=True)
-class LabelHistogram:
+class LabelHistogram(Statistic):
     """Records per label; a record without label (-1) counts nowhere. ``labels``: how many labels the task has."""
 
     name: ClassVar[str] = "label_histogram"
+    whole: ClassVar[bool] = False
     labels: int
 
     def __post_init__(self) -> None:
@@ -47,13 +48,14 @@ class LabelHistogram:
 
 @register
 @dataclass(frozen=True)
-class LengthHistogram:
+class LengthHistogram(Statistic):
     """Records by number of words (white space separated) between public ``edges`` e_0 < e_1 < ... < e_b.
 
     Bin i counts lengths of [e_i, e_(i+1)); shorter texts count in the first bin and longer ones in the last.
     """
 
     name: ClassVar[str] = "length_histogram"
+    whole: ClassVar[bool] = False
     edges: tuple[int, ...]
 
     def __post_init__(self) -> None:

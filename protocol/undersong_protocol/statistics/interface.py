@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
@@ -10,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from undersong_common.arrays import Bools, Float32, Float64, Int64, UInt64
-from undersong_common.errors import ConfigurationError
+from undersong_common.errors import ConfigurationError, InternalError
 
 _Value = TypeVar("_Value")
 Matrix: TypeAlias = "sp.csr_array[Any] | Float64"
@@ -151,30 +152,54 @@ class Rows:
         return Rows(self.matrix[positions], self.units[positions])
 
 
-class Statistic(Protocol):
-    """A frozen dataclass of public, JSON-able parameters with the bound and the rows they define.
+class Statistic(ABC):
+    """Base of every statistic: a frozen dataclass of public, JSON-able parameters, its bound and the rows it defines.
 
-    ``memory`` is a dictionary that a party keeps for one data set and run; a statistic may put there what saves it
-    work at the next, larger request. It must not change the result.
+    Attributes:
+        name: on the wire.
+        whole: True where a row depends on several units of a party, so that a Poisson subsample of units must not be
+            taken of the rows: a plan with a sampling rate below 1 is refused. Privacy depends on it, so each class
+            states it itself; a class body without it raises InternalError.
     """
 
     name: ClassVar[str]
+    whole: ClassVar[bool]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if not isinstance(cls.__dict__.get("whole"), bool):
+            raise InternalError(
+                f"the statistic {cls.__name__} does not state `whole`, on which privacy depends",
+                "write `whole: ClassVar[bool] = False` (or True) into its class",
+            )
 
     @property
+    @abstractmethod
     def dimension(self) -> int:
         """Coordinates of the vector."""
-        ...
 
     @property
+    @abstractmethod
     def sensitivity(self) -> Sensitivity:
         """Tight bounds of one record's row; the framework clips to them."""
-        ...
 
     @property
+    @abstractmethod
     def base_scale(self) -> int:
         """Integer units per natural unit, before a plan refines it."""
-        ...
 
+    @abstractmethod
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        """One row for each record that contributes."""
-        ...
+        """One row for each record that contributes.
+
+        ``memory`` is a dictionary that a party keeps per data set and run; a statistic may put there what saves it
+        work at the next, larger request. It must not change the result.
+        """
+
+    def check_party(self, local_model: str) -> None:
+        """Raises ConfigurationError where a party could not contribute, before the party signs; by default it can.
+
+        Args:
+            local_model: "packaged", the folder of the model that the party fine-tunes, or "" where it names none.
+        """
+        return None

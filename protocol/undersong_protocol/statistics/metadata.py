@@ -16,14 +16,14 @@ import scipy.sparse as sp
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics.histogram import COUNT_SCALE
-from undersong_protocol.statistics.interface import PublicInputs, RecordView, Rows, Sensitivity
+from undersong_protocol.statistics.interface import PublicInputs, RecordView, Rows, Sensitivity, Statistic
 from undersong_protocol.statistics.nearest import NONE, NearestFurthest
 from undersong_protocol.statistics.registry import positive_integer, register
 
 
 @register
 @dataclass(frozen=True)
-class MetadataHistograms:
+class MetadataHistograms(Statistic):
     """Up to three histograms side by side; a record counts at most once in each: of h, L1 h, L2 sqrt(h), Linf 1.
 
     In this order: records a label (one coordinate for all records where the task has no labels); records by number of
@@ -44,6 +44,7 @@ class MetadataHistograms:
     """
 
     name: ClassVar[str] = "metadata_histograms"
+    whole: ClassVar[bool] = False
     labels: int
     length_bins: int = 0
     keywords: int = 0

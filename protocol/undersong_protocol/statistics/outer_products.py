@@ -11,13 +11,13 @@ import numpy as np
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics.embedding_sum import EMBEDDING_SCALE
-from undersong_protocol.statistics.interface import Matrix, PublicInputs, RecordView, Rows, Sensitivity
+from undersong_protocol.statistics.interface import Matrix, PublicInputs, RecordView, Rows, Sensitivity, Statistic
 from undersong_protocol.statistics.registry import positive_integer, register
 
 
 @register
 @dataclass(frozen=True)
-class OuterProducts:
+class OuterProducts(Statistic):
     """S = sum of y y^T with y = P (x - m_c), shortened to norm 1; x a record's embedding, m_c the mean of its class.
 
     The upper triangle stands for the matrix, with sqrt(2) times the coordinates off the diagonal, so that the row's L2
@@ -32,6 +32,7 @@ class OuterProducts:
     """
 
     name: ClassVar[str] = "outer_products"
+    whole: ClassVar[bool] = False
     size: int
     labels: int = 0
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.statistics.interface import PublicInputs, RecordView, Rows, Sensitivity
+from undersong_protocol.statistics.interface import PublicInputs, RecordView, Rows, Sensitivity, Statistic
 from undersong_protocol.statistics.registry import positive_integer, register
 
 PROJECTION_SCALE = 1024  # integer units: rounding toward zero takes 1/2048 of a unit on average
@@ -20,7 +20,7 @@ BLOCK_RECORDS = 4096
 
 @register
 @dataclass(frozen=True)
-class Projections:
+class Projections(Statistic):
     """A record's row is (COUNT, PLACE p), p = its embedding times the published matrix minus its label's offset.
 
     p is shortened to length 1 where it is longer, so that the row's length is at most 1 whatever is published. A
@@ -35,6 +35,7 @@ class Projections:
     """
 
     name: ClassVar[str] = "projections"
+    whole: ClassVar[bool] = False
     directions: int
     labels: int = 0
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_protocol.statistics.interface import Statistic
 
-_Class = TypeVar("_Class", bound=type[Any])
+_Class = TypeVar("_Class", bound=type[Statistic])
 _STATISTICS: dict[str, type[Any]] = {}
 
 
@@ -18,6 +18,8 @@ def register(statistic: _Class) -> _Class:
     name = statistic.name
     if not dataclasses.is_dataclass(statistic):
         raise InternalError(f"statistic {name!r} is not a dataclass")
+    if not issubclass(statistic, Statistic):
+        raise InternalError(f"statistic {name!r} is no subclass of Statistic")
     if name in _STATISTICS:
         raise InternalError(f"two statistics are named {name!r}")
     _STATISTICS[name] = statistic

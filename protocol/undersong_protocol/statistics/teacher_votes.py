@@ -12,13 +12,13 @@ from undersong_common.arrays import Bools, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics import fine_tuned_teachers, teachers
 from undersong_protocol.statistics.histogram import COUNT_SCALE
-from undersong_protocol.statistics.interface import PublicInputs, RecordView, Rows, Sensitivity
+from undersong_protocol.statistics.interface import PublicInputs, RecordView, Rows, Sensitivity, Statistic
 from undersong_protocol.statistics.registry import positive_integer, register
 
 
 @register
 @dataclass(frozen=True)
-class TeacherVotes:
+class TeacherVotes(Statistic):
     """The sum over teachers of their votes in {0, 1}^r on r public queries, as scalar counts.
 
     A row is a teacher's, not a record's: rows of this statistic stand for shards. A unit lies wholly in one shard,

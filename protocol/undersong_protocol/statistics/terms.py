@@ -11,14 +11,14 @@ import scipy.sparse as sp
 
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics.histogram import COUNT_SCALE
-from undersong_protocol.statistics.interface import PublicInputs, RecordView, Rows, Sensitivity
+from undersong_protocol.statistics.interface import PublicInputs, RecordView, Rows, Sensitivity, Statistic
 from undersong_protocol.statistics.phrases import matcher
 from undersong_protocol.statistics.registry import positive_integer, register
 
 
 @register
 @dataclass(frozen=True)
-class TermHistogram:
+class TermHistogram(Statistic):
     """Records a term; a record counts once for each of its first ``distinct`` (S) different terms.
 
     Distinct terms make the L2 sensitivity sqrt(S); repeats counted would make it S
@@ -35,6 +35,7 @@ class TermHistogram:
     """
 
     name: ClassVar[str] = "term_histogram"
+    whole: ClassVar[bool] = False
     vocabulary: int
     distinct: int
 

@@ -16,7 +16,14 @@ import scipy.sparse as sp
 
 from undersong_common.arrays import Float32, Int64
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.statistics.interface import LabelledEmbeddings, PublicInputs, RecordView, Rows, Sensitivity
+from undersong_protocol.statistics.interface import (
+    LabelledEmbeddings,
+    PublicInputs,
+    RecordView,
+    Rows,
+    Sensitivity,
+    Statistic,
+)
 from undersong_protocol.statistics.nearest import NONE, NearestFurthest, top_q
 from undersong_protocol.statistics.registry import positive_integer, register
 
@@ -25,7 +32,7 @@ LARGEST_Q = 30
 
 @register
 @dataclass(frozen=True)
-class TopQVotes:
+class TopQVotes(Statistic):
     """Weights 2^(Q-q) for the q-th nearest and the q-th furthest candidate of a record's label, q = 1..Q.
 
     The natural unit is one full vote, 2^(Q-1). A record with k < Q candidates casts k votes of each kind, one without
@@ -41,6 +48,7 @@ class TopQVotes:
     """
 
     name: ClassVar[str] = "top_q_votes"
+    whole: ClassVar[bool] = False
     q: int
     candidates: int
     labels: int = 0

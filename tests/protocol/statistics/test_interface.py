@@ -1,0 +1,85 @@
+"""What a statistic must state before it can be planned: above all whether a subsample of units may be taken of it."""
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from undersong_common.errors import InternalError, PrivacyRefusal
+from undersong_protocol import statistics
+from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.statistics import LabelHistogram, Rows, Sensitivity, Statistic, registry
+from undersong_protocol.statistics.teacher_votes import TeacherVotes
+
+QUORUM = Quorum(parties=1, threshold=1, tolerated_dropouts=0, colluders=0)
+
+
+class _Body:
+    """All of a statistic but what it states."""
+
+    @property
+    def dimension(self):
+        return 1
+
+    @property
+    def sensitivity(self):
+        return Sensitivity(1.0, 1.0, 1.0)
+
+    @property
+    def base_scale(self):
+        return 256
+
+    def rows(self, records, public, memory):
+        return Rows(np.ones((len(records), 1)), records.units)
+
+
+def test_a_statistic_that_does_not_state_whole_cannot_even_be_written():
+    with pytest.raises(InternalError, match="Forgetful does not state `whole`"):
+        type("Forgetful", (_Body, Statistic), {"name": "forgetful"})
+
+
+@pytest.mark.parametrize("stated", [None, 0, "no"])
+def test_whole_is_true_or_false(stated):
+    with pytest.raises(InternalError, match="does not state `whole`"):
+        type("Vague", (_Body, Statistic), {"name": "vague", "whole": stated})
+
+
+def test_a_subclass_states_whole_for_itself():
+    with pytest.raises(InternalError, match="Inheriting does not state `whole`"):
+        type("Inheriting", (LabelHistogram,), {"name": "inheriting"})
+
+
+def test_a_statistic_without_a_bound_cannot_be_made():
+    class Boundless(Statistic):
+        name: ClassVar[str] = "boundless"
+        whole: ClassVar[bool] = False
+
+    with pytest.raises(TypeError, match="sensitivity"):
+        Boundless()
+
+
+def test_only_statistics_are_registered():
+    @dataclasses.dataclass(frozen=True)
+    class Alike(_Body):
+        name: ClassVar[str] = "alike"
+        whole: ClassVar[bool] = False
+
+    with pytest.raises(InternalError, match="no subclass of Statistic"):
+        registry.register(Alike)
+    assert "alike" not in statistics.names()
+
+
+def test_a_party_can_contribute_unless_the_statistic_says_otherwise():
+    LabelHistogram(2).check_party("")
+
+
+@pytest.mark.parametrize("statistic", [TeacherVotes(queries=4, teachers=2), LabelHistogram(2)])
+def test_a_plan_that_subsamples_is_refused_for_statistics_of_whole_parties_only(statistic):
+    request = SumRequest("one", statistic, sampling_rate=0.5)
+    plan = plan_sums([request], Privacy(1.0, 1e-5), QUORUM)
+    if not statistic.whole:
+        plan.verify()
+        return
+    with pytest.raises(PrivacyRefusal, match="cannot be taken of a subsample"):
+        plan.verify()
