@@ -18,6 +18,7 @@ from undersong_client.connection import secure_channel
 from undersong_client.enrolment import Coordinator
 from undersong_client.state import CLOCK_TOLERANCE_S, PartyHome, clock_words, read_json
 from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_common.printable import printable
 from undersong_protocol.framing import CLOCK_METADATA
 
 Grade = Literal["ok", "warning", "problem"]
@@ -224,7 +225,7 @@ def _health(home: PartyHome, coordinator: Coordinator, address: str) -> tuple[st
             return None, None if told is None else float(told)
         except grpc.RpcError as error:
             if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
-                return str(error.details())[:300], None
+                return printable(str(error.details())), None
             return None if error.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND) else "", None
         except ValueError:
             return None, None

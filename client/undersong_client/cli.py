@@ -17,6 +17,7 @@ from undersong_client.state import PartyHome, PartySettings, read_input
 from undersong_common import entry
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
+from undersong_common.printable import printable
 from undersong_common.rows import show_rows
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def check(
     for finding in look(opened, checkpoints=checkpoints_folder(), environment=os.environ, offline=offline):
         findings.append(finding)
         if not as_json:
-            print(f"{finding.grade:8} {finding.name}: {finding.says}", flush=True)
+            print(f"{finding.grade:8} {finding.name}: {printable(finding.says)}", flush=True)
             if finding.remedy:
                 print(f"         remedy: {finding.remedy}")
     problems = sum(finding.grade == "problem" for finding in findings)
@@ -162,14 +163,14 @@ def requests(home: HomeFolder = None, as_json: AsJson = False) -> None:
         ("run", "decision", "epsilon", "delta", "parties", "method", "received", "manifest"),
         [
             (
-                _printable(request.run),
+                request.run,
                 request.decision
                 + (f" ({request.reason})" if request.reason else "")
                 + (f"; REFUSED by this party's guard: {request.objection}" if request.objection else ""),
                 "not private" if request.epsilon is None else f"{request.epsilon:g}",
                 f"{request.delta:g}",
                 str(request.parties),
-                _printable(request.method),
+                request.method,
                 _time(request.received_s),
                 request.manifest[:12],
             )
@@ -276,7 +277,7 @@ def _decide(run: str, decision: Decision, reason: str, home: Path | None, as_jso
     if as_json:
         print_json(asdict(decided))
     else:
-        print(f"{_printable(decided.run)}: {decided.decision}, signed (manifest {decided.manifest[:12]})")
+        print(f"{printable(decided.run)}: {decided.decision}, signed (manifest {decided.manifest[:12]})")
 
 
 @app.command()
@@ -372,11 +373,11 @@ def status(home: HomeFolder = None, as_json: AsJson = False) -> int:
     print(f"{opened.settings.party}: {state}{' (paused)' if paused and state != 'paused' else ''}")
     for key, says in (("address", "coordinator at"), ("coordinator_software", "it runs"), ("problem", "last problem")):
         if facts.get(key):
-            print(f"  {says} {facts[key]}" if key != "problem" else f"  {says}: {facts[key]}")
+            print(f"  {says}{':' if key == 'problem' else ''} {printable(str(facts[key]))}")
     if facts.get("answered"):
-        print(f"  last answered {facts['answered']} at {_time(facts['answered_s'])}")
+        print(f"  last answered {printable(facts['answered'])} at {_time(facts['answered_s'])}")
     for refused in facts.get("refused", ())[-REFUSALS_SHOWN:]:
-        print(f"  refused at {_time(refused['at_s'])}: {refused['problem']}")
+        print(f"  refused at {_time(refused['at_s'])}: {printable(refused['problem'])}")
     if abs(facts.get("clock_offset_s", 0.0)) > CLOCK_TOLERANCE_S:
         print(f"  this machine's clock was {clock_words(facts['clock_offset_s'])} when it connected")
     if facts.get("embedded"):
@@ -420,8 +421,8 @@ def outbox(
                 _time(entry.at),
                 entry.kind,
                 entry.answer_to,
-                _printable(entry.run),
-                _printable(entry.query),
+                entry.run,
+                entry.query,
                 str(entry.attempt) if entry.attempt >= 0 else "",
                 str(entry.bytes),
                 str(entry.times),
@@ -469,11 +470,6 @@ def _say_paused(opened: PartyHome, as_json: bool) -> None:
         print_json({"party": opened.settings.party, "paused": paused})
     else:
         print("paused: nothing is answered" if paused else "takes part")
-
-
-def _printable(text: str) -> str:
-    # a name from outside must not draw on a terminal
-    return "".join(character if character.isprintable() else "?" for character in text)[:80]
 
 
 def _time(seconds: float) -> str:

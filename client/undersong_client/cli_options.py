@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from undersong_common.printable import json_text
 
 HomeFolder = Annotated[
     Path | None,
@@ -38,7 +39,7 @@ def checkpoints_folder() -> Path:
 
 def print_json(value: Mapping[str, Any]) -> None:
     """JSON has no infinity: it is written as the text "inf"."""
-    print(json.dumps(_finite(value), indent=2, ensure_ascii=False))
+    print(json_text(_finite(value)))
 
 
 def _finite(value: Any) -> Any:

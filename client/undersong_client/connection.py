@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from undersong_client.enrolment import Coordinator
 from undersong_client.keys import Credential
 from undersong_common.errors import PeerFault, TransportError
+from undersong_common.printable import printable
 from undersong_common.version import SOFTWARE
 from undersong_protocol import framing
 from undersong_protocol.framing import Envelope, Outgoing, Reassembler, held_by
@@ -204,7 +205,7 @@ class Connection:
             self._end(Ended(words, 30.0, welcomed=self.welcome is not None))
         except grpc.RpcError as error:
             code = error.code() if hasattr(error, "code") else grpc.StatusCode.UNKNOWN
-            details = str(error.details() if hasattr(error, "details") else "")[:300]
+            details = printable(str(error.details() if hasattr(error, "details") else ""))
             refused = code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
             self._end(Ended(f"{code.name}: {details}", welcomed=self.welcome is not None, refused=refused))
         finally:
@@ -223,7 +224,7 @@ class Connection:
             if message.welcome.version != framing.VERSION:
                 raise PeerFault(
                     "coordinator",
-                    f"({_told(message.welcome.software) or 'unknown software'}) speaks version"
+                    f"({printable(message.welcome.software, 40) or 'unknown software'}) speaks version"
                     f" {message.welcome.version} of the transport, this program ({SOFTWARE}) speaks {framing.VERSION}",
                     "run the same version of Undersong at the coordinator and at every party",
                 )
@@ -259,7 +260,7 @@ class Connection:
     def _goodbye(self, message: wire.Goodbye) -> None:
         self._end(
             Ended(
-                f"the coordinator says: {message.reason[:200]}",
+                f"the coordinator says: {printable(message.reason, 200)}",
                 message.reconnect_after_s,
                 welcomed=self.welcome is not None,
             )
@@ -270,11 +271,6 @@ class Connection:
             if self._state.ended is None:
                 self._state.ended = ended
             self._state.changed.notify_all()
-
-
-def _told(text: str) -> str:
-    """What the other side calls itself, short and on one line."""
-    return "".join(character for character in text[:40] if character.isprintable())
 
 
 def _from_party(frame: framing.Frame) -> wire.FromParty:

@@ -19,6 +19,7 @@ from undersong_client.connection import Connection, Ended
 from undersong_client.outbox import Outbox
 from undersong_client.state import CLOCK_TOLERANCE_S, PartyHome, clock_words, write_json
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, TransportError, UndersongError
+from undersong_common.printable import printable
 from undersong_common.version import SOFTWARE
 from undersong_protocol import framing
 from undersong_protocol.framing import ID_BYTES, Envelope, Outgoing, Reassembler
@@ -169,19 +170,20 @@ class Daemon:
 
     def _welcomed(self, connection: Connection, welcome: wire.Welcome, paused: bool) -> None:
         offset = self._clock() - welcome.clock_s
+        name, software = printable(welcome.coordinator, 63), printable(welcome.software, 63)
         self._note(
             state="paused" if paused else "connected",
-            coordinator=welcome.coordinator[:63],
-            coordinator_software=welcome.software[:63],
+            coordinator=name,
+            coordinator_software=software,
             connected_s=self._clock(),
             clock_offset_s=round(offset, 1),
             problem="",
         )
-        log.info("connected to %s at %s", welcome.coordinator[:63], connection.address)
+        log.info("connected to %s at %s", name, connection.address)
         if abs(offset) > CLOCK_TOLERANCE_S:
             log.warning("this machine's clock is %s: see `undersong-party check`", clock_words(offset))
         if welcome.software != SOFTWARE:
-            log.info("the coordinator runs %s, this party %s", welcome.software[:63], SOFTWARE)
+            log.info("the coordinator runs %s, this party %s", software, SOFTWARE)
         with self._lock:
             self._connection = connection
         # Only now, so that no reply falls between; one that is ready in this moment may go twice.
@@ -216,7 +218,7 @@ class Daemon:
 
     def renewed(self, message: wire.Renewed) -> None:
         if message.problem or not message.grant:
-            log.warning("the certificate was not renewed: %s", message.problem[:300] or "no reason given")
+            log.warning("the certificate was not renewed: %s", printable(message.problem) or "no reason given")
             return
         try:
             until = enrolment.install(self._home, message.grant)

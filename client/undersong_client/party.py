@@ -24,6 +24,7 @@ from undersong_client.store import Store
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.embedding import Embed
 from undersong_common.errors import PrivacyRefusal, UndersongError
+from undersong_common.printable import printable
 from undersong_common.privacy.ledger import Charge, Ledger
 from undersong_common.table import Table
 from undersong_common.version import SOFTWARE
@@ -183,9 +184,10 @@ class Party:
             try:
                 reply = self._answer(codec.decode_request(data))
             except UndersongError as error:
-                log.warning("%s refused a request: %s", self.name, error.problem)
-                self.refusals.pop(error.problem, None)
-                self.refusals[error.problem] = self._clock()
+                problem = printable(error.problem)  # it may name what the request named
+                log.warning("%s refused a request: %s", self.name, problem)
+                self.refusals.pop(problem, None)
+                self.refusals[problem] = self._clock()
                 while len(self.refusals) > KEPT_REFUSALS:
                     del self.refusals[next(iter(self.refusals))]
                 reply = codec.refusal(error)

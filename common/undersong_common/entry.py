@@ -11,6 +11,7 @@ from typing import NoReturn
 import click
 
 from undersong_common.errors import InternalError, UndersongError
+from undersong_common.printable import printable, printable_lines
 
 INTERRUPTED = 130
 
@@ -26,14 +27,16 @@ def run(command: Callable[[], object]) -> NoReturn:
         error.show()
         sys.exit(error.exit_code)
     except UndersongError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(printable_lines(f"error: {error}"), file=sys.stderr)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         print("stopped; nothing is lost: the same command continues", file=sys.stderr)
         sys.exit(INTERRUPTED)
     except OSError as error:
         # no path of ours writes private data into a file name
-        print(f"error: {error.strerror or 'input/output error'}: {error.filename or ''}", file=sys.stderr)
+        print(
+            f"error: {error.strerror or 'input/output error'}: {printable(str(error.filename or ''))}", file=sys.stderr
+        )
         sys.exit(2)
     except Exception as error:  # noqa: BLE001 - its message may hold private text, so only its kind and place are shown
         frames = traceback.extract_tb(error.__traceback__)

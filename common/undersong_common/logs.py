@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+
+from undersong_common.printable import json_text, printable
+
+LONGEST_LINE = 8192  # characters
 
 
 class JsonLines(logging.Formatter):
@@ -21,14 +24,14 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info and record.exc_info[0] is not None:
             value["exception"] = record.exc_info[0].__name__
-        return json.dumps(value, ensure_ascii=False)
+        return json_text(value, indent=None)
 
 
 class _Plain(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         record.exc_info = record.exc_text = record.stack_info = None
-        # names of runs and of peers come from outside: none may begin a line of its own
-        return super().format(record).replace("\n", " ")
+        # names of runs and of peers come from outside: none may begin a line of its own, or draw on the terminal
+        return printable(super().format(record), LONGEST_LINE)
 
 
 def to_stderr(packages: Sequence[str], *, as_json: bool, debug: bool) -> None:

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from undersong_common.printable import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -20,10 +22,11 @@ def screen() -> Console:
 
 
 def show_rows(headings: Sequence[str], rows: Sequence[Sequence[str]], nothing: str) -> None:
-    """A table on the terminal; plain lines with tabs where the output is no terminal."""
+    """A table on the terminal; plain lines with tabs elsewhere. Cells may be of a peer: made printable."""
     if not rows:
         print(nothing)
         return
+    rows = [[printable(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
         print("\t".join(headings))
         for row in rows:

@@ -12,9 +12,11 @@ from undersong_common.errors import (
     RoundAborted,
     UndersongError,
 )
+from undersong_common.printable import printable
 from undersong_protocol.messages import federation_pb2 as wire
 
 VERSION = 1
+LONGEST_WORDS = 600  # characters of a refusal that are read
 
 _KINDS: dict[type[UndersongError], wire.Refusal.Kind] = {
     ConfigurationError: wire.Refusal.CONFIGURATION,
@@ -70,13 +72,14 @@ def refusal(error: UndersongError) -> wire.Reply:
 
 def raise_refusal(party: str, message: wire.Refusal) -> None:
     """The refusal that ``party`` sent, as an error of the same kind that names it."""
-    problem = f"{party} refuses: {message.problem}"
+    said, remedy = printable(message.problem, LONGEST_WORDS), printable(message.remedy, LONGEST_WORDS)
+    problem = f"{party} refuses: {said}"
     if message.kind == wire.Refusal.CONFIGURATION:
-        raise ConfigurationError(problem, message.remedy)
+        raise ConfigurationError(problem, remedy)
     if message.kind == wire.Refusal.PRIVACY:
-        raise PrivacyRefusal(problem, message.remedy)
+        raise PrivacyRefusal(problem, remedy)
     if message.kind == wire.Refusal.ABORTED:
-        raise RoundAborted(problem, message.remedy)
+        raise RoundAborted(problem, remedy)
     if message.kind == wire.Refusal.PROTOCOL:
-        raise PeerFault(party, message.problem, message.remedy)
-    raise InternalError(problem, message.remedy)
+        raise PeerFault(party, said, remedy)
+    raise InternalError(problem, remedy)

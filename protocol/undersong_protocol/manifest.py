@@ -13,11 +13,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PeerFault, PrivacyRefusal
+from undersong_common.printable import name_fault, printable
 from undersong_protocol.plan import Plan
 from undersong_protocol.secagg.keys import verified
 from undersong_protocol.secagg.parameters import Member, SumParameters
 
 VERSION = 1
+LONGEST_NAME = 120  # characters, of a run, a task, a method, a label, a party or a private sum
+LONGEST_DESCRIPTION = 20_000
 
 
 @dataclass(frozen=True)
@@ -73,11 +76,45 @@ class Manifest:
                 roster=tuple(Member(str(m["name"]), bytes.fromhex(m["identity"])) for m in value["roster"]),
                 plan=Plan.from_json(value["plan"]),
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            canonical = manifest.to_bytes() == data
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise PrivacyRefusal(f"the manifest cannot be read ({type(error).__name__})") from None
-        if manifest.to_bytes() != data:
+        if not canonical:
             raise PrivacyRefusal("the manifest is not in canonical form")
+        manifest.check_names()
         return manifest
+
+    def check_names(self) -> None:
+        """Names are short and hold nothing that a person cannot see. Raises PrivacyRefusal.
+
+        Checked wherever a manifest is read, so that no other name is ever stored, shown or signed.
+        """
+        task = self.task if isinstance(self.task, Mapping) else {}
+        labels, description = task.get("labels", ()), task.get("description", "")
+        if not isinstance(labels, (list, tuple)) or not isinstance(description, str):
+            raise PrivacyRefusal("the manifest's task is not made of a name, a description and labels")
+        if len(description) > LONGEST_DESCRIPTION:
+            raise PrivacyRefusal(
+                f"the task's description has {len(description)} characters, {LONGEST_DESCRIPTION} are allowed"
+            )
+        names: list[tuple[str, object]] = [
+            ("the run's name", self.run),
+            ("the task's name", task.get("name")),
+            ("the method's name", self.method),
+            ("the embedder's hash", self.embedder),
+            *((f"label {number}", label) for number, label in enumerate(labels, 1)),
+            *((f"the name of party {number}", member.name) for number, member in enumerate(self.roster, 1)),
+            *((f"the name of private sum {number}", planned.name) for number, planned in enumerate(self.plan.sums, 1)),
+            *(
+                (f"the statistic of sum {number}", planned.statistic)
+                for number, planned in enumerate(self.plan.sums, 1)
+            ),
+        ]
+        for what, name in names:
+            if fault := name_fault(name, LONGEST_NAME):
+                raise PrivacyRefusal(
+                    f"{what} {fault}: {printable(str(name), 60)!r}", "choose a name that people can read"
+                )
 
     @cached_property
     def hash(self) -> bytes:

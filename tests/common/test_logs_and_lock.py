@@ -34,7 +34,7 @@ def logged(capsys, *, as_json):
 
 def test_text_is_one_line_a_record_without_a_traceback(capsys):
     (line,) = logged(capsys, as_json=False).splitlines()
-    assert line.endswith("ERROR run first 2026-01-01 INFO forged failed")
+    assert line.endswith("ERROR run first\\n2026-01-01 INFO forged failed")
 
 
 def test_json_names_the_exceptions_kind_and_nothing_of_it(capsys):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from undersong_common.errors import ConfigurationError
+from undersong_common.printable import json_text
 from undersong_common.rows import screen
 from undersong_server.cli import coordinator as coordinator_cli
 from undersong_server.cli import runs as run_cli
@@ -41,7 +41,7 @@ def public_cache_path() -> Path:
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    print(json_text(value))
 
 
 @app.command()

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from undersong_common.errors import ConfigurationError
+from undersong_common.printable import json_text
 from undersong_common.rows import show_rows
 from undersong_server.coordinator.service import (
     DEFAULT_BIND,
@@ -234,7 +234,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    print(json_text(value))
 
 
 def _day(seconds: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -13,6 +12,7 @@ import typer
 
 from undersong_common import configuration
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.printable import json_text
 from undersong_common.rows import screen, show_rows
 from undersong_server.cli.coordinator import DEFAULT_HOME, AsJson, HomeFolder
 from undersong_server.coordinator.service import CoordinatorHome
@@ -291,4 +291,4 @@ def _words(status: dict[str, Any]) -> str:
 
 
 def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    print(json_text(value))

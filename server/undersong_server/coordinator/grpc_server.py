@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from undersong_common.errors import PeerFault, TransportError, UndersongError
+from undersong_common.printable import printable
 from undersong_common.version import SOFTWARE
 from undersong_protocol import framing
 from undersong_protocol.enrolment import common_name
@@ -212,7 +214,7 @@ class GrpcServer:
             self._registry.seen(
                 peer.name,
                 now=self._clock(),
-                software=f"{fault.software[:40]}: REFUSED, transport version {fault.version}",
+                software=f"{fault.software}: REFUSED, transport version {fault.version}",
                 embedder="",
                 epsilon_left=None,
                 paused=False,
@@ -225,7 +227,7 @@ class GrpcServer:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, fault.problem)
             return
         if hello.party != peer.name:
-            self._refusals.note(peer.source, OTHER_NAME, f"{peer.name} calls itself {hello.party[:63]!r}")
+            self._refusals.note(peer.source, OTHER_NAME, f"{peer.name} calls itself {printable(hello.party, 63)!r}")
             await context.abort(
                 grpc.StatusCode.PERMISSION_DENIED, f"the certificate names {peer.name}: no other name is accepted"
             )
@@ -233,12 +235,14 @@ class GrpcServer:
         await self._stream(peer, hello, context)
 
     async def _stream(self, peer: Peer, hello: wire.Hello, context: Any) -> None:
+        software = printable(hello.software, 80)
+        shared = hello.HasField("epsilon_left") and math.isfinite(hello.epsilon_left)
         self._registry.seen(
             peer.name,
             now=self._clock(),
-            software=hello.software,
-            embedder=hello.embedder.hex(),
-            epsilon_left=hello.epsilon_left if hello.HasField("epsilon_left") else None,
+            software=software,
+            embedder=hello.embedder.hex()[:64],
+            epsilon_left=hello.epsilon_left if shared else None,
             paused=hello.paused,
         )
         box = self._transport.mailbox(peer.name)
@@ -257,9 +261,9 @@ class GrpcServer:
         self._links[peer.name] = (link, peer)
         self._metrics.add("undersong_streams_total", party=peer.name)
         self._metrics.set("undersong_connections", len(self._links))
-        log.info("%s connected from %s (%s)", peer.name, peer.source, hello.software[:80])
+        log.info("%s connected from %s (%s)", peer.name, peer.source, software)
         if hello.software != SOFTWARE:
-            log.warning("%s runs %s, this coordinator %s", peer.name, hello.software[:80], SOFTWARE)
+            log.warning("%s runs %s, this coordinator %s", peer.name, software, SOFTWARE)
         reader = asyncio.ensure_future(self._read(peer, link, context))
         writer = asyncio.ensure_future(self._write(link, context))
         try:
@@ -336,12 +340,12 @@ class GrpcServer:
             case "ack" | "pong":
                 pass
             case "decided":
-                log.info("%s decided about run %.80r", peer.name, message.decided.run)
+                log.info("%s decided about run %s", peer.name, printable(message.decided.run, 80))
                 self._transport.decided(peer.name)
             case "renew":
                 link.queue.put_nowait([await self._renewed(peer, message.renew.request)])
             case "goodbye":
-                link.close(f"it said goodbye: {message.goodbye.reason[:200]!r}")
+                link.close(f"it said goodbye: {printable(message.goodbye.reason, 200)}")
             case _:
                 raise PeerFault(peer.name, "sent a second Hello, or a frame without content")
 
@@ -377,10 +381,10 @@ class _OtherVersion(PeerFault):
 
     def __init__(self, party: str, hello: wire.Hello) -> None:
         self.version = hello.version
-        self.software = hello.software or "unknown software"
+        self.software = printable(hello.software, 40) or "unknown software"
         super().__init__(
             party,
-            f"{self.software[:40]!r} speaks version {hello.version} of the transport, the coordinator ({SOFTWARE})"
+            f"{self.software!r} speaks version {hello.version} of the transport, the coordinator ({SOFTWARE})"
             f" speaks {framing.VERSION}",
             "run the same version of Undersong at the coordinator and at every party",
         )

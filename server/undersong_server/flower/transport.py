@@ -9,6 +9,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from undersong_common.errors import PeerFault
+from undersong_common.printable import printable
 from undersong_protocol import codec
 from undersong_protocol.flower import MESSAGE_TYPE, RECORD, REPLIES, REQUESTS
 from undersong_protocol.messages import federation_pb2 as wire
@@ -146,12 +147,15 @@ class FlowerTransport:
             self._say(error.problem)
             return True
         if reply.WhichOneof("body") != "introduction":
-            self._say(f"a SuperNode does not introduce itself: {reply.refusal.problem}; {reply.refusal.remedy}")
+            said = "; ".join(printable(words) for words in (reply.refusal.problem, reply.refusal.remedy))
+            self._say(f"a SuperNode does not introduce itself: {said}")
             return False
         introduction = reply.introduction
         name = introduction.name
         if self._identities is not None and self._identities.get(name) != introduction.identity:
-            self._say(f"a SuperNode introduces itself as {name[:63]!r} with a key that is not enrolled; left aside")
+            self._say(
+                f"a SuperNode introduces itself as {printable(name, 63)} with a key that is not enrolled; left aside"
+            )
             return True
         self._nodes[name] = node
         self._introductions[name] = data

@@ -9,6 +9,7 @@ from typing import Any
 
 from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.printable import printable
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.messages import federation_pb2 as wire
 from undersong_protocol.secagg.parameters import Member
@@ -157,7 +158,7 @@ def _manifest(
     found = introduce(transport, parties, timeout_s)
     for party, introduction in found.items():
         if introduction.name != party:
-            raise PrivacyRefusal(f"{party}: introduces itself as {introduction.name!r}")
+            raise PrivacyRefusal(f"{party}: introduces itself as {printable(introduction.name, 63)}")
         if introduction.embedder.hex() != embedder:
             raise ConfigurationError(
                 f"{party}: holds embedder {introduction.embedder.hex()[:16]}..., the coordinator {embedder[:16]}...",
@@ -177,5 +178,6 @@ def _manifest(
         roster=tuple(Member(party, found[party].identity) for party in sorted(found)),
         plan=run_plan.plan,
     )
+    manifest.check_names()
     journal.put("manifest", manifest.to_bytes())
     return manifest

@@ -17,10 +17,13 @@ from typing import Any, Literal
 from undersong_common import configuration
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
+from undersong_common.printable import printable
 from undersong_server.runs import planning
 from undersong_server.runs.planning import RunPlan
 from undersong_server.runs.task import Task
 
+NEW_LINE = re.compile(r"\s*\n\s*")
+LONGEST_LINE = 4096  # characters of a line of a run's log
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,98}[A-Za-z0-9]")
 State = Literal["planned", "waiting", "running", "paused", "stopped", "finished", "failed"]
 Action = Literal["run", "pause", "stop"]
@@ -132,8 +135,9 @@ class RunFolder:
         replace_json(self.path / "status.json", {"run": self.name, "at": time.time(), **status}, durable=durable)
 
     def say(self, line: str) -> None:
-        """Adds a line to the run's own log: public words only."""
+        """Adds one line to the run's own log: public words only, and whatever a party had a part in made printable."""
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+        line = printable(NEW_LINE.sub("; ", line), LONGEST_LINE)
         with (self.path / "log.txt").open("a", encoding="utf-8") as file:
             file.write(f"{stamp} {line}\n")
 

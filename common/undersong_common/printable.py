@@ -1,0 +1,108 @@
+"""Strings of peers, made safe to show: one line, nothing invisible, nothing that moves the cursor or turns the text.
+
+Whatever another program sent passes through :func:`printable` before a person reads it, on both sides. A name that
+everybody signs is checked by :func:`name_fault` before it is stored.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from typing import Any
+
+LONGEST = 300  # characters of a peer's sentence that are shown
+MOST_MARKS = 2  # combining marks on one letter; more of them reach into the lines above and below
+
+# Printable by Unicode's general categories, and yet shown as nothing: fillers, joiners and variation selectors.
+_BLANK = frozenset(
+    chr(point)
+    for first, last in (
+        (0x034F, 0x034F),
+        (0x115F, 0x1160),
+        (0x17B4, 0x17B5),
+        (0x180B, 0x180F),
+        (0x2800, 0x2800),
+        (0x3164, 0x3164),
+        (0xFE00, 0xFE0F),
+        (0xFFA0, 0xFFA0),
+        (0xE0100, 0xE01EF),
+    )
+    for point in range(first, last + 1)
+)
+_RIGHT_TO_LEFT = ("R", "AL", "AN")
+_LEFT_TO_RIGHT_MARK = "\u200e"
+
+
+def printable(text: str, longest: int = LONGEST) -> str:
+    r"""``text`` on one line, cut to ``longest`` characters; what cannot be seen is written as its escape.
+
+    Control and format characters (ESC, newlines, bidirectional overrides, zero-width ones), unusual spaces, spaces
+    after spaces, blank letters and heaps of combining marks are made visible. Letters of scripts that run from right to
+    left are set between two left-to-right marks, so that they turn nothing beside them.
+
+    >>> printable("harmless\x1b[2J\nepsilon 0.1")
+    'harmless\\x1b[2J\\nepsilon 0.1'
+    """
+    shown: list[str] = []
+    length = marks = 0
+    turned = False
+    before = ""
+    for character in text:
+        marks = marks + 1 if unicodedata.category(character) in ("Mn", "Me") else 0
+        seen = _seen(character, before, marks)
+        length += len(seen)
+        if length > longest:
+            shown.append("...")
+            break
+        turned = turned or (seen == character and unicodedata.bidirectional(character) in _RIGHT_TO_LEFT)
+        shown.append(seen)
+        before = character
+    joined = "".join(shown)
+    return f"{_LEFT_TO_RIGHT_MARK}{joined}{_LEFT_TO_RIGHT_MARK}" if turned else joined
+
+
+def printable_lines(text: str) -> str:
+    """Our own words in several lines with parts of a peer in them: every line is made printable by itself, whole.
+
+    Parts that may hold a newline of the peer's must have passed through :func:`printable` before.
+    """
+    return "\n".join(_indent(line) + printable(line.lstrip(" "), len(line) * 10) for line in text.split("\n"))
+
+
+def name_fault(name: object, longest: int) -> str:
+    """Why ``name`` cannot be a name that people read and sign; empty where it can.
+
+    >>> name_fault("spring 2026", 80)
+    ''
+    >>> name_fault("spring\u202e", 80)
+    'has a character that cannot be seen, or a space too many'
+    """
+    if not isinstance(name, str) or not name:
+        return "is empty or no text"
+    if len(name) > longest:
+        return f"has {len(name)} characters, {longest} are allowed"
+    if name != name.strip() or printable(name, longest).strip(_LEFT_TO_RIGHT_MARK) != name:
+        return "has a character that cannot be seen, or a space too many"
+    return ""
+
+
+def json_text(value: Any, *, indent: int | None = 2) -> str:
+    """``value`` as JSON whose strings hold nothing invisible: such characters are written as JSON's own escapes."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return "".join(
+        character if character in "\n " or not _hidden(character) else json.dumps(character)[1:-1] for character in text
+    )
+
+
+def _seen(character: str, before: str, marks: int) -> str:
+    if _hidden(character) or marks > MOST_MARKS:
+        return character.encode("unicode_escape").decode("ascii")
+    return "\\x20" if character == before == " " else character
+
+
+def _hidden(character: str) -> bool:
+    return not character.isprintable() or character in _BLANK
+
+
+def _indent(line: str) -> str:
+    return " " * (len(line) - len(line.lstrip(" ")))

@@ -1,0 +1,75 @@
+"""What a peer wrote can be read, and can do nothing else: no cursor moved, no line forged, nothing hidden."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.doubles.forgeries import FORGERIES, harmless
+from undersong_common.entry import run
+from undersong_common.errors import PrivacyRefusal
+from undersong_common.printable import json_text, name_fault, printable, printable_lines
+from undersong_common.rows import show_rows
+
+
+@pytest.mark.parametrize("forged", FORGERIES, ids=ascii)
+def test_each_forgery_is_made_visible_and_is_no_name(forged):
+    shown = printable(forged)
+    assert harmless(shown)
+    assert "\n" not in shown
+    assert name_fault(forged, 300)
+
+
+@given(st.text())
+def test_whatever_is_shown_stays_on_its_line_and_is_short(text):
+    shown = printable(text, 60)
+    assert harmless(shown)
+    assert "\n" not in shown
+    assert len(shown) <= 60 + len("...") + 2
+    assert unicodedata.bidirectional(shown[:1] or "L") not in ("R", "AL", "AN")
+
+
+@given(st.text(alphabet=st.characters(categories=("Lu", "Ll", "Nd", "Po")), min_size=1, max_size=40))
+def test_ordinary_text_stays_as_it_is(text):
+    assert printable(text).strip("\u200e") == text
+
+
+@given(st.recursive(st.text() | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+def test_json_says_the_same_and_hides_nothing(value):
+    text = json_text(value)
+    assert json.loads(text) == value
+    assert harmless(text.replace("\n", ""))
+
+
+def test_letters_from_right_to_left_turn_nothing_beside_them():
+    assert printable("\u05d0\u05d1 5") == "\u200e\u05d0\u05d1 5\u200e"
+    assert name_fault("\u05d0\u05d1", 20) == ""
+
+
+def test_long_names_and_names_with_spaces_around_are_none():
+    assert "81 characters" in name_fault("a" * 81, 80)
+    for wrong in (" a", "a ", "a  b", "", None, 5):
+        assert name_fault(wrong, 80)
+
+
+def test_our_own_lines_stay_and_their_parts_are_shown():
+    assert printable_lines("error: a\x1b[2Jb\n  remedy: none") == "error: a\\x1b[2Jb\n  remedy: none"
+
+
+@pytest.mark.parametrize("forged", FORGERIES, ids=ascii)
+def test_tables_and_errors_pass_nothing_on(forged, capsys):
+    show_rows(("run", "state"), [(forged, "pending")], "nothing")
+
+    def fails():
+        raise PrivacyRefusal(printable(forged), "look at it")
+
+    with pytest.raises(SystemExit):
+        run(fails)
+    said = capsys.readouterr()
+    assert len(said.out.splitlines()) == len(said.err.splitlines()) == 2
+    assert harmless(said.out.replace("\n", "").replace("\t", ""))
+    assert harmless(said.err.replace("\n", ""))

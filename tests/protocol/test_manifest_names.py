@@ -1,0 +1,78 @@
+"""No name that a person cannot read whole is ever signed: a manifest with one is refused where it is read."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tests.doubles.forgeries import FORGERIES, harmless
+from undersong_common.errors import PrivacyRefusal
+from undersong_protocol.manifest import LONGEST_DESCRIPTION, LONGEST_NAME, Manifest
+from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.secagg.parameters import Member
+from undersong_protocol.statistics import LabelHistogram
+
+PLAN = plan_sums([SumRequest("labels", LabelHistogram(2))], Privacy(1.0, 1e-5), Quorum(1, 1, 0, 0))
+TASK = {"name": "triage", "description": "a note", "labels": ["a", "b"]}
+GOOD = Manifest("first", TASK, "wasp", "00" * 32, (Member("alpha", bytes(range(32))),), PLAN)
+
+
+def _sum(**changes):
+    return dataclasses.replace(PLAN, sums=(dataclasses.replace(PLAN.sums[0], **changes),))
+
+
+PLACES = {
+    "run": lambda name: {"run": name},
+    "task": lambda name: {"task": {**TASK, "name": name}},
+    "label": lambda name: {"task": {**TASK, "labels": ["a", name]}},
+    "method": lambda name: {"method": name},
+    "embedder": lambda name: {"embedder": name},
+    "party": lambda name: {"roster": (Member(name, bytes(32)),)},
+    "sum": lambda name: {"plan": _sum(name=name)},
+    "statistic": lambda name: {"plan": _sum(statistic=name)},
+}
+
+
+def read(manifest):
+    return Manifest.from_bytes(manifest.to_bytes())
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("forged", [each for each in FORGERIES if "\ud800" not in each], ids=ascii)
+def test_a_forged_name_is_refused_and_said_in_harmless_words(place, forged):
+    with pytest.raises(PrivacyRefusal) as refusal:
+        read(dataclasses.replace(GOOD, **PLACES[place](forged)))
+    assert harmless(refusal.value.problem)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_names_are_short_and_not_empty(place):
+    for wrong in ("", "a" * (LONGEST_NAME + 1)):
+        with pytest.raises(PrivacyRefusal):
+            read(dataclasses.replace(GOOD, **PLACES[place](wrong)))
+
+
+def test_half_a_pair_cannot_even_be_read():
+    data = GOOD.to_bytes().replace(b'"run":"first"', b'"run":"a\\ud800"')
+    with pytest.raises(PrivacyRefusal, match="cannot be read"):
+        Manifest.from_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "task", [{**TASK, "labels": "ab"}, {**TASK, "description": 5}, {"labels": []}, {**TASK, "labels": [["a"]]}]
+)
+def test_a_task_is_made_of_words(task):
+    with pytest.raises(PrivacyRefusal):
+        read(dataclasses.replace(GOOD, task=task))
+
+
+def test_a_description_may_be_long_but_not_endless():
+    assert read(dataclasses.replace(GOOD, task={**TASK, "description": "a\nb" * 1000})).task["labels"] == ["a", "b"]
+    with pytest.raises(PrivacyRefusal, match="characters"):
+        read(dataclasses.replace(GOOD, task={**TASK, "description": "a" * (LONGEST_DESCRIPTION + 1)}))
+
+
+def test_names_in_other_scripts_are_names():
+    labels = ["\u05e9\u05dc\u05d5\u05dd", "\u5fc3\u81d3", "c\u0153ur", "\u0639\u0627\u062c\u0644"]
+    assert read(dataclasses.replace(GOOD, task={**TASK, "labels": labels})).task["labels"] == labels
