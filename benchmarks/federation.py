@@ -35,7 +35,7 @@ from undersong_common.tls import only_tls_1_3
 from undersong_protocol.enrolment import EnrolmentRequest, Package
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.public import Input, Segment, block_id, encode_embeddings
+from undersong_protocol.public import Input, Segment, encode_embeddings
 from undersong_protocol.secagg.parameters import Member, defaults
 from undersong_protocol.statistics import TopQVotes
 
@@ -186,6 +186,7 @@ def _sums(
     report: Callable[[str], None],
 ) -> dict[str, Any]:
     names = daemons.names
+    from undersong_server.federation.blocks import PublicBlocks
     from undersong_server.federation.driver import Federation
     from undersong_server.journal import Journal
     from undersong_server.progress import Silent
@@ -212,10 +213,10 @@ def _sums(
         plan=plan,
     )
     rng = np.random.default_rng(1)
-    blocks: dict[bytes, bytes] = {}
     segments: list[Segment] = []
     journal = Journal(folder / "journal.sqlite")
-    federation = Federation(transport, manifest, journal, Silent(), block=blocks.__getitem__)
+    blocks = PublicBlocks(journal)
+    federation = Federation(transport, manifest, journal, Silent(), blocks=blocks)
     federation.agree()
     assert plan.sums[ROUNDS - 1].dimension == 12_000
     rounds, downlink, anew = [], [], []
@@ -223,8 +224,7 @@ def _sums(
         vectors = rng.normal(size=(NEW_PER_ROUND, DIMENSION))
         unit = quantise((vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32))
         data = encode_embeddings(unit, rng.integers(0, 2, NEW_PER_ROUND))
-        blocks[block_id(data)] = data
-        segments.append(Segment(block_id(data)))
+        segments.append(Segment(blocks.add(data)))
         before = metrics.get("undersong_sent_bytes_total")
         begun = time.perf_counter()
         federation.private_sum(f"round/{number + 1}", [Input("candidates", tuple(segments))])

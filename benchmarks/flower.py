@@ -33,10 +33,11 @@ import numpy as np
 from undersong_common.embedding import CachedEmbedder, Embedder, EmbeddingCache, PublicFileCache, quantise
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.public import Input, Segment, block_id, encode_embeddings
+from undersong_protocol.public import Input, Segment, encode_embeddings
 from undersong_protocol.secagg.parameters import Member, default_threshold
 from undersong_protocol.statistics import TopQVotes, top_q_votes
 from undersong_server.cli.app import public_cache_path
+from undersong_server.federation.blocks import PublicBlocks
 from undersong_server.federation.driver import introduce
 from undersong_server.federation.pipelining import PipelinedFederation
 from undersong_server.federation.transport import BatchTransport
@@ -167,15 +168,17 @@ def measure(
                 plan=plan,
             )
             journal = Journal(folder / "journal.sqlite")
+            blocks = PublicBlocks(journal)
             federation = PipelinedFederation(
-                transport, manifest, journal, Reporting(report), block=lambda _id: block, timeout_s=3600.0
+                transport, manifest, journal, Reporting(report), blocks=blocks, timeout_s=3600.0
             )
             since = time.perf_counter()
             federation.agree()
             seconds["agree"] = time.perf_counter() - since
             report(f"{parties} parties: agreed after {seconds['agree']:.1f} s")
+            candidates = Input("candidates", (Segment(blocks.add(block)),))
             since = time.perf_counter()
-            opened = federation.private_sum("votes", [Input("candidates", (Segment(block_id(block)),))])
+            opened = federation.private_sum("votes", [candidates])
             seconds["sum"] = time.perf_counter() - since
             report(f"{parties} parties: {len(opened.survivors)} in the sum after {seconds['sum']:.1f} s")
             carried["messages"] = transport.messages  # type: ignore[attr-defined]

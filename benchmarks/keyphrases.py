@@ -26,9 +26,10 @@ import numpy as np
 from undersong.inprocess import InProcess
 from undersong_common.privacy.accounting import gaussian_mu
 from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.public import Input, MemoryBlocks, Segment, block_id, encode_texts
+from undersong_protocol.public import Input, MemoryBlocks, Segment, encode_texts
 from undersong_protocol.statistics.fourier import FourierFeatures
 from undersong_protocol.statistics.terms import TermHistogram
+from undersong_server.federation.blocks import PublicBlocks
 from undersong_server.federation.driver import Federation
 from undersong_server.journal import Journal
 from undersong_server.methods.parts.keyphrases import Densities
@@ -161,16 +162,18 @@ def vocabulary_sum(terms: int, records: int = 400) -> dict[str, float]:
             texts = tuple(" ".join(f"w{word}" for word in rng.integers(0, 5000, 30)) for _ in range(records))
             parties[f"p{number}"] = make_party(Path(folder), f"p{number}", Table(texts, None, None), blocks=store)
         data = encode_texts(words)
+        journal = Journal(Path(folder) / "journal.sqlite")
+        blocks = PublicBlocks(journal)
         federation = Federation(
             InProcess(parties),
             make_manifest(plan, parties, ()),
-            Journal(Path(folder) / "journal.sqlite"),
+            journal,
             Silent(),
-            block=lambda _: data,
+            blocks=blocks,
         )
         federation.agree()
         start = time.perf_counter()
-        opened = federation.private_sum("vocabulary", [Input("vocabulary", (Segment(block_id(data)),))])
+        opened = federation.private_sum("vocabulary", [Input("vocabulary", (Segment(blocks.add(data)),))])
         seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     bits = plan.sums[0].modulus_bits

@@ -162,9 +162,10 @@ def _rounds(folder: Path, party: Any, report: Callable[[str], None]) -> tuple[li
     from undersong_common.embedding import quantise
     from undersong_protocol.manifest import Manifest
     from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-    from undersong_protocol.public import Input, Segment, block_id, encode_embeddings
+    from undersong_protocol.public import Input, Segment, encode_embeddings
     from undersong_protocol.secagg.parameters import Member
     from undersong_protocol.statistics import TopQVotes
+    from undersong_server.federation.blocks import PublicBlocks
     from undersong_server.federation.driver import Federation
     from undersong_server.journal import Journal
     from undersong_server.progress import Silent
@@ -184,10 +185,10 @@ def _rounds(folder: Path, party: Any, report: Callable[[str], None]) -> tuple[li
         roster=(Member(party.name, party.public_identity),),
         plan=plan_sums(requests, privacy, Quorum(1, 1, 0, 0)),
     )
-    blocks: dict[bytes, bytes] = {}
     segments: list[Segment] = []
     journal = Journal(folder / f"{run}.sqlite")
-    federation = Federation(InProcess({party.name: party}), manifest, journal, Silent(), block=blocks.__getitem__)
+    blocks = PublicBlocks(journal)
+    federation = Federation(InProcess({party.name: party}), manifest, journal, Silent(), blocks=blocks)
     federation.agree()
     rng = np.random.default_rng(3)
     seconds = []
@@ -196,8 +197,7 @@ def _rounds(folder: Path, party: Any, report: Callable[[str], None]) -> tuple[li
             vectors = rng.normal(size=(NEW_PER_ROUND, DIMENSION))
             unit = quantise(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
             data = encode_embeddings(unit, rng.integers(0, len(LABELS), NEW_PER_ROUND))
-            blocks[block_id(data)] = data
-            segments.append(Segment(block_id(data)))
+            segments.append(Segment(blocks.add(data)))
         begun = time.perf_counter()
         federation.private_sum(f"round/{number + 1}", [Input("candidates", tuple(segments))])
         seconds.append(time.perf_counter() - begun)

@@ -16,6 +16,7 @@ from undersong_protocol.public import Input, MemoryBlocks, resolve
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.vectors import NoisySum
 from undersong_server import generators, methods
+from undersong_server.federation.blocks import PublicBlocks
 from undersong_server.generators.author import Author, Order
 from undersong_server.journal import Journal
 from undersong_server.methods.interface import RunContext
@@ -49,14 +50,12 @@ class MemoryJournal:
 class OpenFederation:
     """Opens sums of records that it holds itself."""
 
-    def __init__(
-        self, run_plan: RunPlan, records: Any, blocks: MemoryBlocks, journal: MemoryJournal, seed: int
-    ) -> None:
+    def __init__(self, run_plan: RunPlan, records: Any, published: PublicBlocks, seed: int) -> None:
         self.manifest = run_plan  # only its plan is read
         self.asked: list[str] = []
         self._records = records
-        self._blocks = blocks
-        self._journal = journal
+        self._published = published
+        self._blocks = MemoryBlocks()
         self._rng = np.random.default_rng(seed)
         self._memory: dict[str, Any] = {}
 
@@ -65,7 +64,7 @@ class OpenFederation:
         self.asked.append(name)
         for given in inputs:
             for segment in given.segments:
-                self._blocks.add(self._journal.get(f"block/{segment.block.hex()}") or b"")
+                self._blocks.add(self._published.get(segment.block))
         statistic = planned.build()
         rows = statistic.rows(self._records, resolve(inputs, self._blocks), self._memory)
         exact = contribute(statistic, rows, scale=planned.scale).values
@@ -112,8 +111,9 @@ def run_method(task: Task, run_plan: RunPlan, *, seed: int) -> tuple[Sequence[Sa
     )
     prompts = Prompts.load(description=task.task.description, labels=task.task.labels)
     author = Author({one.name: one for one in built}, prompts, journal, Silent(), seed=seed)
-    federation: Any = OpenFederation(run_plan, Records(table, task.task.labels), MemoryBlocks(), journal, seed)
-    run = CountingRun(run_plan.setting, author, federation, journal, Silent(), embed=embed, seed=seed)
+    blocks = PublicBlocks(journal)
+    federation: Any = OpenFederation(run_plan, Records(table, task.task.labels), blocks, seed)
+    run = CountingRun(run_plan.setting, author, federation, blocks, embed=embed, seed=seed)
     return methods.load(task.method.name).run(task.options, run), run
 
 

@@ -156,6 +156,7 @@ def test_a_process_for_one_message_loads_only_what_that_message_needs(hospitals,
     from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
     from undersong_protocol.secagg.parameters import Member, defaults
     from undersong_protocol.statistics import LabelHistogram
+    from undersong_server.federation.blocks import PublicBlocks
     from undersong_server.federation.driver import introduce
     from undersong_server.federation.pipelining import PipelinedFederation
     from undersong_server.journal import Journal
@@ -217,7 +218,7 @@ def test_a_process_for_one_message_loads_only_what_that_message_needs(hospitals,
         ),
     )
     journal = Journal(tmp_path / "journal.sqlite")
-    federation = PipelinedFederation(transport, manifest, journal, Silent(), block=lambda _id: b"")
+    federation = PipelinedFederation(transport, manifest, journal, Silent(), blocks=PublicBlocks(journal))
     federation.agree()
     assert federation.private_sum("labels", []).survivors == tuple(names)
     assert set(federation.receipts()) == set(names)

@@ -15,6 +15,7 @@ from undersong_protocol import codec
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.plan import SumRequest, plan_sums
 from undersong_protocol.statistics import LabelHistogram
+from undersong_server.federation.blocks import PublicBlocks
 from undersong_server.federation.driver import Federation
 from undersong_server.journal import Journal
 from undersong_server.progress import Silent
@@ -176,7 +177,7 @@ def test_a_sum_outside_the_approved_plan_is_refused_by_everybody(alliance, finis
     journal = Journal(tmp_path / "journal.sqlite")
     journal.put_json("manifest/signatures", signatures)
     federation = Federation(
-        alliance.coordinator.transport, forged, journal, Silent(), block=lambda _: b"", timeout_s=5.0
+        alliance.coordinator.transport, forged, journal, Silent(), blocks=PublicBlocks(journal), timeout_s=5.0
     )
     federation._agreed.update(alliance.hospitals)
     with pytest.raises(PrivacyRefusal) as refused:

@@ -16,9 +16,10 @@ from tests.doubles.parties import EMBEDDER, embed
 from undersong_common.errors import PrivacyRefusal, RoundAborted
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.public import Input, Segment, block_id, encode_embeddings
+from undersong_protocol.public import Input, Segment, encode_embeddings
 from undersong_protocol.secagg.parameters import Member, defaults
 from undersong_protocol.statistics import TopQVotes
+from undersong_server.federation.blocks import PublicBlocks
 from undersong_server.federation.driver import Federation, introduce
 from undersong_server.federation.pipelining import PipelinedFederation
 from undersong_server.journal import Journal
@@ -57,15 +58,16 @@ class Run:
             plan=plan,
         )
         labels = np.array([number % 2 for number in range(len(CANDIDATES))], dtype=np.int64)
-        self.block = encode_embeddings(embed(CANDIDATES), labels)
-        self.inputs = [Input("candidates", (Segment(block_id(self.block)),))]
+        journal = Journal(folder / f"{run}.sqlite")
+        blocks = PublicBlocks(journal)
+        self.inputs = [Input("candidates", (Segment(blocks.add(encode_embeddings(embed(CANDIDATES), labels))),))]
         driver = PipelinedFederation if hasattr(transport, "exchange_batches") else Federation
         self.federation = driver(
             transport,
             self.manifest,
-            Journal(folder / f"{run}.sqlite"),
+            journal,
             Silent(),
-            block=lambda _identity: self.block,
+            blocks=blocks,
             timeout_s=20.0,
         )
 

@@ -29,6 +29,7 @@ from undersong_protocol.messages import federation_pb2 as wire
 from undersong_protocol.public import Input
 from undersong_protocol.secagg import coordinator as secagg
 from undersong_protocol.vectors import NoisySum
+from undersong_server.federation.blocks import PublicBlocks
 from undersong_server.federation.transport import Transport
 from undersong_server.journal import Journal
 from undersong_server.progress import Progress
@@ -60,7 +61,7 @@ class Federation:
         transport: carries the bytes.
         manifest: what every party signs; nothing outside its plan is ever asked.
         journal: keeps every reply and every opened sum.
-        block: serialised public block by id; asked only for blocks that a party is not known to hold.
+        blocks: the run's public blocks; a party is sent those that it is not known to hold.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Federation:
         journal: Journal,
         progress: Progress,
         *,
-        block: Callable[[bytes], bytes],
+        blocks: PublicBlocks,
         timeout_s: float = STAGE_TIMEOUT_S,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -78,7 +79,7 @@ class Federation:
         self._transport = transport
         self._journal = journal
         self._progress = progress
-        self._block = block
+        self._blocks = blocks
         self._timeout_s = timeout_s
         self._sleep = sleep
         self._absences: dict[str, UndersongError] = {}  # why parties are missing from the attempt under way
@@ -328,7 +329,7 @@ class Federation:
                 sum=name,
                 attempt=attempt,
                 inputs=[given.to_wire() for given in inputs],
-                blocks=[self._block(identity) for identity in blocks],
+                blocks=[self._blocks.get(identity) for identity in blocks],
                 payload=payload,
                 voids=voids,
             ),

@@ -12,23 +12,21 @@ import numpy as np
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.canonical import tagged_hash
 from undersong_common.embedding import Embed, quantise
-from undersong_common.errors import ConfigurationError, InternalError
+from undersong_common.errors import ConfigurationError
 from undersong_protocol.plan import Privacy, Quorum
 from undersong_protocol.public import (
     Input,
     Segment,
-    block_id,
     decode_block,
     encode_embeddings,
     encode_numbers,
     encode_texts,
 )
 from undersong_protocol.vectors import NoisySum
+from undersong_server.federation.blocks import PublicBlocks
 from undersong_server.federation.driver import Federation
 from undersong_server.generators.author import Author, Order
-from undersong_server.journal import Journal
 from undersong_server.pool import Pool, Sample
-from undersong_server.progress import Progress
 
 Watch = Callable[[str, Callable[[], Any]], Any]
 
@@ -58,8 +56,7 @@ class RunContext:
         setting: Setting,
         author: Author,
         federation: Federation,
-        journal: Journal,
-        progress: Progress,
+        blocks: PublicBlocks,
         *,
         embed: Embed,
         seed: int,
@@ -70,8 +67,7 @@ class RunContext:
         self.records: dict[str, list[tuple[int, Any]]] = {}
         self._author = author
         self._federation = federation
-        self._journal = journal
-        self._progress = progress
+        self._blocks = blocks
         self._embed = embed
         self._seed = seed
         self._watch = watch
@@ -144,7 +140,9 @@ class RunContext:
     def publish_pool(self) -> Input:
         """The pool as the public input "candidates"; only samples written since it was last published are sent."""
         if len(self.pool) > self._published:
-            self._segments.append(self._publish(self.pool.samples[self._published :]))
+            new = self.pool.samples[self._published :]
+            name = f"pool/{len(self._segments)}"
+            self._segments.append(Segment(self._blocks.published(name, lambda: self._encoded(new))))
             self._published = len(self.pool)
         return Input("candidates", tuple(self._segments))
 
@@ -155,11 +153,7 @@ class RunContext:
         """
         new = list({sample.text: sample for sample in samples if sample.text not in self._rows}.values())
         if new:
-            key = f"samples/{step}"
-            identity = self._journal.get(key)
-            if identity is None:
-                identity = self._keep(encode_embeddings(self.embeddings(new), self.label_numbers(new)))
-                self._journal.put(key, identity)
+            identity = self._blocks.published(f"samples/{step}", lambda: self._encoded(new))
             self._rows |= {sample.text: (identity, row) for row, sample in enumerate(new)}
         blocks: dict[bytes, dict[int, Sample]] = {}
         for sample in samples:
@@ -177,17 +171,17 @@ class RunContext:
 
     def publish_texts(self, name: str, texts: Sequence[str]) -> Input:
         """A public input made of strings."""
-        return Input(name, (Segment(self._keep(encode_texts(texts))),))
+        return Input(name, (Segment(self._blocks.add(encode_texts(texts))),))
 
     def publish_embeddings(self, name: str, texts: Sequence[str]) -> tuple[Input, Float32]:
         """A public input made of the embeddings of public texts, and those, float32 [n, d]."""
-        key = f"embeddings/{name}"
-        identity = self._journal.get(key)
-        if identity is None:
+
+        def encode() -> bytes:
             vectors: Float32 = self._watch("embedding", lambda: self._embed(texts))
-            identity = self._keep(encode_embeddings(vectors, np.full(len(texts), -1, dtype=np.int64)))
-            self._journal.put(key, identity)
-        values = decode_block(self.block(identity)).values
+            return encode_embeddings(vectors, np.full(len(texts), -1, dtype=np.int64))
+
+        identity = self._blocks.published(f"embeddings/{name}", encode)
+        values = decode_block(self._blocks.get(identity)).values
         assert values is not None
         return Input(name, (Segment(identity),)), values.astype(np.float32, copy=False)
 
@@ -196,34 +190,12 @@ class RunContext:
 
         ``step`` names them in the journal; use another one for every call.
         """
-        key = f"vectors/{step}"
-        identity = self._journal.get(key)
-        if identity is None:
-            identity = self._keep(encode_embeddings(quantise(values), labels))
-            self._journal.put(key, identity)
+        identity = self._blocks.published(f"vectors/{step}", lambda: encode_embeddings(quantise(values), labels))
         return Input(name, (Segment(identity),))
 
     def publish_numbers(self, name: str, values: Float64) -> Input:
         """A public input made of numbers."""
-        return Input(name, (Segment(self._keep(encode_numbers(values))),))
+        return Input(name, (Segment(self._blocks.add(encode_numbers(values))),))
 
-    def block(self, identity: bytes) -> bytes:
-        """A published block's bytes, from the journal."""
-        data = self._journal.get(f"block/{identity.hex()}")
-        if data is None:
-            raise InternalError(f"the public block {identity.hex()[:12]} is not in the journal")
-        return data
-
-    def _publish(self, samples: Sequence[Sample]) -> Segment:
-        # Journaled whole: an embedding computed anew on another machine could differ in its last bit.
-        key = f"pool/{len(self._segments)}"
-        identity = self._journal.get(key)
-        if identity is None:
-            identity = self._keep(encode_embeddings(self.embeddings(samples), self.label_numbers(samples)))
-            self._journal.put(key, identity)
-        return Segment(identity)
-
-    def _keep(self, data: bytes) -> bytes:
-        identity = block_id(data)
-        self._journal.put(f"block/{identity.hex()}", data)
-        return identity
+    def _encoded(self, samples: Sequence[Sample]) -> bytes:
+        return encode_embeddings(self.embeddings(samples), self.label_numbers(samples))

@@ -14,6 +14,7 @@ from undersong_protocol.manifest import Manifest
 from undersong_protocol.messages import federation_pb2 as wire
 from undersong_protocol.secagg.parameters import Member
 from undersong_server import methods
+from undersong_server.federation.blocks import PublicBlocks
 from undersong_server.federation.driver import STAGE_TIMEOUT_S, Federation, introduce
 from undersong_server.federation.pipelining import PipelinedFederation
 from undersong_server.federation.transport import BatchTransport, Transport
@@ -95,26 +96,9 @@ def conduct(
     watch = Stopwatch(clock)
     manifest = _manifest(run_plan, name, transport, parties, journal, embedder, timeout_s)
     author = Author({generator.name: generator for generator in generators}, prompts, journal, progress, seed=seed)
-    run: RunContext
-    federation = _federation(
-        transport,
-        manifest,
-        journal,
-        progress,
-        block=lambda identity: run.block(identity),
-        timeout_s=timeout_s,
-        sleep=sleep,
-    )
-    run = RunContext(
-        run_plan.setting,
-        author,
-        federation,
-        journal,
-        progress,
-        embed=embed,
-        seed=seed,
-        watch=watch.measure,
-    )
+    blocks = PublicBlocks(journal)
+    federation = _federation(transport, manifest, journal, progress, blocks=blocks, timeout_s=timeout_s, sleep=sleep)
+    run = RunContext(run_plan.setting, author, federation, blocks, embed=embed, seed=seed, watch=watch.measure)
     signatures = watch.measure("agreement", federation.agree)
     method = methods.load(run_plan.task.method.name)
     samples = method.run(run_plan.task.options, run)

@@ -17,12 +17,13 @@ from undersong_common.privacy import accounting
 from undersong_common.table import Table
 from undersong_protocol import statistics
 from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.public import Input, Segment, block_id, encode_embeddings
+from undersong_protocol.public import Input, Segment, encode_embeddings
 from undersong_protocol.secagg.parameters import defaults
 from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.teacher_votes import TeacherVotes, distinct
 from undersong_protocol.statistics.teachers import BATCH, LONGEST, Whitening, _trained
+from undersong_server.federation.blocks import PublicBlocks
 from undersong_server.federation.driver import Federation
 from undersong_server.journal import Journal
 from undersong_server.progress import Silent
@@ -272,19 +273,19 @@ def test_a_party_that_leaves_takes_its_own_votes_and_no_others(tmp_path):
     )
     parties = {name: make_party(tmp_path, name, table) for name, table in tables.items()}
     lost = set()
-    blocks = {}
+    journal = Journal(tmp_path / "journal.sqlite")
+    blocks = PublicBlocks(journal)
 
     def published(name, texts):
         data = encode_embeddings(embed(texts), np.arange(len(texts), dtype=np.int64) % 2)
-        blocks[block_id(data)] = data
-        return Input(name, (Segment(block_id(data)),))
+        return Input(name, (Segment(blocks.add(data)),))
 
     federation = Federation(
         InProcess(parties, reachable=lambda name, number: name not in lost),
         make_manifest(plan, parties, LABELS),
-        Journal(tmp_path / "journal.sqlite"),
+        journal,
         Silent(),
-        block=blocks.__getitem__,
+        blocks=blocks,
     )
     federation.agree()
     inputs = [published("queries", QUERIES), published("contrast", CONTRAST)]

@@ -13,9 +13,10 @@ from undersong.inprocess import InProcess
 from undersong_common.errors import PeerFault, PrivacyRefusal, RoundAborted
 from undersong_common.privacy.ledger import Budget, Ledger
 from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.public import Input, MemoryBlocks, Segment, block_id, encode_embeddings
+from undersong_protocol.public import Input, MemoryBlocks, Segment, encode_embeddings
 from undersong_protocol.secagg.parameters import defaults
 from undersong_protocol.statistics import TopQVotes, top_q_votes
+from undersong_server.federation.blocks import PublicBlocks
 from undersong_server.federation.driver import Federation
 from undersong_server.journal import Journal
 from undersong_server.progress import Silent
@@ -37,7 +38,6 @@ class World:
         self.statistic = TopQVotes(q=3, candidates=len(CANDIDATES), labels=len(LABELS))
         requests = [SumRequest(f"votes/{t}", self.statistic) for t in range(1, releases + 1)]
         self.plan = plan_sums(requests, privacy, quorum)
-        self.blocks = {}
         self.noise_seed = changes.pop("noise_seed", None)
         self.reachable = lambda name, number: True
         self.party_options = changes
@@ -53,12 +53,13 @@ class World:
         }
         self.manifest = make_manifest(self.plan, self.parties, LABELS)
         self.journal = Journal(self.folder / "journal.sqlite")
+        self.blocks = PublicBlocks(self.journal)
         self.federation = Federation(
             InProcess(self.parties, reachable=lambda name, number: self.reachable(name, number)),
             self.manifest,
             self.journal,
             Silent(),
-            block=self.blocks.__getitem__,
+            blocks=self.blocks,
         )
 
     def restart(self):
@@ -67,8 +68,7 @@ class World:
 
     def inputs(self, count=30):
         data = encode_embeddings(embed(CANDIDATES[:count]), CANDIDATE_LABELS[:count])
-        self.blocks[block_id(data)] = data
-        return [Input("candidates", (Segment(block_id(data)),))]
+        return [Input("candidates", (Segment(self.blocks.add(data)),))]
 
     def exact(self, names):
         near = np.zeros(len(CANDIDATES), dtype=np.int64)
@@ -222,7 +222,7 @@ def test_candidates_that_change_within_an_attempt_are_refused(tmp_path):
                 sum="votes/2",
                 attempt=0,
                 inputs=[given.to_wire() for given in inputs],
-                blocks=[world.blocks[segment.block] for given in inputs for segment in given.segments],
+                blocks=[world.blocks.get(segment.block) for given in inputs for segment in given.segments],
                 payload=requests["p0"],
             ),
         )
@@ -251,7 +251,7 @@ def test_a_party_refuses_a_second_roster_for_the_same_run(tmp_path):
         make_manifest(plan, fewer, LABELS),
         Journal(tmp_path / "other.sqlite"),
         Silent(),
-        block=world.blocks.__getitem__,
+        blocks=world.blocks,
     )
     with pytest.raises(PrivacyRefusal, match="p0 refuses: run 'a run' has another manifest"):
         again.agree()

@@ -15,6 +15,7 @@ from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.public import MemoryBlocks
 from undersong_protocol.secagg.parameters import defaults
 from undersong_protocol.statistics import LabelHistogram
+from undersong_server.federation.blocks import PublicBlocks
 from undersong_server.federation.driver import Federation
 from undersong_server.journal import Journal
 from undersong_server.progress import Silent
@@ -58,7 +59,8 @@ def world(tmp_path, monkeypatch):
     parties = {name: make_party(tmp_path, name, table, blocks=blocks) for name, table in tables.items()}
     wire = Wire(parties)
     manifest = make_manifest(plan, parties, LABELS)
-    federation = Federation(wire, manifest, Journal(tmp_path / "journal.sqlite"), Silent(), block={}.__getitem__)
+    journal = Journal(tmp_path / "journal.sqlite")
+    federation = Federation(wire, manifest, journal, Silent(), blocks=PublicBlocks(journal))
     federation.agree()
     opened = [federation.private_sum(name, []) for name in ("votes/1", "votes/2")]
     return tmp_path, wire, drawn, opened

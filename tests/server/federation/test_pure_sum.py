@@ -10,9 +10,10 @@ from undersong.inprocess import InProcess
 from undersong_common.privacy import accounting
 from undersong_common.privacy.ledger import Ledger
 from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.public import Input, MemoryBlocks, Segment, block_id, encode_texts
+from undersong_protocol.public import Input, MemoryBlocks, Segment, encode_texts
 from undersong_protocol.statistics import LabelHistogram
 from undersong_protocol.statistics.terms import TermHistogram
+from undersong_server.federation.blocks import PublicBlocks
 from undersong_server.federation.driver import Federation
 from undersong_server.journal import Journal
 from undersong_server.progress import Silent
@@ -31,16 +32,17 @@ def federation(tmp_path):
         store = MemoryBlocks()
         tables = make_tables(5, 40, ("x", "y"))
         parties = {name: make_party(tmp_path, name, table, blocks=store) for name, table in tables.items()}
-        data = encode_texts(VOCABULARY)
+        journal = Journal(tmp_path / "journal.sqlite")
+        blocks = PublicBlocks(journal)
         made = Federation(
             InProcess(parties, reachable=reachable),
             make_manifest(plan, parties, ("x", "y")),
-            Journal(tmp_path / "journal.sqlite"),
+            journal,
             Silent(),
-            block=lambda _: data,
+            blocks=blocks,
         )
         made.agree()
-        return made, plan, [Input("vocabulary", (Segment(block_id(data)),))]
+        return made, plan, [Input("vocabulary", (Segment(blocks.add(encode_texts(VOCABULARY))),))]
 
     return build
 

@@ -288,9 +288,9 @@ def test_a_plan_says_how_its_budget_is_split():
 def test_each_candidate_is_published_once_and_carried_ones_by_reference(task_file):
     task = tasks.load(task_file(), ("method.keywords=false",))
     _, run = run_method(task, plan_run(task), seed=1)
-    blocks = run._journal.items("samples/")
+    blocks = run._blocks._journal.items("samples/")
     assert sorted(blocks) == ["samples/round 1", "samples/round 2", "samples/round 3"]
-    rows = [len(decode_block(run.block(identity)).values) for identity in blocks.values()]
+    rows = [len(decode_block(run._blocks.get(identity)).values) for identity in blocks.values()]
     judged = [sample for sample in run.pool.samples if sample.round < 3]
     assert sum(rows) == len(judged)
     shown, ordered = run.publish_samples("candidates", "again", [judged[-1], judged[0], judged[-1]])
@@ -298,7 +298,7 @@ def test_each_candidate_is_published_once_and_carried_ones_by_reference(task_fil
     given = resolve([shown], _Blocks(run)).embeddings["candidates"]
     assert np.array_equal(given.values, run.embeddings(ordered))
     assert given.labels.tolist() == run.label_numbers(ordered).tolist()
-    assert run._journal.get("samples/again") is None
+    assert run._blocks._journal.get("samples/again") is None
 
 
 class _Blocks:
@@ -308,4 +308,4 @@ class _Blocks:
         self._run = run
 
     def get(self, identity):
-        return decode_block(self._run.block(identity))
+        return decode_block(self._run._blocks.get(identity))

@@ -12,9 +12,10 @@ from tests.doubles.parties import embed, make_manifest, make_party, make_tables
 from undersong.inprocess import InProcess
 from undersong_common.privacy import accounting
 from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.public import Input, MemoryBlocks, Segment, block_id, encode_embeddings
+from undersong_protocol.public import Input, MemoryBlocks, Segment, encode_embeddings
 from undersong_protocol.secagg.parameters import defaults
 from undersong_protocol.statistics import TopQVotes
+from undersong_server.federation.blocks import PublicBlocks
 from undersong_server.federation.driver import Federation
 from undersong_server.journal import Journal
 from undersong_server.progress import Silent
@@ -40,16 +41,18 @@ def published(tmp_path_factory):
     )
     manifest = make_manifest(plan, parties, LABELS)
     data = encode_embeddings(embed([f"c{i}" for i in range(10)]), np.arange(10) % 2)
+    journal = Journal(folder / "journal.sqlite")
+    blocks = PublicBlocks(journal)
     asked = {"second": False}
     federation = Federation(
         InProcess(parties, reachable=lambda name, _number: not (asked["second"] and name == "p2")),
         manifest,
-        Journal(folder / "journal.sqlite"),
+        journal,
         Silent(),
-        block=lambda _: data,
+        blocks=blocks,
     )
     signatures = federation.agree()
-    inputs = [Input("candidates", (Segment(block_id(data)),))]
+    inputs = [Input("candidates", (Segment(blocks.add(data)),))]
     federation.private_sum("votes/1", inputs)
     asked["second"] = True
     federation.private_sum("votes/2", inputs)
