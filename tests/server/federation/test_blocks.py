@@ -25,7 +25,7 @@ def test_a_block_is_found_by_the_hash_of_its_bytes(journal):
 
 
 def test_a_block_that_nobody_added_is_our_bug(journal):
-    with pytest.raises(InternalError, match="0707.* is not in the journal"):
+    with pytest.raises(InternalError, match=r"0707.* is not in the journal"):
         PublicBlocks(journal).get(b"\x07" * 32)
 
 
