@@ -1,17 +1,21 @@
-# make demo | make test | make env | make check | make test-all | make bench
+# make demo | make test | make env | make check | make test-all | make constraints | make bench | make clean
+PYTHON := python3
 VENV := .venv
+EXTRAS := coordinator,flower,dpsgd,dev
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+COMMA := ,
+EXTRAS_OF_UV = $(addprefix --extra ,$(subst $(COMMA), ,$(EXTRAS)))
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test test-all check env bench clean
+.PHONY: demo test test-all check env constraints bench clean
 
 env: $(STAMP)
 
-$(STAMP): pyproject.toml
-	python3 -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[coordinator,flower,dpsgd,dev]'
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	touch $@
 
 demo: $(STAMP)
@@ -29,6 +33,12 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.documents
+
+# Resolves the exact versions for every supported Python from pyproject.toml, without downloading what they name. Versions that
+# still fit stay; `make constraints UPGRADE=--upgrade` takes the newest.
+constraints: $(STAMP)
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate $(UPGRADE) \
+		$(EXTRAS_OF_UV) --output-file constraints.txt pyproject.toml
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

@@ -2,13 +2,13 @@
 FROM python:3.11-slim AS build
 WORKDIR /src
 RUN python3 -m venv /opt/undersong
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY common common
 COPY protocol protocol
 COPY client client
 COPY server server
 COPY simulation simulation
-RUN /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --disable-pip-version-check '.[coordinator]'
+RUN /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --disable-pip-version-check -c constraints.txt '.[coordinator]'
 
 FROM python:3.11-slim
 RUN groupadd --gid 10001 undersong \

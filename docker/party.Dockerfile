@@ -3,11 +3,11 @@
 FROM python:3.11-slim AS build
 WORKDIR /src
 RUN python3 -m venv /opt/undersong
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY common common
 COPY protocol protocol
 COPY client client
-RUN /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --disable-pip-version-check '.' \
+RUN /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --disable-pip-version-check -c constraints.txt '.' \
     && rm /opt/undersong/bin/undersong
 
 FROM python:3.11-slim

@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / ".venv-serve"
-# torch as in pyproject.toml: a newer one pulls gigabytes of CUDA
+# torch as in constraints.txt: a newer one pulls gigabytes of CUDA
 REQUIREMENTS = ("transformers[serving]==5.23.0", "torch==2.13.0")
 START_S = 120.0
 

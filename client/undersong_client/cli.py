@@ -30,6 +30,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # they print local variables
     add_completion=False,
 )
+
+
+@app.callback()
+def program(version: entry.ShowVersion = False) -> None: ...
+
+
 cli_data.mount(app)
 cli_rules.mount(app)
 

@@ -6,14 +6,27 @@ import logging
 import sys
 import traceback
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import click
+import typer
 
 from undersong_common.errors import InternalError, UndersongError
 from undersong_common.printable import printable, printable_lines
+from undersong_common.version import SOFTWARE
 
 INTERRUPTED = 130
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(SOFTWARE)
+        raise typer.Exit
+
+
+ShowVersion = Annotated[
+    bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+]
 
 
 def run(command: Callable[[], object]) -> NoReturn:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from typing import Any
 from tests.doubles.processes import ROOT, Process, environment, free_port
 
 BIN = Path(sys.executable).parent
+BUNDLE = ROOT / "server" / "undersong_server" / "flower" / "bundle"
 OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -97,14 +97,8 @@ class Flower:
             node.end()
         self.link.end()
 
-    def run(self, config: Mapping[str, Any], *arguments: object, project: Path | None = None) -> str:
-        """`flwr run`; its output. The bundle is made of two files of the project's folder, copied here: Flower looks at
-        every file below the folder it is given, those of virtual environments too."""
-        if project is None:
-            project = self.folder / "undersong"
-            project.mkdir(exist_ok=True)
-            for name in ("pyproject.toml", "LICENSE"):
-                shutil.copy(ROOT / name, project / name)
+    def run(self, config: Mapping[str, Any], *arguments: object, project: Path = BUNDLE) -> str:
+        """`flwr run` on the project's bundle, or on another; its output."""
         words = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
         done = subprocess.run(
             [str(BIN / "flwr"), "run", str(project), "here", "--run-config", words, *map(str, arguments)],

@@ -162,12 +162,3 @@ def test_a_request_of_a_newer_coordinator_is_refused_and_the_hospital_reads_why(
     words = "coordinator: speaks version 2 of the protocol, this program speaks 1"
     assert words in codec.decode_reply(reply, "alpha").refusal.problem
     alliance.until(lambda: words in alliance.hospitals["alpha"]("status"))
-
-
-def test_the_program_says_the_version_that_was_installed():
-    import tomllib
-
-    from tests.doubles.processes import ROOT
-
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert f"undersong {declared}" == SOFTWARE

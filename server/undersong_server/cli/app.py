@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from undersong_common import entry
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import json_text
 from undersong_common.rows import screen
@@ -22,6 +23,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # they print local variables
     add_completion=False,
 )
+
+
+@app.callback()
+def program(version: entry.ShowVersion = False) -> None: ...
+
 
 coordinator_cli.mount(app)
 run_cli.mount(app)

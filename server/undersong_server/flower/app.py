@@ -1,8 +1,8 @@
 """The coordinator as a Flower ServerApp: a run of the coordinator's folder, carried by a SuperLink.
 
-``flwr run`` starts it with this run configuration (pyproject.toml, ``[tool.flwr.app.config]``). The folder is the one
-that ``undersong coordinator init``, ``invite`` and ``sign`` made: its registry says who the parties are and by which
-keys, and keeps plan, journal and outputs of every run, whichever transport carried it.
+``flwr run`` starts it with the run configuration of bundle/pyproject.toml (``[tool.flwr.app.config]``). The folder is
+the one that ``undersong coordinator init``, ``invite`` and ``sign`` made: its registry says who the parties are and by
+which keys, and keeps plan, journal and outputs of every run, whichever transport carried it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,89 @@
+"""Wheels built from the files that an image's build is given, and installed where nothing else is."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from tests.doubles.processes import ROOT, environment
+
+OFFLINE = ("--no-deps", "--no-index", "--quiet", "--disable-pip-version-check")
+
+
+def copy_for(dockerfile: Path, folder: Path) -> Path:
+    """The source tree that ``dockerfile`` builds from: what its COPY instructions name, and nothing else."""
+    folder.mkdir()
+    for line in dockerfile.read_text(encoding="utf-8").splitlines():
+        if (copied := re.match(r"COPY (?!--)(.+) (\S+)$", line)) is None:
+            continue
+        for source in copied[1].split():
+            path = ROOT / source
+            if path.is_dir():
+                ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
+                shutil.copytree(path, folder / copied[2], ignore=ignored)
+            else:
+                shutil.copy(path, folder / copied[2])
+    return folder
+
+
+def build(source: Path, folder: Path) -> Path:
+    """The wheel of a source tree. Nothing is fetched: setuptools of this environment builds it."""
+    _pip("wheel", *OFFLINE, "--no-build-isolation", "--wheel-dir", folder, source)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def stranger(folder: Path) -> Path:
+    """A wheel by somebody else that ships the packages ``common`` and ``server``."""
+    folder.mkdir()
+    wheel = folder / "stranger-1.0-py3-none-any.whl"
+    info = "stranger-1.0.dist-info"
+    files = {
+        "common/__init__.py": "OWNER = 'stranger'\n",
+        "server/__init__.py": "OWNER = 'stranger'\n",
+        f"{info}/METADATA": "Metadata-Version: 2.1\nName: stranger\nVersion: 1.0\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files[f"{info}/RECORD"] = "".join(f"{name},,\n" for name in [*files, f"{info}/RECORD"])
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    return wheel
+
+
+def install(folder: Path, *wheels: Path) -> Path:
+    """Installs wheels into a folder of their own; what they need is taken from this environment."""
+    _pip("install", *OFFLINE, "--target", folder, *wheels)
+    return folder
+
+
+def run(installed: Path, *command: str) -> str:
+    """Standard output of a command that finds ``installed`` before anything else of this environment."""
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=installed.parent,
+        env=environment(PYTHONPATH=str(installed)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def _pip(*arguments: object) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, f"pip {arguments[0]}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"

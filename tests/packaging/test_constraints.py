@@ -1,0 +1,109 @@
+"""What is installed: ranges in pyproject.toml, exact versions in constraints.txt, and that every install takes both."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib.metadata import PackageNotFoundError, requires
+from itertools import pairwise
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from tests.doubles.processes import ROOT
+from tests.serve_environment import REQUIREMENTS
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+EXTRAS = re.search(r"^EXTRAS := (\S+)$", MAKEFILE, re.MULTILINE)[1].split(",")
+PYTHONS = ("3.11", "3.12", "3.13")
+
+
+def lines():
+    """Every line of constraints.txt."""
+    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    return [Requirement(line) for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def pins(python):
+    """The version that constraints.txt fixes for a release of Python, by package."""
+    place = {"python_version": python, "python_full_version": f"{python}.0"}
+    return {
+        canonicalize_name(each.name): Version(next(iter(each.specifier)).version)
+        for each in lines()
+        if each.marker is None or each.marker.evaluate(place)
+    }
+
+
+def declared(extras):
+    """Every requirement of the base install and of ``extras``."""
+    lists = [PROJECT["dependencies"], *(PROJECT["optional-dependencies"][extra] for extra in extras)]
+    return [Requirement(text) for each in lists for text in each]
+
+
+def needed(requirements, python):
+    """Names of everything that an install of ``requirements`` brings, read off the packages installed here."""
+    seen = set()
+    waiting = list(requirements)
+    while waiting:
+        each = waiting.pop()
+        name = canonicalize_name(each.name)
+        if (name, frozenset(each.extras)) in seen:
+            continue
+        seen.add((name, frozenset(each.extras)))
+        try:
+            below = requires(name) or []
+        except PackageNotFoundError:  # of another platform
+            continue
+        for text in below:
+            one = Requirement(text)
+            places = [
+                {"extra": extra, "python_version": python, "python_full_version": f"{python}.0"}
+                for extra in ("", *each.extras)
+            ]
+            if one.marker is None or any(one.marker.evaluate(place) for place in places):
+                waiting.append(one)
+    return {name for name, _ in seen}
+
+
+def test_every_line_is_one_exact_version_and_names_no_host():
+    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    assert not re.search(r"(?i)https?:|://|--|index|@", text)
+    for each in lines():
+        assert [one.operator for one in each.specifier] == ["=="], each
+        assert "*" not in str(each.specifier), each
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_everything_that_is_installed_has_its_version(python):
+    assert needed(declared(EXTRAS), python) - set(pins(python)) == set()
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_every_version_is_in_its_range(python):
+    found = pins(python)
+    for each in declared(EXTRAS):
+        assert found[canonicalize_name(each.name)] in each.specifier, str(each)
+
+
+def test_makefile_and_images_install_with_them():
+    for path in (ROOT / "Makefile", *(ROOT / "docker").glob("*.Dockerfile")):
+        steps = [line for line in path.read_text(encoding="utf-8").splitlines() if re.search(r"pip install", line)]
+        assert steps, path
+        assert all(" -c constraints.txt " in step for step in steps), path
+
+
+def test_an_upper_bound_says_why_it_is_there():
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    for before, line in pairwise(text[: text.index("[project.scripts]")].splitlines()):
+        if re.search(r'"[\w\[\]-]+(<|==|[^"]*,<)', line):
+            assert "#" in line or before.startswith("#"), line
+
+
+def test_pythons_and_torch_are_those_that_the_documents_name():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert PROJECT["requires-python"] == ">=3.11,<3.14"
+    assert f"Python {PYTHONS[0]} to {PYTHONS[-1]}" in readme
+    assert f"torch=={pins(PYTHONS[0])['torch']}" in REQUIREMENTS

@@ -1,0 +1,110 @@
+"""The wheel holds the five packages with all their files and nothing else, and harms no other package."""
+
+from __future__ import annotations
+
+import tomllib
+import zipfile
+from email.parser import HeaderParser
+from pathlib import Path
+
+import pytest
+
+from tests.doubles import wheels
+from tests.doubles.processes import ROOT
+from undersong_common.version import SOFTWARE, VERSION
+
+HOMES = {
+    "undersong_common": "common",
+    "undersong_protocol": "protocol",
+    "undersong_client": "client",
+    "undersong_server": "server",
+    "undersong": "simulation",
+}
+PARTY = ("undersong_client", "undersong_common", "undersong_protocol")
+
+
+def packaged(package):
+    """Every file of a package in the source tree, by its path in a wheel."""
+    root = ROOT / HOMES[package]
+    files = (path for path in (root / package).rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return {path.relative_to(root).as_posix() for path in files}
+
+
+def held(wheel):
+    """Every file of a wheel but its metadata."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {name for name in archive.namelist() if ".dist-info/" not in name}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel that the coordinator's image builds: all five packages."""
+    folder = tmp_path_factory.mktemp("wheel")
+    return wheels.build(wheels.copy_for(ROOT / "docker" / "coordinator.Dockerfile", folder / "src"), folder)
+
+
+@pytest.fixture(scope="module")
+def party_wheel(tmp_path_factory):
+    """The wheel that the party's image builds, from a tree without the server's folder and the simulation's."""
+    folder = tmp_path_factory.mktemp("party-wheel")
+    source = wheels.copy_for(ROOT / "docker" / "party.Dockerfile", folder / "src")
+    assert not (source / "server").exists()
+    assert not (source / "simulation").exists()
+    return wheels.build(source, folder)
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """The wheel in a folder with a stranger's, who ships ``common`` and ``server``."""
+    folder = tmp_path_factory.mktemp("installed")
+    return wheels.install(folder / "site", wheel, wheels.stranger(folder / "stranger"))
+
+
+def test_it_holds_just_the_five_packages_with_all_their_files(wheel):
+    assert held(wheel) == set().union(*map(packaged, HOMES))
+
+
+def test_the_partys_holds_just_three(party_wheel):
+    assert held(party_wheel) == set().union(*map(packaged, PARTY))
+
+
+def test_every_top_folder_that_is_a_root_is_copied_installed_and_checked():
+    value = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    assert value["setuptools"]["packages"]["find"]["where"] == list(HOMES.values())
+    assert set(HOMES) <= set(value["mypy"]["packages"])
+
+
+def test_there_is_one_version(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = archive.read(f"undersong-{VERSION}.dist-info/METADATA").decode()
+    assert HeaderParser().parsestr(metadata)["Version"] == VERSION
+
+
+def test_beside_a_package_with_a_common_and_a_server_both_keep_their_files(installed):
+    script = "import common, server, undersong_common, undersong_server; print(common.OWNER, server.OWNER)"
+    assert wheels.run(installed, "-c", script).split() == ["stranger", "stranger"]
+    found = {path.relative_to(installed).as_posix() for path in installed.rglob("*.*") if path.is_file()}
+    assert set().union(*map(packaged, HOMES)) <= found
+
+
+def test_its_programs_say_their_version(installed):
+    for program in ("undersong", "undersong-party"):
+        said = wheels.run(installed, str(installed / "bin" / program), "--version")
+        assert said.strip() == SOFTWARE
+
+
+def test_all_five_are_imported_from_where_they_were_installed(installed):
+    script = f"import {', '.join(HOMES)}\nfor each in ({', '.join(HOMES)}): print(each.__file__)"
+    places = [Path(line) for line in wheels.run(installed, "-c", script).splitlines()]
+    assert places == [installed / package / "__init__.py" for package in HOMES]
+
+
+def test_the_partys_program_runs_where_no_server_is_installed(party_wheel, tmp_path):
+    installed = wheels.install(tmp_path / "site", party_wheel)
+    script = "import sys; sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in repr(f).lower()]\n"
+    script += f"sys.path[:] = [p for p in sys.path if not p.startswith({str(ROOT)!r}) or 'site-packages' in p]\n"
+    script += (
+        "from importlib.util import find_spec\nassert find_spec('undersong_server') is find_spec('undersong') is None\n"
+    )
+    script += "sys.argv = ['undersong-party', '--help']\nfrom undersong_client.cli import main\nmain()"
+    assert "undersong-party" in wheels.run(installed, "-c", script)
