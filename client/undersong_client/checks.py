@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from undersong_client import datasets, enrolment, keys, policy
+from undersong_client import cautions, datasets, enrolment, keys, policy
 from undersong_client.connection import secure_channel
 from undersong_client.enrolment import Coordinator
 from undersong_client.state import CLOCK_TOLERANCE_S, PartyHome, clock_words, read_json
@@ -60,6 +60,7 @@ def check(
     yield _ask("policy", lambda: _policy(home))
     yield _ask("budget", lambda: _budget(home))
     yield _ask("data", lambda: _data(home, checkpoints, now))
+    yield from _cautions(home)
     yield _disk(home)
     yield _ask("embedder", lambda: _embedder(home))
     if home.settings.teacher_model:
@@ -116,6 +117,21 @@ def _data(home: PartyHome, checkpoints: Path, now: float) -> str:
     data = datasets.load(home)
     ledger, _ = datasets.open_ledger(home, data, policy.read(home), checkpoints, at=now)
     return f"{len(data.table)} records, unchanged; ledger with {len(ledger.entries())} entries, its chain holds"
+
+
+def _cautions(home: PartyHome) -> Iterator[Finding]:
+    """What the records speak against, where runs are signed without a person's look."""
+    with contextlib.suppress(UndersongError):  # said by the findings above
+        allowed = policy.read(home)
+        if allowed.approval != "standing":
+            return
+        for caution in cautions.of_standing_consent(allowed, datasets.load(home).table):
+            yield Finding(
+                "standing consent",
+                "warning",
+                f"{caution} (nobody else is told)",
+                "declare a bound: undersong-party policy set --declared-units N; or --approval each",
+            )
 
 
 def _disk(home: PartyHome) -> Finding:

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from undersong_client import cli_data, cli_rules
-from undersong_client.cli_options import AsJson, HomeFolder, RunName, checkpoints_folder, home_of, print_json
+from undersong_client.cli_options import (
+    AsJson,
+    DespiteCautions,
+    HomeFolder,
+    RunName,
+    checkpoints_folder,
+    confirm_cautions,
+    home_of,
+    print_json,
+)
 from undersong_client.state import PartyHome, PartySettings, read_input
 from undersong_common import entry
 from undersong_common.errors import ConfigurationError
@@ -189,9 +198,8 @@ def requests(home: HomeFolder = None, as_json: AsJson = False) -> None:
 @app.command()
 def preview(run: RunName, home: HomeFolder = None, as_json: AsJson = False) -> None:
     """What a run would take from this building, and what it costs, in plain words. Decides nothing."""
-    from undersong_client import datasets, keys, policy, preview
+    from undersong_client import cautions, datasets, keys, policy, preview
     from undersong_client.approvals import Requests
-    from undersong_client.records import PrivateRecords
     from undersong_common.embedding import Embedder
     from undersong_protocol.manifest import Manifest
 
@@ -202,9 +210,6 @@ def preview(run: RunName, home: HomeFolder = None, as_json: AsJson = False) -> N
     data = datasets.load(opened)
     allowed = policy.read(opened)
     ledger, _ = datasets.open_ledger(opened, data, allowed, checkpoints_folder(), at=time.time())
-    records = PrivateRecords(
-        data.table, tuple(manifest.task.get("labels", ())), manifest.plan.privacy, key=data.key, embed=_no_embedding
-    )
     value = preview.figures(
         manifest,
         party=opened.settings.party,
@@ -212,7 +217,7 @@ def preview(run: RunName, home: HomeFolder = None, as_json: AsJson = False) -> N
         embedder=Embedder.load(opened.settings.embedder).fingerprint,
         policy=allowed.bounds,
         ledger=ledger,
-        units=records.unit_count,
+        cautions=cautions.of_manifest(manifest, data),
         has_labels=data.table.labels is not None,
         teacher_model=opened.settings.teacher_model,
     )
@@ -227,13 +232,22 @@ def preview(run: RunName, home: HomeFolder = None, as_json: AsJson = False) -> N
         print(f"\ndecided: {request.decision}")
 
 
-def _no_embedding(_texts: Any) -> Any:
-    raise ConfigurationError("a preview embeds nothing")
-
-
 @app.command()
-def approve(run: RunName, home: HomeFolder = None, as_json: AsJson = False) -> None:
+def approve(
+    run: RunName,
+    despite_cautions: DespiteCautions = False,
+    home: HomeFolder = None,
+    as_json: AsJson = False,
+) -> None:
     """Signs the consent to one run, exactly as it was proposed."""
+    from undersong_client import cautions, datasets
+    from undersong_client.approvals import Requests
+    from undersong_protocol.manifest import Manifest
+
+    opened = PartyHome(home_of(home))
+    known = Requests(opened)
+    manifest = Manifest.from_bytes(known.manifest_bytes(known.find(run)))
+    confirm_cautions(cautions.of_manifest(manifest, datasets.load(opened)), despite_cautions)
     _decide(run, "approved", "", home, as_json)
 
 
@@ -384,6 +398,9 @@ def status(home: HomeFolder = None, as_json: AsJson = False) -> int:
         print(f"  last answered {printable(facts['answered'])} at {_time(facts['answered_s'])}")
     for refused in facts.get("refused", ())[-REFUSALS_SHOWN:]:
         print(f"  refused at {_time(refused['at_s'])}: {printable(refused['problem'])}")
+    for run, cautions in facts.get("cautions", {}).items():
+        for caution in cautions:
+            print(f"  caution in run {printable(run)}, told to nobody else: {caution}")
     if abs(facts.get("clock_offset_s", 0.0)) > CLOCK_TOLERANCE_S:
         print(f"  this machine's clock was {clock_words(facts['clock_offset_s'])} when it connected")
     if facts.get("embedded"):

@@ -12,7 +12,15 @@ from typing import Annotated, Any
 
 import typer
 
-from undersong_client.cli_options import AsJson, HomeFolder, checkpoints_folder, home_of, print_json
+from undersong_client.cli_options import (
+    AsJson,
+    DespiteCautions,
+    HomeFolder,
+    checkpoints_folder,
+    confirm_cautions,
+    home_of,
+    print_json,
+)
 from undersong_client.state import FILE_MODE, PartyHome
 from undersong_common.errors import ConfigurationError
 from undersong_common.rows import show_rows
@@ -41,6 +49,7 @@ def add(
     restore_ledger: Annotated[
         Path | None, typer.Option(help="A backup of this data set's ledger, after this party's folder was lost.")
     ] = None,
+    despite_cautions: DespiteCautions = False,
     home: HomeFolder = None,
     as_json: AsJson = False,
 ) -> None:
@@ -60,6 +69,7 @@ def add(
             cache=cache_dir,
             new_version=new_version,
             restore=restore_ledger,
+            confirm=lambda found: confirm_cautions(found, despite_cautions),
             at=time.time(),
         )
     if as_json:

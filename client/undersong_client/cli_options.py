@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from undersong_common.errors import ConfigurationError
 from undersong_common.printable import json_text
 
 HomeFolder = Annotated[
@@ -18,6 +20,9 @@ HomeFolder = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="The run's name, or the beginning of its manifest's hash.")]
+DespiteCautions = Annotated[
+    bool, typer.Option("--despite-cautions", help="Go on although this data set speaks against it; asks nothing.")
+]
 
 
 def home_of(given: Path | None) -> Path:
@@ -35,6 +40,23 @@ def checkpoints_folder() -> Path:
     """The user's own folder for heads of ledgers, outside every party's folder."""
     base = os.environ.get("XDG_STATE_HOME")
     return (Path(base) if base else Path.home() / ".local" / "state") / "undersong" / "ledgers"
+
+
+def confirm_cautions(cautions: Sequence[str], confirmed: bool) -> None:
+    """Shows what the records speak against and has a person confirm it.
+
+    Raises ConfigurationError where nobody does; the operator is told nothing either way.
+    """
+    if not cautions or confirmed:
+        return
+    if sys.stdin.isatty():
+        for caution in cautions:
+            print(f"caution: {caution}", file=sys.stderr)
+        if typer.confirm("go on despite this?", err=True):
+            return
+    raise ConfigurationError(
+        f"this data set speaks against it: {'; '.join(cautions)}", "change that, or pass --despite-cautions"
+    )
 
 
 def print_json(value: Mapping[str, Any]) -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from undersong_client.cli_options import AsJson, HomeFolder, home_of, print_json
+from undersong_client.cli_options import AsJson, DespiteCautions, HomeFolder, confirm_cautions, home_of, print_json
 from undersong_client.state import PartyHome
 from undersong_common.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from undersong_client.policy import HospitalPolicy
 
 budget_app = typer.Typer(help="How much may be spent on this data set, over all runs.", no_args_is_help=True)
 policy_app = typer.Typer(help="What this hospital allows; what is not named is refused.", no_args_is_help=True)
@@ -26,19 +31,22 @@ def set_budget(
     epsilon: Annotated[float, typer.Option(help="In all, over every run.")],
     delta: Annotated[float, typer.Option(help="Far below 1 / (number of patients), for example 1e-6.")],
     per_run: Annotated[float | None, typer.Option(help="The most that one run may promise (default: all).")] = None,
+    despite_cautions: DespiteCautions = False,
     home: HomeFolder = None,
     as_json: AsJson = False,
 ) -> None:
     """Sets the budget; a smaller one than what was spent refuses every further run."""
-    from undersong_client import datasets, policy
+    from undersong_client import datasets
 
     opened = PartyHome(home_of(home))
     if not epsilon > 0:
         raise ConfigurationError(
             f"epsilon {epsilon:g} is not above 0", "to take part in nothing: undersong-party pause"
         )
-    changed = policy.change(
-        opened, total_epsilon=epsilon, total_delta=delta, run_epsilon=epsilon if per_run is None else per_run
+    changed = _change(
+        opened,
+        {"total_epsilon": epsilon, "total_delta": delta, "run_epsilon": epsilon if per_run is None else per_run},
+        despite_cautions,
     )
     if opened.ledger.exists():
         from undersong_common.privacy.ledger import Ledger
@@ -93,15 +101,22 @@ def set_policy(
         int | None, typer.Option(help="Runs that fewer parties could open are refused.", min=1)
     ] = None,
     approval: Annotated[str | None, typer.Option(help='"each" run waits for a person, or "standing".')] = None,
+    declared_units: Annotated[
+        int | None,
+        typer.Option(
+            help="A public bound on the number of patients: a run whose delta is not below 1 / this is refused, and the"
+            " operator reads the number. 0: none.",
+            min=0,
+        ),
+    ] = None,
     share_budget: Annotated[
         bool | None, typer.Option("--share-budget/--hide-budget", help="Whether the operator is told what is left.")
     ] = None,
+    despite_cautions: DespiteCautions = False,
     home: HomeFolder = None,
     as_json: AsJson = False,
 ) -> None:
     """Changes the policy and signs it. What is not given stays."""
-    from undersong_client import policy
-
     opened = PartyHome(home_of(home))
     changes: dict[str, Any] = {
         "statistics": None if statistics is None else tuple(_known_statistics(statistics)),
@@ -109,11 +124,24 @@ def set_policy(
         "minimum_parties": minimum_parties,
         "minimum_threshold": minimum_threshold,
         "approval": approval,
+        "declared_units": declared_units,
     }
-    policy.change(opened, **{key: value for key, value in changes.items() if value is not None})
+    _change(opened, {key: value for key, value in changes.items() if value is not None}, despite_cautions)
     if share_budget is not None:
         opened.change(share_budget=share_budget)
     _show_policy(opened, as_json)
+
+
+def _change(opened: PartyHome, changes: Mapping[str, Any], despite_cautions: bool) -> HospitalPolicy:
+    """Changes and signs the policy; where it makes consent standing, what depends on the records is looked at now."""
+    from undersong_client import cautions, datasets, policy
+
+    wanted = replace(policy.read(opened), **changes)
+    if wanted.approval == "standing" and opened.settings.data:
+        found = cautions.of_standing_consent(wanted, datasets.load(opened).table)
+        confirm_cautions(found, despite_cautions)
+    policy.write(opened, wanted)
+    return wanted
 
 
 def _known_statistics(names: list[str]) -> list[str]:

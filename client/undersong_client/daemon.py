@@ -343,8 +343,9 @@ class Daemon:
         last = self._answering.last
         answered = {"answered_s": last[0], "answered": last[1]} if last else {}
         refused = [{"at_s": at, "problem": problem} for problem, at in refusals.items()]
+        told = {"refused": refused, "cautions": dict(self._assembled.party.cautions), "written_s": self._clock()}
         try:
-            write_json(self._home.status, {**self._facts, **answered, "refused": refused, "written_s": self._clock()})
+            write_json(self._home.status, {**self._facts, **answered, **told})
         except OSError as error:
             log.warning("the status cannot be written: %s", error.strerror)
 

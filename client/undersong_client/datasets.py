@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from undersong_client import keys
+from undersong_client import cautions, keys
 from undersong_client.party import DataSet
 from undersong_client.policy import HospitalPolicy
 from undersong_client.records import fingerprint
@@ -86,6 +86,7 @@ def add(
     cache: Path | None = None,
     new_version: bool = False,
     restore: Path | None = None,
+    confirm: Callable[[Sequence[str]], None] = lambda _cautions: None,
     at: float,
 ) -> tuple[Survey, Ledger]:
     """Declares a file as this party's data set; sends nothing.
@@ -95,6 +96,7 @@ def add(
         cache: where embeddings are kept, encrypted; None keeps them beside the data.
         new_version: the file replaces the present data set; what was spent stays spent.
         restore: a backup of this data set's ledger.
+        confirm: called, where consent is standing, with what speaks against it for this data set; may refuse.
         at: seconds since the epoch.
 
     Raises:
@@ -103,6 +105,8 @@ def add(
     """
     path = path.absolute()
     data = _read(home, path, text, label, user)
+    if policy.approval == "standing":
+        confirm(cautions.of_standing_consent(policy, data.table))
     heads = _checkpoint_heads(home, path, data.table, checkpoints)
     if restore is not None:
         _restore(home, restore, heads)

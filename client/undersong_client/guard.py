@@ -1,11 +1,15 @@
-"""The guard: what a party checks before it signs, and again before anything leaves. Default deny."""
+"""The guard: what a party checks before it signs, and again before anything leaves. Default deny.
+
+No check looks at a record: its words reach the coordinator, and what the records make unwise is none of its business
+(docs/privacy.md, Non-interference). That is said to the party's own people only, by undersong_client.cautions.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.errors import PrivacyRefusal
 from undersong_protocol.manifest import Manifest
 
 
@@ -20,6 +24,8 @@ class Policy:
         minimum_threshold: a run that fewer parties could open is refused.
         statistics: names it allows; None allows every statistic this program knows.
         units: privacy units it accepts; None accepts each.
+        declared_units: a public bound on how many privacy units its data set has; a run whose delta is not below
+            1 / declared_units is refused. 0: nothing is declared, and no such run is refused.
     """
 
     largest_epsilon: float
@@ -28,6 +34,7 @@ class Policy:
     statistics: frozenset[str] | None = None
     minimum_threshold: int = 1
     units: frozenset[str] | None = None
+    declared_units: int = 0
 
 
 def review(
@@ -37,7 +44,6 @@ def review(
     name: str,
     identity: bytes,
     embedder: str,
-    units: int,
     teacher_model: str = "",
 ) -> None:
     """Everything a party can check of a manifest by itself.
@@ -45,17 +51,12 @@ def review(
     Args:
         name, identity: this party's entry as it must stand in the roster (Ed25519 public key).
         embedder: SHA-256 (hex) of the embedding model this party holds.
-        units: how many privacy units its data set has (never leaves; decides only whether delta is small enough).
         teacher_model: the local model this party fine-tunes teachers from; "" where it names none.
 
     Raises:
         PrivacyRefusal: names what is refused.
         ConfigurationError: the party itself is not ready.
     """
-    if units == 0:
-        raise ConfigurationError(
-            f"{name}: its data set has no record", "add records, or leave this party out of the run"
-        )
     manifest.verify()
     mine = [member for member in manifest.roster if member.name == name]
     if not mine or mine[0].identity != identity:
@@ -73,10 +74,12 @@ def review(
         )
     if privacy.delta > policy.largest_delta:
         raise PrivacyRefusal(f"the run asks for delta {privacy.delta:g}, the policy allows {policy.largest_delta:g}")
-    if math.isfinite(privacy.epsilon) and privacy.delta >= 1 / units:
+    if math.isfinite(privacy.epsilon) and privacy.delta * policy.declared_units >= 1:
         # delta >= 1/n would allow a mechanism that publishes one whole record
         raise PrivacyRefusal(
-            "privacy.delta is not below 1 / (number of privacy units) at this party", "choose a smaller privacy.delta"
+            f"the run asks for delta {privacy.delta:g}, which is not below 1 / {policy.declared_units}, the number of"
+            " privacy units that this party declares",
+            "choose a smaller privacy.delta",
         )
     if quorum.parties < policy.minimum_parties:
         raise PrivacyRefusal(f"the run has {quorum.parties} parties, the policy wants {policy.minimum_parties}")

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from undersong_client import guard
+from undersong_client import cautions, guard
 from undersong_client.grid_vectors import grid_vector
 from undersong_client.records import PrivateRecords, fingerprint
 from undersong_client.store import Store
@@ -151,6 +151,7 @@ class Party:
         self._records: tuple[bytes, PrivateRecords] | None = None
         self._attempts: dict[str, _Attempt] = {}
         self._memory: dict[str, Any] = {}  # what statistics keep between sums
+        self.cautions: dict[str, tuple[str, ...]] = {}  # what the records speak against, by run; for its own people
         self.refusals: dict[str, float] = {}  # the last words with which it refused, and when; for its own people
 
     @property
@@ -256,7 +257,6 @@ class Party:
             name=self.name,
             identity=self.public_identity,
             embedder=self._embedder,
-            units=self._private_records(manifest).unit_count,
             teacher_model=self._teacher_model(),
         )
         self._ledger.check_room(Charge(manifest.run, manifest.hash.hex(), "", 0, tuple(manifest.plan.charged_events())))
@@ -277,7 +277,7 @@ class Party:
 
     def _private_records(self, manifest: Manifest) -> PrivateRecords:
         privacy = manifest.plan.privacy
-        labels = tuple(manifest.task.get("labels", ()))
+        labels = manifest.labels
         key = canonical_json([list(labels), manifest.plan.to_json()["privacy"]])
         if self._records is None or self._records[0] != key:
             records = PrivateRecords(
@@ -290,6 +290,10 @@ class Party:
             )
             self._records = (key, records)
             self._memory.clear()
+            found = cautions.of_run(privacy, records, has_users=self._data.table.users is not None)
+            for caution in found:  # nobody waits for a person any more: what is asked for is answered
+                log.warning("%s, run %r: %s", self.name, manifest.run, caution)
+            self.cautions[manifest.run] = tuple(found)
         return self._records[1]
 
     # A private sum

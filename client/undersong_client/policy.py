@@ -27,6 +27,8 @@ class HospitalPolicy:
         minimum_parties, minimum_threshold: smaller federations are refused.
         run_epsilon: the most one run may promise.
         total_epsilon, total_delta: of the data set, over all runs; a run's own delta may not be larger either.
+        declared_units: a public bound on how many privacy units (patients) the data set has: a run whose delta is not
+            below 1 / declared_units is refused, and the operator reads that number. 0: none is declared.
         approval: "each" run waits for a person, or "standing": every run within these bounds is signed.
     """
 
@@ -39,6 +41,7 @@ class HospitalPolicy:
     total_epsilon: float = 0.0
     total_delta: float = 1e-5
     approval: Approval = "each"
+    declared_units: int = 0
 
     def __post_init__(self) -> None:
         remedy = "see `undersong-party policy set --help` and `undersong-party budget set --help`"
@@ -52,6 +55,8 @@ class HospitalPolicy:
             raise ConfigurationError(f"delta {self.total_delta:g} is not between 0 and 1", remedy)
         if self.minimum_parties < 1 or self.minimum_threshold < 1:
             raise ConfigurationError("the smallest number of parties and threshold is 1", remedy)
+        if type(self.declared_units) is not int or self.declared_units < 0:
+            raise ConfigurationError("the declared number of units is not a whole number of at least 0", remedy)
         if self.approval not in get_args(Approval):
             raise ConfigurationError(f"approval {self.approval!r} is unknown", 'write "each" or "standing"')
         if unknown := sorted(set(self.units) - set(UNITS)):
@@ -71,6 +76,7 @@ class HospitalPolicy:
             minimum_threshold=self.minimum_threshold,
             statistics=frozenset(self.statistics),
             units=frozenset(self.units),
+            declared_units=self.declared_units,
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from undersong_client.guard import Policy, review
@@ -37,15 +38,17 @@ def figures(
     embedder: str | None,
     policy: Policy,
     ledger: Ledger | None,
-    units: int,
+    cautions: Sequence[str],
     has_labels: bool,
     teacher_model: str = "",
 ) -> dict[str, Any]:
     """JSON-able figures of a proposed run; ``objections`` lists what the guard refuses, in its own words.
 
+    Whatever depends on the records stands in them for this party's own people: none of it may leave.
+
     Args:
         embedder: SHA-256 (hex) of this party's model; None skips that check.
-        units: privacy units of the data set under this run's rules.
+        cautions: what the records speak against (:mod:`undersong_client.cautions`).
         teacher_model: as of :func:`undersong_client.guard.review`.
     """
     privacy, quorum = manifest.plan.privacy, manifest.plan.quorum
@@ -57,7 +60,6 @@ def figures(
             name=party,
             identity=identity,
             embedder=embedder or manifest.embedder,
-            units=units,
             teacher_model=teacher_model,
         )
     except UndersongError as error:
@@ -99,6 +101,7 @@ def figures(
         "numbers_in_all": sum(planned.dimension for planned in manifest.plan.sums),
         "labels_missing": bool(manifest.task.get("labels")) and not has_labels,
         "objections": objections,
+        "cautions": list(cautions),
     }
 
 
@@ -152,6 +155,9 @@ def words(value: dict[str, Any]) -> list[str]:
         "  If every other party colludes against you, your own noise alone still gives "
         + ("no guarantee that can be stated." if collude is None else f"epsilon {collude:.4g}."),
     ]
+    if value["cautions"]:
+        lines += ["", "Before you decide, for you alone (the operator is told nothing of it):"]
+        lines += [f"  - {caution}" for caution in value["cautions"]]
     if value["labels_missing"]:
         lines += ["", "Note: the run uses labels and your data set has no label column: your records count for none."]
     return lines

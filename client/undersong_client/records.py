@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from undersong_common.embedding import Embed
-from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table
 from undersong_protocol.plan import Privacy
 
@@ -23,9 +22,12 @@ class PrivateRecords:
     stable, secret, and moved by one unit only when that unit changes. The party keeps all its units: were some dropped
     to reach a total, one more record would displace another's, and a neighbour would differ in two of them.
 
+    Nothing raises, whatever the records are: a label that the task does not list is no label, and where users are
+    protected a record without user id takes no part. undersong_client.cautions tells the party's people of both.
+
     Args:
-        table: the party's file.
-        label_names: the task's labels; a record without label, or of a task without labels, has label -1.
+        table: the party's records.
+        label_names: the task's labels; a record without a label among them has label -1.
         privacy: unit and its cap.
         key: secret of this data set, 32 bytes.
         embed: texts to quantised unit embeddings, float32 [n, d]; called once, when first needed.
@@ -42,10 +44,10 @@ class PrivateRecords:
         embed: Embed,
         local_model: Callable[[], str] = lambda: "",
     ) -> None:
-        kept = _capped(table, privacy, key)
-        table = table.take(kept)
+        table = table.take(_capped(table, privacy, key))
         self._texts = table.texts
         self._labels = _label_indices(table, label_names)
+        self._labelled = table.labels is not None and bool(label_names)
         self._units = _units(table, privacy)
         self._hashed = partial(_unit_hashes, table, privacy, key)
         self._embed = embed
@@ -85,10 +87,22 @@ class PrivateRecords:
     def unit_count(self) -> int:
         return int(self._units.max()) + 1 if len(self._units) else 0
 
+    @property
+    def unlisted_labels(self) -> int:
+        """Records whose label the task does not list; for the party's own people."""
+        return int((self._labels < 0).sum()) if self._labelled else 0
+
     @cached_property
     def embeddings(self) -> npt.NDArray[np.float32]:
         """Quantised unit embeddings, float32 [M, d]."""
         return self._embed(self._texts)
+
+
+def unit_count(table: Table, unit: str) -> int:
+    """How many privacy units a data set has; users where it has no user ids: none."""
+    if unit == "user":
+        return len(set(table.users or ()))
+    return len(table) if unit == "sample" else 1
 
 
 def fingerprint(table: Table, key: bytes) -> str:
@@ -106,6 +120,8 @@ def fingerprint(table: Table, key: bytes) -> str:
 def _capped(table: Table, privacy: Privacy, key: bytes) -> list[int]:
     if privacy.unit == "sample":
         return list(range(len(table)))
+    if privacy.unit == "user" and table.users is None:
+        return []  # a cap on a user's records cannot be kept where nobody knows whose they are
     rank = [_rank(table, row, key) for row in range(len(table))]
     units = _units(table, privacy)
     seen: dict[int, int] = {}
@@ -130,10 +146,8 @@ def _units(table: Table, privacy: Privacy) -> npt.NDArray[np.int64]:
         return np.zeros(len(table), dtype=np.int64)
     if privacy.unit == "sample":
         return np.arange(len(table), dtype=np.int64)
-    if table.users is None:
-        raise ConfigurationError('privacy.unit is "user" but no user column is named', "name it in data.user")
     numbers: dict[str, int] = {}
-    return np.array([numbers.setdefault(user, len(numbers)) for user in table.users], dtype=np.int64)
+    return np.array([numbers.setdefault(user, len(numbers)) for user in table.users or ()], dtype=np.int64)
 
 
 def _unit_hashes(table: Table, privacy: Privacy, key: bytes) -> npt.NDArray[np.uint64]:
@@ -153,9 +167,4 @@ def _label_indices(table: Table, names: Sequence[str]) -> npt.NDArray[np.int64]:
     if table.labels is None or not names:
         return np.full(len(table), -1, dtype=np.int64)
     index = {name: number for number, name in enumerate(names)}
-    if any(label not in index for label in table.labels):
-        # which labels they are is not the coordinator's business
-        raise ConfigurationError(
-            "the data set has labels that task.labels does not list", "rename them, or leave those records out"
-        )
-    return np.array([index[label] for label in table.labels], dtype=np.int64)
+    return np.array([index.get(label, -1) for label in table.labels], dtype=np.int64)

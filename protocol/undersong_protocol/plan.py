@@ -202,6 +202,7 @@ class Plan:
 
     def verify(self) -> None:
         """What every party recomputes before it signs. Raises PrivacyRefusal with the first figure that is wrong."""
+        _check_form(self)
         names = [planned.name for planned in self.sums]
         if len(set(names)) != len(names):
             raise PrivacyRefusal("the plan names a private sum twice", "give every sum its own name")
@@ -257,6 +258,55 @@ class Plan:
         return cls(
             Privacy(**privacy), Quorum(**value["quorum"]), tuple(PlannedSum(**planned) for planned in value["sums"])
         )
+
+
+def _check_form(plan: Plan) -> None:
+    """Every figure has its type and range: nothing that a peer sends may first fail when records are looked at."""
+    privacy, quorum = plan.privacy, plan.quorum
+    wrong = [
+        *(f"privacy.{name}" for name in ("max_per_unit", "max_records") if not _counts(getattr(privacy, name))),
+        *(f"quorum.{name}" for name in ("parties", "threshold") if not _counts(getattr(quorum, name))),
+        *(
+            f"quorum.{name}"
+            for name in ("tolerated_dropouts", "colluders", "spare_attempts")
+            if not _counts(getattr(quorum, name), least=0)
+        ),
+    ]
+    if not _number(privacy.epsilon, infinite=True) or not privacy.epsilon > 0:
+        wrong.append("privacy.epsilon")
+    if not _number(privacy.delta) or not 0 < privacy.delta < 1:
+        wrong.append("privacy.delta")
+    if privacy.unit not in get_args(Unit):
+        wrong.append("privacy.unit")
+    elif privacy.unit == "sample" and privacy.max_per_unit != 1:
+        wrong.append("privacy.max_per_unit (a sample is one record)")
+    if privacy.contribution not in get_args(Contribution):
+        wrong.append("privacy.contribution")
+    for planned in plan.sums:
+        if not isinstance(planned.name, str) or not isinstance(planned.statistic, str):
+            wrong.append("a private sum's name")
+        elif not isinstance(planned.parameters, Mapping):
+            wrong.append(f"{planned.name}: parameters")
+        wrong += [
+            f"{planned.name}: {name}"
+            for name in ("dimension", "scale", "modulus_bits")
+            if not _counts(getattr(planned, name))
+        ]
+        wrong += [
+            f"{planned.name}: {name}"
+            for name in ("l1", "l2", "linf", "sigma_integer", "sampling_rate")
+            if not _number(getattr(planned, name)) or getattr(planned, name) < 0
+        ]
+    if wrong:
+        raise PrivacyRefusal(f"the plan's figure is not one of its kind: {wrong[0]}", "have the run planned anew")
+
+
+def _counts(value: object, *, least: int = 1) -> bool:
+    return type(value) is int and least <= value < 2**53
+
+
+def _number(value: object, *, infinite: bool = False) -> bool:
+    return type(value) in (int, float) and (math.isfinite(value) or (infinite and value == math.inf))  # type: ignore[arg-type]
 
 
 def plan_sums(requests: Sequence[SumRequest], privacy: Privacy, quorum: Quorum) -> Plan:

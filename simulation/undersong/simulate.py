@@ -20,6 +20,7 @@ from undersong.partition import dirichlet
 from undersong.workspace import Workspace, read_keys
 from undersong_client.guard import Policy
 from undersong_client.party import DataSet, Party
+from undersong_client.records import unit_count
 from undersong_client.store import Store
 from undersong_common.arrays import Float32, Int16
 from undersong_common.canonical import tagged_hash
@@ -27,6 +28,7 @@ from undersong_common.embedding import CachedEmbedder, Embed, Embedder, Embeddin
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.table import Table, read_table
+from undersong_protocol.plan import Privacy
 from undersong_protocol.public import BlockStore, MemoryBlocks
 from undersong_protocol.secagg.parameters import Entropy
 from undersong_server import generators
@@ -99,6 +101,19 @@ def private_tables(task: Task, seed: int) -> dict[str, Table]:
     return {f"party-{number + 1:0{digits}}": table.take(rows) for number, rows in enumerate(shares)}
 
 
+def _check_units(privacy: Privacy, tables: Mapping[str, Table]) -> None:
+    """What only a hospital's people are told (undersong_client.cautions) is an error here, where one owner has all."""
+    for name, table in tables.items():
+        units = unit_count(table, privacy.unit)
+        if privacy.unit == "user" and table.users is None:
+            raise ConfigurationError('privacy.unit is "user" but no user column is named', "name it in data.user")
+        if privacy.unit != "party" and math.isfinite(privacy.epsilon) and privacy.delta * units >= 1:
+            raise ConfigurationError(
+                f"privacy.delta {privacy.delta:g} is not below 1 / {units}, one over the privacy units of {name}",
+                "choose a smaller privacy.delta",
+            )
+
+
 def _sampled(table: Table, records: int | None, seed: int) -> Table:
     if records is None:
         return table
@@ -135,6 +150,7 @@ def simulate(
     """
     task = run_plan.task
     tables = private_tables(task, seed)
+    _check_units(run_plan.plan.privacy, tables)
     embedder = embedder or Embedder.load(task.embedder.model)
     clock, monotonic = clocks(insecure_noise_seed)
     cast = Cast(task, workspace.state, workspace.parties_path, seed, insecure_noise_seed)

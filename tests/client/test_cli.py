@@ -203,6 +203,38 @@ def test_words_are_of_statistics_that_exist():
     assert set(WORDS) <= set(statistics.names())
 
 
+def test_what_the_records_speak_against_is_confirmed_by_a_person_and_told_to_nobody_else(home, tmp_path):
+    proposed(home)
+    other = write_notes(tmp_path / "other.jsonl", labels=("good", "elsewhere"))
+    fields = ("--label-field", "label", "--user-field", "patient", "--new-version", "--home", home)
+    command("data", "add", other, *fields)
+    words = "6 of 12 records have a label that the task does not list"
+    shown = command("preview", "spring", "--home", home)
+    assert words in shown
+    assert "the operator is told nothing of it" in shown
+    assert "elsewhere" not in shown
+    assert words in command("approve", "spring", "--home", home, code=2)
+    assert Requests(PartyHome(home)).find("spring").decision == "pending"
+    command("approve", "spring", "--despite-cautions", "--home", home)
+    assert Requests(PartyHome(home)).find("spring").decision == "approved"
+
+
+def test_standing_consent_looks_at_the_records_when_it_is_given(home, tmp_path):
+    set_ = ("budget", "set", "--epsilon", 4, "--delta", 0.1, "--home", home)
+    command(*set_)
+    standing = ("policy", "set", "--approval", "standing", "--home", home)
+    assert "delta 0.1 is not below 1 / 12" in command(*standing, code=2)
+    assert json.loads(command("policy", "show", "--json", "--home", home))["approval"] == "each"
+    command("policy", "set", "--declared-units", 12, "--home", home)
+    command(*standing)
+    larger = write_notes(tmp_path / "larger.jsonl", records=26)
+    again = ("data", "add", larger, "--label-field", "label", "--user-field", "patient", "--new-version")
+    assert "declares at most 12" in command(*again, "--home", home, code=2)
+    command(*again, "--despite-cautions", "--home", home)
+    found = json.loads(command("check", "--offline", "--json", "--home", home, code=None))["findings"]
+    assert any("at most 12" in each["says"] for each in found if each["name"] == "standing consent")
+
+
 def test_runs_are_approved_rejected_and_revoked_by_name_or_hash(home):
     first, second = proposed(home, run="first"), proposed(home, run="second")
     listed = json.loads(command("requests", "--home", home, "--json"))["requests"]
@@ -346,7 +378,7 @@ print([name for name in heavy if name in sys.modules])
 
 
 @pytest.mark.parametrize(
-    "arguments", [["requests"], ["status"], ["approve", "spring"], ["pause"], ["outbox"], ["--help"]]
+    "arguments", [["requests"], ["status"], ["reject", "spring"], ["pause"], ["outbox"], ["--help"]]
 )
 def test_light_commands_load_nothing_heavy(home, arguments):
     proposed(home)

@@ -12,6 +12,7 @@ from tests.doubles.parties import make_manifest, make_party, make_tables
 from undersong_client.guard import Policy
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy.ledger import Budget, Ledger
+from undersong_common.table import Table
 from undersong_protocol import codec
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.messages import federation_pb2 as wire
@@ -195,12 +196,62 @@ def test_attempts_that_are_repeated_or_skipped_are_refused(parties):
     assert refused(open_sum(parties["p0"], manifest, "labels/0", attempt=7))
 
 
-def test_data_with_labels_that_the_task_does_not_list_are_refused_without_naming_them(parties):
-    manifest = make_manifest(plan_of(statistic=LabelHistogram(1)), parties, LABELS[:1])
-    reply = propose(parties["p0"], manifest)
-    assert reply.refusal.kind == wire.Refusal.CONFIGURATION
-    assert "labels that task.labels does not list" in reply.refusal.problem
-    assert "bad" not in reply.refusal.problem
+def test_a_proposal_is_answered_alike_whatever_the_records_are(tmp_path):
+    """Labels outside the list, more units than 1 / delta, no record, no user ids: the reply is the same signature."""
+    tables = {
+        "as planned": make_tables(1, 20, LABELS)["p0"],
+        "other labels": make_tables(1, 20, ("elsewhere", "bad"))["p0"],
+        "too many": make_tables(1, 12_000, LABELS)["p0"],
+        "empty": Table((), (), ()),
+        "no columns": Table(("a note",), None, None),
+    }
+    replies = set()
+    for name, table in tables.items():
+        (tmp_path / name).mkdir()
+        held = {**make_tables(5, 20, LABELS), "p0": table}
+        parties = {each: make_party(tmp_path / name, each, own) for each, own in held.items()}
+        privacy = Privacy(2.0, 1e-4, "user", 3, max_records=100)
+        replies.add(propose(parties["p0"], make_manifest(plan_of(privacy), parties, LABELS)).SerializeToString())
+    assert len(replies) == 1
+    assert codec.decode_reply(replies.pop(), "p0").WhichOneof("body") == "signature"
+
+
+def test_a_declared_number_of_units_bounds_delta(parties):
+    party = parties["p0"]
+    party.allow(Policy(**{**vars(HOSPITAL), "declared_units": 10_000}))
+    problem = refused(propose(party, make_manifest(plan_of(), parties, LABELS)))
+    assert "delta 0.0001, which is not below 1 / 10000" in problem
+    party.allow(Policy(**{**vars(HOSPITAL), "declared_units": 9_999}))
+    assert propose(party, make_manifest(plan_of(), parties, LABELS)).WhichOneof("body") == "signature"
+
+
+@pytest.mark.parametrize(
+    "task",
+    [{"labels": ["a", ["b"]]}, {"labels": "ab"}, {"labels": ["a", "a"]}, {"labels": [1]}, {"labels": {"a": 1}}],
+)
+def test_labels_that_are_no_list_of_distinct_texts_are_refused(parties, task):
+    manifest = dataclasses.replace(make_manifest(plan_of(), parties, LABELS), task=task)
+    assert "task.labels" in refused(propose(parties["p0"], manifest))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"max_per_unit": 0}, "max_per_unit"),
+        ({"max_per_unit": 1.5}, "max_per_unit"),
+        ({"max_per_unit": 2}, "a sample is one record"),
+        ({"max_records": True}, "max_records"),
+        ({"unit": "note"}, "unit"),
+        ({"unit": ["user"]}, "unit"),
+        ({"contribution": "all"}, "contribution"),
+        ({"delta": 0.0}, "delta"),
+        ({"delta": "1e-5"}, "delta"),
+        ({"epsilon": -1.0}, "epsilon"),
+    ],
+)
+def test_a_promise_of_another_form_is_refused_before_a_record_is_read(parties, changes, words):
+    plan = dataclasses.replace(plan_of(), privacy=dataclasses.replace(PRIVACY, **changes))
+    assert words in refused(propose(parties["p0"], make_manifest(plan, parties, LABELS)))
 
 
 class Undecided:

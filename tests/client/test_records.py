@@ -2,6 +2,8 @@
 
 import pytest
 
+from undersong_client import cautions
+from undersong_client.policy import HospitalPolicy
 from undersong_client.records import PrivateRecords
 from undersong_common.table import Table
 from undersong_protocol.plan import Privacy
@@ -31,3 +33,50 @@ def test_a_user_keeps_at_most_its_cap_whatever_the_order_of_the_file():
     found = kept(texts, users, privacy)
     assert len(found) == 6
     assert kept(texts[::-1], users[::-1], privacy) == found
+
+
+def records_of(table, labels, unit="sample"):
+    privacy = Privacy(1.0, 1e-5, unit, 1 if unit == "sample" else 2)
+    return PrivateRecords(table, labels, privacy, key=KEY, embed=lambda _: pytest.fail("not asked for"))
+
+
+def test_a_label_outside_the_list_is_no_label_and_is_counted_for_the_partys_own_people():
+    table = Table(("a", "b", "c"), ("x", "elsewhere", "y"), None)
+    found = records_of(table, ("y", "x"))
+    assert found.labels.tolist() == [1, -1, 0]
+    assert found.unlisted_labels == 1
+    assert cautions.of_run(Privacy(1.0, 1e-5), found, has_users=False) == [
+        "1 of 3 records have a label that the task does not list: they would count as records without label"
+    ]
+    assert records_of(table, ()).unlisted_labels == 0
+
+
+def test_without_user_ids_no_record_takes_part_in_a_run_that_protects_users():
+    table = Table(("a", "b"), None, None)
+    found = records_of(table, (), "user")
+    assert (len(found), found.unit_count) == (0, 0)
+    assert "no user ids" in cautions.of_run(Privacy(1.0, 1e-5, "user", 2), found, has_users=False)[0]
+
+
+def test_an_empty_data_set_is_a_party_of_no_unit():
+    found = records_of(Table((), (), ()), ("x",), "party")
+    assert (len(found), found.unit_count) == (0, 0)
+    assert "would answer with zeros" in cautions.of_run(Privacy(1.0, 1e-5, "party", 2), found, has_users=True)[0]
+
+
+@pytest.mark.parametrize(
+    ("delta", "declared", "users", "words"),
+    [
+        (1e-3, 0, 1000, ["unit 'sample'", "unit 'user'"]),
+        (1e-3, 0, 999, ["unit 'sample'"]),
+        (1e-3, 2000, 999, []),
+        (1e-3, 100, 150, ["unit 'sample'", "at most 100", "at most 100"]),
+        (1e-7, 0, 1000, []),
+    ],
+)
+def test_what_speaks_against_standing_consent(delta, declared, users, words):
+    table = Table(("a",) * 2000, None, tuple(str(number % users) for number in range(2000)))
+    policy = HospitalPolicy(total_delta=delta, declared_units=declared, approval="standing")
+    found = cautions.of_standing_consent(policy, table)
+    assert len(found) == len(words), found
+    assert all(word in caution for word, caution in zip(words, found, strict=True))

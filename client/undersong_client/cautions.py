@@ -1,0 +1,85 @@
+"""What a party's records make impossible or unwise in a run: said to its own people, never in a reply.
+
+The coordinator reads the same whatever the records are (docs/privacy.md, Non-interference). So these are no refusals:
+where a person decides, she reads them before she approves; where consent is standing, they are looked at when that
+consent is given, and told in log and status afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from undersong_client.records import PrivateRecords, unit_count
+from undersong_common.errors import InternalError
+
+if TYPE_CHECKING:
+    from undersong_client.party import DataSet
+    from undersong_client.policy import HospitalPolicy
+    from undersong_common.table import Table
+    from undersong_protocol.manifest import Manifest
+    from undersong_protocol.plan import Privacy
+
+
+def of_manifest(manifest: Manifest, data: DataSet) -> list[str]:
+    """What speaks against a run with this data set; see :func:`of_run`."""
+    privacy = manifest.plan.privacy
+    records = PrivateRecords(data.table, manifest.labels, privacy, key=data.key, embed=_not_embedded)
+    return of_run(privacy, records, has_users=data.table.users is not None)
+
+
+def of_run(privacy: Privacy, records: PrivateRecords, *, has_users: bool) -> list[str]:
+    """What speaks against a run with these records, in words for the party's own people; empty where nothing does.
+
+    Args:
+        privacy: what the run promises.
+        records: as they would take part in it.
+        has_users: whether the data set has a column of user ids.
+    """
+    found = []
+    if privacy.unit == "user" and not has_users:
+        found.append("the run protects users, and the data set has no user ids: no record would take part")
+    elif not len(records):
+        found.append("the data set has no record: this party would answer with zeros")
+    found += _delta(privacy.delta if math.isfinite(privacy.epsilon) else 0.0, privacy.unit, records.unit_count)
+    if records.unlisted_labels:
+        found.append(
+            f"{records.unlisted_labels} of {len(records)} records have a label that the task does not list: they would"
+            " count as records without label"
+        )
+    return found
+
+
+def of_standing_consent(policy: HospitalPolicy, table: Table) -> list[str]:
+    """What speaks against signing every run within the policy with this data set; empty where nothing does."""
+    found = [] if len(table) else ["the data set has no record: this party would answer with zeros"]
+    if "user" in policy.units and table.users is None:
+        found.append(
+            "the policy accepts runs that protect users, and the data set has no user ids: no record would take part"
+        )
+    for unit in ("sample", "user"):
+        if unit in policy.units:
+            units = unit_count(table, unit)
+            # A run's delta is below 1 / declared_units where something is declared.
+            if not units <= policy.declared_units:
+                found += _delta(policy.total_delta, unit, units)
+            if 0 < policy.declared_units < units:
+                found.append(
+                    f"the policy declares at most {policy.declared_units} privacy units, the data set has {units} of"
+                    f" unit {unit!r}"
+                )
+    return found
+
+
+def _not_embedded(_texts: Sequence[str]) -> NoReturn:
+    raise InternalError("cautions need no embedding")
+
+
+def _delta(delta: float, unit: str, units: int) -> list[str]:
+    if unit == "party" or delta * units < 1:
+        return []
+    return [
+        f"delta {delta:g} is not below 1 / {units}, one over the number of privacy units (unit {unit!r}) here: a"
+        " mechanism that publishes a whole record now and then would be allowed"
+    ]
