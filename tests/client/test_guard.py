@@ -225,13 +225,10 @@ def test_a_declared_number_of_units_bounds_delta(parties):
     assert propose(party, make_manifest(plan_of(), parties, LABELS)).WhichOneof("body") == "signature"
 
 
-@pytest.mark.parametrize(
-    "task",
-    [{"labels": ["a", ["b"]]}, {"labels": "ab"}, {"labels": ["a", "a"]}, {"labels": [1]}, {"labels": {"a": 1}}],
-)
-def test_labels_that_are_no_list_of_distinct_texts_are_refused(parties, task):
-    manifest = dataclasses.replace(make_manifest(plan_of(), parties, LABELS), task=task)
-    assert "task.labels" in refused(propose(parties["p0"], manifest))
+@pytest.mark.parametrize("labels", [["a", ["b"]], "ab", ["a", "a"], [1], {"a": 1}])
+def test_labels_that_are_no_list_of_distinct_names_are_refused(parties, labels):
+    manifest = dataclasses.replace(make_manifest(plan_of(), parties, LABELS), task={"name": "t", "labels": labels})
+    assert "label" in refused(propose(parties["p0"], manifest))
 
 
 @pytest.mark.parametrize(
