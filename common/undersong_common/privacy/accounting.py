@@ -412,7 +412,7 @@ def _epsilon(merged: tuple[Event, ...], delta: float) -> float:
         return math.fsum(_pure_bound(event) for event in merged)
     mu = composed_mu(merged)
     if mu is not None:
-        return _gaussian_epsilon(mu, delta)
+        return gaussian_epsilon(mu, delta)
     if any(_is_noiseless(event) for event in merged):
         return math.inf
     if _cell(merged, _GRID) > _COARSEST_CELL:
@@ -447,7 +447,8 @@ def _gaussian_delta(mu: float, epsilon: float) -> float:
     return math.exp(first) * -math.expm1(second - first) if second < first else 0.0
 
 
-def _gaussian_epsilon(mu: float, delta: float) -> float:
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """Epsilon at ``delta`` of a Gaussian mechanism of sensitivity ``mu`` deviations: the inverse of gaussian_mu."""
     if math.isinf(mu):
         return math.inf
     from dp_accounting.gaussian_mechanism import get_epsilon_gaussian

@@ -1,0 +1,60 @@
+"""Lower bounds hold for what is as private as promised, and pass the promise where noise is missing."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from undersong_common.privacy.accounting import gaussian_epsilon, gaussian_mu
+from undersong_server.evaluation.lower_bounds import Detection, orthogonal_scores
+
+
+def trials(mu: float, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.normal(mu, 1.0, count), rng.normal(0.0, 1.0, count)
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 4.0])
+def test_right_noise_is_never_accused_and_halved_noise_is(epsilon: float) -> None:
+    mu = gaussian_mu(epsilon, 1e-5)
+    right = [Detection.at(*trials(mu, 4000, seed), mu / 2) for seed in range(40)]
+    assert max(detection.mu for detection in right) <= mu
+    assert max(detection.epsilon_if_gaussian(1e-5) for detection in right) <= epsilon
+    halved = [Detection.at(*trials(2 * mu, 4000, seed), mu / 2) for seed in range(40)]
+    assert min(detection.mu for detection in halved) > mu
+    assert min(detection.epsilon_if_gaussian(1e-5) for detection in halved) > epsilon
+
+
+def test_epsilon_of_any_mechanism_by_hand() -> None:
+    """Randomised response at epsilon = ln 3 is caught from below, near its value with many trials."""
+    detection = Detection(hits=75_000, present=100_000, false_alarms=25_000, absent=100_000)
+    assert 1.05 < detection.epsilon(0.0) < math.log(3)
+    assert Detection(0, 10, 0, 10).epsilon(1e-5) == 0.0
+    assert Detection(0, 0, 0, 0).mu == -math.inf
+
+
+def test_gaussian_epsilon_is_the_accountant_s() -> None:
+    detection = Detection(hits=3000, present=4000, false_alarms=1000, absent=4000)
+    assert detection.epsilon_if_gaussian(1e-5) == pytest.approx(gaussian_epsilon(detection.mu, 1e-5))
+
+
+def test_scores_of_overlapping_rows_have_independent_noise() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(3, 8))
+    rows[1] = rows[0] + 0.1 * rows[1]
+    noise = rng.normal(size=(4000, 8))
+    present = np.array([True, False, True])
+    found = [orthogonal_scores(rows, present @ rows + each, present) for each in noise]
+    scores, signals = np.array([each[0] for each in found]), found[0][1]
+    assert signals[0] == pytest.approx(np.linalg.norm(rows[0]))
+    assert scores.mean(axis=0) == pytest.approx(present * signals, abs=0.08)
+    assert np.cov(scores.T) == pytest.approx(np.eye(3), abs=0.08)
+
+
+def test_a_row_that_others_span_says_nothing() -> None:
+    rows = np.array([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    scores, signals = orthogonal_scores(rows, np.array([1.0, 0.0]), np.array([True, False, False, False]))
+    assert (signals[1], scores[1], signals[3], scores[3]) == (0.0, 0.0, 0.0, 0.0)
+    assert scores[0] == pytest.approx(1.0)
