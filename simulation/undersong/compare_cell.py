@@ -215,13 +215,12 @@ class Bench:
         """What a method's own ``figures`` say of its records beside the test set, under "figures"."""
         from undersong_common.embedding import CachedEmbedder
 
-        figures = getattr(methods.load(task.method.name), "figures", None)
-        if figures is None:
-            return {}
         embedder, public, _ = self._shared(task)
         numbers = {name: number for number, name in enumerate(task.task.labels)}
         labels = np.array([numbers.get(label, -1) for label in test[1]] or [-1] * len(test[0]), dtype=np.int64)
-        return {"figures": figures(records, CachedEmbedder(embedder, public).encode, test[0], labels)}
+        embed = CachedEmbedder(embedder, public).encode
+        figures = methods.load(task.method.name).figures(records, embed, test[0], labels)
+        return {"figures": dict(figures)} if figures else {}
 
     def _trained(self, task: Task, options: dpsgd.Options, seed: int) -> dpsgd.Corpus:
         texts, labels = self._private_records(task, seed)

@@ -110,7 +110,7 @@ def compared(
         raise ConfigurationError(f"--head {head!r}: unknown", f"choose one of {', '.join(HEADS)}")
     task = tasks.load(task_file, assignments)
     table = read_table(test, task.data.text, task.data.label or "label", labels=task.task.labels)
-    samples = getattr(task.options, "samples", 2 * len(table))
+    samples = task.options.samples or 2 * len(table)
     grid = Grid.of(
         methods=methods, epsilons=epsilons, parties=parties, records=records, seeds=list(seeds), baseline=baseline
     )

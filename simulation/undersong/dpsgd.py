@@ -302,7 +302,7 @@ def _with_adapters(model: Any, options: LoraOptions) -> Any:
 
 
 def _samples(task: Task, options: Options) -> int:
-    samples = options.samples or getattr(task.options, "samples", None)
+    samples = options.samples or task.options.samples
     if samples is None:
         raise ConfigurationError(
             f"{options.name}: the task's method {task.method.name!r} has no number of samples",

@@ -10,28 +10,26 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_protocol.plan import SumRequest
 from undersong_protocol.statistics import TopQVotes
 from undersong_server.generators.author import Order
-from undersong_server.methods.interface import RunContext, Setting
+from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
 from undersong_server.methods.parts.selection import balanced_labels, highest
 from undersong_server.pool import Sample
 
 VARIATIONS = ("paraphrase", "fill_in")
 
 
-class Options(BaseModel):
+class Options(MethodOptions):
     """[method] keys; ``samples`` is the number of generator calls in all, so that methods compare at equal calls.
 
     ``selection`` "rank" keeps the best 1 / ``expansion`` of the texts and varies each expansion - 1 times; "sampling"
     draws with replacement in proportion to the votes and varies each draw once. ``lookahead`` K > 0 embeds a text as
     the mean of K variations of it, which are written for this alone.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     samples: Annotated[int, Field(ge=1)] = 6000
     rounds: Annotated[int, Field(ge=2)] = 5
@@ -137,3 +135,11 @@ def _embedded(options: Options, run: RunContext, t: int, population: Sequence[Sa
         total[rows] += run.embeddings([sample for sample in written if sample is not None])
         found[rows] += 1
     return np.where(found > 0, total / np.maximum(found, 1), own)
+
+
+METHOD = Method(
+    Options=Options,
+    plan=plan,
+    generator_calls=generator_calls,
+    run=run,
+)

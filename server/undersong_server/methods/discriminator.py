@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError
@@ -33,7 +33,7 @@ from undersong_protocol.statistics.teachers import Whitening
 from undersong_protocol.statistics.votes import TopQVotes
 from undersong_server.evaluation.discrimination import discrimination
 from undersong_server.generators.author import Order
-from undersong_server.methods.interface import RunContext, Setting
+from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
 from undersong_server.methods.parts import discriminant
 from undersong_server.methods.parts.discriminant import Discriminator
 from undersong_server.methods.parts.metadata import shares
@@ -51,7 +51,7 @@ HELD_OUT = 0.1  # share of the candidates that no discriminator is fitted on: it
 EVERYONE = (0, 1 << 30)  # edges, words: one bin that counts every record, where there are no labels
 
 
-class Options(BaseModel):
+class Options(MethodOptions):
     """[method] keys.
 
     Attributes:
@@ -69,8 +69,6 @@ class Options(BaseModel):
         embedding_size: coordinates of an embedding.
         votes: Q of "votes".
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     discriminator: Literal["auto", "teachers", "moments", "votes", "random"] = "auto"
     samples: Annotated[int, Field(ge=2)] = 6000
@@ -382,3 +380,14 @@ def _discriminant(
 def _classes(run: RunContext, samples: Sequence[Sample]) -> Int64:
     """Each sample's label as a number; 0 where the task has none."""
     return np.maximum(run.label_numbers(samples), 0)
+
+
+METHOD = Method(
+    Options=Options,
+    plan=plan,
+    generator_calls=generator_calls,
+    run=run,
+    notes=notes,
+    paper_figures=paper_figures,
+    figures=figures,
+)

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from undersong_common.arrays import Float64
 from undersong_common.errors import ConfigurationError
@@ -26,7 +26,7 @@ from undersong_protocol.statistics import LengthHistogram, TopQVotes
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_protocol.statistics.metadata import MetadataHistograms
 from undersong_server.generators.author import Order
-from undersong_server.methods.interface import RunContext, Setting
+from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
 from undersong_server.methods.parts.keywords import keywords as keywords_of
 from undersong_server.methods.parts.metadata import (
     RANGE_EDGES,
@@ -47,7 +47,7 @@ PAPER_RANGE, PAPER_HISTOGRAM, PAPER_VOTES = 0.2, 0.1, 0.5  # of epsilon; each of
 LARGEST_ERROR = 0.03  # standard error up to which the private mean similarity is believed
 
 
-class Options(BaseModel):
+class Options(MethodOptions):
     """[method] keys.
 
     Attributes:
@@ -62,8 +62,6 @@ class Options(BaseModel):
         embedding_size: coordinates of the embedding model, for that sum.
         rewrite, fill_in, cross, generate: proportions of the expansion.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     population: Annotated[int, Field(ge=2)] = 10_000
     elite: Annotated[int, Field(ge=1)] = 2_000
@@ -401,3 +399,13 @@ def _expansion(
             kind = "paraphrase" if kind == "cross" else kind
             orders.append(Order(generator, kind, parent.label, parents=(parent.text,)))
     return orders + _fresh(run, metadata, int(fresh), f"round {t}")
+
+
+METHOD = Method(
+    Options=Options,
+    plan=plan,
+    generator_calls=generator_calls,
+    run=run,
+    notes=notes,
+    paper_figures=paper_figures,
+)

@@ -14,14 +14,14 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.plan import SumRequest
 from undersong_protocol.statistics.fourier import FourierFeatures
 from undersong_protocol.statistics.terms import TermHistogram
 from undersong_server.generators.author import Order
-from undersong_server.methods.interface import RunContext, Setting
+from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
 from undersong_server.methods.parts.keyphrases import Densities, significant_terms
 from undersong_server.methods.parts.selection import balanced_labels
 from undersong_server.methods.parts.vocabulary import english_words, read_vocabulary
@@ -30,7 +30,7 @@ from undersong_server.pool import Sample
 Share = Annotated[float, Field(gt=0)]
 
 
-class Options(BaseModel):
+class Options(MethodOptions):
     """[method] keys.
 
     Attributes:
@@ -51,8 +51,6 @@ class Options(BaseModel):
         examples: public texts that show the style.
         words: wanted length of a text.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     samples: Annotated[int, Field(ge=1)] = 2000
     vocabulary: str = ""
@@ -173,3 +171,12 @@ def _keyphrases(options: Options, run: RunContext) -> tuple[str, ...]:
     kept = tuple(vocabulary[term] for term in found)
     run.record("keyphrases", 0, kept)
     return kept
+
+
+METHOD = Method(
+    Options=Options,
+    plan=plan,
+    generator_calls=generator_calls,
+    run=run,
+    notes=notes,
+)

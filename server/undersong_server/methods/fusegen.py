@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.plan import SumRequest
 from undersong_server.generators.author import Order
-from undersong_server.methods.interface import RunContext, Setting
+from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
 from undersong_server.methods.parts import consistency
 from undersong_server.methods.parts.selection import balanced_labels, highest, largest_remainder
 from undersong_server.pool import Sample
@@ -27,11 +27,9 @@ from undersong_server.pool import Sample
 STRENGTH = 3.0  # inverse regularisation of the task models
 
 
-class Options(BaseModel):
+class Options(MethodOptions):
     """[method] keys: ``samples`` N in all, ``rounds`` T, ``candidates`` R and ``examples`` S a label, ``easy`` share
     of R that is least variable, ``boosts`` rounds of self-boosting with ``rate``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     samples: Annotated[int, Field(ge=1)] = 6000
     rounds: Annotated[int, Field(ge=1)] = 5
@@ -121,3 +119,12 @@ def _order(generator: str, label: str, examples: Sequence[str], rng: np.random.G
         return Order(generator, "zero_shot", label)
     order = rng.permutation(len(examples))
     return Order(generator, "contrast", label, good=tuple(examples[i] for i in order))
+
+
+METHOD = Method(
+    Options=Options,
+    plan=plan,
+    generator_calls=generator_calls,
+    run=run,
+    makes_private_sums=False,
+)

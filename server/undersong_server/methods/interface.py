@@ -1,19 +1,20 @@
-"""A run as its method sees it: order texts, ask for private sums, draw public randomness; everything is journaled."""
+"""What a method is (:class:`Method`), and what it gets: a run's public setting and its :class:`RunContext`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Generic, TypeVar
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
 
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.canonical import tagged_hash
 from undersong_common.embedding import Embed, quantise
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.plan import Privacy, Quorum
+from undersong_protocol.plan import Plan, Privacy, Quorum, SumRequest
 from undersong_protocol.public import (
     Input,
     Segment,
@@ -29,6 +30,7 @@ from undersong_server.generators.author import Author, Order
 from undersong_server.pool import Pool, Sample
 
 Watch = Callable[[str, Callable[[], Any]], Any]
+Records = Mapping[str, Sequence[tuple[int, Any]]]  # what a method recorded, by name: the round and the value
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,50 @@ class Setting:
     folder: Path = Path()  # where relative paths of the method's options start
     privacy: Privacy | None = None  # for a method that divides epsilon itself, as its paper does
     quorum: Quorum | None = None  # for a method whose answers depend on how many parties there are
+
+
+class MethodOptions(BaseModel):
+    """Base of every method's options: its [method] keys but ``name``. A key that it does not have is an error.
+
+    Attributes:
+        samples: texts to order in all; None where the method counts them otherwise.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    samples: Annotated[int, Field(ge=1)] | None = None
+
+
+_Options = TypeVar("_Options", bound=MethodOptions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(Generic[_Options]):
+    """What a method's file defines as ``METHOD``.
+
+    Attributes:
+        Options: its [method] keys.
+        plan: every private sum that it will make, in order; raises ConfigurationError where it cannot run.
+        generator_calls: texts that it will order, without retries.
+        run: the method, from the first order to the corpus.
+        makes_private_sums: False where its plan is empty whatever its options are; neither epsilon nor the number of
+            parties then changes its corpus, and ``undersong compare`` runs it once for all of them.
+        notes: sentences for whoever plans a run of it; none by default.
+        paper_figures: of a plan with a finite epsilon, what the method's paper would charge: "sigma" (natural units),
+            "epsilon_really_spent" with it, and further figures; empty by default, where the paper charges nothing.
+        figures: of a finished run, for ``undersong compare``: plain JSON values from the run's records, a function that
+            embeds texts, the embeddings of real test texts, float32 [n, d], and their labels as indices, int64 [n] (-1
+            where a text has none); empty by default.
+    """
+
+    Options: type[_Options]
+    plan: Callable[[_Options, Setting], Sequence[SumRequest]]
+    generator_calls: Callable[[_Options, Setting], int]
+    run: Callable[[_Options, RunContext], Sequence[Sample]]
+    makes_private_sums: bool = True
+    notes: Callable[[_Options, Setting], Sequence[str]] = lambda _options, _setting: ()
+    paper_figures: Callable[[_Options, Plan], Mapping[str, float]] = lambda _options, _plan: {}
+    figures: Callable[[Records, Embed, Float32, Int64], Mapping[str, Any]] = lambda _records, _embed, _test, _labels: {}
 
 
 class RunContext:

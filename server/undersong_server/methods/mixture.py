@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from undersong_protocol.plan import SumRequest
 from undersong_server.generators.author import Order
-from undersong_server.methods.interface import RunContext, Setting
+from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
 from undersong_server.methods.parts.selection import balanced_labels, largest_remainder
 from undersong_server.pool import Sample
 
 
-class Options(BaseModel):
+class Options(MethodOptions):
     """[method] keys: ``samples`` in all."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -49,3 +49,12 @@ def orders(options: Options, setting: Setting) -> list[Order]:
         written += np.bincount(wanted, minlength=len(labels))
         ordered += [Order(generator, "zero_shot", labels[label]) for label in wanted]
     return ordered
+
+
+METHOD = Method(
+    Options=Options,
+    plan=plan,
+    generator_calls=generator_calls,
+    run=run,
+    makes_private_sums=False,
+)

@@ -13,26 +13,24 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from undersong_common.arrays import Float64
 from undersong_protocol.plan import SumRequest
 from undersong_protocol.statistics import TopQVotes
 from undersong_server.generators.author import Order
 from undersong_server.methods.augpe import by_sampling
-from undersong_server.methods.interface import RunContext, Setting
+from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
 from undersong_server.methods.parts.selection import balanced_labels
 from undersong_server.pool import Sample
 
 
-class Options(BaseModel):
+class Options(MethodOptions):
     """[method] keys; ``samples`` is the number of generator calls in all.
 
     ``seeds`` is the share of the calls for phase 1, ``threshold`` counts deviations of the noise, ``examples`` stand in
     a prompt of phase 2.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     samples: Annotated[int, Field(ge=2)] = 6000
     rounds: Annotated[int, Field(ge=2)] = 5
@@ -104,3 +102,11 @@ def _expansion(options: Options, run: RunContext, survivors: Sequence[Sample]) -
         drawn = rng.choice(len(examples), size=min(options.examples, len(examples)), replace=False)
         orders.append(Order(names[i % len(names)], "cross", name, parents=tuple(examples[j] for j in drawn)))
     return orders
+
+
+METHOD = Method(
+    Options=Options,
+    plan=plan,
+    generator_calls=generator_calls,
+    run=run,
+)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from undersong_common.arrays import Float64, Int64
 from undersong_protocol.plan import SumRequest
@@ -24,7 +24,7 @@ from undersong_protocol.statistics.hubness import hubness_correction
 from undersong_protocol.statistics.projections import Projections
 from undersong_protocol.vectors import NoisySum
 from undersong_server.generators.author import Order
-from undersong_server.methods.interface import RunContext, Setting
+from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
 from undersong_server.methods.parts import consistency, matching
 from undersong_server.methods.parts.selection import (
     highest,
@@ -42,7 +42,7 @@ LABEL_CAUTION = 2.0
 LEAST_LABEL_SHARE = 0.1  # of an equal share
 
 
-class Options(BaseModel):
+class Options(MethodOptions):
     """[method] keys: ``samples`` N and ``rounds`` T. The others switch parts off for ablations; none needs tuning.
 
     ``votes`` Q nearest candidates, ``examples`` a prompt drawn from the ``shortlist`` best (and worst); ``vote_share``
@@ -53,8 +53,6 @@ class Options(BaseModel):
     ``shrink`` noisy sums are taken as they are. ``prune`` leaves out what was written beyond the weights and label
     shares before those were known.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     samples: Annotated[int, Field(ge=1)] = 6000
     rounds: Annotated[int, Field(ge=2)] = 5
@@ -256,3 +254,11 @@ def _orders(
             )
             orders.append(Order(generator, "contrast" if shown else "zero_shot", name, good=shown, bad=avoided))
     return orders
+
+
+METHOD = Method(
+    Options=Options,
+    plan=plan,
+    generator_calls=generator_calls,
+    run=run,
+)

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from undersong_common.privacy import accounting
 from undersong_protocol.plan import Plan, SumRequest
 from undersong_protocol.statistics.votes import TopQVotes
 from undersong_server.generators.author import Order
-from undersong_server.methods.interface import RunContext, Setting
+from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
 from undersong_server.methods.parts.selection import (
     balanced_labels,
     generator_weights,
@@ -32,10 +32,8 @@ from undersong_server.pool import Sample
 PAPER_SENSITIVITY = 4.0  # vote units, Zou et al. 2025, theorem 1
 
 
-class Options(BaseModel):
+class Options(MethodOptions):
     """[method] keys: ``samples`` N in all, ``rounds`` T, ``votes`` Q, ``examples`` a prompt, ``shortlist`` S."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     samples: Annotated[int, Field(ge=1)] = 6000
     rounds: Annotated[int, Field(ge=1)] = 5
@@ -142,3 +140,12 @@ def _pruned(options: Options, run: RunContext) -> list[Sample]:
         members = run.pool.of_label(label)
         keep.extend(highest(near - far, members, len(members) - int(len(members) * options.prune_share)).tolist())
     return [run.pool.samples[i] for i in sorted(keep)]
+
+
+METHOD = Method(
+    Options=Options,
+    plan=plan,
+    generator_calls=generator_calls,
+    run=run,
+    paper_figures=paper_figures,
+)

@@ -113,8 +113,7 @@ def plan_figures(run: RunPlan) -> PlanFigures:
     """The figures of a plan."""
     private = math.isfinite(run.plan.privacy.epsilon)
     method = methods.load(run.task.method.name)
-    notes = getattr(method, "notes", None)
-    paper = getattr(method, "paper_figures", None) if private else None
+    paper = method.paper_figures(run.task.options, run.plan) if private else {}
     return PlanFigures(
         method=run.task.method.name,
         privacy=run.plan.privacy,
@@ -140,8 +139,8 @@ def plan_figures(run: RunPlan) -> PlanFigures:
         generators=run.setting.generators,
         generator_calls=run.generator_calls,
         cost=_expected_cost(run),
-        method_notes=() if notes is None else tuple(notes(run.task.options, run.setting)),
-        paper=None if paper is None else paper(run.task.options, run.plan),
+        method_notes=tuple(method.notes(run.task.options, run.setting)),
+        paper=paper or None,
     )
 
 

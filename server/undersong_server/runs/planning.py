@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from undersong_common.errors import ConfigurationError
+from undersong_common.errors import ConfigurationError, InternalError
 from undersong_protocol.plan import Plan, plan_sums
 from undersong_server import methods
 from undersong_server.methods.interface import Setting
@@ -35,7 +35,10 @@ def plan_run(task: Task) -> RunPlan:
         quorum=task.quorum(),
     )
     options = task.options
-    plan = plan_sums(method.plan(options, setting), task.privacy.promise(), task.quorum())
+    requests = method.plan(options, setting)
+    if requests and not method.makes_private_sums:
+        raise InternalError(f"the method {task.method.name!r} plans private sums and states that it makes none")
+    plan = plan_sums(requests, task.privacy.promise(), task.quorum())
     if math.isfinite(task.privacy.epsilon):
         plan.verify()
     return RunPlan(task, setting, plan, method.generator_calls(options, setting))

@@ -16,6 +16,7 @@ from undersong_protocol.plan import Privacy, Quorum
 from undersong_protocol.secagg.parameters import check_graph, check_quorum, default_threshold, defaults
 from undersong_server import methods
 from undersong_server.generators import GeneratorSettings
+from undersong_server.methods.interface import MethodOptions
 
 DEFAULT_PARTIES = 5
 TABLE_SUFFIXES = (".jsonl", ".csv", ".parquet")
@@ -216,10 +217,11 @@ class Task(Section):
         return Quorum(parties, threshold, dropouts, colluders, given.spare_attempts)
 
     @property
-    def options(self) -> Any:
+    def options(self) -> MethodOptions:
         """The method's own options, validated by its file."""
         method = methods.load(self.method.name)
-        return configuration.validate(method.Options, dict(self.method.model_extra or {}), "[method]")
+        options: MethodOptions = configuration.validate(method.Options, dict(self.method.model_extra or {}), "[method]")
+        return options
 
 
 def load(path: Path, assignments: Iterable[str] = ()) -> Task:

@@ -264,7 +264,7 @@ def test_the_plan_command_shows_the_paper_beside_it(task_file):
     task = tasks.load(task_file("2.0"), ("method.rounds=1",))
     figures = plan_figures(plan_run(task)).to_json()
     assert figures["paper"]["sigma"] > [query["sigma"] for query in figures["queries"]][-1]
-    assert methods.load("dpga") is dpga
+    assert methods.load("dpga") is dpga.METHOD
     assert figures["method_notes"] == [
         "Budget composed over the whole plan (mu squared, before subsampling): 5 % length range, 25 % metadata,"
         " 10 % similarity, 60 % votes."

@@ -1,0 +1,60 @@
+"""What a method's file defines: the registry finds methods and nothing else, and each states what its plan shows."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from tests.doubles.tasks import make_task
+from undersong_common.errors import ConfigurationError, InternalError
+from undersong_protocol.plan import SumRequest
+from undersong_protocol.statistics import LabelHistogram
+from undersong_server import methods
+from undersong_server.methods.interface import Method, MethodOptions, Setting
+from undersong_server.runs import planning
+from undersong_server.runs import task as tasks
+
+SETTING = Setting(("a", "b"), ("one", "two"))
+
+
+def test_a_method_is_a_file_beside_the_interface_and_nothing_else():
+    folder = Path(methods.__file__).parent
+    assert set(methods.names()) == {path.stem for path in folder.glob("*.py")} - {"__init__", "interface"}
+    assert {"undersong", "wasp", "dpga"} <= set(methods.names())
+    for name in ("interface", "parts", "Wasp", ""):
+        with pytest.raises(ConfigurationError, match="is unknown"):
+            methods.load(name)
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_a_method_defines_itself_with_defaults_that_plan(name):
+    method = methods.load(name)
+    assert method is importlib.import_module(f"undersong_server.methods.{name}").METHOD
+    assert issubclass(method.Options, MethodOptions)
+    with pytest.raises(ValueError, match="frozen"):
+        method.Options().samples = 1
+    assert bool(method.plan(method.Options(), SETTING)) == method.makes_private_sums
+    assert method.generator_calls(method.Options(), SETTING) > 0
+
+
+def test_hooks_that_a_method_leaves_out_say_nothing():
+    method = Method(
+        Options=MethodOptions, plan=lambda _o, _s: [], generator_calls=lambda _o, _s: 1, run=lambda _o, _r: []
+    )
+    assert list(method.notes(MethodOptions(), SETTING)) == []
+    assert dict(method.paper_figures(MethodOptions(), None)) == {}
+    assert dict(method.figures({}, None, None, None)) == {}
+
+
+def test_a_method_that_denies_its_private_sums_is_not_run(tmp_path, monkeypatch):
+    lying = Method(
+        Options=MethodOptions,
+        plan=lambda _options, setting: [SumRequest("labels", LabelHistogram(len(setting.labels)))],
+        generator_calls=lambda _options, _setting: 1,
+        run=lambda _options, _run: [],
+        makes_private_sums=False,
+    )
+    task = tasks.load(make_task(tmp_path), ["method.name=mixture"])
+    monkeypatch.setattr(methods, "load", lambda _name: lying)
+    with pytest.raises(InternalError, match="plans private sums and states that it makes none"):
+        planning.plan_run(task.model_copy(update={"method": tasks.MethodSection(name="lying")}))
