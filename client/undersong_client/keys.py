@@ -109,10 +109,7 @@ def install(home: PartyHome, certificates: str) -> None:
 
 def _insecure(name: str, seed: int, party: str) -> bytes | None:
     from undersong_client.entropy import insecure
-    from undersong_common.canonical import tagged_hash
 
-    if name == "identity":
-        return insecure(seed, party)("identity")(KEY_BYTES)
-    if name == "data":
-        return tagged_hash("simulated data set", b"0", party.encode())
+    if name in ("identity", "data"):
+        return insecure(seed, party)(name)(KEY_BYTES)
     return None

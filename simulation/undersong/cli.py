@@ -25,7 +25,7 @@ app.command()(compare)
 def simulate(
     task_file: TaskFile,
     parties: Annotated[int | None, typer.Option(help="Deal one file to this many parties.")] = None,
-    alpha: Annotated[float | None, typer.Option(help="Dirichlet concentration over labels; inf deals evenly.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Dirichlet concentration over labels; inf: equal shares.")] = None,
     method: Annotated[str | None, typer.Option(help="Run another method than the task file's.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Budget of the whole run; inf is not private.")] = None,
     seed: Annotated[int, typer.Option(help="Fixes everything but noise, keys and masks.", min=0)] = 0,

@@ -31,7 +31,7 @@ def compare(
     epsilon: Annotated[str, typer.Option(help="Budgets; inf adds no noise.")] = "1,4,8",
     parties: Annotated[str, typer.Option(help="Numbers of parties (else the task's).")] = "",
     records: Annotated[
-        str, typer.Option(help="Private records in all: one number, or one for each of --parties.")
+        str, typer.Option(help="Private records in all, about: one number, or one for each of --parties.")
     ] = "",
     seeds: Annotated[int, typer.Option(help="How many, counted from --first-seed.", min=1)] = 20,
     first_seed: Annotated[int, typer.Option(min=0)] = 0,

@@ -10,11 +10,10 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from undersong.simulate import Engine, Simulated, ledger_path, private_tables, simulate
+from undersong.simulate import Engine, Simulated, private_tables, simulate
 from undersong.workspace import Workspace
 from undersong_common.embedding import PublicFileCache
 from undersong_common.errors import ConfigurationError
-from undersong_common.privacy.ledger import Ledger
 from undersong_common.table import Table, concatenate, read_table
 from undersong_server import generators
 from undersong_server.evaluation.evaluate import evaluate_tables
@@ -109,8 +108,7 @@ def deliver(
             test_set=task.evaluation.test or "",
             seconds=not insecure,  # such a run's outputs are compared byte for byte
         )
-        ledgers = {party: Ledger.read(ledger_path(workspace, party)).entries() for party in simulated.tables}
-        publish(workspace.folder, simulated.outcome, report, ledgers)
+        publish(workspace.folder, simulated.outcome, report)
         workspace.journal.put_json("run/complete", True)
     finally:
         workspace.journal.close()

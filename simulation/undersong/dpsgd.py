@@ -136,7 +136,7 @@ def schedule(options: Options, records: int, epsilon: float, delta: float) -> Sc
     """The training's steps and the least noise at which all of them together are (``epsilon``, ``delta``)-DP.
 
     Args:
-        records: private records in all. Its size is taken as public here, as the sampling rate comes from it.
+        records: private records in all, as everybody may know; the sampling rate comes from it.
         epsilon: inf trains without noise (clipping stays).
 
     >>> schedule(Options(batch=50, epochs=2), 100, float("inf"), 1e-5)
@@ -178,7 +178,9 @@ def corpus(
     check(task, options)
     if not texts:
         raise ConfigurationError(f"{options.name}: there are no private records", "check data.path")
-    plan = schedule(options, len(texts), task.privacy.epsilon, task.privacy.delta)
+    # where the task declares no number, theirs counts as public
+    records = task.data.records or task.data.file_records or len(texts)
+    plan = schedule(options, records, task.privacy.epsilon, task.privacy.delta)
     folder = model_folder(task, options)
     prompts = Prompts.load(
         description=task.task.description,
@@ -195,7 +197,7 @@ def corpus(
             tuned,
             clip=options.clip,
             rate=options.rate,
-            expected_batch=plan.sampling_rate * len(texts),
+            expected_batch=plan.sampling_rate * records,
             chunk=options.chunk,
             pad=reader.pad,
         )

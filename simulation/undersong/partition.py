@@ -1,55 +1,90 @@
-"""Deals one file of records to several parties, non-IID: a Dirichlet partition over labels."""
+"""Deals one file of records to several parties, each privacy unit by itself: no unit's party depends on another unit.
+
+Whoever adds or removes a unit moves no other one, so the opened sums of two neighbouring files differ by that unit's
+own contribution (docs/privacy.md). The same holds for the units that a smaller file keeps.
+"""
 
 from __future__ import annotations
 
+import hmac
 import math
-from collections.abc import Sequence
+from collections import Counter
 
 import numpy as np
 
+from undersong_common.arrays import Float64
+from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError
+from undersong_common.table import Table
 
-TRIES = 100
 
+def deal(table: Table, parties: int, alpha: float, seed: int, *, unit: str) -> list[list[int]]:
+    """Row numbers of each party, sorted; every row goes to exactly one party, and a party may get none.
 
-def dirichlet(labels: Sequence[str] | None, count: int, parties: int, alpha: float, seed: int) -> list[list[int]]:
-    """Row numbers of each party, sorted; every row goes to exactly one party and no party stays empty.
-
-    For each label its rows are divided in proportions drawn from Dirichlet(alpha) over the parties (Hsu, Qi, Brown
-    2019; Yurochkin et al. 2019); ``alpha`` inf deals evenly (IID). A draw that leaves a party empty is drawn again;
-    after 100 such draws the largest parties give single rows to the empty ones.
+    A label's shares are drawn from Dirichlet(alpha) over the parties (Hsu, Qi, Brown 2019; Yurochkin et al. 2019), by
+    ``seed`` and the label alone; ``alpha`` inf gives every party the same share. A record's party is then drawn from
+    the shares of its label by a hash of its user id, or of its text and label where there are no users, keyed by
+    ``seed``; equal records go together. Deviation from those papers: they divide a shuffle of each label's rows, where
+    one row less moves others across every cut.
 
     Args:
-        labels: one a row, or None (all rows count as one class).
-        count: number of rows.
+        unit: "sample" draws by each record's own label. Else a user's records go together, by the label that most of
+            them have (the first in alphabetical order of several).
+    """
+    labels = table.labels or ("",) * len(table)
+    if unit != "sample" and table.users is not None:
+        labels = _by_user(table.users, labels)
+    positions = _positions(table, tagged_hash("units dealt to parties", str(seed).encode()))
+    upper = {label: np.cumsum(_shares(label, parties, alpha, seed)) for label in set(labels)}
+    dealt: list[list[int]] = [[] for _ in range(parties)]
+    for row, label in enumerate(labels):
+        # the cumulated shares end at 1 up to rounding
+        party = min(int(np.searchsorted(upper[label], positions[row], side="right")), parties - 1)
+        dealt[party].append(row)
+    return dealt
+
+
+def subsample(table: Table, records: int, file_records: int, seed: int) -> Table:
+    """About ``records`` of the records: each unit is kept, by its own keyed hash, at the rate records / file_records.
+
+    Args:
+        file_records: public size of the file. Taken from the file itself, one unit more would lower everyone's rate.
 
     Raises:
-        ConfigurationError: fewer rows than parties.
+        ConfigurationError: more records are asked for than the file is said to have.
     """
-    if count < parties:
+    if records > file_records:
         raise ConfigurationError(
-            f"data.path has {count} records for {parties} parties", "lower federation.parties, or name more records"
+            f"data.records is {records}, data.file_records {file_records}", "lower data.records or leave it out"
         )
-    rng = np.random.default_rng([seed, 0xD1A1])
-    classes = sorted(set(labels)) if labels is not None else [""]
-    rows_of = {name: [row for row in range(count) if labels is None or labels[row] == name] for name in classes}
-    shares: list[list[int]] = []
-    for _ in range(TRIES):
-        shares = [[] for _ in range(parties)]
-        for offset, name in enumerate(classes):
-            rows = rng.permutation(rows_of[name])
-            if math.isinf(alpha):
-                pieces = [rows[(party - offset) % parties :: parties] for party in range(parties)]
-            else:
-                proportions = rng.dirichlet(np.full(parties, alpha))
-                cuts = np.floor(np.cumsum(proportions)[:-1] * len(rows) + 0.5).astype(int)
-                pieces = np.split(rows, cuts)
-            for party, piece in enumerate(pieces):
-                shares[party].extend(int(row) for row in piece)
-        if all(shares):
-            break
-    for party in range(parties):
-        if not shares[party]:
-            largest = max(range(parties), key=lambda other: len(shares[other]))
-            shares[party].append(shares[largest].pop())
-    return [sorted(share) for share in shares]
+    positions = _positions(table, tagged_hash("units of a smaller file", str(seed).encode()))
+    return table.take(np.flatnonzero(positions < records / file_records).tolist())
+
+
+def _shares(label: str, parties: int, alpha: float, seed: int) -> Float64:
+    if math.isinf(alpha):
+        return np.full(parties, 1.0 / parties)
+    digest = tagged_hash("shares of a label", str(seed).encode(), label.encode("utf-8", "surrogatepass"))
+    return np.random.default_rng(np.frombuffer(digest, dtype="<u4")).dirichlet(np.full(parties, alpha))
+
+
+def _by_user(users: tuple[str, ...], labels: tuple[str, ...]) -> tuple[str, ...]:
+    counts: dict[str, Counter[str]] = {}
+    for user, label in zip(users, labels, strict=True):
+        counts.setdefault(user, Counter())[label] += 1
+    chosen = {user: min(own, key=lambda label: (-own[label], label)) for user, own in counts.items()}
+    return tuple(chosen[user] for user in users)
+
+
+def _positions(table: Table, key: bytes) -> Float64:
+    """A number in [0, 1) for each row, float64 [M]: the same for all records of a user, and for equal records."""
+    if table.users is not None:
+        names = [user.encode("utf-8", "surrogatepass") for user in table.users]
+    else:
+        labels = table.labels or ("",) * len(table)
+        names = [
+            f"{len(label)} {label}{text}".encode("utf-8", "surrogatepass")
+            for label, text in zip(labels, table.texts, strict=True)
+        ]
+    digests = b"".join(hmac.digest(key, name, "sha256")[:8] for name in names)
+    return (np.frombuffer(digests, dtype="<u8") >> np.uint64(11)) * 2.0**-53

@@ -11,19 +11,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from undersong import entropy
 from undersong.inprocess import InProcess
-from undersong.partition import dirichlet
+from undersong.partition import deal, subsample
 from undersong.workspace import Workspace, read_keys
 from undersong_client.guard import Policy
 from undersong_client.party import DataSet, Party
 from undersong_client.records import unit_count
 from undersong_client.store import Store
 from undersong_common.arrays import Float32, Int16
-from undersong_common.canonical import tagged_hash
 from undersong_common.embedding import CachedEmbedder, Embed, Embedder, EmbeddingCache, EncryptedFileCache, MemoryCache
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy.ledger import Ledger
@@ -42,6 +40,7 @@ from undersong_server.runs.task import Task
 
 Engine = Literal["inprocess", "flower"]
 FLOWER_TIMEOUT_S = 3600.0
+PARTY_KEYS = ("identity", "data")  # what a hospital draws at `init`: its signing key, and the secret of its data set
 
 
 @dataclass(frozen=True, repr=False)
@@ -95,10 +94,10 @@ def private_tables(task: Task, seed: int) -> dict[str, Table]:
         if len(set(names)) != len(names):
             raise ConfigurationError("two files of data.path have the same name", "a party is named after its file")
         return dict(zip(names, tables, strict=True))
-    table = _sampled(tables[0], task.data.records, seed)
-    shares = dirichlet(table.labels, len(table), task.parties, task.federation.alpha, seed)
+    table = _smaller(tables[0], task, seed)
+    dealt = deal(table, task.parties, task.federation.alpha, seed, unit=task.privacy.unit)
     digits = len(str(task.parties))
-    return {f"party-{number + 1:0{digits}}": table.take(rows) for number, rows in enumerate(shares)}
+    return {f"party-{number + 1:0{digits}}": table.take(rows) for number, rows in enumerate(dealt)}
 
 
 def _check_units(privacy: Privacy, tables: Mapping[str, Table]) -> None:
@@ -114,12 +113,15 @@ def _check_units(privacy: Privacy, tables: Mapping[str, Table]) -> None:
             )
 
 
-def _sampled(table: Table, records: int | None, seed: int) -> Table:
-    if records is None:
+def _smaller(table: Table, task: Task, seed: int) -> Table:
+    if task.data.records is None:
         return table
-    if records > len(table):
-        raise ConfigurationError(f"data.records is {records}, the file has {len(table)}", "lower it or leave it out")
-    return table.take(sorted(np.random.default_rng([seed, 0xDA7A]).permutation(len(table))[:records].tolist()))
+    if task.data.file_records is None:
+        raise ConfigurationError(
+            "data.records is given, data.file_records is missing",
+            "write how many records the file has; the number counts as public, as the sampling rate comes from it",
+        )
+    return subsample(table, task.data.records, task.data.file_records, seed)
 
 
 def simulate(
@@ -212,10 +214,6 @@ def simulate(
     return Simulated(outcome, tables, embed_public, embed_any)
 
 
-def ledger_path(workspace: Workspace, party: str) -> Path:
-    return _ledger_path(workspace.state, party)
-
-
 def _ledger_path(state: Path, party: str) -> Path:
     return state / "ledgers" / f"{party}.jsonl"
 
@@ -227,7 +225,7 @@ class Cast:
     Attributes:
         task: of the simulation.
         state: the workspace's own folder; ``store`` is the parties' encrypted journal in it.
-        seed: chooses which records a cap keeps.
+        seed: deals one file of records to them.
         insecure_noise_seed: tests only.
     """
 
@@ -242,7 +240,7 @@ class Cast:
         workspace.secrets(
             lambda: (
                 {"store": os.urandom(32).hex()}
-                | {f"identity/{name}": self._entropy(name)("identity")(32).hex() for name in names}
+                | {f"{use}/{name}": self._entropy(name)(use)(32).hex() for name in names for use in PARTY_KEYS}
             )
         )
 
@@ -265,8 +263,7 @@ class Cast:
         clock: Callable[[], float],
     ) -> Party:
         """One party, as it stands in the workspace."""
-        # which records a cap keeps is part of what --seed fixes
-        data = DataSet(table, tagged_hash("simulated data set", str(self.seed).encode(), name.encode()))
+        data = DataSet(table, self.keys[f"data/{name}"])
         return Party(
             name,
             identity=Ed25519PrivateKey.from_private_bytes(self.keys[f"identity/{name}"]),

@@ -17,6 +17,7 @@ from undersong_server.runs.task import Task
 
 STATE = ".undersong"
 KEYS = "keys.json"
+FORMAT = 2  # 1 divided the records by shuffles and derived the parties' data keys from the seed
 
 
 class Workspace:
@@ -55,7 +56,7 @@ class Workspace:
         return self.state / "parties.sqlite"
 
     def _claim(self, task: Task, arguments: dict[str, Any]) -> None:
-        described = task.model_dump(mode="json", exclude={"output"}) | {"arguments": arguments}
+        described = task.model_dump(mode="json", exclude={"output"}) | {"arguments": arguments, "format": FORMAT}
         ours = hashlib.sha256(json.dumps(described, sort_keys=True).encode("utf-8")).digest()
         theirs = self.journal.get("run/task")
         if theirs is None:
@@ -63,7 +64,7 @@ class Workspace:
         elif theirs != ours:
             self.journal.close()
             raise ConfigurationError(
-                f"{self.folder}: holds another run (another task file, option or seed)",
+                f"{self.folder}: holds another run (another task file, option or seed, or of an older Undersong)",
                 "name another folder with --out, or start over with --fresh",
             )
 

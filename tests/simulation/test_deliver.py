@@ -14,7 +14,11 @@ import pytest
 from tests.doubles.tasks import LABELS, make_task, write_rows
 from undersong import deliver as deliver_module
 from undersong.deliver import deliver
+from undersong.simulate import Cast, private_tables
+from undersong.workspace import Workspace, read_keys
+from undersong_client.records import fingerprint
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
+from undersong_common.privacy.ledger import Ledger
 from undersong_protocol.manifest import Manifest
 from undersong_server.progress import Silent
 from undersong_server.release.files import OUTPUT_NAMES
@@ -275,12 +279,42 @@ def test_a_full_disk_is_named_and_nothing_half_written_stays(tmp_path, monkeypat
     assert not list((tmp_path / "out").glob("*.part"))
 
 
-def test_one_file_is_dealt_to_any_number_of_parties(tmp_path):
-    task_path = make_task(tmp_path / "task", parties=1, records=40)
-    delivered = run(
-        task_path, tmp_path / "out", "data.path=private/site-0.jsonl", "federation.parties=4", "federation.alpha=1.0"
-    )
-    assert delivered.report.privacy.parties == 4
+def test_one_file_is_dealt_to_any_number_of_parties_and_one_without_records_answers_too(tmp_path):
+    task_path = make_task(tmp_path / "task", parties=1, records=6, method={"rounds": 2})
+    dealt = ["data.path=private/site-0.jsonl", "federation.parties=8", "federation.alpha=1.0"]
+    assert min(map(len, private_tables(tasks.load(task_path, dealt), 3).values())) == 0
+    delivered = run(task_path, tmp_path / "out", *dealt)
+    assert delivered.report.privacy.parties == 8
+    assert len(json.loads((tmp_path / "out" / "manifest.json").read_text())["receipts"]) == 8
+
+
+def test_what_is_published_of_a_ledger_names_no_data_set(finished):
+    folder, _ = finished
+    out = folder / "out"
+    entries = [json.loads(line) for line in (out / "ledger.jsonl").read_text().splitlines()]
+    assert {entry["kind"] for entry in entries} == {"charge"}
+    tables = private_tables(tasks.load(folder / "task" / "task.toml"), 3)
+    for name, table in tables.items():
+        ledger = Ledger.read(out / ".undersong" / "ledgers" / f"{name}.jsonl")
+        key = read_keys(out / ".undersong")[f"data/{name}"]
+        # whoever has the key and all rows but one could test the last one
+        assert ledger.fingerprint == fingerprint(table, bytes.fromhex(key))
+        for path in (path for path in out.iterdir() if path.is_file()):
+            content = path.read_bytes()
+            assert ledger.fingerprint.encode() not in content, path
+            assert key.encode() not in content, path
+
+
+def test_the_key_of_a_simulated_data_set_is_drawn_anew_for_every_run(tmp_path):
+    task = tasks.load(make_task(tmp_path / "task"))
+    drawn = []
+    for name, seed in (("one", None), ("two", None), ("three", 5), ("four", 5)):
+        workspace = Workspace(tmp_path / name, task, {}, fresh=False)
+        Cast(task, workspace.state, workspace.parties_path, 3, seed).draw_keys(workspace, ["site-0"])
+        workspace.journal.close()
+        drawn.append(read_keys(workspace.state)["data/site-0"])
+    assert drawn[0] != drawn[1]
+    assert drawn[2] == drawn[3]  # the tests' noise seed fixes this too
 
 
 def test_an_infinite_epsilon_marks_every_output_as_not_private(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 import traceback
@@ -162,8 +161,7 @@ class Driver(ABC):
             created=time.strftime("%Y-%m-%d %H:%M"),
             insecure_noise=insecure,
         )
-        ledgers = {party: json.loads(receipt.body)["entries"] for party, receipt in outcome.receipts.items()}
-        publish(self.folder.output, outcome, report, ledgers, signer=self._signer)
+        publish(self.folder.output, outcome, report, signer=self._signer)
 
     def check(self) -> None:
         """Raises Interrupted where the operator wants this run to end here."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,14 +78,15 @@ def publish(
     folder: Path,
     outcome: Outcome,
     report: ReportData,
-    ledgers: Mapping[str, Sequence[Mapping[str, Any]]],
     *,
     signer: Signer | None = None,
 ) -> None:
     """Writes every output file of a run into ``folder``, all or none.
 
+    Of a party's ledger it holds what the party's receipt states: a ledger's first entry and its other runs describe
+    the data set, and are nobody else's business, in a simulation too.
+
     Args:
-        ledgers: entries of each party's ledger that concern this run, by party name.
         signer: the coordinator that puts its name under it; None in a simulation, which has none.
     """
     corpus = {**corpus_files(outcome.samples), **_sequences(outcome)}
@@ -97,7 +98,7 @@ def publish(
         {
             **corpus,
             MANIFEST_NAME: json.dumps(manifest, indent=2, ensure_ascii=False) + "\n",
-            LEDGER_NAME: _ledger_lines(ledgers),
+            LEDGER_NAME: _ledger_lines(outcome),
             CARD_NAME: render_card(report),
             REPORT_NAME: render_html(report),
         },
@@ -178,10 +179,10 @@ def _sequences(outcome: Outcome) -> dict[str, bytes | str]:
     return {SEQUENCES_NAME: "".join(f"{line}\n" for line in lines)}
 
 
-def _ledger_lines(ledgers: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+def _ledger_lines(outcome: Outcome) -> str:
     lines = [
         json.dumps({"party": party, **entry}, ensure_ascii=False, sort_keys=True)
-        for party, entries in sorted(ledgers.items())
-        for entry in entries
+        for party, receipt in sorted(outcome.receipts.items())
+        for entry in json.loads(receipt.body)["entries"]
     ]
     return "".join(f"{line}\n" for line in lines)

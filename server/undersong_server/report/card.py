@@ -185,8 +185,8 @@ def _verification(data: ReportData) -> list[str]:
     if data.plan_hash:
         found.append(f"The SHA-256 they signed is {_md(data.plan_hash)}.")
     found += [
-        "`ledger.jsonl` holds one hash chain a party of what it charged before it sent anything; the charges of this "
-        "run compose to the statement above.",
+        "`ledger.jsonl` holds what each party charged for this run before it sent anything, as in its signed receipt; "
+        "the charges compose to the statement above.",
         "Each party's own ledger, which it keeps, holds the same entries; ask it.",
         "`report.html` shows the same figures; it needs no network.",
     ]

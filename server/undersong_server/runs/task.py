@@ -57,7 +57,8 @@ class DataSection(Section):
     text: str = "text"
     label: str | None = None
     user: str | None = None
-    records: Annotated[int, Field(ge=1)] | None = None  # of one file that is dealt: only so many, drawn by the seed
+    records: Annotated[int, Field(ge=1)] | None = None  # of one file that is dealt: about so many, drawn by the seed
+    file_records: Annotated[int, Field(ge=1)] | None = None  # that the file has, as everybody may know; for `records`
     teacher_model: str = ""  # that simulated parties fine-tune teachers from: "packaged" or a folder
 
 

@@ -35,7 +35,7 @@ unit = "sample"             # whose presence is hidden: "sample", "user" or "par
 
 [federation]
 parties = 5                 # one file is dealt to this many parties; several files are one party each
-# alpha = 1.0               # Dirichlet concentration over labels; inf (the default) deals evenly
+# alpha = 1.0               # Dirichlet concentration over labels; inf (the default) gives equal shares
 # tolerated_dropouts = 1    # parties that may vanish in a private sum
 # colluders = 1             # parties that may stand with the coordinator
 
