@@ -14,7 +14,6 @@ import numpy as np
 
 from undersong_common.arrays import Float64
 from undersong_common.canonical import tagged_hash
-from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table
 
 
@@ -44,21 +43,13 @@ def deal(table: Table, parties: int, alpha: float, seed: int, *, unit: str) -> l
     return dealt
 
 
-def subsample(table: Table, records: int, file_records: int, seed: int) -> Table:
-    """About ``records`` of the records: each unit is kept, by its own keyed hash, at the rate records / file_records.
+def subsample(table: Table, rate: float, seed: int) -> Table:
+    """The records whose own keyed hash, as a number in [0, 1), is below ``rate``; of a user all or none.
 
-    Args:
-        file_records: public size of the file. Taken from the file itself, one unit more would lower everyone's rate.
-
-    Raises:
-        ConfigurationError: more records are asked for than the file is said to have.
+    ``rate`` must not come from the file: one unit more would lower everybody's.
     """
-    if records > file_records:
-        raise ConfigurationError(
-            f"data.records is {records}, data.file_records {file_records}", "lower data.records or leave it out"
-        )
     positions = _positions(table, tagged_hash("units of a smaller file", str(seed).encode()))
-    return table.take(np.flatnonzero(positions < records / file_records).tolist())
+    return table.take(np.flatnonzero(positions < rate).tolist())
 
 
 def _shares(label: str, parties: int, alpha: float, seed: int) -> Float64:
@@ -87,4 +78,5 @@ def _positions(table: Table, key: bytes) -> Float64:
             for label, text in zip(labels, table.texts, strict=True)
         ]
     digests = b"".join(hmac.digest(key, name, "sha256")[:8] for name in names)
-    return (np.frombuffer(digests, dtype="<u8") >> np.uint64(11)) * 2.0**-53
+    numbers = np.frombuffer(digests, dtype="<u8") >> np.uint64(11)
+    return numbers.astype(np.float64) * 2.0**-53

@@ -94,7 +94,9 @@ def private_tables(task: Task, seed: int) -> dict[str, Table]:
         if len(set(names)) != len(names):
             raise ConfigurationError("two files of data.path have the same name", "a party is named after its file")
         return dict(zip(names, tables, strict=True))
-    table = _smaller(tables[0], task, seed)
+    table = tables[0]
+    if task.data.records is not None and task.data.file_records is not None:
+        table = subsample(table, task.data.records / task.data.file_records, seed)
     dealt = deal(table, task.parties, task.federation.alpha, seed, unit=task.privacy.unit)
     digits = len(str(task.parties))
     return {f"party-{number + 1:0{digits}}": table.take(rows) for number, rows in enumerate(dealt)}
@@ -111,17 +113,6 @@ def _check_units(privacy: Privacy, tables: Mapping[str, Table]) -> None:
                 f"privacy.delta {privacy.delta:g} is not below 1 / {units}, one over the privacy units of {name}",
                 "choose a smaller privacy.delta",
             )
-
-
-def _smaller(table: Table, task: Task, seed: int) -> Table:
-    if task.data.records is None:
-        return table
-    if task.data.file_records is None:
-        raise ConfigurationError(
-            "data.records is given, data.file_records is missing",
-            "write how many records the file has; the number counts as public, as the sampling rate comes from it",
-        )
-    return subsample(table, task.data.records, task.data.file_records, seed)
 
 
 def simulate(

@@ -30,6 +30,7 @@ labels = ["a", "b"]
 [data]
 path = "private.jsonl"
 label = "label"
+file_records = 300
 [privacy]
 epsilon = 2.0
 delta = 1e-5
@@ -206,7 +207,7 @@ def test_real_cells_in_workers_are_reproducible_and_pair_by_seed(bench, tmp_path
     monkeypatch.setenv("UNDERSONG_CACHE", str(tmp_path / "cache"))
     shape = grid(methods=["wasp", "mixture", "private-only", "single:one"], epsilons=[4.0], parties=[2], records=[20])
     shape = Grid(shape.variants, shape.epsilons, shape.federations, (0, 1), shape.baseline)
-    fixed = Bench(bench.task_file, (), bench.test, 10, insecure_noise_seed=5)
+    fixed = Bench(bench.task_file, ("data.file_records=120",), bench.test, 10, insecure_noise_seed=5)
     runs = [
         comparing.compare(fixed, shape, tmp_path / name, jobs=jobs, progress=Silent())
         for name, jobs in (("first", 1), ("second", 2))

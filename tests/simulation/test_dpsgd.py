@@ -150,7 +150,7 @@ def test_a_cell_trains_writes_and_repeats_itself(task_file, llama, monkeypatch, 
     monkeypatch.setenv("UNDERSONG_CACHE", str(tmp_path / "cache"))
     variants = [f"{kind}:model={llama}+batch=4+epochs=1+tokens=8" for kind in ("dp-lora", "dp-sgd")]
     shape = Grid.of(methods=variants, epsilons=[4.0], parties=[], records=[10], seeds=[3])
-    bench = Bench(task_file, (), task_file.parent / "test.jsonl", 10, insecure_noise_seed=5)
+    bench = Bench(task_file, ("data.file_records=20",), task_file.parent / "test.jsonl", 10, insecure_noise_seed=5)
     lora, full = (bench.measure(cell) for cell in shape.cells())
     for value in (lora, full):
         assert value["generator_calls"] >= value["rows"] > 3

@@ -151,7 +151,7 @@ def test_more_parties_than_records_leave_some_without_any():
 @given(records=RECORDS, extra=RECORDS, users=st.booleans(), seed=st.integers(0, 99))
 def test_a_smaller_file_keeps_each_unit_by_itself(records, extra, users, seed):
     def kept(of):
-        return list(zip(*_columns(subsample(table(of, users=users), 30, 80, seed)), strict=True))
+        return list(zip(*_columns(subsample(table(of, users=users), 30 / 80, seed)), strict=True))
 
     more = [(text, label, "another") for text, label, _ in extra] if users else extra[:1]
     assert kept([*records, *more])[: len(kept(records))] == kept(records)
@@ -163,17 +163,18 @@ def _columns(of):
 
 def test_a_smaller_file_has_about_as_many_records_as_asked_for():
     whole = table([(f"text {number}", "x", "1") for number in range(5000)], users=False)
-    sizes = [len(subsample(whole, 300, 5000, seed)) for seed in range(20)]
+    sizes = [len(subsample(whole, 300 / 5000, seed)) for seed in range(20)]
     assert abs(np.mean(sizes) - 300) < 5 * math.sqrt(300 / 20)
     assert len(set(sizes)) > 1
-    small, large = (set(subsample(whole, records, 5000, 0).texts) for records in (100, 300))
+    small, large = (set(subsample(whole, records / 5000, 0).texts) for records in (100, 300))
     assert small < large
 
 
 def test_a_smaller_file_needs_the_public_size_of_the_file(tmp_path):
     path = make_task(tmp_path, parties=1, records=8)
     one = ['data.path="private/site-0.jsonl"', "data.records=4"]
-    with pytest.raises(ConfigurationError, match=r"data\.file_records is missing"):
-        private_tables(tasks.load(path, one), 0)
-    with pytest.raises(ConfigurationError, match=r"data\.records is 4, data\.file_records 3"):
-        private_tables(tasks.load(path, [*one, "data.file_records=3"]), 0)
+    with pytest.raises(ConfigurationError, match=r"data: .*records needs file_records"):
+        tasks.load(path, one)
+    with pytest.raises(ConfigurationError, match=r"data: .*records \(4\) is above file_records \(3\)"):
+        tasks.load(path, [*one, "data.file_records=3"])
+    assert len(private_tables(tasks.load(path, [*one, "data.file_records=4"]), 0)) == 5

@@ -61,6 +61,14 @@ class DataSection(Section):
     file_records: Annotated[int, Field(ge=1)] | None = None  # that the file has, as everybody may know; for `records`
     teacher_model: str = ""  # that simulated parties fine-tune teachers from: "packaged" or a folder
 
+    @model_validator(mode="after")
+    def _rate_is_public(self) -> DataSection:
+        if self.records is not None and self.file_records is None:
+            raise ValueError("records needs file_records: how many the file has, which counts as public")
+        if self.records is not None and self.file_records is not None and self.records > self.file_records:
+            raise ValueError(f"records ({self.records}) is above file_records ({self.file_records}); lower it")
+        return self
+
 
 class PrivacySection(Section):
     """[privacy]: the promise. epsilon = inf is for research only and marks every output as not private."""
