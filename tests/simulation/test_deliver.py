@@ -239,9 +239,9 @@ def test_bad_input_is_one_clear_error_and_nothing_is_written(tmp_path, name):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_party_with_too_few_units_for_delta_refuses_by_name(tmp_path):
+def test_a_delta_that_is_too_large_for_a_partys_units_is_refused_by_name(tmp_path):
     task_path = make_task(tmp_path / "task", privacy={"epsilon": 4.0, "delta": 0.2})
-    with pytest.raises(PrivacyRefusal, match=r"site-0 refuses: .*delta"):
+    with pytest.raises(ConfigurationError, match=r"delta 0.2 is not below 1 / 8, .* of site-0"):
         run(task_path, tmp_path / "out")
 
 
