@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 import time
@@ -26,13 +27,13 @@ FAST = Backoff(first_s=0.05, largest_s=0.2, refused_s=0.4)
 
 def before_the_first_sum(monkeypatch: Any, act: Callable[[], object]) -> None:
     """Calls ``act`` in each run once everybody has agreed and before the method asks anything."""
-    original = wasp.run
+    original = wasp.METHOD
 
     def run(options: Any, run_: Any) -> Any:
         act()
-        return original(options, run_)
+        return original.run(options, run_)
 
-    monkeypatch.setattr(wasp, "run", run)
+    monkeypatch.setattr(wasp, "METHOD", dataclasses.replace(original, run=run))
 
 
 class Hospital:

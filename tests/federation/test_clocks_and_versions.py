@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import time
@@ -88,7 +89,7 @@ def test_a_daemon_that_comes_back_as_a_newer_version_goes_on(alliance, monkeypat
         alliance.until(lambda: each.status.get("state") == "connected")
         return original(options, run)
 
-    monkeypatch.setattr(wasp, "run", updated)
+    monkeypatch.setattr(wasp, "METHOD", dataclasses.replace(wasp.METHOD, run=updated))
     alliance.start("updated")
     alliance.watch("updated")
     assert {query for run, query, _ in each.charges if run == "updated"} >= {"votes/1", "votes/2"}
@@ -149,7 +150,7 @@ def test_a_daemon_of_a_newer_protocol_is_left_out_with_the_reason(alliance, monk
         monkeypatch.setattr(transport, "exchange", newer)
         return original(options, run)
 
-    monkeypatch.setattr(wasp, "run", updated)
+    monkeypatch.setattr(wasp, "METHOD", dataclasses.replace(wasp.METHOD, run=updated))
     alliance.start("newer protocol")
     said = alliance.watch("newer protocol")
     assert "left out: beta" in said
