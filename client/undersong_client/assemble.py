@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import logging
+import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,9 +20,12 @@ from undersong_client.party import DataSet, Party
 from undersong_client.state import PartyHome
 from undersong_client.store import Store
 from undersong_common.arrays import Float32
-from undersong_common.embedding import CachedEmbedder, Embedder, EncryptedFileCache, Progress
+from undersong_common.embedding import CachedEmbedder, Embedder, EncryptedFileCache, MemoryCache, Progress
+from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.table import Table
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -69,21 +74,35 @@ class Late:
 class Embeddings:
     """The party's embeddings, computed once and kept encrypted; one computation at a time, with progress.
 
+    A cache that cannot be used (its folder is gone, the disk is full) costs time and nothing else.
+
     Args:
         show: called with (done, total) texts.
     """
 
     def __init__(self, home: PartyHome, embedder: Embedder, show: Progress) -> None:
-        folder = Path(home.settings.cache) if home.settings.cache else home.path / "cache"
-        self._cached = CachedEmbedder(
-            embedder, EncryptedFileCache(folder / "embeddings.sqlite", keys.secret(home, "store"))
-        )
+        self._embedder = embedder
         self.show = show
         self._lock = threading.Lock()
+        folder = Path(home.settings.cache) if home.settings.cache else home.path / "cache"
+        try:
+            self._cached = CachedEmbedder(
+                embedder, EncryptedFileCache(folder / "embeddings.sqlite", keys.secret(home, "store"))
+            )
+        except (OSError, sqlite3.Error, ConfigurationError) as error:
+            self._without_file(error)
 
     def __call__(self, texts: Sequence[str]) -> Float32:
         with self._lock:
-            return self._cached.encode(texts, self.show)
+            try:
+                return self._cached.encode(texts, self.show)
+            except (OSError, sqlite3.Error) as error:
+                self._without_file(error)
+                return self._cached.encode(texts, self.show)
+
+    def _without_file(self, error: Exception) -> None:
+        log.error("the cache of embeddings cannot be used (%s): they are computed anew", type(error).__name__)
+        self._cached = CachedEmbedder(self._embedder, MemoryCache())
 
     def warm(self, table: Table) -> None:
         """Computes what is not cached, so that the first run does not wait for it."""
@@ -103,13 +122,13 @@ def assemble(
     Raises:
         ConfigurationError, PrivacyRefusal: what is missing, damaged or refused, with the remedy.
     """
-    data = datasets.load(home)
-    ledger, kept = datasets.open_ledger(home, data, policy.read(home), checkpoints, at=clock())
+    ledger, kept = datasets.open_ledger(home, policy.read(home), checkpoints, at=clock())
     embedder = embedder or Embedder.load(home.settings.embedder)
     embeddings = Embeddings(home, embedder, show)
     blocks = DiskBlocks(home.blocks)
     blocks.prune()
-    party = _party(home, DataSet(data.table, data.key), ledger, blocks, embeddings, embedder.fingerprint, clock)
+    data: Any = Late(lambda: sealed_data(home))
+    party = _party(home, data, ledger, blocks, embeddings, embedder.fingerprint, clock)
     return Assembled(party, ledger, kept, embeddings)
 
 
@@ -117,8 +136,8 @@ def assemble_for_a_message(home: PartyHome, *, checkpoints: Path, clock: Callabl
     """The same party for a process that answers one message: what the message does not need is never opened.
 
     A step of a private sum but the masked vector's reads neither records nor ledger nor model. What is missing, damaged
-    or refused is found when it is first used, and becomes the refusal that is answered: no record is used and nothing
-    is charged before :func:`undersong_client.datasets.open_ledger` has checked data set, ledger and checkpoints.
+    or refused of ledger, keys and model is found when it is first used, and becomes the refusal that is answered:
+    nothing is charged before :func:`undersong_client.datasets.open_ledger` has checked ledger and checkpoints.
 
     Raises:
         ConfigurationError, PrivacyRefusal: keys or policy are missing or damaged.
@@ -126,12 +145,25 @@ def assemble_for_a_message(home: PartyHome, *, checkpoints: Path, clock: Callabl
     allowed = policy.read(home)
     embedder: Any = Late(lambda: Embedder.load(home.settings.embedder))
     embeddings: Any = Late(lambda: Embeddings(home, embedder, lambda _done, _total: None))
-    data: Any = Late(lambda: datasets.load(home))
-    opened = functools.cache(lambda: datasets.open_ledger(home, data, allowed, checkpoints, at=clock()))
+    data: Any = Late(lambda: sealed_data(home))
+    opened = functools.cache(lambda: datasets.open_ledger(home, allowed, checkpoints, at=clock()))
     ledger: Any = Late(lambda: opened()[0])
     kept: Any = Late(lambda: opened()[1])
     party = _party(home, data, ledger, DiskBlocks(home.blocks), embeddings, lambda: str(embedder.fingerprint), clock)
     return Assembled(party, ledger, kept, embeddings)
+
+
+def sealed_data(home: PartyHome) -> DataSet:
+    """The records, read when the first vector is computed; none where the sealed copy is damaged.
+
+    That is this party's own trouble: its people find it in the log and in `undersong-party check`. A refusal instead
+    would tell the coordinator.
+    """
+    try:
+        return datasets.load(home)
+    except UndersongError as error:
+        log.error("the records cannot be read, this party answers with zeros: %s; %s", error.problem, error.remedy)
+        return DataSet(Table((), (), ()), keys.secret(home, "data"))
 
 
 def _party(

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from undersong_protocol.plan import Privacy
 
 
+EMPTY = "the data set has no record: this party would answer with zeros"
+
+
 def of_manifest(manifest: Manifest, data: DataSet) -> list[str]:
     """What speaks against a run with this data set; see :func:`of_run`."""
     privacy = manifest.plan.privacy
@@ -41,7 +44,7 @@ def of_run(privacy: Privacy, records: PrivateRecords, *, has_users: bool) -> lis
     if privacy.unit == "user" and not has_users:
         found.append("the run protects users, and the data set has no user ids: no record would take part")
     elif not len(records):
-        found.append("the data set has no record: this party would answer with zeros")
+        found.append(EMPTY)
     found += _delta(privacy.delta if math.isfinite(privacy.epsilon) else 0.0, privacy.unit, records.unit_count)
     if records.unlisted_labels:
         found.append(
@@ -53,7 +56,7 @@ def of_run(privacy: Privacy, records: PrivateRecords, *, has_users: bool) -> lis
 
 def of_standing_consent(policy: HospitalPolicy, table: Table) -> list[str]:
     """What speaks against signing every run within the policy with this data set; empty where nothing does."""
-    found = [] if len(table) else ["the data set has no record: this party would answer with zeros"]
+    found = [] if len(table) else [EMPTY]
     if "user" in policy.units and table.users is None:
         found.append(
             "the policy accepts runs that protect users, and the data set has no user ids: no record would take part"

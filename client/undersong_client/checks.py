@@ -60,6 +60,7 @@ def check(
     yield _ask("policy", lambda: _policy(home))
     yield _ask("budget", lambda: _budget(home))
     yield _ask("data", lambda: _data(home, checkpoints, now))
+    yield from _file(home)
     yield from _cautions(home)
     yield _disk(home)
     yield _ask("embedder", lambda: _embedder(home))
@@ -115,8 +116,19 @@ def _budget(home: PartyHome) -> str:
 
 def _data(home: PartyHome, checkpoints: Path, now: float) -> str:
     data = datasets.load(home)
-    ledger, _ = datasets.open_ledger(home, data, policy.read(home), checkpoints, at=now)
-    return f"{len(data.table)} records, unchanged; ledger with {len(ledger.entries())} entries, its chain holds"
+    ledger, _ = datasets.open_ledger(home, policy.read(home), checkpoints, at=now)
+    return f"{len(data.table)} records, sealed; ledger with {len(ledger.entries())} entries, its chain holds"
+
+
+def _file(home: PartyHome) -> Iterator[Finding]:
+    with contextlib.suppress(UndersongError):  # said by the finding above
+        if home.settings.data and (why := datasets.changed_since(home)):
+            yield Finding(
+                "data file",
+                "warning",
+                f"{why}; this party goes on answering from what was added, and nobody else is told",
+                "if it shall count as it is now: undersong-party data add FILE --new-version",
+            )
 
 
 def _cautions(home: PartyHome) -> Iterator[Finding]:

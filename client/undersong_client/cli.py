@@ -209,7 +209,7 @@ def preview(run: RunName, home: HomeFolder = None, as_json: AsJson = False) -> N
     manifest = Manifest.from_bytes(known.manifest_bytes(request))
     data = datasets.load(opened)
     allowed = policy.read(opened)
-    ledger, _ = datasets.open_ledger(opened, data, allowed, checkpoints_folder(), at=time.time())
+    ledger, _ = datasets.open_ledger(opened, allowed, checkpoints_folder(), at=time.time())
     value = preview.figures(
         manifest,
         party=opened.settings.party,

@@ -7,6 +7,7 @@ heads is missing or too old, and nothing is answered until the right one is rest
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections import Counter
@@ -15,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from undersong_client import cautions, keys
+from undersong_client import cautions, keys, snapshot
 from undersong_client.party import DataSet
 from undersong_client.policy import HospitalPolicy
 from undersong_client.records import fingerprint
+from undersong_client.snapshot import Facts
 from undersong_client.state import FILE_MODE, PartyHome, make_folder, read_json, write_json
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy.ledger import Budget, Ledger
@@ -51,13 +53,27 @@ class Survey:
 
 
 def load(home: PartyHome) -> DataSet:
-    """The data set of the settings. Raises ConfigurationError where none was added or it cannot be read."""
+    """The data set as it was added. Raises ConfigurationError where none was, or its sealed copy is damaged."""
+    _check_added(home)
+    return DataSet(snapshot.table(home), keys.secret(home, "data"))
+
+
+def changed_since(home: PartyHome) -> str:
+    """Why the file is not what was added, in words for this party's people; empty where it is the same."""
     settings = home.settings
-    if not settings.data:
+    try:
+        data = _read(home, Path(settings.data), settings.text_field, settings.label_field, settings.user_field)
+    except ConfigurationError as error:
+        return error.problem
+    same = data.fingerprint == snapshot.facts(home).fingerprint
+    return "" if same else f"{settings.data}: is not what was added any more"
+
+
+def _check_added(home: PartyHome) -> None:
+    if not home.settings.data:
         raise ConfigurationError(
             "no data set was added", "add one: undersong-party data add FILE --text-field NAME --label-field NAME"
         )
-    return _read(home, Path(settings.data), settings.text_field, settings.label_field, settings.user_field)
 
 
 def survey(path: Path, table: Table) -> Survey:
@@ -89,14 +105,14 @@ def add(
     confirm: Callable[[Sequence[str]], None] = lambda _cautions: None,
     at: float,
 ) -> tuple[Survey, Ledger]:
-    """Declares a file as this party's data set; sends nothing.
+    """Declares a file as this party's data set and seals a copy, which the party answers from; sends nothing.
 
     Args:
         checkpoints: the user's folder for heads of ledgers.
         cache: where embeddings are kept, encrypted; None keeps them beside the data.
         new_version: the file replaces the present data set; what was spent stays spent.
         restore: a backup of this data set's ledger.
-        confirm: called, where consent is standing, with what speaks against it for this data set; may refuse.
+        confirm: called with what speaks against this data set, where something does; may refuse.
         at: seconds since the epoch.
 
     Raises:
@@ -107,7 +123,10 @@ def add(
     data = _read(home, path, text, label, user)
     if policy.approval == "standing":
         confirm(cautions.of_standing_consent(policy, data.table))
-    heads = _checkpoint_heads(home, path, data.table, checkpoints)
+    elif not len(data.table):
+        confirm([cautions.EMPTY])
+    kept = LedgerCheckpoints(home, path, checkpoint_name(data.table, checkpoints), checkpoints)
+    heads = kept.read()
     if restore is not None:
         _restore(home, restore, heads)
     known = home.ledger.exists()
@@ -124,32 +143,40 @@ def add(
     else:
         ledger.adopt(data.fingerprint, at=at)
     declare(ledger, policy, at=at)
+    salted = _salted(checkpoints)
+    snapshot.seal(home, data.table, Facts(data.fingerprint, kept.name, salted, len(data.table)))
     place = (cache or beside(path)).absolute()
     if cache is None and (home.settings.insecure_noise_seed is not None or not _writable(place)):
         place = home.path / "cache"
     make_folder(place)
     home.change(data=str(path), text_field=text, label_field=label, user_field=user, cache=str(place))
-    LedgerCheckpoints(home, path, data.table, checkpoints).keep(ledger)
+    kept.keep(ledger)
     return survey(path, data.table), ledger
 
 
 def open_ledger(
-    home: PartyHome, data: DataSet, policy: HospitalPolicy, checkpoints: Path, *, at: float
+    home: PartyHome, policy: HospitalPolicy, checkpoints: Path, *, at: float
 ) -> tuple[Ledger, LedgerCheckpoints]:
-    """The data set's ledger, checked against its checkpoints, with the policy's budget declared.
+    """The data set's ledger, checked against its checkpoints, with the policy's budget declared. Reads no record.
 
     Raises:
+        ConfigurationError: no data set was added.
         PrivacyRefusal: the ledger is missing, too old, broken, or of another version of the data.
     """
-    kept = LedgerCheckpoints(home, Path(home.settings.data), data.table, checkpoints)
+    _check_added(home)
+    facts = snapshot.facts(home)
+    name = facts.checkpoint
+    if facts.salted != _salted(checkpoints):  # the user's state folder is another one than at `data add`
+        name = checkpoint_name(snapshot.table(home), checkpoints)
+    kept = LedgerCheckpoints(home, Path(home.settings.data), name, checkpoints)
     if not home.ledger.exists():
         raise PrivacyRefusal(f"{home.ledger}: the data set's ledger is missing", RESTORE)
     ledger = Ledger.read(home.ledger)
     _check(kept.read(), ledger)
-    if ledger.fingerprint != data.fingerprint:
+    if ledger.fingerprint != facts.fingerprint:
         raise PrivacyRefusal(
-            "the data file has changed since it was added",
-            "put the old file back, or declare the change: undersong-party data add FILE --new-version",
+            f"{home.sealed}: is another version of the data set than its ledger names",
+            "declare the one that counts: undersong-party data add FILE, with --new-version if it differs",
         )
     declare(ledger, policy, at=at)
     kept.keep(ledger)
@@ -170,11 +197,12 @@ def beside(path: Path) -> Path:
 class LedgerCheckpoints:
     """The heads of a data set's ledger that are kept outside the party's folder."""
 
-    def __init__(self, home: PartyHome, path: Path, table: Table, checkpoints: Path) -> None:
+    def __init__(self, home: PartyHome, path: Path, name: str, checkpoints: Path) -> None:
+        self.name = name
         self._home = home
         # A test's reproducible party has no privacy that a mark could protect.
         tested = home.settings.insecure_noise_seed is not None
-        self._paths = [] if tested else _checkpoint_paths(path, table, checkpoints)
+        self._paths = [] if tested else [beside(path) / "mark.json", checkpoints / f"{name}.json"]
         self._last = ""
 
     def read(self) -> list[str]:
@@ -212,13 +240,13 @@ def _budget(policy: HospitalPolicy) -> Budget:
     return Budget(policy.total_epsilon or 1e-12, policy.total_delta)
 
 
-def _checkpoint_heads(home: PartyHome, path: Path, table: Table, checkpoints: Path) -> list[str]:
-    return LedgerCheckpoints(home, path, table, checkpoints).read()
+def checkpoint_name(table: Table, checkpoints: Path) -> str:
+    """Of the second place, found by content, so that a renamed or copied file has the same mark."""
+    return fingerprint(table, _salt(checkpoints))[:40]
 
 
-def _checkpoint_paths(path: Path, table: Table, checkpoints: Path) -> list[Path]:
-    # The second place is found by content, so that a renamed or copied file has the same mark.
-    return [beside(path) / "mark.json", checkpoints / f"{fingerprint(table, _salt(checkpoints))[:40]}.json"]
+def _salted(checkpoints: Path) -> str:
+    return hashlib.sha256(_salt(checkpoints)).hexdigest()
 
 
 def _salt(checkpoints: Path) -> bytes:

@@ -4,6 +4,7 @@
     keys/              identity.key, store.key, data.key, tls.pem (TLS key, certificate, chain), tls.next.pem
     coordinator.json   the trusted coordinator: addresses, CA, signing key, fingerprint
     policy.json        what this hospital allows, signed by its identity key
+    data.sealed        the data set as it was added, encrypted: what the party answers from
     ledger.jsonl       what every release of the data set cost
     requests/          runs that were proposed, and what was decided
     outbox.sqlite      the exact bytes that left
@@ -141,6 +142,10 @@ class PartyHome:
     @property
     def policy(self) -> Path:
         return self.path / "policy.json"
+
+    @property
+    def sealed(self) -> Path:
+        return self.path / "data.sealed"
 
     @property
     def ledger(self) -> Path:

@@ -64,7 +64,7 @@ def read_table(
     """Reads ``path`` by its suffix (.jsonl, .csv, .parquet).
 
     ``text``, ``label`` and ``user`` name columns. With ``labels`` given, a row with another label is refused. With
-    ``skip_empty`` a row whose text is empty is left out, else refused. Raises
+    ``skip_empty`` a row whose text is empty is left out, and none may remain; else both are refused. Raises
     ConfigurationError that names the file, the row (counted from 1, as in an editor without a header) and the remedy.
     """
     texts: list[str] = []
@@ -102,7 +102,7 @@ def read_table(
         raise ConfigurationError(
             f"{path}: the user column {user!r} mixes numbers and text", "write every id in the same form"
         )
-    if not texts:
+    if not texts and not skip_empty:
         raise ConfigurationError(f"{path}: has no rows", "name a file with at least one record")
     return Table(tuple(texts), tuple(found) if label is not None else None, tuple(users) if user is not None else None)
 

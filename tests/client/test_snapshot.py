@@ -1,0 +1,148 @@
+"""The sealed copy of a data set: whole or named as damaged, for its party only, and what the party answers from."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import pytest
+
+from tests.doubles.party_home import HashedEmbedder, command, joined, write_notes
+from undersong_client import datasets, keys, policy, snapshot
+from undersong_client.assemble import assemble
+from undersong_client.state import PartyHome, PartySettings
+from undersong_common.errors import ConfigurationError
+from undersong_common.table import Table
+
+FACTS = snapshot.Facts("ab" * 32, "cd" * 20, "ef" * 32, 0)
+MANY = snapshot.ROWS_A_SLAB + 1
+
+
+def home_at(path):
+    home = PartyHome.create(path, PartySettings("alpha"))
+    keys.create(home)
+    return home
+
+
+@pytest.fixture
+def home(tmp_path):
+    return home_at(tmp_path / "home")
+
+
+def seal(home, table):
+    snapshot.seal(home, table, snapshot.Facts(FACTS.fingerprint, FACTS.checkpoint, FACTS.salted, len(table)))
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        Table(("héllo", "\ud800 alone", "a\0b", "🏥"), ("x", "ÿ", "", "x"), ("1", "2", "2", "\n")),
+        Table(("a",), None, None),
+        Table((), (), None),
+        Table(tuple(f"note {n}" for n in range(2 * MANY)), None, tuple(str(n % 7) for n in range(2 * MANY))),
+    ],
+    ids=["odd texts", "no columns", "empty", "several slabs"],
+)
+def test_what_was_sealed_is_read_again(home, table):
+    seal(home, table)
+    assert snapshot.table(home) == table
+    assert snapshot.facts(home).rows == len(table)
+
+
+def test_neither_a_text_nor_a_label_is_in_the_file(home):
+    seal(home, Table(("a private note",), ("rare disease",), ("patient 7",)))
+    data = home.sealed.read_bytes()
+    assert not any(word in data for word in (b"private", b"rare", b"patient", b"texts"))
+    assert home.sealed.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("where", [3, 40, 500, -1])
+def test_a_damaged_copy_is_named(home, where):
+    seal(home, Table(tuple(f"note {n}" for n in range(MANY)), None, None))
+    data = bytearray(home.sealed.read_bytes())
+    data[where] ^= 1
+    home.sealed.write_bytes(data)
+    with pytest.raises(ConfigurationError, match="is damaged"):
+        snapshot.table(home)
+
+
+def test_a_copy_that_is_cut_off_or_mixed_with_another_is_named(home, tmp_path):
+    table = Table(tuple(f"note {n}" for n in range(MANY)), None, None)
+    seal(home, table)
+    first = home.sealed.read_bytes()
+    seal(home, table)
+    second = home.sealed.read_bytes()
+    home.sealed.write_bytes(first[:-30])
+    with pytest.raises(ConfigurationError, match="is damaged"):
+        snapshot.table(home)
+    home.sealed.write_bytes(first[:-60] + second[-60:])
+    with pytest.raises(ConfigurationError, match="is damaged"):
+        snapshot.table(home)
+    home.sealed.unlink()
+    with pytest.raises(ConfigurationError, match=r"no sealed data set[\s\S]*data add FILE"):
+        snapshot.facts(home)
+
+
+def assembled(home, tmp_path):
+    marks = tmp_path / "state" / "undersong" / "ledgers"
+    return assemble(PartyHome(home), checkpoints=marks, clock=time.time, embedder=HashedEmbedder())
+
+
+@pytest.fixture
+def hospital(tmp_path, authority, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return joined(tmp_path, authority)
+
+
+@pytest.mark.parametrize("happens", ["changed", "broken", "gone"])
+def test_whatever_becomes_of_the_file_the_party_has_what_was_added(hospital, tmp_path, happens):
+    before = assembled(hospital, tmp_path).party.table
+    notes = tmp_path / "alpha.jsonl"
+    if happens == "changed":
+        write_notes(notes, records=3, labels=("other",))
+    elif happens == "broken":
+        notes.write_bytes(b"\xff{")
+    else:
+        notes.unlink()
+    assert assembled(hospital, tmp_path).party.table == before
+    findings = command("check", "--offline", "--home", hospital, code=None)
+    assert "nobody else is told" in findings
+
+
+def test_a_damaged_copy_is_an_empty_data_set_and_said_to_the_partys_people_only(hospital, tmp_path, caplog):
+    path = PartyHome(hospital).sealed
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with caplog.at_level(logging.ERROR):
+        assert len(assembled(hospital, tmp_path).party.table) == 0
+    assert "answers with zeros" in caplog.text
+    assert "the sealed data set is damaged" in command("check", "--offline", "--home", hospital, code=None)
+
+
+def test_another_state_folder_finds_the_checkpoint_by_content(hospital, tmp_path):
+    home = PartyHome(hospital)
+    _, kept = datasets.open_ledger(home, policy.read(home), tmp_path / "another", at=1.0)
+    assert kept.name == datasets.checkpoint_name(datasets.load(home).table, tmp_path / "another")
+    assert kept.name != snapshot.facts(home).checkpoint
+
+
+def test_an_empty_file_is_a_data_set_once_a_person_says_so(hospital, tmp_path):
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text('{"text": "  ", "label": "good", "patient": "1"}\n')
+    add = ("data", "add", empty, "--label-field", "label", "--user-field", "patient", "--new-version")
+    assert "would answer with zeros" in command(*add, "--home", hospital, code=2)
+    command(*add, "--despite-cautions", "--home", hospital)
+    assert datasets.load(PartyHome(hospital)).table == Table((), (), ())
+
+
+def test_embeddings_are_computed_anew_where_their_cache_is_gone(hospital, tmp_path, caplog):
+    home = PartyHome(hospital)
+    made = assembled(hospital, tmp_path)
+    first = made.embeddings(made.party.table.texts)
+    folder = tmp_path / "no folder"
+    folder.write_text("a file stands where the folder was")
+    home.change(cache=str(folder))
+    again = assembled(hospital, tmp_path)
+    assert (again.embeddings(again.party.table.texts) == first).all()
+    assert "computed anew" in caplog.text
