@@ -130,11 +130,14 @@ class Bench:
         begun = time.monotonic()
         run_plan = self._plan(dataset, variant, epsilon)
         task = run_plan.task
+        tables = private_tables(task, seed)
+        private_texts = [text for table in tables.values() for text in table.texts]
         workspace = Workspace(Path(tempfile.mkdtemp(dir=self._folder)) / "run", task, {}, fresh=False)
         try:
             outcome = simulate(
                 run_plan,
                 workspace,
+                tables,
                 seed=seed,
                 insecure_noise_seed=seed,
                 public_cache=self._public,
@@ -156,7 +159,6 @@ class Bench:
         rounds = [population for _, population in outcome.records.get("population", ())]
         if rounds:
             rounds.append(texts)
-        tables = list(private_tables(task, seed).values())
         return {
             "rows": len(texts),
             "generator_calls": sum(usage.calls for usage in outcome.usage.values()),
@@ -170,9 +172,9 @@ class Bench:
                 metrics.self_similarity(embed(each)) for _, each in outcome.records.get("elite", ())
             ],
             "tau": [value for _, value in outcome.records.get("tau", ())],
-            **_metadata(outcome.records, tables, task.task.labels),
+            **_metadata(outcome.records, list(tables.values()), task.task.labels),
             "private_self_similarity": metrics.self_similarity(
-                CachedEmbedder(self._embedder, self._private).encode([text for table in tables for text in table.texts])
+                CachedEmbedder(self._embedder, self._private).encode(private_texts)
             ),
             "votes_sigma": run_plan.plan.sums[-1].sigma,
             "seconds": time.monotonic() - begun,

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from undersong.simulate import simulate
+from undersong.simulate import private_tables, simulate
 from undersong.workspace import Workspace
 from undersong_common.embedding import CachedEmbedder, Embedder, MemoryCache, PublicFileCache
 from undersong_common.table import Table, read_table
@@ -132,6 +132,7 @@ class Bench:
             done = simulate(
                 planning.plan_run(task),
                 workspace,
+                private_tables(task, cell["seed"]),
                 seed=cell["seed"],
                 insecure_noise_seed=None,
                 public_cache=self._cache,

@@ -93,7 +93,11 @@ class Cell:
 class Bench:
     """What the cells of one worker share: the loaded embedder, and caches.
 
-    ``private_cache`` lives in memory only: private embeddings reach no disk.
+    Private embeddings are kept in memory only: they reach no disk.
+
+    Attributes:
+        test: the labelled test file; ``test_table`` is what it holds, where that has been read already.
+        frechet_rows: rows of each side in the Frechet distance.
     """
 
     task_file: Path
@@ -102,6 +106,7 @@ class Bench:
     frechet_rows: int
     head: str = "linear"
     insecure_noise_seed: int | None = None
+    test_table: Table | None = field(default=None, repr=False)
     _loaded: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def task(self, cell: Cell) -> Task:
@@ -185,6 +190,7 @@ class Bench:
                 outcome = simulate(
                     run_plan,
                     workspace,
+                    self._tables(task, seed),
                     seed=seed,
                     insecure_noise_seed=None if self.insecure_noise_seed is None else self.insecure_noise_seed + seed,
                     public_cache=public,
@@ -229,13 +235,19 @@ class Bench:
         return dpsgd.corpus(task, options, texts, labels, seed=seed, insecure_noise_seed=noise_seed)
 
     def _private_records(self, task: Task, seed: int) -> tuple[Sequence[str], Sequence[str]]:
-        from undersong.simulate import private_tables
-
-        tables = private_tables(task, seed).values()
+        tables = self._tables(task, seed).values()
         return (
             [text for table in tables for text in table.texts],
             [label for table in tables for label in table.labels or ()],
         )
+
+    def _tables(self, task: Task, seed: int) -> dict[str, Table]:
+        """Each party's records by its name. All cells deal the same files, which are read once."""
+        from undersong.simulate import dealt, read_private_files
+
+        if "private files" not in self._loaded:
+            self._loaded["private files"] = read_private_files(task)
+        return dealt(task, self._loaded["private files"], seed)
 
     def _judged(
         self,
@@ -261,7 +273,7 @@ class Bench:
         from undersong_common.embedding import Embedder, MemoryCache, PublicFileCache
         from undersong_server.cli.app import public_cache_path
 
-        if not self._loaded:
+        if "embedder" not in self._loaded:
             import os
 
             public = LayeredCache(MemoryCache(), PublicFileCache(public_cache_path()))
@@ -275,14 +287,20 @@ class Bench:
 
     def _test(self, task: Task) -> tuple[Table, Float32]:
         from undersong_common.embedding import CachedEmbedder
-        from undersong_common.table import read_table
 
         if "test" not in self._loaded:
-            table = read_table(self.test, task.data.text, task.data.label or "label", labels=task.task.labels)
+            table = self.test_table or read_test(self.test, task)
             embedder, public, _ = self._shared(task)
             self._loaded["test"] = (table, CachedEmbedder(embedder, public).encode(table.texts))
         found: tuple[Table, Float32] = self._loaded["test"]
         return found
+
+
+def read_test(path: Path, task: Task) -> Table:
+    """A labelled test file. Raises ConfigurationError that names file and row."""
+    from undersong_common.table import read_table
+
+    return read_table(path, task.data.text, task.data.label or "label", labels=task.task.labels)
 
 
 class LayeredCache:

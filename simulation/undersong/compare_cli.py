@@ -100,8 +100,7 @@ def compared(
     from undersong import compare_table
     from undersong.compare import CELLS, Grid, default_jobs, frechet_rows
     from undersong.compare import compare as run
-    from undersong.compare_cell import Bench
-    from undersong_common.table import read_table
+    from undersong.compare_cell import Bench, read_test
     from undersong_server.evaluation.task_model import HEADS
     from undersong_server.release.files import write_files
     from undersong_server.runs import task as tasks
@@ -109,7 +108,7 @@ def compared(
     if head not in HEADS:
         raise ConfigurationError(f"--head {head!r}: unknown", f"choose one of {', '.join(HEADS)}")
     task = tasks.load(task_file, assignments)
-    table = read_table(test, task.data.text, task.data.label or "label", labels=task.task.labels)
+    table = read_test(test, task)
     samples = task.options.samples or 2 * len(table)
     grid = Grid.of(
         methods=methods, epsilons=epsilons, parties=parties, records=records, seeds=list(seeds), baseline=baseline
@@ -121,6 +120,7 @@ def compared(
         frechet_rows(len(table), samples),
         head=head,
         insecure_noise_seed=insecure_noise_seed,
+        test_table=table,
     )
     if fresh and (out / CELLS).is_dir():
         shutil.rmtree(out / CELLS)

@@ -15,17 +15,15 @@ from undersong.workspace import Workspace
 from undersong_common.embedding import PublicFileCache
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table, concatenate, read_table
-from undersong_server import generators
 from undersong_server.evaluation.evaluate import evaluate_tables
-from undersong_server.generators.author import Author
 from undersong_server.methods import mixture
 from undersong_server.pool import Sample
 from undersong_server.progress import Progress
-from undersong_server.prompts.rendering import Prompts
 from undersong_server.release.publish import publish, report_data
 from undersong_server.report.data import Accuracy, ReportData
 from undersong_server.report.screen import final_screen
 from undersong_server.runs import planning
+from undersong_server.runs.building import build_author
 from undersong_server.runs.task import Task
 
 FREE_KINDS = ("ngram", "replay")  # a comparison may ask these again at no cost
@@ -75,7 +73,7 @@ def deliver(
     the run raises.
     """
     run_plan = planning.plan_run(task)
-    private_tables(task, seed)
+    tables = private_tables(task, seed)
     test = _test_table(task)
     arguments: dict[str, Any] = {"seed": seed, "insecure_noise_seed": insecure_noise_seed}
     if engine != "inprocess":
@@ -87,6 +85,7 @@ def deliver(
         simulated = simulate(
             run_plan,
             workspace,
+            tables,
             seed=seed,
             insecure_noise_seed=insecure_noise_seed,
             public_cache=PublicFileCache(public_cache),
@@ -167,16 +166,7 @@ def _mixture(
     progress: Progress,
 ) -> list[Sample]:
     """As many zero-shot texts of the same generators in equal parts, from a fresh start (and journaled likewise)."""
-    task = run_plan.task
-    built = generators.build(
-        task.generators,
-        labels=task.task.labels,
-        folder=task.locate(""),
-        embed=simulated.embed,
-        environment=environment,
-    )
-    prompts = Prompts.load(description=task.task.description, labels=task.task.labels)
-    author = Author({each.name: each for each in built}, prompts, workspace.journal, progress, seed=seed)
+    author = build_author(run_plan.task, simulated.embed, environment, workspace.journal, progress, seed=seed)
     options = mixture.Options(samples=len(simulated.outcome.samples))
     written = author.write("comparison", 0, mixture.orders(options, run_plan.setting))
     return [sample for sample in written if sample is not None]

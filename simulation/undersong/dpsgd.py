@@ -173,7 +173,7 @@ def corpus(
     import torch
 
     from undersong_server.generators.local_transformers import TransformersGenerator, load
-    from undersong_server.prompts.rendering import Prompts
+    from undersong_server.runs.building import build_prompts
 
     check(task, options)
     if not texts:
@@ -182,11 +182,7 @@ def corpus(
     records = task.data.records or task.data.file_records or len(texts)
     plan = schedule(options, records, task.privacy.epsilon, task.privacy.delta)
     folder = model_folder(task, options)
-    prompts = Prompts.load(
-        description=task.task.description,
-        labels=task.task.labels,
-        folder=task.locate(task.prompts.folder) if task.prompts.folder else None,
-    )
+    prompts = build_prompts(task)
     model, tokenizer, device = load(folder, device=options.device, dtype="float32", place=options.name)
     source = entropy.from_system if insecure_noise_seed is None else entropy.insecure(insecure_noise_seed, options.name)
     reader = _Reader(options, model, tokenizer, prompts, sorted({*labels, *task.task.labels}) or [""])

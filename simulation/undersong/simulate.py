@@ -29,11 +29,10 @@ from undersong_common.table import Table, read_table
 from undersong_protocol.plan import Privacy
 from undersong_protocol.public import BlockStore, MemoryBlocks
 from undersong_protocol.secagg.parameters import Entropy
-from undersong_server import generators
 from undersong_server.federation.driver import STAGE_TIMEOUT_S
 from undersong_server.federation.transport import Transport
 from undersong_server.progress import Progress
-from undersong_server.prompts.rendering import Prompts
+from undersong_server.runs.building import build_author
 from undersong_server.runs.execution import Outcome, conduct
 from undersong_server.runs.planning import RunPlan
 from undersong_server.runs.task import Task
@@ -77,7 +76,12 @@ class _ReadThrough:
 
 
 def private_tables(task: Task, seed: int) -> dict[str, Table]:
-    """Each party's records by its name. Raises ConfigurationError that names file and row."""
+    """Each party's records by its name, read now. Raises ConfigurationError that names file and row."""
+    return dealt(task, read_private_files(task), seed)
+
+
+def read_private_files(task: Task) -> list[Table]:
+    """The task's private files, in order. Raises ConfigurationError that names file and row."""
     if task.data.path is None:
         raise ConfigurationError("data.path is missing", "name the private records, or pass --set data.path=FILE")
     if task.task.labels and task.data.label is None:
@@ -86,20 +90,24 @@ def private_tables(task: Task, seed: int) -> dict[str, Table]:
     missing = [path for path in files if not path.exists()]
     if missing or not files:
         raise ConfigurationError(f"data.path: {missing[0] if missing else 'no file'}: no such file", "check the path")
-    tables = [
+    return [
         read_table(path, task.data.text, task.data.label, task.data.user, labels=task.task.labels) for path in files
     ]
+
+
+def dealt(task: Task, tables: Sequence[Table], seed: int) -> dict[str, Table]:
+    """The records of each party by its name, from what :func:`read_private_files` read: a file each, or one dealt."""
     if task.one_file_a_party:
-        names = [path.stem for path in files]
+        names = [path.stem for path in task.files]
         if len(set(names)) != len(names):
             raise ConfigurationError("two files of data.path have the same name", "a party is named after its file")
         return dict(zip(names, tables, strict=True))
     table = tables[0]
     if task.data.records is not None and task.data.file_records is not None:
         table = subsample(table, task.data.records / task.data.file_records, seed)
-    dealt = deal(table, task.parties, task.federation.alpha, seed, unit=task.privacy.unit)
+    rows_of = deal(table, task.parties, task.federation.alpha, seed, unit=task.privacy.unit)
     digits = len(str(task.parties))
-    return {f"party-{number + 1:0{digits}}": table.take(rows) for number, rows in enumerate(dealt)}
+    return {f"party-{number + 1:0{digits}}": table.take(rows) for number, rows in enumerate(rows_of)}
 
 
 def _check_units(privacy: Privacy, tables: Mapping[str, Table]) -> None:
@@ -118,6 +126,7 @@ def _check_units(privacy: Privacy, tables: Mapping[str, Table]) -> None:
 def simulate(
     run_plan: RunPlan,
     workspace: Workspace,
+    tables: Mapping[str, Table],
     *,
     seed: int,
     insecure_noise_seed: int | None,
@@ -132,6 +141,7 @@ def simulate(
     """Runs the plan with every party in this process; continues what ``workspace`` holds already.
 
     Args:
+        tables: each party's records by its name (:func:`private_tables`).
         seed: of everything but noise, keys and masks.
         insecure_noise_seed: tests only; makes those reproducible too, and the result worthless as a private release.
         public_cache: embeddings of public texts.
@@ -142,7 +152,6 @@ def simulate(
         engine: what carries the messages: parties in this process, or Flower's simulation engine (on Ray).
     """
     task = run_plan.task
-    tables = private_tables(task, seed)
     _check_units(run_plan.plan.privacy, tables)
     embedder = embedder or Embedder.load(task.embedder.model)
     clock, monotonic = clocks(insecure_noise_seed)
@@ -155,14 +164,7 @@ def simulate(
     private = {name: private_cache or MemoryCache() for name in tables}
     public = CachedEmbedder(embedder, public_cache)
     embed_public = _shown(public, "public texts", progress)
-    built = generators.build(
-        task.generators,
-        labels=task.task.labels,
-        folder=task.locate(""),
-        embed=embed_public,
-        environment=environment,
-    )
-    folder = task.locate(task.prompts.folder) if task.prompts.folder else None
+    author = build_author(task, embed_public, environment, workspace.journal, progress, seed=seed)
 
     def over(transport: Transport) -> Outcome:
         return conduct(
@@ -170,8 +172,7 @@ def simulate(
             name=_run_name(task, workspace, insecure_noise_seed),
             transport=transport,
             parties=list(tables),
-            generators=built,
-            prompts=Prompts.load(description=task.task.description, labels=task.task.labels, folder=folder),
+            author=author,
             journal=workspace.journal,
             progress=progress,
             embed=embed_public,

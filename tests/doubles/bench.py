@@ -15,14 +15,14 @@ from undersong_protocol.plan import PlannedSum
 from undersong_protocol.public import Input, MemoryBlocks, resolve
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.vectors import NoisySum
-from undersong_server import generators, methods
+from undersong_server import methods
 from undersong_server.federation.blocks import PublicBlocks
-from undersong_server.generators.author import Author, Order
+from undersong_server.generators.author import Order
 from undersong_server.journal import Journal
 from undersong_server.methods.interface import RunContext
 from undersong_server.pool import Sample
 from undersong_server.progress import Silent
-from undersong_server.prompts.rendering import Prompts
+from undersong_server.runs.building import build_author
 from undersong_server.runs.execution import Outcome, conduct
 from undersong_server.runs.planning import RunPlan
 from undersong_server.runs.task import Task
@@ -106,11 +106,7 @@ def run_method(task: Task, run_plan: RunPlan, *, seed: int) -> tuple[Sequence[Sa
     """The method's corpus and the run it had."""
     table = read_table(task.files[0], task.data.text, task.data.label, labels=task.task.labels)
     journal: Any = MemoryJournal()
-    built = generators.build(
-        task.generators, labels=task.task.labels, folder=task.locate(""), embed=embed, environment={}
-    )
-    prompts = Prompts.load(description=task.task.description, labels=task.task.labels)
-    author = Author({one.name: one for one in built}, prompts, journal, Silent(), seed=seed)
+    author = build_author(task, embed, {}, journal, Silent(), seed=seed)
     blocks = PublicBlocks(journal)
     federation: Any = OpenFederation(run_plan, Records(table, task.task.labels), blocks, seed)
     run = CountingRun(run_plan.setting, author, federation, blocks, embed=embed, seed=seed)
@@ -122,17 +118,13 @@ def run_federated(task: Task, run_plan: RunPlan, folder: Path, tables: Mapping[s
     blocks = MemoryBlocks()
     parties = {name: make_party(folder, name, table, blocks=blocks) for name, table in tables.items()}
     journal = Journal(folder / "journal.sqlite")
-    built = generators.build(
-        task.generators, labels=task.task.labels, folder=task.locate(""), embed=embed, environment={}
-    )
     try:
         return conduct(
             run_plan,
             name="federated",
             transport=InProcess(parties),
             parties=list(parties),
-            generators=built,
-            prompts=Prompts.load(description=task.task.description, labels=task.task.labels),
+            author=build_author(task, embed, {}, journal, Silent(), seed=seed),
             journal=journal,
             progress=Silent(),
             embed=embed,

@@ -20,6 +20,7 @@ from undersong import compare_table
 from undersong.compare import Grid
 from undersong.compare_cell import Bench, Variant
 from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_common.table import read_table
 from undersong_server.progress import Silent
 
 TASK = """
@@ -200,6 +201,21 @@ def test_a_variant_that_cannot_run_is_found_before_anything_starts(bench, tmp_pa
     with pytest.raises(ConfigurationError, match="votes"):
         comparing.compare(bench, grid(methods=["wasp:votes=99"]), tmp_path / "out", jobs=1, progress=Silent())
     assert not (tmp_path / "out").exists()
+
+
+def test_cells_deal_private_files_that_a_worker_has_read_once(bench, monkeypatch):
+    read = []
+
+    def counted(path, *arguments, **options):
+        read.append(path.name)
+        return read_table(path, *arguments, **options)
+
+    monkeypatch.setattr("undersong.simulate.read_table", counted)
+    cells = [grid().cell(Variant.parse("wasp"), 4.0, (10, 100), seed) for seed in (0, 1)]
+    first, second = (bench._tables(bench.task(cell), cell.seed) for cell in cells)
+    assert read == ["private.jsonl"]
+    assert len(first) == len(second) == 10
+    assert first != second
 
 
 @pytest.mark.slow

@@ -19,7 +19,9 @@ from undersong.workspace import Workspace, read_keys
 from undersong_client.records import fingerprint
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
 from undersong_common.privacy.ledger import Ledger
+from undersong_common.table import read_table
 from undersong_protocol.manifest import Manifest
+from undersong_server.generators.ngram import NgramGenerator
 from undersong_server.progress import Silent
 from undersong_server.release.files import OUTPUT_NAMES
 from undersong_server.runs import task as tasks
@@ -328,3 +330,34 @@ def test_an_infinite_epsilon_marks_every_output_as_not_private(tmp_path):
 
 def test_the_comparison_reads_no_paid_generator():
     assert deliver_module.FREE_KINDS == ("ngram", "replay")
+
+
+def test_every_prompt_is_the_tasks_own_those_of_the_zero_shot_baseline_too(tmp_path, monkeypatch):
+    task_path = make_task(tmp_path, prompts={"folder": "prompts"})
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts" / "zero_shot.toml").write_text('template = "As this house writes: {label}"\n')
+    asked = []
+    answer = NgramGenerator.answer
+
+    def spied(self, requests):
+        asked.extend(requests)
+        return answer(self, requests)
+
+    monkeypatch.setattr(NgramGenerator, "answer", spied)
+    delivered = run(task_path, tmp_path / "out")
+    assert deliver_module.MIXTURE in {row.data for row in delivered.report.accuracy}
+    zero_shot = [request.prompt for request in asked if request.kind == "zero_shot"]
+    assert len(zero_shot) >= 24 // 3 + len(delivered.report.samples)  # the first round and the baseline
+    assert {prompt.partition(":")[0] for prompt in zero_shot} == {"As this house writes"}
+
+
+def test_private_files_are_read_once(tmp_path, monkeypatch):
+    read = []
+
+    def counted(path, *arguments, **options):
+        read.append(path.name)
+        return read_table(path, *arguments, **options)
+
+    monkeypatch.setattr("undersong.simulate.read_table", counted)
+    run(make_task(tmp_path), tmp_path / "out")
+    assert sorted(read) == ["site-0.jsonl", "site-1.jsonl", "site-2.jsonl"]

@@ -12,12 +12,11 @@ from typing import Any
 
 from undersong_common.embedding import CachedEmbedder, Embedder, PublicFileCache
 from undersong_common.errors import InternalError, TransportError, UndersongError
-from undersong_server import generators
 from undersong_server.federation.transport import Transport
 from undersong_server.journal import Journal
-from undersong_server.prompts.rendering import Prompts
 from undersong_server.release.publish import publish, report_data
 from undersong_server.release.signature import Signer
+from undersong_server.runs.building import build_author
 from undersong_server.runs.execution import Outcome, conduct
 from undersong_server.runs.folder import Planned, RunFolder, State
 from undersong_server.runs.planning import RunPlan
@@ -126,23 +125,14 @@ class Driver(ABC):
     def _outcome(
         self, planned: Planned, run_plan: RunPlan, journal: Journal, embed: Any, embedder: Embedder
     ) -> Outcome:
-        task = run_plan.task
         self._status["state"] = "running"
-        built = generators.build(
-            task.generators,
-            labels=task.task.labels,
-            folder=task.locate(""),
-            embed=embed,
-            environment=self._environment,
-        )
-        prompts = task.locate(task.prompts.folder) if task.prompts.folder else None
+        author = build_author(run_plan.task, embed, self._environment, journal, self, seed=planned.seed)
         return conduct(
             run_plan,
             name=planned.name,
             transport=self.carrier(planned),
             parties=list(planned.roster),
-            generators=built,
-            prompts=Prompts.load(description=task.task.description, labels=task.task.labels, folder=prompts),
+            author=author,
             journal=journal,
             progress=self,
             embed=embed,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -161,10 +162,15 @@ def evaluate(
     synthetic = _read_synthetic(run_dir / SYNTHETIC_FILE)
     if test is None and train_private is None and overlap is None and membership is None:
         raise ConfigurationError(f"{run_dir}: nothing to compare with", "name a file with --test or --overlap")
-    tested = None if test is None else read_table(test, text_field, label_field)
-    trained_on = None if train_private is None else read_table(train_private, text_field, label_field)
-    searched = None if overlap is None else read_table(overlap, text_field)
-    target = None if adapt_to is None else read_table(adapt_to, text_field)
+    labelled = {test, train_private, *(membership or ())}
+
+    @cache  # one file may be named for several purposes
+    def read(path: Path) -> Table:
+        return read_table(path, text_field, label_field if path in labelled else None)
+
+    tested, trained_on, searched, target = (
+        None if path is None else read(path) for path in (test, train_private, overlap, adapt_to)
+    )
     return evaluate_tables(
         str(run_dir),
         synthetic,
@@ -174,7 +180,7 @@ def evaluate(
         overlap=searched,
         target=target,
         sequences=read_sequences(run_dir) if sequences else None,
-        membership=None if membership is None else _pair(membership, text_field, label_field),
+        membership=None if membership is None else (read(membership[0]), read(membership[1])),
         head=head,
         fine_tuning=fine_tuning,
         seed=seed,
@@ -245,10 +251,6 @@ def evaluate_tables(
         notes=tuple(notes),
         membership=tuple(attacked),
     )
-
-
-def _pair(paths: tuple[Path, Path], text_field: str, label_field: str | None) -> tuple[Table, Table]:
-    return read_table(paths[0], text_field, label_field), read_table(paths[1], text_field, label_field)
 
 
 def _read_synthetic(path: Path) -> Table:

@@ -18,13 +18,11 @@ from undersong_server.federation.blocks import PublicBlocks
 from undersong_server.federation.driver import STAGE_TIMEOUT_S, Federation, introduce
 from undersong_server.federation.pipelining import PipelinedFederation
 from undersong_server.federation.transport import BatchTransport, Transport
-from undersong_server.generators import Generator
 from undersong_server.generators.author import Author, Usage
 from undersong_server.journal import Journal
 from undersong_server.methods.interface import RunContext
 from undersong_server.pool import Sample
 from undersong_server.progress import Progress
-from undersong_server.prompts.rendering import Prompts
 from undersong_server.runs.planning import RunPlan
 
 
@@ -73,8 +71,7 @@ def conduct(
     name: str,
     transport: Transport,
     parties: Sequence[str],
-    generators: Sequence[Generator],
-    prompts: Prompts,
+    author: Author,
     journal: Journal,
     progress: Progress,
     embed: Embed,
@@ -88,6 +85,7 @@ def conduct(
 
     Args:
         name: of the run, as it stands in the manifest.
+        author: writes the texts, from the same journal.
         embed: public texts to quantised embeddings; ``embedder`` is that model's SHA-256 (hex).
         seed: of everything public: prompts, draws, embedded generators.
         timeout_s: how long a request waits for a party.
@@ -95,7 +93,6 @@ def conduct(
     """
     watch = Stopwatch(clock)
     manifest = _manifest(run_plan, name, transport, parties, journal, embedder, timeout_s)
-    author = Author({generator.name: generator for generator in generators}, prompts, journal, progress, seed=seed)
     blocks = PublicBlocks(journal)
     federation = _federation(transport, manifest, journal, progress, blocks=blocks, timeout_s=timeout_s, sleep=sleep)
     run = RunContext(run_plan.setting, author, federation, blocks, embed=embed, seed=seed, watch=watch.measure)

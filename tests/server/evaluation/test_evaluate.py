@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from undersong_common.errors import ConfigurationError
+from undersong_common.table import read_table
 from undersong_server.evaluation.evaluate import evaluate
 from undersong_server.pool import Sample
 from undersong_server.release import files as outputs
@@ -71,6 +72,23 @@ def test_a_whole_evaluation(run):
     assert "not private" in shown
     assert "macro-F1" in shown
     assert not any(text in shown + report.to_json() for text, _ in private + notes(80, 1))
+
+
+def test_a_file_that_is_named_for_several_purposes_is_read_once(run, monkeypatch):
+    read = []
+
+    def counted(path, *columns):
+        read.append(path.name)
+        return read_table(path, *columns)
+
+    monkeypatch.setattr("undersong_server.evaluation.evaluate.read_table", counted)
+    train = run / "train.jsonl"
+    report = evaluate(
+        run / "run", test=run / "test.jsonl", train_private=train, overlap=train, embed=bag_of_words, head="linear"
+    )
+    assert sorted(read) == ["synthetic.jsonl", "test.jsonl", "train.jsonl"]
+    assert report.trained[1].data == "private data only, no privacy"  # read with its labels
+    assert report.overlap.rows == 120
 
 
 def test_without_labels_there_is_no_task_model_but_the_distances_stand(run):
