@@ -18,6 +18,8 @@ from undersong_server.cli import app as server_cli
 from undersong_server.cli.app import AsJson, Assignments, TaskFile, app
 from undersong_server.runs import task as tasks
 
+__all__ = ("app", "main")
+
 app.command()(compare)
 
 

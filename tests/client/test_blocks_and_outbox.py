@@ -67,7 +67,9 @@ def test_old_blocks_are_pruned(tmp_path):
 
 
 def sum_reply() -> bytes:
-    payload = secagg_pb2.Reply(version=1, sid=b"s" * 32, party=2, stage=4, body=b"m" * 1000, signature=b"g" * 64)
+    payload = secagg_pb2.Reply(
+        version=1, sid=b"s" * 32, party=2, stage=secagg_pb2.MASK, body=b"m" * 1000, signature=b"g" * 64
+    )
     reply = federation_pb2.SumReply(payload=payload.SerializeToString())
     return federation_pb2.Reply(version=codec.VERSION, sum_reply=reply).SerializeToString()
 

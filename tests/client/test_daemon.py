@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -92,7 +93,7 @@ class Started(Running):
         self.stop()
 
 
-def status(home: PartyHome) -> dict:
+def status(home: PartyHome) -> dict[str, Any]:
     return read_json(home.status) if home.status.exists() else {}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -245,7 +246,12 @@ def test_a_plan_with_subsampled_votes_is_calibrated_from_few_distributions(monke
     """The guess that a calibration starts from is good; a loss distribution on the fine grid takes its tenth."""
     asked: list[int] = []
     true = accounting._loss_distribution
-    monkeypatch.setattr(accounting, "_loss_distribution", lambda merged, grid: asked.append(grid) or true(merged, grid))
+
+    def noted(merged: Any, grid: int) -> Any:
+        asked.append(grid)
+        return true(merged, grid)
+
+    monkeypatch.setattr(accounting, "_loss_distribution", noted)
     calibrate(
         lambda s: [Gaussian(4.0 * s), Gaussian(2.0 * s), Gaussian(3.0 * s), Gaussian(4.0 * s, 0.8, 10)],
         2.0,

@@ -10,6 +10,7 @@ import math
 import os
 import random
 from fractions import Fraction
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -181,7 +182,7 @@ def test_same_seed_same_noise_whatever_the_cuts(law: IntegerNoise, monkeypatch: 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint32, np.uint64])
 def test_noise_added_then_subtracted_leaves_nothing(dtype: type) -> None:
     law = DiscreteGaussian(452)
-    target = np.arange(40_000).astype(dtype)
+    target: Any = np.arange(40_000).astype(dtype)
     law.add_to(target, KeyStream(SEED))
     lifted = (target - np.arange(40_000).astype(dtype)).view(np.int32 if dtype is np.uint32 else np.int64)
     assert np.array_equal(lifted, law.sample(KeyStream(SEED), 40_000))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from tests.doubles.party_home import HashedEmbedder
@@ -17,7 +18,9 @@ from undersong.inprocess import InProcess, InProcessBatches
 from undersong_client import keys
 from undersong_client.assemble import assemble
 from undersong_client.cli import app as hospital_cli
+from undersong_client.daemon import Backoff, Daemon
 from undersong_client.state import PartyHome
+from undersong_common.embedding import Embedder
 from undersong_common.errors import UndersongError
 from undersong_common.privacy.ledger import Ledger
 from undersong_protocol.enrolment import EnrolmentRequest, Package
@@ -115,8 +118,6 @@ def carried(kind: str, folder: Path, *, parties: int = 4, records: int = 12, bud
 @contextmanager
 def _native(hospitals: Hospitals):
     """The real server, and the real daemon of each party in a thread."""
-    from undersong_client.daemon import Backoff, Daemon
-
     with Served(hospitals.coordinator) as served:
         hospitals.enrol(served.port)
         daemons = []
@@ -139,7 +140,7 @@ def _native(hospitals: Hospitals):
                 thread.join(30.0)
 
 
-def _run(daemon: object) -> None:
+def _run(daemon: Daemon) -> None:
     try:
         daemon.run()
     except UndersongError as error:
@@ -150,25 +151,14 @@ def _run(daemon: object) -> None:
 def _flower(hospitals: Hospitals):
     """The real ClientApp on Flower's own grid and loop; a party is assembled anew for each message."""
     from tests.doubles.flower_memory import FlowerInMemory
-    from undersong_client import assemble as assembly
     from undersong_client.flower_app import app
     from undersong_server.flower.transport import FlowerTransport
 
-    before = assembly.Embedder
-    assembly.Embedder = _Hashed
-    try:
-        with FlowerInMemory(app, hospitals.homes) as flower:
-            transport = FlowerTransport(flower.grid, identities=hospitals.identities, outstanding=64)
-            assert transport.locate(timeout_s=30.0) == sorted(hospitals.homes)
-            yield transport
-    finally:
-        assembly.Embedder = before
-
-
-class _Hashed:
-    @staticmethod
-    def load(_model: str) -> HashedEmbedder:
-        return HashedEmbedder()
+    with pytest.MonkeyPatch.context() as patched, FlowerInMemory(app, hospitals.homes) as flower:
+        patched.setattr(Embedder, "load", HashedEmbedder)
+        transport = FlowerTransport(flower.grid, identities=hospitals.identities, outstanding=64)
+        assert transport.locate(timeout_s=30.0) == sorted(hospitals.homes)
+        yield transport
 
 
 class Losing:
@@ -201,8 +191,7 @@ class LosingBatches(Losing):
 
 
 def losing(transport, lost: set[tuple[str, str, str]]) -> Losing:
-    kind: Callable = LosingBatches if hasattr(transport, "exchange_batches") else Losing
-    return kind(transport, lost)
+    return (LosingBatches if hasattr(transport, "exchange_batches") else Losing)(transport, lost)
 
 
 def _stage(request: bytes) -> tuple[str, str]:

@@ -10,15 +10,16 @@ from typer.testing import CliRunner
 from tests.doubles.authority import Authority
 from tests.doubles.parties import DIMENSION, EMBEDDER, embed
 from undersong_client.cli import app
+from undersong_common.embedding import Embedder
 
 
-class HashedEmbedder:
-    """What ``undersong_client.assemble`` asks of an embedder."""
+class HashedEmbedder(Embedder):
+    """An embedder without weights."""
 
-    fingerprint = EMBEDDER
     dimension = DIMENSION
 
-    def __init__(self) -> None:
+    def __init__(self, _model: str = "") -> None:
+        super().__init__(Path("nowhere"), EMBEDDER)
         self.asked: list[int] = []
 
     def encode(self, texts, progress=None):

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import grpc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -52,8 +53,13 @@ class Credentials:
         return grpc.ssl_channel_credentials(self.ca, self.key, self.certificate)
 
 
-def make_home(folder: Path, **changes: object) -> CoordinatorHome:
-    settings = {"name": "coordinator", "bind": "127.0.0.1:0", "addresses": ("localhost:7443",), "metrics": ""}
+def make_home(folder: Path, **changes: Any) -> CoordinatorHome:
+    settings: dict[str, Any] = {
+        "name": "coordinator",
+        "bind": "127.0.0.1:0",
+        "addresses": ("localhost:7443",),
+        "metrics": "",
+    }
     return CoordinatorHome.create(folder, CoordinatorSettings(**{**settings, **changes}), now=time.time())
 
 
@@ -118,11 +124,17 @@ class Stream:
     def raw(self, data: bytes) -> None:
         self._out.put(data)
 
-    def send(self, **frame: object) -> None:
+    def send(self, **frame: Any) -> None:
         self.raw(wire.FromParty(**frame).SerializeToString())
 
-    def hello(self, party: str, **changes: object) -> wire.Welcome:
-        given = {"version": framing.VERSION, "party": party, "software": "test", "boot": os.urandom(16), **changes}
+    def hello(self, party: str, **changes: Any) -> wire.Welcome:
+        given: dict[str, Any] = {
+            "version": framing.VERSION,
+            "party": party,
+            "software": "test",
+            "boot": os.urandom(16),
+            **changes,
+        }
         self.send(hello=wire.Hello(**given))
         return self.next("welcome").welcome
 

@@ -17,7 +17,7 @@ from tests.serve_environment import REQUIREMENTS
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
-EXTRAS = re.search(r"^EXTRAS := (\S+)$", MAKEFILE, re.MULTILINE)[1].split(",")
+EXTRAS = re.findall(r"^EXTRAS := (\S+)$", MAKEFILE, re.MULTILINE)[0].split(",")
 PYTHONS = ("3.11", "3.12", "3.13")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -180,11 +181,11 @@ def test_a_certificate_request_whose_own_signature_is_broken_is_refused(keys) ->
 def test_a_grant_of_another_authority_or_for_other_keys_is_refused(authority: Authority, keys) -> None:
     tls_key, identity = keys
     request = EnrolmentRequest.make("alpha", tls_key, identity, None)
-    trusted = {"signing_key": authority.package("alpha").signing_key, "ca_certificate": authority.pem}
+    trusted: dict[str, Any] = {"signing_key": authority.package("alpha").signing_key, "ca_certificate": authority.pem}
     foreign = Authority()
     with pytest.raises(ConfigurationError, match="not signed"):
         Grant.parse(foreign.grant(request), **trusted)
-    for changes, words in [
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"certificate": foreign.leaf("alpha", tls_key.public_key())}, "does not hold"),
         ({"certificate": authority.leaf("beta", tls_key.public_key())}, "another subject"),
         ({"chain": []}, "does not lead"),
@@ -192,7 +193,8 @@ def test_a_grant_of_another_authority_or_for_other_keys_is_refused(authority: Au
         ({"chain": [foreign.pem, authority.pem]}, "does not hold"),
         ({"chain": [authority.pem] * 5}, "damaged"),
         ({"certificate": "junk"}, "cannot be read"),
-    ]:
+    ]
+    for changes, words in wrong:
         data = resigned(authority.grant(request), authority.signing, **changes)
         with pytest.raises(ConfigurationError, match=words):
             Grant.parse(data, **trusted)

@@ -6,6 +6,8 @@ import hashlib
 import os
 import random
 import zlib
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +19,11 @@ from undersong_protocol.framing import CHUNK_BYTES, Limits, Outgoing, Reassemble
 from undersong_protocol.messages import transport_pb2 as wire
 
 ID = b"i" * 16
+
+
+def frames(outgoing: Outgoing) -> Iterator[Any]:
+    """The transfer and its chunks, whose types the caller knows by their places."""
+    return outgoing.frames()
 
 
 def deliver(receiver: Reassembler, frames) -> list[framing.Envelope]:
@@ -87,7 +94,7 @@ def test_a_chunk_that_came_twice_changes_nothing() -> None:
 
 
 def transfer(data: bytes = b"abc", **changes) -> wire.Transfer:
-    (frame,) = Outgoing(ID, data).frames()
+    (frame,) = frames(Outgoing(ID, data))
     for key, value in changes.items():
         setattr(frame, key, value)
     return frame
@@ -143,7 +150,7 @@ def test_a_bomb_is_not_inflated_beyond_what_it_states() -> None:
 
 def test_chunks_out_of_place_are_refused() -> None:
     data = os.urandom(2 * CHUNK_BYTES + 7)
-    transfer_frame, first, _, last = Outgoing(ID, data).frames()
+    transfer_frame, first, _, last = frames(Outgoing(ID, data))
     for wrong, words in [
         (wire.Chunk(content=b"y" * 32, index=0, data=b""), "did not announce"),
         (wire.Chunk(content=first.content, index=3, data=first.data), "length or place"),
@@ -179,7 +186,7 @@ def test_promises_do_not_pile_up() -> None:
 
 def test_a_chunk_of_an_earlier_stream_needs_its_announcement_again() -> None:
     receiver = Reassembler("peer")
-    start, one, _ = Outgoing(ID, os.urandom(2 * CHUNK_BYTES)).frames()
+    start, one, _ = frames(Outgoing(ID, os.urandom(2 * CHUNK_BYTES)))
     deliver(receiver, [start, one])
     receiver.new_stream()
     with pytest.raises(PeerFault, match="did not announce"):

@@ -556,7 +556,8 @@ def test_split_views_of_u2_open_nothing() -> None:
         if stage_of(message) is Stage.CONSISTENCY:
             message.consistency.survivors = short
 
-    parties, sent = open_parties(parameters), []
+    parties = open_parties(parameters)
+    sent: list[bytes] = []
     with pytest.raises(SumAborted, match="consistency: 0 parties are left"):
         drive(parameters, parties, refusals={}, transcript=sent, bend_request=lie)
     signed = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -137,7 +138,7 @@ def test_what_is_left_after_removal_is_the_opened_components_gone(dropped: int, 
     object.__setattr__(kept, "components", plan.components[: dropped + 1])
     expected = add_noise(grid, kept, seeds).values
     bits = 60 if dtype is np.uint64 else 32
-    total = noisy.copy() if dtype is np.int64 else to_ring(noisy, bits)
+    total: Any = noisy.copy() if dtype is np.int64 else to_ring(noisy, bits)
     if opening is not None:
         check_opening(opening, plan, dropped, seeds.anchor(plan), "clinic-1")
         remove_opened(total, plan, dropped, opening)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,7 +20,7 @@ WORDS = st.sampled_from(["uint32", "uint64"])
 
 @settings(deadline=None)
 @given(KEYS, WORDS, st.integers(0, 300), st.sampled_from([1, -1]))
-def test_a_mask_is_the_stream_in_little_endian_words(key: bytes, word: str, count: int, sign: int) -> None:
+def test_a_mask_is_the_stream_in_little_endian_words(key: bytes, word: str, count: int, sign: Literal[1, -1]) -> None:
     start = np.arange(count).astype(word)
     masked = start.copy()
     add_mask(masked, key, sign)

@@ -129,7 +129,12 @@ def test_direct_mode_sums_exactly_in_three_rounds(n: int, colluders: int) -> Non
     parameters = parameters_of(n, tolerated_dropouts=0, colluders=colluders, sigma=30.0)
     assert parameters.direct
     stages: list[Stage] = []
-    opened = drive(parameters, open_parties(parameters), lambda name, at: bool(stages.append(at)))
+
+    def note(_name: str, at: Stage) -> bool:
+        stages.append(at)
+        return False
+
+    opened = drive(parameters, open_parties(parameters), note)
     assert set(stages) == {Stage.ADVERTISE, Stage.MASK, Stage.CONSISTENCY}
     np.testing.assert_array_equal(opened.values, expected_sum(parameters, names_of(n)))
     assert opened.variance == pytest.approx(900 * n / (n - colluders))

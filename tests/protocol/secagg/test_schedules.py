@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -210,7 +211,7 @@ def test_regular_graph_at_length(schedule: Schedule) -> None:
 @pytest.mark.parametrize("stage", [stage for stage in Stage if stage is not Stage.VOID])
 @pytest.mark.parametrize("mode", ["shares", "direct", "graph"])
 def test_a_power_cut_at_every_point_resumes_to_the_bit(mode: str, stage: Stage, cut: Cut) -> None:
-    changes: dict[str, object] = {
+    changes: dict[str, Any] = {
         "shares": {"tolerated_dropouts": 2},
         "direct": {"tolerated_dropouts": 0, "colluders": 2},
         "graph": {"graph_above": 7},

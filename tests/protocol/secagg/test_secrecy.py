@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
+from typing import Any
 
 import numpy as np
 import pytest
@@ -150,17 +151,18 @@ def test_only_a_grid_vector_of_the_right_shape_is_masked_and_refusals_show_no_va
         machine.provide(vector_of("p01", 17))
     assert isinstance(machine.receive(request), WantsInput)
     secret = 123_456_789
+    wrong: Any
     for wrong, error in (
         (NoisyVector(np.full(17, secret)), InternalError),
         (GridVector(np.full(16, secret)), InternalError),
         (GridVector(np.full((17, 1), secret)), InternalError),
-        (GridVector(np.full(17, secret, dtype=np.int32)), InternalError),  # type: ignore[arg-type]
-        (GridVector(np.full(17, float(secret))), InternalError),  # type: ignore[arg-type]
+        (GridVector(np.full(17, secret, dtype=np.int32)), InternalError),
+        (GridVector(np.full(17, float(secret))), InternalError),
         (GridVector(np.full(17, secret)), ConfigurationError),
         (GridVector(np.full(17, -(2**63))), ConfigurationError),
     ):
         with pytest.raises(error) as caught:
-            machine.provide(wrong)  # type: ignore[arg-type]
+            machine.provide(wrong)
         assert str(secret) not in "".join(traceback.format_exception(caught.value))
         assert machine.phase is Phase.SHARED
     reply = machine.provide(vector_of("p01", 17))

@@ -32,7 +32,8 @@ def test_stages_have_the_numbers_of_the_wire_format() -> None:
 
 @pytest.mark.parametrize("traits", MODES)
 def test_both_sides_go_through_the_same_rounds(traits: frozenset[str]) -> None:
-    rounds, stage = [], Stage.ADVERTISE
+    rounds: list[Stage] = []
+    stage: Stage | None = Stage.ADVERTISE
     while stage is not None:
         rounds.append(stage)
         stage = coordinator_rule(stage, traits).then

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from undersong_common.arrays import Float32, Float64, Int64
+from undersong_common.arrays import Float32, Float64, Int64, UInt64
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_protocol import statistics
 from undersong_protocol.statistics import LabelHistogram, LengthHistogram, PublicInputs, Rows, Sensitivity, register
@@ -34,6 +34,10 @@ class Anything:
         raise NotImplementedError
 
 
+def anything(dimension: int, sensitivity: Sensitivity) -> Any:
+    return Anything(dimension, sensitivity)
+
+
 @dataclass(frozen=True)
 class Records:
     texts: list[str]
@@ -43,6 +47,14 @@ class Records:
     @property
     def embeddings(self) -> Float32:
         raise AssertionError("a histogram needs no embedding")
+
+    @property
+    def unit_hashes(self) -> UInt64:
+        raise AssertionError("a histogram deals no units")
+
+    @property
+    def local_model(self) -> str:
+        raise AssertionError("a histogram trains nothing")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -85,7 +97,7 @@ def test_every_unit_stays_within_its_bound(seed: int, form: str, mean: bool, siz
     units = units[rng.permutation(len(units))] if seed % 2 else units
     matrix = rng.standard_normal((len(units), d)) * size * (rng.random((len(units), d)) < 0.7)
     bound = Sensitivity(*rng.uniform(0.3, 2.0, 3))
-    statistic, scale = Anything(d, bound), int(rng.integers(1, 1000))
+    statistic, scale = anything(d, bound), int(rng.integers(1, 1000))
     expected, parts = reference(matrix, units, bound, scale, mean)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "CHUNK_ELEMENTS", chunk)
@@ -115,7 +127,7 @@ def test_a_neighbour_is_no_further_away_above_the_cap_on_records(seed: int, cap:
 
     def of(rows: int) -> np.ndarray:
         taken = Rows(matrix[:rows], np.arange(rows))
-        return contribute(Anything(4, bound), taken, scale=16, max_records=cap).values
+        return contribute(anything(4, bound), taken, scale=16, max_records=cap).values
 
     whole, neighbour = of(20), of(19)
     assert np.abs(whole).max() <= 16 * cap
@@ -128,25 +140,25 @@ def test_rows_at_the_bound_come_through_exactly(form: str) -> None:
     matrix = np.array([[1.0, -0.5, 0.25], [0.0, 0.0, 0.0], [0.25, 1.0, -0.5]])
     bound = Sensitivity(1.75, float(np.sqrt(1 + 0.25 + 0.0625)), 1.0)
     rows = Rows(FORMS[form](matrix), np.array([2, 0, 1]))
-    assert contribute(Anything(3, bound), rows, scale=4).values.tolist() == [5, 2, -1]
+    assert contribute(anything(3, bound), rows, scale=4).values.tolist() == [5, 2, -1]
     together = Rows(FORMS[form](matrix), np.array([3, 3, 3]))
-    mean = contribute(Anything(3, bound), together, scale=12, max_per_unit=3)
+    mean = contribute(anything(3, bound), together, scale=12, max_per_unit=3)
     assert mean.values.tolist() == [5, 2, -1], "a mean keeps every record's weight at scale x max_per_unit"
-    total = contribute(Anything(3, bound), together, scale=4, unit_contribution="sum", max_per_unit=3)
+    total = contribute(anything(3, bound), together, scale=4, unit_contribution="sum", max_per_unit=3)
     assert total.values.tolist() == [5, 2, -1]
 
 
 def test_rounding_goes_toward_zero() -> None:
     rows = Rows(np.array([[0.999, -0.999, 0.5]]), np.array([0]))
-    assert contribute(Anything(3, Sensitivity(3, 3, 1)), rows, scale=1).values.tolist() == [0, 0, 0]
-    assert contribute(Anything(3, Sensitivity(3, 3, 1)), rows, scale=10).values.tolist() == [9, -9, 5]
+    assert contribute(anything(3, Sensitivity(3, 3, 1)), rows, scale=1).values.tolist() == [0, 0, 0]
+    assert contribute(anything(3, Sensitivity(3, 3, 1)), rows, scale=10).values.tolist() == [9, -9, 5]
 
 
 def test_the_integer_bound_is_checked_again_after_clipping(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_clipped", lambda _statistic, matrix: matrix)
     for matrix in (np.array([[5.0, 0.0]]), sp.csr_array(np.array([[5.0, 0.0]]))):
         with pytest.raises(InternalError, match="exceeds its bound"):
-            contribute(Anything(2, Sensitivity(1, 1, 1)), Rows(matrix, np.array([0])), scale=4)
+            contribute(anything(2, Sensitivity(1, 1, 1)), Rows(matrix, np.array([0])), scale=4)
 
 
 @pytest.mark.parametrize(
@@ -164,13 +176,13 @@ def test_rows_that_cannot_be_right_are_refused(
     rows: Rows, options: dict[str, Any], error: type[Exception], match: str
 ) -> None:
     with pytest.raises(error, match=match):
-        contribute(Anything(3, Sensitivity(3, 2, 1)), rows, **{"scale": 8, **options})
+        contribute(anything(3, Sensitivity(3, 2, 1)), rows, **{"scale": 8, **options})
 
 
 def test_a_party_without_rows_contributes_zeros() -> None:
     for matrix in (np.zeros((0, 3)), sp.csr_array((0, 3))):
         rows = Rows(matrix, np.zeros(0, dtype=np.int64))
-        assert contribute(Anything(3, Sensitivity(1, 1, 1)), rows, scale=8).values.tolist() == [0, 0, 0]
+        assert contribute(anything(3, Sensitivity(1, 1, 1)), rows, scale=8).values.tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("form", sorted(FORMS))
@@ -178,7 +190,7 @@ def test_a_subsample_keeps_whole_units(form: str) -> None:
     matrix, units = np.eye(5) / 2, np.array([0, 1, 2, 1, 0])
     kept = Rows(FORMS[form](matrix), units).keep_units(np.array([True, False, True]))
     assert kept.units.tolist() == [0, 2, 0]
-    values = contribute(Anything(5, Sensitivity(1, 1, 1)), kept, scale=8, unit_contribution="sum", max_per_unit=2)
+    values = contribute(anything(5, Sensitivity(1, 1, 1)), kept, scale=8, unit_contribution="sum", max_per_unit=2)
     assert values.values.tolist() == [4, 0, 4, 0, 4]
 
 
@@ -221,4 +233,4 @@ def test_names_are_unique_and_for_dataclasses() -> None:
         name: ClassVar[str] = "plain"
 
     with pytest.raises(InternalError, match="dataclass"):
-        register(Plain)
+        register(Plain)  # type: ignore[type-var]

@@ -27,6 +27,8 @@ class Records:
         self.labels = np.zeros(count, dtype=np.int64) if labels is None else np.asarray(labels, dtype=np.int64)
         self.units = np.arange(count) if units is None else np.asarray(units, dtype=np.int64)
         self.texts = list(texts)
+        self.unit_hashes = self.units.astype(np.uint64)
+        self.local_model = ""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -94,7 +96,7 @@ def test_half_precision_values_need_more_than_float32_sums() -> None:
     """Products of half-precision values are exact in float32, their sums are not; duplicates must still tie."""
     rng = np.random.default_rng(4)
     x = rng.standard_normal((40, 64)).astype(np.float16).astype(np.float32)
-    c = x[:1] + rng.integers(-1, 2, (120, 64)).astype(np.float32) / 1024
+    c: Any = x[:1] + rng.integers(-1, 2, (120, 64)).astype(np.float32) / 1024
     c = np.concatenate([c, c])[rng.permutation(240)].astype(np.float16).astype(np.float32)
     for found, true in zip(top_q_votes(x, None, c, None, 6), reference(x, None, c, None, 6), strict=True):
         np.testing.assert_array_equal(found, true)
@@ -219,9 +221,12 @@ def test_memory_saves_work_and_never_changes_the_result() -> None:
 def test_later_requests_compare_new_candidates_only(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = []
     original = NearestFurthest.extend
-    monkeypatch.setattr(
-        NearestFurthest, "extend", lambda self, c, labels: (compared.append(len(c)), original(self, c, labels))[1]
-    )
+
+    def extend(self: NearestFurthest, c: Any, labels: Any) -> None:
+        compared.append(len(c))
+        original(self, c, labels)
+
+    monkeypatch.setattr(NearestFurthest, "extend", extend)
     rng = np.random.default_rng(6)
     records, c, memory = Records(rng.integers(-3, 4, (5, 4))), rng.integers(-3, 4, (60, 4)).astype(np.float32), {}  # type: ignore[var-annotated]
     for count in (20, 20, 60):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_server.prompts.rendering import FIELDS, Prompts, mask_words, render
 
 KINDS = ("contrast", "cross", "fill_in", "keyphrases", "keywords", "metadata", "paraphrase", "random", "zero_shot")
-FULL = {
+FULL: dict[str, Any] = {
     "label": "cardiac",
     "good": ("good one", "good two"),
     "bad": ("bad one",),
