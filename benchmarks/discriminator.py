@@ -27,7 +27,7 @@ from scipy.stats import t as student
 
 from undersong.compare import CELLS
 from undersong.compare_cell import PRIVATE_ONLY
-from undersong.compare_cli import compared
+from undersong.comparison import compared
 from undersong_common import entry
 from undersong_common.errors import ConfigurationError
 from undersong_server.cli.display import Display

@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.public import Input, Segment, encode_embeddings
 from undersong_protocol.secagg.parameters import Member, defaults
 from undersong_protocol.statistics import TopQVotes
+from undersong_server.coordinator import enrolment
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET_S = 0.5
@@ -107,14 +109,14 @@ class Daemons:
             for number in range(NOTES):
                 file.write(json.dumps({"text": f"{name} note {number}", "label": "ab"[number % 2]}) + "\n")
         package_path = self._folder / f"{name}.package"
-        package = self._home.invite(name, now=time.time())
+        package = enrolment.invite(self._home, name, now=time.time())
         package_path.write_bytes(package.sign(self._home.authority().signing_key))
         hospital("init", name)
         fingerprint = Package.parse(package_path.read_bytes()).fingerprint
         request_path = self._folder / f"{name}.request"
         hospital("enroll", package_path, "--fingerprint", fingerprint, "--request-out", request_path)
         request = EnrolmentRequest.parse(request_path.read_bytes())
-        (self._folder / f"{name}.grant").write_bytes(self._home.sign(request, now=time.time()))
+        (self._folder / f"{name}.grant").write_bytes(enrolment.sign(self._home, request, now=time.time()))
         hospital("enroll", "--grant", self._folder / f"{name}.grant")
         hospital("data", "add", notes, "--text-field", "text", "--label-field", "label")
         hospital("budget", "set", "--epsilon", 1000, "--delta", "1e-3")
@@ -135,8 +137,8 @@ def measure(quick: bool, report: Callable[[str], None] = lambda _words: None) ->
     """The figures of the module's docstring."""
     from undersong_server.coordinator.grpc_server import GrpcServer
     from undersong_server.coordinator.grpc_transport import GrpcTransport
+    from undersong_server.coordinator.home import CoordinatorHome, CoordinatorSettings
     from undersong_server.coordinator.metrics import Metrics
-    from undersong_server.coordinator.service import CoordinatorHome, CoordinatorSettings
 
     parties = 4 if quick else 10
     repeats = 8 if quick else 40
@@ -157,7 +159,7 @@ def measure(quick: bool, report: Callable[[str], None] = lambda _words: None) ->
             registry=registry,
             transport=transport,
             metrics=metrics,
-            renew=home.renew,
+            renew=partial(enrolment.renew, home),
         )
         stack.callback(server.close)
         # The port is known only now; packages carry the address.

@@ -36,12 +36,12 @@ from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.public import Input, Segment, encode_embeddings
 from undersong_protocol.secagg.parameters import Member, default_threshold
 from undersong_protocol.statistics import TopQVotes, top_q_votes
-from undersong_server.cli.app import public_cache_path
 from undersong_server.federation.blocks import PublicBlocks
 from undersong_server.federation.driver import introduce
 from undersong_server.federation.pipelining import PipelinedFederation
 from undersong_server.federation.transport import BatchTransport
 from undersong_server.journal import Journal
+from undersong_server.operations.caches import public_cache_path
 from undersong_server.progress import Silent
 from undersong_server.runs.task import load
 
@@ -124,8 +124,9 @@ def measure(
     parties: int, actors: int | None = None, report: Callable[[str], None] = lambda _words: None
 ) -> dict[str, Any]:
     """The figures of one size; see the module's docstring."""
+    from undersong.cast import Cast
     from undersong.flower import over_flower
-    from undersong.simulate import Cast, private_tables
+    from undersong.records import private_tables
     from undersong.workspace import Workspace
 
     watch = Memory()
@@ -138,7 +139,7 @@ def measure(
         cast = Cast(task, workspace.state, workspace.parties_path, 0, None)
         cast.draw_keys(workspace, tables)
         embedder = Embedder.load()
-        cached = CachedEmbedder(embedder, _Copied(PublicFileCache(public_cache_path()), cast.shared_cache()))
+        cached = CachedEmbedder(embedder, _Copied(PublicFileCache(public_cache_path(os.environ)), cast.shared_cache()))
         cached.encode(sorted({text for table in tables.values() for text in table.texts}))
         watch.start()
         begun = time.perf_counter()

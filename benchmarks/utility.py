@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from undersong.compare_cli import compared
+from undersong.comparison import compared
 from undersong_common import entry
 from undersong_common.errors import ConfigurationError
 from undersong_server.cli.display import Display

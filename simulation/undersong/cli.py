@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 import os
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, cast, get_args
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from undersong.compare_cli import compare
+from undersong.engines import Engine
 from undersong_common import entry
-from undersong_common.errors import ConfigurationError
-from undersong_server.cli import app as server_cli
-from undersong_server.cli.app import AsJson, Assignments, TaskFile, app
-from undersong_server.runs import task as tasks
+from undersong_common.rows import screen
+from undersong_server.cli.app import app
+from undersong_server.cli.options import AsJson, Assignments, Quiet, TaskFile, print_json
 
 __all__ = ("app", "main")
 
@@ -34,7 +32,7 @@ def simulate(
     out: Annotated[Path | None, typer.Option(help="Output folder (else the task's output.dir).")] = None,
     assignments: Assignments = None,
     engine: Annotated[
-        str, typer.Option(help='"inprocess", or "flower": Flower\'s simulation engine, for hundreds of parties.')
+        Engine, typer.Option(help="flower is Flower's simulation engine, for hundreds of parties.")
     ] = "inprocess",
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over: removes what the folder's last run wrote.")
@@ -43,17 +41,17 @@ def simulate(
         int | None, typer.Option(help="TESTS ONLY: reproducible noise; the output is marked as not private.", min=0)
     ] = None,
     as_json: AsJson = False,
+    quiet: Quiet = False,
     debug: Annotated[bool, typer.Option("--debug", help="Log what happens (never private data).")] = False,
 ) -> None:
     """Runs a task with every party on this machine. The same command continues a run that was stopped."""
     from undersong.deliver import deliver
-    from undersong.simulate import Engine
-    from undersong_server.cli.display import Display
-    from undersong_server.progress import Silent
+    from undersong_server.cli.display import display
+    from undersong_server.operations.caches import public_cache_path
+    from undersong_server.report.screen import final_screen
+    from undersong_server.runs import task as tasks
 
     entry.log_to_stderr(debug=debug)
-    if engine not in get_args(Engine):
-        raise ConfigurationError(f"--engine {engine!r} is unknown", f"choose {' or '.join(get_args(Engine))}")
     given = {
         "federation.parties": parties,
         "federation.alpha": alpha,
@@ -63,22 +61,23 @@ def simulate(
     shorthand = [f"{key}={_toml(value)}" for key, value in given.items() if value is not None]
     task = tasks.load(task_file, [*shorthand, *(assignments or ())])
     folder = out if out is not None else Path(task.output.dir)
-    with nullcontext(Silent()) if as_json else Display(Console(stderr=True)) as progress:
+    environment = dict(os.environ)
+    with display(quiet or as_json) as progress:
         delivered = deliver(
             task,
             folder,
             seed=seed,
             fresh=fresh,
             insecure_noise_seed=insecure_noise_seed,
-            public_cache=server_cli.public_cache_path(),
-            environment=os.environ,
+            public_cache=public_cache_path(environment),
+            environment=environment,
             progress=progress,
-            engine=cast(Engine, engine),
+            engine=engine,
         )
     if as_json:
-        server_cli.print_json(delivered.to_json())
+        print_json(delivered.to_json())
     else:
-        Console().print(delivered.screen())
+        screen().print(final_screen(delivered.report, delivered.folder))
 
 
 def _toml(value: object) -> str:

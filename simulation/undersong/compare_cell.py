@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import tempfile
 import time
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from undersong_common.arrays import Float32, Int16
 from undersong_common.errors import ConfigurationError
 from undersong_common.threads import one_numpy_thread
 from undersong_server import methods
+from undersong_server.evaluation.heads import Head
 from undersong_server.runs import task as tasks
 from undersong_server.runs.task import Task
 
@@ -104,7 +106,7 @@ class Bench:
     assignments: tuple[str, ...]
     test: Path
     frechet_rows: int
-    head: str = "linear"
+    head: Head = "linear"
     insecure_noise_seed: int | None = None
     test_table: Table | None = field(default=None, repr=False)
     _loaded: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -243,7 +245,7 @@ class Bench:
 
     def _tables(self, task: Task, seed: int) -> dict[str, Table]:
         """Each party's records by its name. All cells deal the same files, which are read once."""
-        from undersong.simulate import dealt, read_private_files
+        from undersong.records import dealt, read_private_files
 
         if "private files" not in self._loaded:
             self._loaded["private files"] = read_private_files(task)
@@ -260,7 +262,7 @@ class Bench:
     ) -> dict[str, float | str]:
         from undersong_server.evaluation import task_model
 
-        model = task_model.train(embeddings, labels, head=self.head, weights=weights, seed=seed)  # type: ignore[arg-type]
+        model = task_model.train(embeddings, labels, head=self.head, weights=weights, seed=seed)
         scores = task_model.evaluate(model, test_embeddings, test_labels)
         return {
             "accuracy": scores.accuracy,
@@ -271,17 +273,16 @@ class Bench:
 
     def _shared(self, task: Task) -> tuple[Embedder, EmbeddingCache, EmbeddingCache]:
         from undersong_common.embedding import Embedder, MemoryCache, PublicFileCache
-        from undersong_server.cli.app import public_cache_path
+        from undersong_server.operations.caches import public_cache_path
 
         if "embedder" not in self._loaded:
-            import os
-
-            public = LayeredCache(MemoryCache(), PublicFileCache(public_cache_path()))
+            environment = dict(os.environ)
+            public = LayeredCache(MemoryCache(), PublicFileCache(public_cache_path(environment)))
             self._loaded |= {
                 "embedder": Embedder.load(task.embedder.model),
                 "public": public,
                 "private": MemoryCache(),
-                "environment": dict(os.environ),
+                "environment": environment,
             }
         return self._loaded["embedder"], self._loaded["public"], self._loaded["private"]
 

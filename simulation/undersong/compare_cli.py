@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
-from rich.console import Console
 
 from undersong_common.errors import ConfigurationError
-from undersong_server.cli.app import AsJson, Assignments, TaskFile, print_json
+from undersong_server.cli.options import AsJson, Assignments, Quiet, TaskFile, print_json
+from undersong_server.evaluation.heads import Head
 
 _Value = TypeVar("_Value")
 
@@ -37,19 +36,21 @@ def compare(
     first_seed: Annotated[int, typer.Option(min=0)] = 0,
     baseline: Annotated[str | None, typer.Option(help="Reference of the paired differences (else the first).")] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder of cells and tables.")] = Path("runs/comparison"),
-    jobs: Annotated[int, typer.Option(help="Worker processes; 0 is one a core.", min=0)] = 0,
-    head: Annotated[str, typer.Option(help="Task model: linear, mlp or auto (slower).")] = "linear",
+    jobs: Annotated[int, typer.Option(help="Worker processes; 0 is one per core.", min=0)] = 0,
+    head: Annotated[Head, typer.Option(help="Head of the task model; auto is slower.")] = "linear",
     assignments: Assignments = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget the folder's cells.")] = False,
     insecure_noise_seed: Annotated[
         int | None, typer.Option(help="Reproducible noise: the cells are then private to nobody.", min=0)
     ] = None,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Compares methods by what a small task model learns from their corpora; the same command continues."""
-    from undersong_server.cli.display import Display
+    from undersong.comparison import compared
+    from undersong_server.cli.display import display
 
-    with Display(Console(stderr=True)) as display:
+    with display(quiet) as progress:
         lines = compared(
             task_file,
             test=test,
@@ -66,76 +67,12 @@ def compare(
             fresh=fresh,
             insecure_noise_seed=insecure_noise_seed,
             command=shlex.join(["undersong", *sys.argv[1:]]),
-            progress=display,
+            progress=progress,
         )
     if as_json:
         print_json(lines)
     else:
-        Console(soft_wrap=True).print(
-            (out / "comparison.md").read_text(encoding="utf-8"), markup=False, highlight=False
-        )
-
-
-def compared(
-    task_file: Path,
-    *,
-    test: Path,
-    methods: list[str],
-    epsilons: list[float],
-    parties: list[int],
-    records: list[int],
-    seeds: range,
-    out: Path,
-    jobs: int,
-    command: str,
-    progress: Any,
-    baseline: str | None = None,
-    head: str = "linear",
-    assignments: tuple[str, ...] = (),
-    fresh: bool = False,
-    insecure_noise_seed: int | None = None,
-    name: str = "comparison",
-) -> dict[str, Any]:
-    """Runs (or continues) a comparison, writes ``NAME.md``, ``.csv`` and ``.html`` into ``out``, returns the table."""
-    from undersong import compare_table
-    from undersong.compare import CELLS, Grid, default_jobs, frechet_rows
-    from undersong.compare import compare as run
-    from undersong.compare_cell import Bench, read_test
-    from undersong_server.evaluation.task_model import HEADS
-    from undersong_server.release.files import write_files
-    from undersong_server.runs import task as tasks
-
-    if head not in HEADS:
-        raise ConfigurationError(f"--head {head!r}: unknown", f"choose one of {', '.join(HEADS)}")
-    task = tasks.load(task_file, assignments)
-    table = read_test(test, task)
-    samples = task.options.samples or 2 * len(table)
-    grid = Grid.of(
-        methods=methods, epsilons=epsilons, parties=parties, records=records, seeds=list(seeds), baseline=baseline
-    )
-    bench = Bench(
-        task_file,
-        assignments,
-        test.absolute(),
-        frechet_rows(len(table), samples),
-        head=head,
-        insecure_noise_seed=insecure_noise_seed,
-        test_table=table,
-    )
-    if fresh and (out / CELLS).is_dir():
-        shutil.rmtree(out / CELLS)
-    found = run(bench, grid, out, jobs=jobs or default_jobs(), progress=progress)
-    lines = compare_table.lines(grid, found)
-    title = f"{task.task.name}: {', '.join(variant.name for variant in grid.variants)}"
-    write_files(
-        out,
-        {
-            f"{name}.md": compare_table.markdown(title, grid, lines, command),
-            f"{name}.csv": compare_table.to_csv(lines),
-            f"{name}.html": compare_table.page(title, grid, lines, command),
-        },
-    )
-    return compare_table.to_json(grid, lines)
+        print((out / "comparison.md").read_text(encoding="utf-8"))
 
 
 def _split(text: str, convert: Callable[[str], _Value], option: str) -> list[_Value]:

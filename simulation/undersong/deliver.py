@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import RenderableType
-
-from undersong.simulate import Engine, Simulated, private_tables, simulate
+from undersong.engines import Engine
+from undersong.records import private_tables
+from undersong.simulate import Simulated, simulate
 from undersong.workspace import Workspace
 from undersong_common.embedding import PublicFileCache
 from undersong_common.errors import ConfigurationError
@@ -21,7 +21,6 @@ from undersong_server.pool import Sample
 from undersong_server.progress import Progress
 from undersong_server.release.publish import publish, report_data
 from undersong_server.report.data import Accuracy, ReportData
-from undersong_server.report.screen import final_screen
 from undersong_server.runs import planning
 from undersong_server.runs.building import build_author
 from undersong_server.runs.task import Task
@@ -49,10 +48,6 @@ class Delivered:
             "private": self.report.privacy.is_private,
             "accuracy": {row.data: row.accuracy for row in self.report.accuracy},
         }
-
-    def screen(self) -> RenderableType:
-        """The final ten lines."""
-        return final_screen(self.report, self.folder)
 
 
 def deliver(

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from undersong import entropy
 from undersong.dpsgd_training import Example, Schedule, Trainer
+from undersong_client import entropy
 from undersong_common import configuration
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import accounting

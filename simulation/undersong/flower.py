@@ -20,6 +20,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from undersong.cast import Cast, clocks
+from undersong.records import private_tables
 from undersong_common.errors import ConfigurationError, InternalError, TransportError
 from undersong_server.federation.transport import Lazily, Transport
 from undersong_server.progress import Progress
@@ -29,7 +31,6 @@ from undersong_server.runs.task import Task
 if TYPE_CHECKING:
     from flwr.app import Context, Message
 
-    from undersong.simulate import Cast
     from undersong_common.embedding import CachedEmbedder
     from undersong_server.flower.transport import FlowerTransport
 
@@ -174,7 +175,6 @@ class _Stage:
     """What one actor keeps between messages: nothing that belongs to a message."""
 
     def __init__(self, state: Path) -> None:
-        from undersong.simulate import Cast, clocks, private_tables
         from undersong_client.blocks import DiskBlocks
 
         value = json.loads((state / STAGE).read_text(encoding="utf-8"))

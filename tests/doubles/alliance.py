@@ -18,7 +18,8 @@ from undersong_client.assemble import assemble
 from undersong_client.daemon import Backoff, Daemon
 from undersong_client.state import PartyHome, read_json
 from undersong_common.errors import UndersongError
-from undersong_server.coordinator.service import Coordinator, CoordinatorHome
+from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.coordinator.service import Coordinator
 from undersong_server.methods import wasp
 
 NAMES = ("alpha", "beta", "delta", "gamma")
@@ -126,7 +127,7 @@ class Alliance:
         self._thread.join(30.0)
 
     def _serve(self) -> None:
-        with CoordinatorHome(self.home).serving():
+        with CoordinatorHome(self.home).hold():
             self.coordinator.serve()
 
     def operator(self, *arguments: object, code: int = 0) -> str:

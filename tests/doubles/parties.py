@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from undersong.entropy import from_system, insecure
+from undersong_client.entropy import from_system, insecure
 from undersong_client.guard import Policy
 from undersong_client.party import DataSet, Party
 from undersong_client.store import Store

@@ -13,8 +13,9 @@ import pytest
 
 from tests.doubles.tasks import LABELS, make_task, write_rows
 from undersong import deliver as deliver_module
+from undersong.cast import Cast
 from undersong.deliver import deliver
-from undersong.simulate import Cast, private_tables
+from undersong.records import private_tables
 from undersong.workspace import Workspace, read_keys
 from undersong_client.records import fingerprint
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.doubles.tasks import LABELS, make_task, write_rows
 from undersong.partition import deal, subsample
-from undersong.simulate import private_tables
+from undersong.records import private_tables
 from undersong_client.records import PrivateRecords
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table

@@ -1,17 +1,25 @@
-"""The terminal: one progress bar a phase, with the time that is left; plain lines where nobody watches."""
+"""Progress on the terminal: one bar per phase, with the time that is left; plain lines where nobody watches."""
 
 from __future__ import annotations
 
 import threading
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
+from undersong_server.progress import Progress, Silent
+
+
+def display(quiet: bool) -> AbstractContextManager[Progress]:
+    """Progress on standard error, so that standard output stays clean; nothing where ``quiet``."""
+    return nullcontext(Silent()) if quiet else Display(Console(stderr=True))
+
 
 class Display:
-    """A :class:`undersong_server.progress.Progress` on a rich console (standard error: standard output stays clean)."""
+    """A :class:`undersong_server.progress.Progress` on a rich console."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

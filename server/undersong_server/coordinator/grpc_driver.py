@@ -1,31 +1,33 @@
-"""Drives one run over the native transport, in a thread of the serving process, and says for whom it waits."""
+"""A run over the native transport, in a thread of the serving process; its status says for whom it waits."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from undersong_common.errors import ConfigurationError
 from undersong_server.coordinator.grpc_transport import GrpcTransport, Presence, Waiting
-from undersong_server.coordinator.run_driver import Driver
+from undersong_server.coordinator.run_driver import RunDriver
 from undersong_server.federation.transport import Transport
 from undersong_server.journal import Journal
 from undersong_server.release.signature import Signer
-from undersong_server.runs.folder import Planned, RunFolder
+from undersong_server.runs.folder import RunFolder
+from undersong_server.runs.planned import Planned
+from undersong_server.runs.status import Awaited, AwaitedParty
 
 ROSTER_POLL_S = 0.5
 
 
-class RunDriver(Driver):
+class GrpcRunDriver(RunDriver):
     """One run that is under way.
 
     Args:
         transport: of the whole coordinator.
         expelled: names of parties that were revoked, asked now and then.
-        public_cache, environment, number, signer: see :class:`Driver`.
+        public_cache, environment, number, signer: see :class:`RunDriver`.
     """
 
     def __init__(
@@ -57,15 +59,13 @@ class RunDriver(Driver):
         self._thread.join(timeout_s)
 
     def carrier(self, planned: Planned) -> Transport:
-        return _Watched(self, self._transport, planned, self._needed)
+        return _PatientTransport(self, self._transport, planned, self._needed)
 
     def sleep(self, seconds: float) -> None:
         self._transport.sleep(seconds)
 
-    # For whom it waits
-
     def await_roster(self, planned: Planned, journal: Journal) -> None:
-        """Until every party is connected; once the manifest is signed, until enough of them are."""
+        """Blocks until every party is connected; once the manifest is signed, until enough of them are."""
         begun = time.time()
         self._journal = journal
         needed = self._needed if self._signed else len(planned.roster)
@@ -80,24 +80,24 @@ class RunDriver(Driver):
                     "plan a new run without them",
                 )
             if len(connected) >= needed:
-                self._status.pop("waiting", None)
+                self._status = replace(self._status, waiting=None)
                 return
             missing = {name: seen for name, seen in presence.items() if not seen.connected}
-            self._status["state"] = "waiting"
-            self._status["waiting"] = {
-                "for": _described(missing),
-                "since": begun,
-                "goes_on_at": None,
-                "goes_on_with": needed,
-                "words": f"waiting for {_names(missing)} to connect; the run goes on as soon as {needed} of"
+            awaited = Awaited(
+                parties=_described(missing),
+                since=begun,
+                goes_on_at=None,
+                goes_on_with=needed,
+                words=f"waiting for {_names(missing)} to connect; the run goes on as soon as {needed} of"
                 f" {len(planned.roster)} parties are there ({len(connected)} now)",
-            }
+            )
+            self._status = replace(self._status, state="waiting", waiting=awaited)
             self._note()
             time.sleep(ROSTER_POLL_S)
 
     @property
     def _signed(self) -> bool:
-        """Whether everybody has signed the manifest: before that a run can do without nobody."""
+        """Whether everybody has signed the manifest: before that a run needs every party."""
         return self._journal is not None and self._journal.get("manifest/signatures") is not None
 
     def waits(self, waiting: Waiting, asked: int) -> None:
@@ -112,28 +112,32 @@ class RunDriver(Driver):
             outcome = f"in {waiting.left_s:.0f} s it goes on without them"
         else:
             outcome = f"in {waiting.left_s:.0f} s it goes on only if {needed - waiting.answered} more answer by then"
-        self._status["waiting"] = {
-            "for": _described(waiting.missing),
-            "since": self._status.get("waiting", {}).get("since", time.time()),
-            "goes_on_at": time.time() + waiting.left_s,
-            "goes_on_with": needed,
-            "words": f"waiting for {_names(waiting.missing)}; {late}; {outcome}",
-        }
+        before = self._status.waiting
+        awaited = Awaited(
+            parties=_described(waiting.missing),
+            since=time.time() if before is None else before.since,
+            goes_on_at=time.time() + waiting.left_s,
+            goes_on_with=needed,
+            words=f"waiting for {_names(waiting.missing)}; {late}; {outcome}",
+        )
+        self._status = replace(self._status, waiting=awaited)
         self._note()
 
     def answered(self) -> None:
-        if self._status.pop("waiting", None) is not None:
+        """The request is over."""
+        if self._status.waiting is not None:
+            self._status = replace(self._status, waiting=None)
             self._note()
 
 
-class _Watched:
-    """The transport as one run uses it: with an eye on the operator, and with its patience spent once a party.
+class _PatientTransport:
+    """The transport as one run uses it: it checks for the operator's request, and spends its patience once per party.
 
     A party that was away for a whole request is not waited for again until it has been connected, as long as the others
     are enough for the run.
     """
 
-    def __init__(self, driver: RunDriver, transport: GrpcTransport, planned: Planned, needed: int) -> None:
+    def __init__(self, driver: GrpcRunDriver, transport: GrpcTransport, planned: Planned, needed: int) -> None:
         self._driver = driver
         self._transport = transport
         self._roster = planned.roster
@@ -158,22 +162,18 @@ class _Watched:
 
     @property
     def _given_up(self) -> set[str]:
-        """Whom nobody need wait for; nobody where the run cannot go on without them."""
+        """The parties that are not waited for; empty where the run cannot go on without them."""
         now = self._transport.presence(self._gone)
         away = {name for name, since in self._gone.items() if not now[name].connected and now[name].since == since}
         return away if len(self._roster) - len(away) >= self._needed else set()
 
 
-def _described(missing: Mapping[str, Presence]) -> list[dict[str, Any]]:
+def _described(missing: Mapping[str, Presence]) -> tuple[AwaitedParty, ...]:
     now = time.monotonic()
-    return [
-        {
-            "party": name,
-            "connected": seen.connected,
-            "seconds": round(now - seen.since, 1) if seen.heard is not None else None,
-        }
+    return tuple(
+        AwaitedParty(name, seen.connected, round(now - seen.since, 1) if seen.heard is not None else None)
         for name, seen in sorted(missing.items())
-    ]
+    )
 
 
 def _names(missing: Mapping[str, Presence]) -> str:

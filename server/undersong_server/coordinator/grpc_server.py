@@ -22,6 +22,7 @@ from undersong_common.version import SOFTWARE
 from undersong_protocol import framing
 from undersong_protocol.enrolment import common_name
 from undersong_protocol.messages import transport_pb2 as wire
+from undersong_server import defaults
 from undersong_server.authority import Authority, serial_of
 from undersong_server.coordinator.gate import Gate, Refusals
 from undersong_server.coordinator.grpc_transport import GrpcTransport, Link
@@ -30,7 +31,6 @@ from undersong_server.coordinator.parties import Registry
 
 log = logging.getLogger(__name__)
 
-KEEPALIVE_S = 20.0
 SILENCES = 3  # after so many silent keepalive periods a stream is given up
 HELLO_S = 15.0
 FRAMES_A_SECOND = 500.0  # of one party; beyond that it is read more slowly, never refused
@@ -78,7 +78,7 @@ class GrpcServer:
         transport: GrpcTransport,
         metrics: Metrics,
         renew: Renew,
-        keepalive_s: float = KEEPALIVE_S,
+        keepalive_s: float = defaults.KEEPALIVE_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._address = (host, port)

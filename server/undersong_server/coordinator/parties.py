@@ -11,9 +11,8 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.enrolment import check_party_name
@@ -38,7 +37,7 @@ CREATE TABLE IF NOT EXISTS certificate (
 
 @dataclass(frozen=True)
 class Party:
-    """One line of ``undersong parties``. Times are seconds since the epoch, None where it has not happened.
+    """A party as the registry knows it. Times are seconds since the epoch, None where it has not happened.
 
     Attributes:
         identity: Ed25519 public key (hex), empty until the party is enrolled.
@@ -59,9 +58,6 @@ class Party:
     epsilon_left: float | None
     paused: bool
     certificate_expires_at: float | None
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class Registry:

@@ -1,4 +1,4 @@
-"""Drives one run from its folder to its outputs, and says at every moment what it does; what carries it is open."""
+"""One run of the coordinator, from its folder to its outputs, over a transport that a subclass provides."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from undersong_server.release.publish import publish, report_data
 from undersong_server.release.signature import Signer
 from undersong_server.runs.building import build_author
 from undersong_server.runs.execution import Outcome, conduct
-from undersong_server.runs.folder import Planned, RunFolder, State
+from undersong_server.runs.folder import RunFolder
+from undersong_server.runs.planned import Planned
 from undersong_server.runs.planning import RunPlan
+from undersong_server.runs.status import RunFailure, RunStatus, State
 
 log = logging.getLogger(__name__)
 
@@ -27,16 +30,16 @@ STATUS_S = 0.5  # how often the status file is renewed at most
 
 
 class Interrupted(BaseException):
-    """The operator wants something else. No handler of errors may hold it up."""
+    """The operator requested another action. No handler of errors may hold it up."""
 
 
-class Driver(ABC):
-    """One run that is under way; implements ``undersong_server.progress.Progress``.
+class RunDriver(ABC):
+    """One run that is under way; implements :class:`undersong_server.progress.Progress`.
 
     Args:
         public_cache: file with embeddings of public texts.
         environment: where generators find their keys.
-        number: of the operator's wish that this driver carries out.
+        number: of the requested action that this driver carries out.
         signer: puts the coordinator's name under what is published.
     """
 
@@ -48,14 +51,14 @@ class Driver(ABC):
         self._public_cache = public_cache
         self._environment = environment
         self._signer = signer
-        self._wish: State | None = None
-        self._status: dict[str, Any] = {"state": "waiting", "number": number, "since": time.time()}
+        self._interrupted: State | None = None
+        self._status = RunStatus(state="waiting", number=number, since=time.time())
         self._written = 0.0
         self._needed = 0
 
     @abstractmethod
     def await_roster(self, planned: Planned, journal: Journal) -> None:
-        """Until every party is there; once the manifest is signed, until enough of them are."""
+        """Blocks until every party is there; once the manifest is signed, until enough of them are."""
 
     @abstractmethod
     def carrier(self, planned: Planned) -> Transport:
@@ -63,43 +66,41 @@ class Driver(ABC):
 
     @abstractmethod
     def sleep(self, seconds: float) -> None:
-        """Between two questions for an approval."""
+        """Waits between two questions for an approval."""
 
     def interrupt(self, becomes: State) -> None:
         """Ends the run at its next step; its journal keeps everything. ``becomes`` is the state it is left in."""
-        self._wish = becomes
+        self._interrupted = becomes
 
     def run(self) -> None:
-        """To its end, whatever that is: the status says it."""
+        """Drives the run to its end, whatever that is: the status says it."""
         try:
             self._conduct()
             self._end("finished")
         except Interrupted:
-            state = self._wish or "paused"
+            state = self._interrupted or "paused"
             if state == "running":  # the coordinator stops: whoever starts it again goes on
-                self._status["message"] = "the coordinator was stopped; the run goes on when it is started again"
+                message = "the coordinator was stopped; the run goes on when it is started again"
+                self._status = replace(self._status, message=message)
                 self._end("waiting")
             else:
                 self._end(state)
         except UndersongError as error:
-            self._end("failed", {"problem": error.problem, "remedy": error.remedy, "exit_code": error.exit_code})
+            self._end("failed", RunFailure(error.problem, error.remedy, error.exit_code))
         except Exception as error:  # noqa: BLE001 - its words may hold anything, so only its kind and place are kept
             frames = traceback.extract_tb(error.__traceback__)
             place = " < ".join(f"{frame.filename.rsplit('/', 2)[-1]}:{frame.lineno}" for frame in reversed(frames[-5:]))
             problem = f"internal error: {type(error).__name__} at {place}"
-            self._end("failed", {"problem": problem, "remedy": "", "exit_code": InternalError.exit_code})
+            self._end("failed", RunFailure(problem, "", InternalError.exit_code))
 
-    def _end(self, state: State, error: Mapping[str, Any] | None = None) -> None:
-        for key in ("waiting", "phase", "done", "total"):
-            self._status.pop(key, None)
+    def _end(self, state: State, error: RunFailure | None = None) -> None:
         if error is not None:
-            self._status["error"] = dict(error)
-            log.error("run %s failed: %s", self.folder.name, error["problem"])
-            self.folder.say(f"failed: {error['problem']}")
+            log.error("run %s failed: %s", self.folder.name, error.problem)
+            self.folder.say(f"failed: {error.problem}")
         else:
             log.info("run %s is %s", self.folder.name, state)
             self.folder.say(state)
-        self._status["state"] = state
+        self._status = replace(self._status, state=state, phase="", done=0, total=0, waiting=None, error=error)
         self._note(durable=True)
 
     def _conduct(self) -> None:
@@ -125,7 +126,7 @@ class Driver(ABC):
     def _outcome(
         self, planned: Planned, run_plan: RunPlan, journal: Journal, embed: Any, embedder: Embedder
     ) -> Outcome:
-        self._status["state"] = "running"
+        self._status = replace(self._status, state="running")
         author = build_author(run_plan.task, embed, self._environment, journal, self, seed=planned.seed)
         return conduct(
             run_plan,
@@ -154,20 +155,18 @@ class Driver(ABC):
         publish(self.folder.output, outcome, report, signer=self._signer)
 
     def check(self) -> None:
-        """Raises Interrupted where the operator wants this run to end here."""
-        if self._wish is not None:
+        """Raises Interrupted where the operator requested another action."""
+        if self._interrupted is not None:
             raise Interrupted
-
-    # Progress (server/undersong_server/progress.py)
 
     def update(self, phase: str, done: int, total: int) -> None:
         self.check()
-        self._status.update(phase=phase, done=done, total=total)
+        self._status = replace(self._status, phase=phase, done=done, total=total)
         self._note()
 
     def say(self, message: str) -> None:
         self.check()
-        self._status["message"] = message
+        self._status = replace(self._status, message=message)
         self.folder.say(message)
         log.info("run %s: %s", self.folder.name, message)
         self._note()

@@ -1,13 +1,10 @@
-"""What ``undersong evaluate`` does: a run's synthetic texts against files that the caller holds."""
+"""A corpus of synthetic texts against tables that the caller holds: usefulness, closeness, overlap, membership."""
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import asdict, dataclass
-from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,21 +12,17 @@ from undersong_common.arrays import Float32
 from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning
-from undersong_common.table import Table, read_table
+from undersong_common.table import Table
 from undersong_server.evaluation import metrics, task_model
 from undersong_server.evaluation.adaptation import adapt
 from undersong_server.evaluation.fine_tuning import fine_tune
+from undersong_server.evaluation.heads import Head
 from undersong_server.evaluation.membership import Membership, train_and_attack
 from undersong_server.evaluation.neighbourhoods import neighbourhoods
 from undersong_server.evaluation.overlap import Overlap, find_overlap
 from undersong_server.evaluation.scores import Scores, score
-from undersong_server.evaluation.sequences import read_sequences, sequences_of
-from undersong_server.evaluation.task_model import Head
+from undersong_server.evaluation.sequences import sequences_of
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-SYNTHETIC_FILE = "synthetic.jsonl"
 SEQUENCES = "keyphrase sequences alone"
 OWN_SEQUENCES = "the private texts' own sequences, no privacy"
 NOT_PRIVATE = (
@@ -76,7 +69,7 @@ class Distances:
 
 @dataclass(frozen=True, eq=False)
 class EvaluationReport:
-    """Everything ``undersong evaluate`` found. ``notes`` are sentences for the reader.
+    """Everything that was found. ``notes`` are sentences for the reader.
 
     ``membership`` holds the attacks on the synthetic texts' model and, for comparison, on the private data's own.
     """
@@ -90,7 +83,7 @@ class EvaluationReport:
     notes: tuple[str, ...]
     membership: tuple[Membership, ...] = ()
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Plain JSON values; NaN becomes None."""
         result = {
             "run": self.run,
@@ -110,82 +103,6 @@ class EvaluationReport:
         finite: dict[str, Any] = _finite(result)
         return finite
 
-    def to_json(self) -> str:
-        """The report as indented JSON text."""
-        return json.dumps(self.as_dict(), indent=2, ensure_ascii=False, allow_nan=False)
-
-    def render(self) -> RenderableType:
-        """The report for a terminal."""
-        from undersong_server.evaluation.rendering import render
-
-        return render(self)
-
-
-def evaluate(
-    run_dir: Path,
-    *,
-    test: Path | None,
-    embed: Embed,
-    train_private: Path | None = None,
-    overlap: Path | None = None,
-    adapt_to: Path | None = None,
-    sequences: bool = False,
-    membership: tuple[Path, Path] | None = None,
-    head: Head = "auto",
-    fine_tuning: FineTuning | None = None,
-    text_field: str = "text",
-    label_field: str | None = "label",
-    seed: int = 0,
-) -> EvaluationReport:
-    """Evaluates the synthetic texts in ``run_dir``.
-
-    Args:
-        test: real texts the task model is judged on and compared with; with labels unless ``label_field`` is None;
-            None where only the overlap or the distances to ``train_private`` are wanted.
-        embed: texts to float32 unit vectors [n, d].
-        train_private: the real training texts, for the reference "private data only, no privacy".
-        overlap: a private file to search the synthetic texts' words in.
-        adapt_to: unlabelled texts of the place where the task model will work: it is adapted to them too (Deep CORAL).
-        sequences: judges the keyphrase sequences of the run alone as well.
-        membership: members and non-members of the private training data: the task model is attacked with them.
-        head: which head the task model has.
-        fine_tuning: fine-tunes a local encoder too, where given.
-
-    Raises ConfigurationError where a file is missing or not usable.
-    """
-    if not run_dir.is_dir():
-        raise ConfigurationError(f"{run_dir}: no such folder", "name the output folder of a finished run")
-    if not (run_dir / SYNTHETIC_FILE).is_file():
-        raise ConfigurationError(
-            f"{run_dir}: holds no {SYNTHETIC_FILE}", "the run has not finished; start it again and it continues"
-        )
-    synthetic = _read_synthetic(run_dir / SYNTHETIC_FILE)
-    if test is None and train_private is None and overlap is None and membership is None:
-        raise ConfigurationError(f"{run_dir}: nothing to compare with", "name a file with --test or --overlap")
-    labelled = {test, train_private, *(membership or ())}
-
-    @cache  # one file may be named for several purposes
-    def read(path: Path) -> Table:
-        return read_table(path, text_field, label_field if path in labelled else None)
-
-    tested, trained_on, searched, target = (
-        None if path is None else read(path) for path in (test, train_private, overlap, adapt_to)
-    )
-    return evaluate_tables(
-        str(run_dir),
-        synthetic,
-        test=tested,
-        embed=embed,
-        train_private=trained_on,
-        overlap=searched,
-        target=target,
-        sequences=read_sequences(run_dir) if sequences else None,
-        membership=None if membership is None else (read(membership[0]), read(membership[1])),
-        head=head,
-        fine_tuning=fine_tuning,
-        seed=seed,
-    )
-
 
 def evaluate_tables(
     run: str,
@@ -202,7 +119,22 @@ def evaluate_tables(
     fine_tuning: FineTuning | None = None,
     seed: int = 0,
 ) -> EvaluationReport:
-    """As ``evaluate``, on tables in memory (the demo and the benchmarks hold them already)."""
+    """Evaluates synthetic texts.
+
+    Args:
+        run: what the report calls them.
+        test: real texts the task model is judged on and compared with, with labels or without; None trains none.
+        embed: texts to float32 unit vectors [n, d].
+        train_private: the real training texts, for the reference "private data only, no privacy".
+        overlap: private texts to search the synthetic texts' words in.
+        target: unlabelled texts of the place where the task model will work: it is adapted to them too (Deep CORAL).
+        sequences: the keyphrase sequences of the run, judged alone as well.
+        membership: members and non-members of the private training data: the task model is attacked with them.
+        head: which head the task model has.
+        fine_tuning: fine-tunes a local encoder too, where given.
+
+    Raises ConfigurationError where a table is not usable.
+    """
     notes: list[str] = []
     needed = test is not None or train_private is not None or membership is not None  # an overlap alone needs no model
     synthetic_x = embed(synthetic.texts) if needed else np.zeros((0, 0), dtype=np.float32)
@@ -251,16 +183,6 @@ def evaluate_tables(
         notes=tuple(notes),
         membership=tuple(attacked),
     )
-
-
-def _read_synthetic(path: Path) -> Table:
-    """The run's texts. Rows are few enough to read twice where the task has no labels (all are "")."""
-    try:
-        return read_table(path, "text", "label")
-    except ConfigurationError as error:
-        if "is empty or not a label" not in error.problem:
-            raise
-        return read_table(path, "text")
 
 
 def _head(data: str, table: Table, x: Float32, test: Table, test_x: Float32, head: Head, seed: int) -> Trained:

@@ -9,18 +9,16 @@ from pathlib import Path
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table
 from undersong_protocol.statistics.phrases import Terms, words
-from undersong_server.release.files import SEQUENCES_NAME
 
 
-def read_sequences(folder: Path) -> Table:
-    """A run's sequences: one text a sequence, its terms with commas between them, and its label.
+def read_sequences(path: Path) -> Table:
+    """A run's sequences: one text per sequence, its terms with commas between them, and its label.
 
     Raises ConfigurationError where the run wrote none.
     """
-    path = folder / SEQUENCES_NAME
     if not path.is_file():
         raise ConfigurationError(
-            f"{folder}: holds no {SEQUENCES_NAME}", "only a method that writes from keyphrases (dpkps) leaves one"
+            f"{path.parent}: holds no {path.name}", "only a method that writes from keyphrases (dpkps) leaves one"
         )
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return Table(tuple(joined(row["terms"]) for row in rows), tuple(row["label"] for row in rows), None)

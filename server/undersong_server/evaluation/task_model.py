@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +16,9 @@ import numpy.typing as npt
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.threads import one_numpy_thread, one_torch_thread
+from undersong_server.evaluation.heads import HEADS, Head
 from undersong_server.evaluation.scores import Scores, score
 
-Head = Literal["linear", "mlp", "auto"]
-
-HEADS: tuple[Head, ...] = ("linear", "mlp", "auto")
 VALIDATION_SHARE = 0.2
 # Inverse regularisation of the linear head, weakest fit first. Validation matters: on 6 000 texts of mixed quality
 # test accuracy ranged over 3 points between these, on texts with 40 % wrong labels over 19.

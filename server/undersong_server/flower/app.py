@@ -18,16 +18,18 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from undersong_common import configuration
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.lock import holding
-from undersong_server.coordinator.run_driver import Driver
-from undersong_server.coordinator.service import CoordinatorHome
+from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.coordinator.run_driver import RunDriver
 from undersong_server.federation.transport import Transport
 from undersong_server.flower.transport import FlowerTransport
 from undersong_server.journal import Journal
+from undersong_server.operations import enrolment, releases, runs
+from undersong_server.operations.caches import public_cache_path
 from undersong_server.release.signature import Signer
-from undersong_server.runs.folder import Planned, RunFolder, coordinator_task
+from undersong_server.runs.folder import RunFolder
+from undersong_server.runs.planned import Planned
 
 OUTSTANDING = 100  # messages under way at a time: what they bring lies in memory until it is sent
 LOOK_S = 2.0  # between two looks for nodes that are new
@@ -41,13 +43,12 @@ def main(grid: Grid, context: Context) -> None:
     """Plans the run where it is new, goes on with it where it is not, and writes what came of it."""
     settings = FlowerRunSettings.read(context.run_config)
     home = CoordinatorHome(settings.coordinator)
-    folder = planned_run(home, settings, context.run_id)
+    folder = home.run(planned_run(settings, context.run_id))
     with _alone(folder):
-        conduct_over(grid, home, folder)
+        drive(grid, home, folder)
     if settings.out is not None:
-        from undersong_server.release.files import copy_outputs
-
-        print(f"wrote {', '.join(copy_outputs(folder.output, settings.out))} into {settings.out}", flush=True)
+        exported = releases.export(home.path, folder.name, settings.out)
+        print(f"wrote {', '.join(exported.files)} into {settings.out}", flush=True)
 
 
 @dataclass(frozen=True)
@@ -95,60 +96,55 @@ class FlowerRunSettings:
         )
 
 
-def planned_run(home: CoordinatorHome, settings: FlowerRunSettings, flower_run: int) -> RunFolder:
-    """The folder of the run, planned. Raises ConfigurationError where it neither exists nor can be planned."""
-    from undersong_server.cli.runs import enrolled_roster
-    from undersong_server.runs import planning
-
-    if settings.run and home.run(settings.run).exists:
-        return home.run(settings.run)
+def planned_run(settings: FlowerRunSettings, flower_run: int) -> str:
+    """The run's name, planned. Raises ConfigurationError where it neither exists nor can be planned."""
+    if settings.run and CoordinatorHome(settings.coordinator).run(settings.run).exists:
+        return settings.run
     if settings.task_file is None:
         raise ConfigurationError(
             f"no run {settings.run!r} is planned and the run configuration names no task-file",
             "add task-file, an absolute path on the SuperLink's machine",
         )
-    roster = enrolled_roster(home, settings.parties or None)
-    data = configuration.override(configuration.read_toml(settings.task_file), ())
-    folder = settings.task_file.absolute().parent
-    task = coordinator_task(data, folder, roster)
-    planning.plan_run(task)
-    run = home.run(settings.run or f"{task.task.name} {flower_run:x}")
-    run.create(
-        Planned(run.name, data, str(folder), roster, settings.seed, settings.insecure_noise_seed, settings.patience_s)
+    planned = runs.plan(
+        settings.coordinator,
+        settings.task_file,
+        name=settings.run or None,
+        suffix=f"{flower_run:x}",
+        parties=enrolment.party_names(settings.parties) if settings.parties else None,
+        seed=settings.seed,
+        patience_s=settings.patience_s,
+        insecure_noise_seed=settings.insecure_noise_seed,
     )
-    return run
+    return planned.run
 
 
-def conduct_over(grid: Grid, home: CoordinatorHome, folder: RunFolder) -> None:
+def drive(grid: Grid, home: CoordinatorHome, folder: RunFolder) -> None:
     """Drives the run to its end. Raises UndersongError with its reason where it did not finish."""
-    from undersong_server.cli.app import public_cache_path
-
-    registry = home.registry()
-    identities = {party.name: bytes.fromhex(party.identity) for party in registry.parties() if party.identity}
-    enrolled = set(registry.enrolled())
-    registry.close()
-    driver = FlowerDriver(
+    environment = dict(os.environ)
+    driver = FlowerRunDriver(
         folder,
         grid,
-        {name: identity for name, identity in identities.items() if name in enrolled},
-        public_cache=public_cache_path(),
-        environment=os.environ,
-        number=folder.wanted()[1],
+        enrolment.identities(home.path),
+        public_cache=public_cache_path(environment),
+        environment=environment,
+        number=folder.requested().number,
         signer=Signer(home.settings.name, home.authority()),
     )
     driver.run()
     status = folder.status()
-    if status["state"] != "finished":
-        error = status.get("error", {})
-        raise UndersongError(error.get("problem", f"the run is {status['state']}"), error.get("remedy", ""))
+    if status.state != "finished":
+        error = status.error
+        raise UndersongError(
+            f"the run is {status.state}" if error is None else error.problem, "" if error is None else error.remedy
+        )
 
 
-class FlowerDriver(Driver):
+class FlowerRunDriver(RunDriver):
     """One run over a Grid.
 
     Args:
         identities: Ed25519 public key of every enrolled party, by name.
-        rest: see :class:`Driver`.
+        rest: see :class:`RunDriver`.
     """
 
     def __init__(self, folder: RunFolder, grid: Grid, identities: Mapping[str, bytes], **rest: Any) -> None:

@@ -15,6 +15,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_protocol.plan import Privacy, Quorum
 from undersong_protocol.secagg.parameters import check_graph, check_quorum, default_threshold, defaults
 from undersong_server import methods
+from undersong_server.evaluation.heads import Head
 from undersong_server.generators import GeneratorSettings
 from undersong_server.methods.interface import MethodOptions
 
@@ -127,7 +128,7 @@ class EvaluationSection(Section):
     """[evaluation]: a public test file, evaluated when the run has ended."""
 
     test: str | None = None
-    head: Literal["auto", "linear", "mlp"] = "auto"
+    head: Head = "auto"
 
 
 class PromptsSection(Section):

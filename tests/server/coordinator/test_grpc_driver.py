@@ -7,12 +7,13 @@ import time
 import pytest
 
 from undersong_server.authority import Authority
-from undersong_server.coordinator.grpc_driver import RunDriver, _Watched
+from undersong_server.coordinator.grpc_driver import GrpcRunDriver, _PatientTransport
 from undersong_server.coordinator.grpc_transport import Presence, Waiting
 from undersong_server.coordinator.metrics import Metrics
 from undersong_server.journal import Journal
 from undersong_server.release.signature import Signer
-from undersong_server.runs.folder import Planned, RunFolder
+from undersong_server.runs.folder import RunFolder
+from undersong_server.runs.planned import Planned
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def driver(tmp_path):
     from undersong_server.coordinator.grpc_transport import GrpcTransport
 
     (tmp_path / "run").mkdir()
-    made = RunDriver(
+    made = GrpcRunDriver(
         RunFolder(tmp_path / "run"),
         GrpcTransport(Metrics()),
         expelled=lambda: [],
@@ -66,7 +67,7 @@ def waited(watched, timeout_s=0.2):
 
 def watched_over(driver, transport):
     planned = Planned("a run", {}, "", ("alpha", "beta", "delta", "gamma"), 0, None, 0.2)
-    return _Watched(driver, transport, planned, 3)
+    return _PatientTransport(driver, transport, planned, 3)
 
 
 def test_who_was_away_for_a_whole_request_is_not_waited_for_again_until_it_was_back(driver):
@@ -90,7 +91,7 @@ def test_where_the_run_cannot_go_on_without_them_they_are_waited_for_each_time(d
 def words(driver, answered):
     missing = {"beta": Presence(True, 0.0, 0.0)}
     driver.waits(Waiting(missing, answered, 5.0), 4)
-    return driver._status["waiting"]["words"], driver._status["waiting"]["goes_on_with"]
+    return driver._status.waiting.words, driver._status.waiting.goes_on_with
 
 
 def test_before_everybody_has_signed_nobody_is_left_out(driver):

@@ -15,6 +15,7 @@ from tests.doubles.stream import Credentials, Served, Stream, make_home
 from undersong_protocol import framing
 from undersong_protocol.enrolment import EnrolmentRequest
 from undersong_protocol.messages import transport_pb2 as wire
+from undersong_server.coordinator import enrolment
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +146,7 @@ def test_a_revoked_party_is_cut_off_and_not_let_in_again(served, home, caplog):
     keys = Credentials(home, "liver")
     with caplog.at_level(logging.WARNING), Stream(served.port, keys.for_grpc) as stream:
         stream.hello("liver")
-        home.revoke("liver", "test", now=time.time())
+        enrolment.revoke(home, "liver", "test", now=time.time())
         assert stream.next("goodbye", 5.0).goodbye.reconnect_after_s < 0
     with Stream(served.port, keys.for_grpc) as stream:
         with pytest.raises(grpc.RpcError):

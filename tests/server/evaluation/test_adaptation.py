@@ -11,6 +11,7 @@ from undersong_server.evaluation import evaluate as evaluation
 from undersong_server.evaluation.adaptation import WEIGHTS, adapt, covariance_distance
 from undersong_server.evaluation.sequences import read_sequences, sequences_of
 from undersong_server.evaluation.task_model import evaluate
+from undersong_server.operations.evaluation import evaluate as evaluate_run
 
 
 def blobs(count, seed, turn=0.0, noise=0.35):
@@ -65,7 +66,7 @@ def test_sequences_and_the_records_own_are_judged(tmp_path):
     rows = [("Cough, fever today", "lung"), ("a fall on the KNEE", "leg"), ("nothing", "leg")] * 30
     for name in ("test", "private"):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"text": t, "label": y}) + "\n" for t, y in rows))
-    report = evaluation.evaluate(
+    report = evaluate_run(
         tmp_path,
         test=tmp_path / "test.jsonl",
         train_private=tmp_path / "private.jsonl",
@@ -91,4 +92,4 @@ def test_own_sequences_hold_the_terms_in_the_order_of_the_text():
 
 def test_a_run_without_sequences_is_refused_by_name(tmp_path):
     with pytest.raises(ConfigurationError, match=r"sequences\.jsonl"):
-        read_sequences(tmp_path)
+        read_sequences(tmp_path / "sequences.jsonl")

@@ -7,7 +7,8 @@ from rich.console import Console
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import read_table
-from undersong_server.evaluation.evaluate import evaluate
+from undersong_server.cli.evaluation_screen import render
+from undersong_server.operations.evaluation import evaluate
 from undersong_server.pool import Sample
 from undersong_server.release import files as outputs
 
@@ -61,17 +62,17 @@ def test_a_whole_evaluation(run):
     assert report.distances[0].frechet < 0.2
     assert report.distances[0].label == 0
     assert 5 in report.overlap.verbatim
-    loaded = json.loads(report.to_json())
+    loaded = report.to_json()
     assert loaded["private"] is False
     assert "not private" in loaded["notice"]
     assert loaded["task_models"][0]["macro_f1"] > 0.95
     assert loaded["overlap"]["verbatim"]["count"] == len(report.overlap.verbatim)
     console = Console(width=120, record=True, file=io.StringIO())
-    console.print(report.render())
+    console.print(render(report))
     shown = console.export_text()
     assert "not private" in shown
     assert "macro-F1" in shown
-    assert not any(text in shown + report.to_json() for text, _ in private + notes(80, 1))
+    assert not any(text in shown + json.dumps(report.to_json()) for text, _ in private + notes(80, 1))
 
 
 def test_a_file_that_is_named_for_several_purposes_is_read_once(run, monkeypatch):
@@ -81,7 +82,7 @@ def test_a_file_that_is_named_for_several_purposes_is_read_once(run, monkeypatch
         read.append(path.name)
         return read_table(path, *columns)
 
-    monkeypatch.setattr("undersong_server.evaluation.evaluate.read_table", counted)
+    monkeypatch.setattr("undersong_server.operations.evaluation.read_table", counted)
     train = run / "train.jsonl"
     report = evaluate(
         run / "run", test=run / "test.jsonl", train_private=train, overlap=train, embed=bag_of_words, head="linear"
@@ -113,14 +114,14 @@ def test_markup_in_a_label_is_shown_not_interpreted(run):
     write(run / "test.jsonl", rows)
     report = evaluate(run / "run", test=run / "test.jsonl", embed=bag_of_words, head="linear")
     console = Console(width=160, record=True, file=io.StringIO())
-    console.print(report.render())
+    console.print(render(report))
     assert "[red]chest[/red]" in console.export_text()
 
 
 def test_tiny_sets_give_gaps_instead_of_crashes(run):
     write(run / "test.jsonl", notes(2, 1))
     report = evaluate(run / "run", test=run / "test.jsonl", embed=bag_of_words, head="linear")
-    assert json.loads(report.to_json())["distances"][0]["precision"] is None
+    assert report.to_json()["distances"][0]["precision"] is None
 
 
 def test_missing_pieces_are_named(run):

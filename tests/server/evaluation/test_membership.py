@@ -13,9 +13,10 @@ from typer.testing import CliRunner
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table
 from undersong_server.cli.app import app
+from undersong_server.cli.evaluation_screen import render
 from undersong_server.evaluation import membership as attacks
-from undersong_server.evaluation.evaluate import evaluate
 from undersong_server.evaluation.membership import auc_interval, clopper_pearson, membership
+from undersong_server.operations.evaluation import evaluate
 from undersong_server.pool import Sample
 from undersong_server.release import files as outputs
 
@@ -112,11 +113,11 @@ def test_the_report_shows_the_attacks_on_both_models(run):
     pair = (run / "members.jsonl", run / "others.jsonl")
     report = evaluate(run / "run", test=None, train_private=pair[0], membership=pair, embed=hashed, head="linear")
     assert [each.data for each in report.membership] == ["synthetic", "private data only, no privacy"]
-    shown = json.loads(report.to_json())["membership"][0]
+    shown = report.to_json()["membership"][0]
     assert (shown["members"], shown["nonmembers"]) == (30, 30)
     assert {"value", "low", "high"} == set(shown["attacks"][0]["auc"])
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(report.render())
+    console.print(render(report))
     assert "balanced accuracy" in console.export_text()
 
 

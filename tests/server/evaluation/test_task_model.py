@@ -3,6 +3,7 @@ import pytest
 
 from undersong_common.errors import ConfigurationError
 from undersong_server.evaluation import task_model
+from undersong_server.evaluation.heads import HEADS
 from undersong_server.evaluation.scores import score
 
 
@@ -18,7 +19,7 @@ def clusters(rows, classes=3, width=16, spread=0.15, seed=0, flips=0.0):
     return x, [f"c{k}" for k in told], [f"c{k}" for k in y]
 
 
-@pytest.mark.parametrize("head", task_model.HEADS)
+@pytest.mark.parametrize("head", HEADS)
 def test_learns_separable_classes_and_is_deterministic(head):
     x, labels, _ = clusters(300)
     test_x, test_labels, _ = clusters(200, seed=1)
@@ -94,7 +95,7 @@ def test_zero_weight_rows_do_not_count():
 
 def test_a_class_of_one_text_and_tiny_sets_work():
     x = np.eye(4, dtype=np.float32)
-    for head in task_model.HEADS:
+    for head in HEADS:
         model = task_model.train(x[:2], ["a", "b"], head=head)
         assert task_model.predict(model, x[:2]) == ["a", "b"]
         model = task_model.train(x, ["a", "a", "a", "b"], head=head)

@@ -1,4 +1,4 @@
-"""An evaluation for a terminal."""
+"""``undersong evaluate`` as a person reads it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,40 @@
+"""The options and arguments that several commands share, and how a command prints."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from undersong_common.printable import json_text
+from undersong_server import defaults
+from undersong_server.cli import completion
+
+CONTEXT = {"help_option_names": ["-h", "--help"]}  # subcommands inherit it
+DEFAULT_HOME = Path(defaults.HOME)
+
+TaskFile = Annotated[Path, typer.Argument(metavar="TASK.toml", help="The task file (`undersong init` writes one).")]
+Assignments = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the task file; repeatable.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print results and errors only: no progress, no advice.")]
+HomeFolder = Annotated[
+    Path, typer.Option("--home", envvar="UNDERSONG_HOME", help="The coordinator's folder (or $UNDERSONG_HOME).")
+]
+RunName = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="The run's name (`undersong run list`).", autocompletion=completion.run_names),
+]
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on standard output."""
+    print(json_text(value))
+
+
+def day(seconds: float) -> str:
+    """Seconds since the epoch as a person here reads them."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))

@@ -1,0 +1,57 @@
+"""The commands for finished runs: ``export``, ``verify``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from undersong_common.errors import PrivacyRefusal
+from undersong_server.cli.options import DEFAULT_HOME, AsJson, HomeFolder, Quiet, RunName, print_json
+
+
+def mount(app: typer.Typer) -> None:
+    """Adds the commands to ``undersong``."""
+    app.command()(export)
+    app.command()(verify)
+
+
+def export(
+    name: RunName,
+    out: Annotated[Path, typer.Option("--out", help="The folder to write into.")],
+    home: HomeFolder = DEFAULT_HOME,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Copies a finished run's corpus, card, report, manifest with receipts and ledgers into a folder of yours."""
+    from undersong_server.operations import releases
+
+    exported = releases.export(home, name, out)
+    if as_json:
+        print_json(exported.to_json())
+    elif not quiet:
+        print(f"wrote {', '.join(exported.files)} into {out}; check it with: undersong verify {out}")
+
+
+def verify(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A published data set (its manifest.json).")],
+    fingerprint: Annotated[
+        str | None,
+        typer.Option(help="Of the coordinator that must have signed it; refused if another one or none did."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Recomputes the whole (epsilon, delta) of a published data set offline, and says who took part.
+
+    Exit code 3 where anything does not hold; what it is, is named.
+    """
+    from undersong_server.operations import releases
+
+    verdict = releases.verify(folder, fingerprint=fingerprint)
+    if as_json:
+        print_json(verdict.to_json())
+    else:
+        print("\n".join(verdict.lines()))
+    if verdict.faults:
+        raise typer.Exit(PrivacyRefusal.exit_code)

@@ -1,0 +1,152 @@
+"""A coordinator's folder: settings, keys, registry, runs, and what its serving process tells the commands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from undersong_common.errors import ConfigurationError
+from undersong_common.lock import holding, is_held
+from undersong_protocol.enrolment import check_address, check_party_name
+from undersong_server import defaults
+from undersong_server.authority import Authority
+from undersong_server.coordinator.parties import Registry
+from undersong_server.json_files import read_json, replace_json
+from undersong_server.runs.folder import RunFolder
+
+
+@dataclass(frozen=True)
+class CoordinatorSettings:
+    """``coordinator.json``.
+
+    Attributes:
+        name: the coordinator's name, as the parties read it.
+        bind: host:port that the server listens on; parties never see it.
+        addresses: host:port by which parties reach it, tried in order.
+        metrics: host:port of the HTTP endpoint with metrics and health; "" for none.
+    """
+
+    name: str
+    bind: str
+    addresses: tuple[str, ...]
+    metrics: str = defaults.METRICS
+
+    @property
+    def server_names(self) -> list[str]:
+        """The names of the server's certificate: the hosts of the addresses."""
+        return list(dict.fromkeys(host_port(address)[0] for address in self.addresses))
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What the serving process says of itself in ``serving.json``.
+
+    Attributes:
+        port, metrics_port: where it listens; ``metrics_port`` is None without metrics.
+        since: when it started, seconds since the epoch.
+        connected: names of the parties with a stream, a moment ago.
+    """
+
+    pid: int
+    port: int
+    metrics_port: int | None
+    since: float
+    connected: tuple[str, ...]
+
+
+class CoordinatorHome:
+    """A coordinator's folder. Everything a backup needs is in it.
+
+    Raises ConfigurationError where ``path`` holds no coordinator.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        value = read_json(path / "coordinator.json")
+        if value is None:
+            raise ConfigurationError(
+                f"{path}: no coordinator lives here",
+                "make one with `undersong coordinator init`, or name it with --home",
+            )
+        self.settings = CoordinatorSettings(**{**value, "addresses": tuple(value["addresses"])})
+
+    @classmethod
+    def create(cls, path: Path, settings: CoordinatorSettings, *, now: float) -> CoordinatorHome:
+        """Makes the folder with fresh keys. Raises ConfigurationError where one exists, or a name is invalid."""
+        if (path / "coordinator.json").exists():
+            raise ConfigurationError(f"{path}: holds a coordinator already", "name another --home")
+        check_party_name(settings.name)
+        for address in settings.addresses:
+            check_address(address)
+        host_port(settings.bind)
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        Authority.create(path / "authority", settings.name, settings.server_names, now=now)
+        Registry(path / "registry.sqlite").close()
+        replace_json(path / "coordinator.json", asdict(settings), durable=True)
+        return cls(path)
+
+    def authority(self) -> Authority:
+        return Authority.open(self.path / "authority")
+
+    def registry(self) -> Registry:
+        return Registry(self.path / "registry.sqlite")
+
+    def run(self, name: str) -> RunFolder:
+        """A run's folder by the run's name (which may not exist yet)."""
+        if "/" in name or name.startswith("."):
+            raise ConfigurationError(f"{name!r} is not the name of a run", "see `undersong run list`")
+        return RunFolder(self.path / "runs" / name)
+
+    def runs(self) -> list[RunFolder]:
+        """Every run, by name."""
+        folder = self.path / "runs"
+        found = sorted(folder.iterdir()) if folder.is_dir() else []
+        return [run for run in map(RunFolder, found) if run.exists]
+
+    @property
+    def served(self) -> bool:
+        """Whether a process serves this home now."""
+        return is_held(self._lock)
+
+    @property
+    def serving(self) -> Serving | None:
+        """What the serving process said last; None where there is no such process."""
+        value = read_json(self.path / "serving.json")
+        if value is None or not self.served:
+            return None
+        return Serving(**{**value, "connected": tuple(value["connected"])})
+
+    def tell(self, serving: Serving) -> None:
+        """Renews what :attr:`serving` reads; for the serving process alone."""
+        replace_json(self.path / "serving.json", asdict(serving), durable=False)
+
+    @property
+    def connected(self) -> Sequence[str]:
+        """Parties with a stream to the serving process, a moment ago; empty where there is no such process."""
+        serving = self.serving
+        return () if serving is None else serving.connected
+
+    def hold(self) -> AbstractContextManager[None]:
+        """The lock that the one serving process holds. Raises ConfigurationError where another one has it."""
+        return holding(
+            self._lock, ConfigurationError(f"{self.path}: another process serves this coordinator", "stop it first")
+        )
+
+    @property
+    def _lock(self) -> Path:
+        return self.path / "serving.lock"
+
+
+def host_port(address: str) -> tuple[str, int]:
+    """``HOST:PORT`` or ``[IPV6]:PORT`` in two parts. Raises ConfigurationError.
+
+    >>> host_port("0.0.0.0:7443"), host_port("[::1]:7443")
+    (('0.0.0.0', 7443), ('::1', 7443))
+    """
+    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]]*)):(\d{1,5})", address)
+    if match is None or int(match[3]) > 65535:
+        raise ConfigurationError(f"{address!r} is not host:port", "write for example 0.0.0.0:7443")
+    return match[1] or match[2], int(match[3])

@@ -1,0 +1,8 @@
+"""The heads that a task model can have."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Head = Literal["auto", "linear", "mlp"]
+HEADS: tuple[Head, ...] = ("auto", "linear", "mlp")

@@ -1,0 +1,136 @@
+"""The parties of a coordinator: invite, sign, revoke, list."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.enrolment import EnrolmentRequest, same_fingerprint
+from undersong_server import defaults
+from undersong_server.coordinator import enrolment
+from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.coordinator.parties import Party
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """A signed enrolment package for one hospital, to be handed over like a password.
+
+    Attributes:
+        package: the file's bytes; it holds the token that admits one request.
+        fingerprint: the coordinator's, to be told by another way.
+        expires_at: seconds since the epoch.
+    """
+
+    party: str
+    package: bytes = field(repr=False)
+    fingerprint: str
+    expires_at: float
+
+
+def invite(home: Path, party: str, *, days: float = defaults.INVITATION_DAYS) -> Invitation:
+    """Invites a party, or invites it again; a token that was not used is replaced.
+
+    Raises ConfigurationError for a name that is invalid, enrolled or revoked.
+    """
+    opened = CoordinatorHome(home)
+    package = enrolment.invite(opened, party, now=time.time(), days=days)
+    return Invitation(party, package.sign(opened.authority().signing_key), package.fingerprint, package.expires_s)
+
+
+@dataclass(frozen=True)
+class Enrolled:
+    """A party that was enrolled, or whose certificate was renewed.
+
+    Attributes:
+        grant: the file's bytes for the hospital; it holds no secret.
+        request_fingerprint: of the request that was signed.
+    """
+
+    party: str
+    grant: bytes = field(repr=False)
+    request_fingerprint: str
+
+
+def sign(home: Path, request: bytes, *, fingerprint: str | None = None, days: float | None = None) -> Enrolled:
+    """Checks a hospital's request against its invitation and enrols the party.
+
+    Args:
+        request: the bytes of the request file.
+        fingerprint: what the hospital says its request's fingerprint is; None compares nothing.
+        days: life of the certificate; None gives the authority's default.
+
+    Raises ConfigurationError that says what does not fit.
+    """
+    parsed = EnrolmentRequest.parse(request)
+    if fingerprint is not None and not same_fingerprint(fingerprint, parsed.fingerprint):
+        raise ConfigurationError(
+            f"the request's fingerprint is {parsed.fingerprint}, not the one that was stated",
+            "ask the hospital which request file is its own",
+        )
+    grant = enrolment.sign(CoordinatorHome(home), parsed, now=time.time(), days=days)
+    return Enrolled(parsed.party, grant, parsed.fingerprint)
+
+
+def revoke(home: Path, party: str, reason: str = "") -> None:
+    """Shuts a party out for good, with every certificate it has; its stream ends within seconds.
+
+    Raises ConfigurationError for an unknown name.
+    """
+    enrolment.revoke(CoordinatorHome(home), party, reason, now=time.time())
+
+
+@dataclass(frozen=True)
+class PartyFacts:
+    """A party as the registry knows it, and whether it is connected to the serving process now."""
+
+    party: Party
+    connected: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self.party), "connected": self.connected}
+
+
+def parties(home: Path) -> tuple[PartyFacts, ...]:
+    """Every party that was ever invited, by name."""
+    opened = CoordinatorHome(home)
+    connected = opened.connected
+    with closing(opened.registry()) as registry:
+        return tuple(PartyFacts(party, party.name in connected) for party in registry.parties())
+
+
+def roster(home: Path, names: Sequence[str] | None) -> tuple[str, ...]:
+    """The named parties, sorted, or everyone enrolled. Raises ConfigurationError for a name that is not enrolled."""
+    with closing(CoordinatorHome(home).registry()) as registry:
+        enrolled = registry.enrolled()
+    if names is None:
+        if not enrolled:
+            raise ConfigurationError("no party is enrolled", "invite and sign them first: undersong invite NAME")
+        return tuple(enrolled)
+    strangers = [name for name in names if name not in enrolled]
+    if strangers or not names:
+        raise ConfigurationError(
+            f"not enrolled: {', '.join(strangers) or 'nobody was named'}", "see `undersong parties`"
+        )
+    return tuple(sorted(set(names)))
+
+
+def party_names(text: str) -> list[str]:
+    """Names as an operator writes them, separated by commas.
+
+    >>> party_names("heart, lung")
+    ['heart', 'lung']
+    """
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def identities(home: Path) -> dict[str, bytes]:
+    """Ed25519 public key, 32 bytes, of every enrolled party by name."""
+    with closing(CoordinatorHome(home).registry()) as registry:
+        enrolled = registry.enrolled()
+        return {party.name: bytes.fromhex(party.identity) for party in registry.parties() if party.name in enrolled}

@@ -1,0 +1,100 @@
+"""Evaluation of a run's folder against files that the caller holds."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from undersong_common.embedding import CachedEmbedder, Embed, Embedder, MemoryCache
+from undersong_common.errors import ConfigurationError
+from undersong_common.fine_tuning import FineTuning
+from undersong_common.table import Table, read_table
+from undersong_server.evaluation.evaluate import EvaluationReport, evaluate_tables
+from undersong_server.evaluation.heads import Head
+from undersong_server.evaluation.sequences import read_sequences
+from undersong_server.release.files import JSONL_NAME, SEQUENCES_NAME
+
+
+def embedder(model: str) -> Embed:
+    """Texts to float32 unit vectors [n, d], cached in memory only: the texts may be private.
+
+    Args:
+        model: "packaged" or a local sentence-transformers folder.
+    """
+    return CachedEmbedder(Embedder.load(model if model == "packaged" else Path(model)), MemoryCache()).encode
+
+
+def evaluate(
+    folder: Path,
+    *,
+    test: Path | None,
+    embed: Embed,
+    train_private: Path | None = None,
+    overlap: Path | None = None,
+    adapt_to: Path | None = None,
+    sequences: bool = False,
+    membership: tuple[Path, Path] | None = None,
+    head: Head = "auto",
+    bert: Path | None = None,
+    text_field: str = "text",
+    label_field: str | None = "label",
+    seed: int = 0,
+) -> EvaluationReport:
+    """Evaluates the synthetic texts in ``folder``, the output of a finished run.
+
+    Args:
+        test: real texts the task model is judged on and compared with; with labels unless ``label_field`` is None;
+            None where the overlap or the distances to ``train_private`` are enough.
+        embed: texts to float32 unit vectors [n, d]; :func:`embedder` makes one.
+        train_private: the real training texts, for the reference "private data only, no privacy".
+        overlap: a private file to search the synthetic texts' words in.
+        adapt_to: unlabelled texts of the place where the task model will work: it is adapted to them too (Deep CORAL).
+        sequences: judges the keyphrase sequences of the run alone as well.
+        membership: members and non-members of the private training data: the task model is attacked with them.
+        head: which head the task model has.
+        bert: a local encoder folder that is fine-tuned as well, where given.
+
+    Raises ConfigurationError where a file is missing or not usable.
+    """
+    if not folder.is_dir():
+        raise ConfigurationError(f"{folder}: no such folder", "name the output folder of a finished run")
+    if not (folder / JSONL_NAME).is_file():
+        raise ConfigurationError(
+            f"{folder}: holds no {JSONL_NAME}", "the run has not finished; start it again and it continues"
+        )
+    synthetic = _read_synthetic(folder / JSONL_NAME)
+    if test is None and train_private is None and overlap is None and membership is None:
+        raise ConfigurationError(f"{folder}: nothing to compare with", "name a file with --test or --overlap")
+    labelled = {test, train_private, *(membership or ())}
+
+    @cache  # one file may be named for several purposes
+    def read(path: Path) -> Table:
+        return read_table(path, text_field, label_field if path in labelled else None)
+
+    tested, trained_on, searched, target = (
+        None if path is None else read(path) for path in (test, train_private, overlap, adapt_to)
+    )
+    return evaluate_tables(
+        str(folder),
+        synthetic,
+        test=tested,
+        embed=embed,
+        train_private=trained_on,
+        overlap=searched,
+        target=target,
+        sequences=read_sequences(folder / SEQUENCES_NAME) if sequences else None,
+        membership=None if membership is None else (read(membership[0]), read(membership[1])),
+        head=head,
+        fine_tuning=None if bert is None else FineTuning(bert),
+        seed=seed,
+    )
+
+
+def _read_synthetic(path: Path) -> Table:
+    """The run's texts. Rows are few enough to read twice where the task has no labels (all are "")."""
+    try:
+        return read_table(path, "text", "label")
+    except ConfigurationError as error:
+        if "is empty or not a label" not in error.problem:
+            raise
+        return read_table(path, "text")

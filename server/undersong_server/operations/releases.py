@@ -1,0 +1,39 @@
+"""What a finished run left: hand it out, and check what was handed out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from undersong_common.errors import ConfigurationError
+from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.release.files import copy_outputs
+from undersong_server.release.verify import Verdict, verify
+
+__all__ = ["Exported", "Verdict", "export", "verify"]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The files that were written into a folder of the operator's."""
+
+    run: str
+    folder: Path
+    files: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"run": self.run, "folder": str(self.folder), "files": list(self.files)}
+
+
+def export(home: Path, run: str, folder: Path) -> Exported:
+    """Copies a finished run's corpus, card, report, manifest with receipts and ledgers into ``folder``.
+
+    Raises ConfigurationError for a run that is unknown or has not finished, and where the folder cannot be written.
+    """
+    found = CoordinatorHome(home).run(run)
+    found.planned()
+    state = found.status().state
+    if state != "finished":
+        raise ConfigurationError(f"run {run!r} is {state}", "export it when it has finished")
+    return Exported(run, folder, tuple(copy_outputs(found.output, folder)))

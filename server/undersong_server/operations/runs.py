@@ -1,0 +1,170 @@
+"""The runs of a coordinator: plan one, request an action of it, see how all of them stand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from undersong_common import configuration
+from undersong_common.errors import ConfigurationError
+from undersong_server import defaults
+from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.operations.enrolment import roster
+from undersong_server.runs.folder import Action
+from undersong_server.runs.plan_figures import PlanFigures, plan_figures
+from undersong_server.runs.planned import Planned, coordinator_task
+from undersong_server.runs.planning import plan_run
+from undersong_server.runs.status import FINAL, RunStatus
+
+LOG_LINES = 20  # of a run's log that are shown with it
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run that was planned and asks nobody anything yet."""
+
+    run: str
+    parties: tuple[str, ...]
+    figures: PlanFigures
+
+    def to_json(self) -> dict[str, Any]:
+        return {"run": self.run, "parties": list(self.parties), **self.figures.to_json()}
+
+
+def plan(
+    home: Path,
+    task_file: Path,
+    *,
+    name: str | None = None,
+    suffix: str | None = None,
+    parties: Sequence[str] | None = None,
+    assignments: Sequence[str] = (),
+    seed: int = 0,
+    patience_s: float = defaults.PATIENCE_S,
+    insecure_noise_seed: int | None = None,
+) -> PlannedRun:
+    """Fixes a run: its task, parties, private sums and noise.
+
+    Args:
+        task_file: its [data] paths are ignored.
+        name: of the run, used once; None takes the task's name and ``suffix``, which is random if None.
+        parties: who takes part; None takes everyone enrolled.
+        assignments: ``section.key=value`` overrides of the task file.
+        seed: of everything but noise, keys and masks.
+        patience_s: how long a request waits for a party before the run goes on without it.
+        insecure_noise_seed: tests only; the parties run with this seed, and the output is marked as not private.
+
+    Raises ConfigurationError that names what is invalid.
+    """
+    names = roster(home, parties)
+    data = configuration.override(configuration.read_toml(task_file), assignments)
+    folder = task_file.absolute().parent
+    run_plan = plan_run(coordinator_task(data, folder, names))
+    if name is None:
+        if suffix is None:
+            suffix = os.urandom(4).hex() if insecure_noise_seed is None else f"insecure-{insecure_noise_seed}"
+        name = f"{run_plan.task.task.name} {suffix}"
+    planned = Planned(name, data, str(folder), names, seed, insecure_noise_seed, patience_s)
+    CoordinatorHome(home).run(name).create(planned)
+    return PlannedRun(name, names, plan_figures(run_plan))
+
+
+@dataclass(frozen=True)
+class ActionRequest:
+    """An action that was requested; ``served``: whether a process is there to carry it out now."""
+
+    run: str
+    action: Action
+    served: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return {"run": self.run, "requested": self.action, "served": self.served}
+
+
+def start(home: Path, run: str) -> ActionRequest:
+    """Starts a planned run: the serving process asks the parties, waits for their approval and goes on by itself.
+
+    This and the next three raise ConfigurationError for a run that is unknown, finished or stopped.
+    """
+    return _request(home, run, "run")
+
+
+def pause(home: Path, run: str) -> ActionRequest:
+    """Holds a run at its next step; nothing is lost."""
+    return _request(home, run, "pause")
+
+
+def resume(home: Path, run: str) -> ActionRequest:
+    """Goes on with a run that was paused, or that failed for a reason that has been mended."""
+    return _request(home, run, "run")
+
+
+def stop(home: Path, run: str) -> ActionRequest:
+    """Ends a run for good. What the parties were charged stays charged."""
+    return _request(home, run, "stop")
+
+
+def _request(home: Path, run: str, action: Action) -> ActionRequest:
+    opened = CoordinatorHome(home)
+    folder = opened.run(run)
+    folder.planned()
+    state = folder.status().state
+    if state in FINAL:
+        raise ConfigurationError(f"run {run!r} is {state}", "plan a new one: undersong run plan")
+    folder.request(action)
+    return ActionRequest(run, action, opened.served)
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One line of the list of runs."""
+
+    run: str
+    parties: tuple[str, ...]
+    status: RunStatus
+
+    def to_json(self) -> dict[str, Any]:
+        return {"run": self.run, **self.status.to_json(), "parties": list(self.parties)}
+
+
+def list_runs(home: Path) -> tuple[RunSummary, ...]:
+    """Every run, by name."""
+    return tuple(RunSummary(run.name, run.planned().roster, run.status()) for run in CoordinatorHome(home).runs())
+
+
+def status(home: Path, run: str) -> RunStatus:
+    """How one run stands. Raises ConfigurationError for an unknown one."""
+    folder = CoordinatorHome(home).run(run)
+    folder.planned()
+    return folder.status()
+
+
+@dataclass(frozen=True)
+class RunDetails:
+    """One run: its plan, its parties, how it stands; ``log`` holds its last lines."""
+
+    run: str
+    parties: tuple[str, ...]
+    status: RunStatus
+    log: tuple[str, ...]
+    figures: PlanFigures
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "run": self.run,
+            "parties": list(self.parties),
+            "status": self.status.to_json(),
+            "log": list(self.log),
+            "plan": self.figures.to_json(),
+        }
+
+
+def show(home: Path, run: str) -> RunDetails:
+    """One run in full. Raises ConfigurationError for an unknown one."""
+    folder = CoordinatorHome(home).run(run)
+    planned = folder.planned()
+    figures = plan_figures(planned.load())
+    return RunDetails(run, planned.roster, folder.status(), tuple(folder.log()[-LOG_LINES:]), figures)

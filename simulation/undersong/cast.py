@@ -1,0 +1,105 @@
+"""The parties of a simulation, made from what its workspace holds, by whichever process plays them."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from undersong.workspace import Workspace, read_keys
+from undersong_client import entropy
+from undersong_client.guard import Policy
+from undersong_client.party import DataSet, Party
+from undersong_client.store import Store
+from undersong_common.embedding import Embed, EmbeddingCache, EncryptedFileCache
+from undersong_common.privacy.ledger import Ledger
+from undersong_common.table import Table
+from undersong_protocol.public import BlockStore
+from undersong_protocol.secagg.parameters import Entropy
+from undersong_server.runs.task import Task
+
+PARTY_KEYS = ("identity", "data")  # what a hospital draws at `init`: its signing key, and the secret of its data set
+
+
+def _ledger_path(state: Path, party: str) -> Path:
+    return state / "ledgers" / f"{party}.jsonl"
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Whoever plays the parties of a simulation: this process, or the actors of Flower's engine.
+
+    Attributes:
+        task: of the simulation.
+        state: the workspace's own folder; ``store`` is the parties' encrypted journal in it.
+        seed: deals one file of records to them.
+        insecure_noise_seed: tests only.
+    """
+
+    task: Task
+    state: Path
+    store: Path
+    seed: int
+    insecure_noise_seed: int | None
+
+    def draw_keys(self, workspace: Workspace, names: Iterable[str]) -> None:
+        """Once a simulation."""
+        workspace.secrets(
+            lambda: (
+                {"store": os.urandom(32).hex()}
+                | {f"{use}/{name}": self._entropy(name)(use)(32).hex() for name in names for use in PARTY_KEYS}
+            )
+        )
+
+    @cached_property
+    def keys(self) -> dict[str, bytes]:
+        return {name: bytes.fromhex(key) for name, key in read_keys(self.state).items()}
+
+    def shared_cache(self) -> EmbeddingCache:
+        """Embeddings of private records, encrypted, for several processes."""
+        return EncryptedFileCache(self.state / "embeddings.sqlite", self.keys["store"])
+
+    def party(
+        self,
+        name: str,
+        table: Table,
+        *,
+        blocks: BlockStore,
+        embed: Embed,
+        embedder: str | Callable[[], str],
+        clock: Callable[[], float],
+    ) -> Party:
+        """One party, as it stands in the workspace."""
+        data = DataSet(table, self.keys[f"data/{name}"])
+        return Party(
+            name,
+            identity=Ed25519PrivateKey.from_private_bytes(self.keys[f"identity/{name}"]),
+            data=data,
+            policy=Policy(largest_epsilon=math.inf, largest_delta=1.0),
+            ledger=Ledger.open(_ledger_path(self.state, name), data.fingerprint, at=clock()),
+            store=Store(self.store, name, self.keys["store"]),
+            blocks=blocks,
+            embed=embed,
+            embedder=embedder,
+            entropy=self._entropy(name),
+            clock=clock,
+            teacher_model=lambda: self.task.teacher_model,
+        )
+
+    def _entropy(self, name: str) -> Callable[[str], Entropy]:
+        seed = self.insecure_noise_seed
+        return entropy.from_system if seed is None else entropy.insecure(seed, name)
+
+
+def clocks(insecure_noise_seed: int | None) -> tuple[Callable[[], float], Callable[[], float]]:
+    """(seconds since the epoch, monotonic seconds)."""
+    # Under an insecure seed the outputs are compared byte by byte: no time may stand in them.
+    if insecure_noise_seed is not None:
+        return (lambda: 0.0), (lambda: 0.0)
+    return time.time, time.monotonic
