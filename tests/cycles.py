@@ -1,0 +1,53 @@
+"""No file imports another in a circle, function-level imports and imports for type checkers included: ``make check``."""
+
+from __future__ import annotations
+
+import configparser
+import sys
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import grimp
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def packages() -> list[str]:
+    """The packages whose imports import-linter checks."""
+    configuration = configparser.ConfigParser()
+    configuration.read(ROOT / ".importlinter", encoding="utf-8")
+    return configuration["importlinter"]["root_packages"].split()
+
+
+def imports() -> dict[str, AbstractSet[str]]:
+    """Each module with the modules that it imports."""
+    first, *rest = packages()
+    graph = grimp.build_graph(first, *rest, cache_dir=None)
+    return {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+
+
+def cycle(imported: Mapping[str, AbstractSet[str]]) -> list[str]:
+    """One circle of imports, from a module back to itself; empty where there is none.
+
+    >>> cycle({"a": {"b"}, "b": {"c"}, "c": set()})
+    []
+    >>> cycle({"a": {"b"}, "b": {"a"}})
+    ['a', 'b', 'a']
+    """
+    try:
+        TopologicalSorter(imported).prepare()
+    except CycleError as error:
+        return list(reversed(error.args[1]))
+    return []
+
+
+def main() -> None:
+    found = cycle(imports())
+    if found:
+        sys.exit("imports in a circle: " + " -> ".join(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""A coordinator and its parties as an operator handles them without a command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.doubles.stream import Credentials
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.enrolment import EnrolmentRequest, Package
+from undersong_server.coordinator.home import CoordinatorHome, Serving
+from undersong_server.operations import coordinator, enrolment
+
+
+@pytest.fixture
+def home(tmp_path):
+    path = tmp_path / "home"
+    coordinator.create(path, name="clinics", addresses=["example.org:7443", "[::1]:7443"], metrics="")
+    return path
+
+
+def test_a_coordinator_is_made_once_and_shown(home):
+    facts = coordinator.show(home)
+    assert facts.name == "clinics"
+    assert facts.certificate_names == ("example.org", "::1")
+    assert not facts.served
+    assert facts.to_json()["addresses"] == ["example.org:7443", "[::1]:7443"]
+    with CoordinatorHome(home).hold():
+        assert coordinator.show(home).served
+    with pytest.raises(ConfigurationError, match="holds a coordinator already"):
+        coordinator.create(home, name="clinics", addresses=["example.org:7443"])
+    with pytest.raises(ConfigurationError, match="no coordinator lives here"):
+        coordinator.show(home / "elsewhere")
+
+
+def test_nobody_answers_for_the_health_of_a_coordinator_that_is_not_served(home):
+    with pytest.raises(ConfigurationError, match="is not served, or without metrics"):
+        coordinator.health(home)
+
+
+def test_an_invited_party_is_signed_and_listed_and_can_be_revoked(home):
+    invitation = enrolment.invite(home, "heart", days=2)
+    package = Package.parse(invitation.package)
+    assert invitation.fingerprint == package.fingerprint == coordinator.show(home).fingerprint
+    assert repr(package.token) not in repr(invitation)
+    keys = Credentials(CoordinatorHome(home), "lung")
+    request = EnrolmentRequest.make("heart", keys.tls, keys.identity, package.token).sign(keys.identity)
+    with pytest.raises(ConfigurationError, match="not the one that was stated"):
+        enrolment.sign(home, request, fingerprint="1234-5678")
+    with pytest.raises(ConfigurationError, match="its identity key is that of lung"):
+        enrolment.sign(home, request)
+    states = {facts.party.name: facts.party.state for facts in enrolment.parties(home)}
+    assert states == {"heart": "invited", "lung": "enrolled"}
+    assert enrolment.identities(home) == {"lung": keys.identity.public_key().public_bytes_raw()}
+    enrolment.revoke(home, "lung", "left")
+    assert enrolment.identities(home) == {}
+    with pytest.raises(ConfigurationError, match="no party is enrolled"):
+        enrolment.roster(home, None)
+
+
+def test_who_is_connected_is_what_the_serving_process_says_while_it_lives(home):
+    opened = CoordinatorHome(home)
+    Credentials(opened, "heart")
+    Credentials(opened, "lung")
+    opened.tell(Serving(pid=1, port=7443, metrics_port=None, since=0.0, connected=("lung",)))
+    assert not any(facts.connected for facts in enrolment.parties(home))  # left over from a process that ended
+    with opened.hold():
+        assert [facts.to_json()["connected"] for facts in enrolment.parties(home)] == [False, True]

@@ -1,0 +1,138 @@
+"""Runs as an operator handles them without a command line: plan, request an action, list, show, follow."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from tests.doubles.stream import Credentials, make_home
+from tests.doubles.tasks import make_task
+from undersong_common.errors import ConfigurationError, TransportError
+from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.operations import runs
+from undersong_server.operations.watching import watch
+from undersong_server.runs.status import Awaited, AwaitedParty, RunFailure, RunStatus
+
+PARTIES = ("alpha", "beta", "gamma")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    path = tmp_path_factory.mktemp("coordinator") / "home"
+    made = make_home(path)
+    for name in PARTIES:
+        Credentials(made, name)
+    return path
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    return make_task(tmp_path_factory.mktemp("task"))
+
+
+def folder_of(home, run):
+    return CoordinatorHome(home).run(run)
+
+
+def test_a_planned_run_is_fixed_and_listed(home, task):
+    planned = runs.plan(home, task, name="first", assignments=["privacy.epsilon=2"], seed=3)
+    assert planned.parties == PARTIES
+    assert planned.figures.privacy.epsilon == 2
+    assert planned.figures.quorum.parties == 3
+    assert planned.to_json()["queries"][0]["statistic"] == planned.figures.sums[0].statistic
+    summary = next(found for found in runs.list_runs(home) if found.run == "first")
+    assert summary.status.state == "planned"
+    details = runs.show(home, "first")
+    assert details.figures == planned.figures
+    assert folder_of(home, "first").planned().seed == 3
+    assert json.dumps(details.to_json())
+
+
+def test_the_name_is_the_tasks_and_a_suffix_and_is_used_once(home, task):
+    assert runs.plan(home, task, suffix="1f").run == "small 1f"
+    assert runs.plan(home, task, insecure_noise_seed=4).run == "small insecure-4"
+    assert runs.plan(home, task).run != runs.plan(home, task).run
+    with pytest.raises(ConfigurationError, match="exists already"):
+        runs.plan(home, task, name="small 1f")
+
+
+def test_only_enrolled_parties_take_part_each_once(home, task):
+    assert runs.plan(home, task, parties=["gamma", "alpha", "beta", "alpha"]).parties == PARTIES
+    with pytest.raises(ConfigurationError, match="not enrolled: delta"):
+        runs.plan(home, task, parties=["alpha", "delta"])
+    with pytest.raises(ConfigurationError, match="nobody was named"):
+        runs.plan(home, task, parties=[])
+
+
+def test_requested_actions_are_numbered_and_a_run_that_ended_takes_none(home, task):
+    runs.plan(home, task, name="second")
+    folder = folder_of(home, "second")
+    assert (folder.requested().action, folder.requested().number) == (None, 0)
+    assert runs.start(home, "second").to_json() == {"run": "second", "requested": "run", "served": False}
+    for number, (request, action) in enumerate(((runs.pause, "pause"), (runs.resume, "run"), (runs.stop, "stop")), 2):
+        assert request(home, "second").action == action
+        assert (folder.requested().action, folder.requested().number) == (action, number)
+    folder.write_status(RunStatus(state="stopped", number=4))
+    with pytest.raises(ConfigurationError, match="'second' is stopped"):
+        runs.resume(home, "second")
+    with pytest.raises(ConfigurationError, match="no run 'nowhere'"):
+        runs.start(home, "nowhere")
+    with pytest.raises(ConfigurationError, match="not the name of a run"):
+        runs.status(home, "../second")
+
+
+def test_a_status_is_read_as_it_was_written(home, task):
+    runs.plan(home, task, name="third")
+    waiting = Awaited((AwaitedParty("beta", True, 2.5), AwaitedParty("gamma", False, None)), 1.0, 4.0, 3, "waiting")
+    written = RunStatus("running", 2, None, 1.5, "round 1", 3, 7, "a line", waiting, RunFailure("why", "how", 3))
+    folder_of(home, "third").write_status(written)
+    found = runs.status(home, "third")
+    assert replace(found, at=None) == written
+    assert found.at == pytest.approx(time.time(), abs=60)
+    assert found.words == "running: round 1 3/7: waiting: why"
+    assert found.to_json()["waiting"]["for"][0] == {"party": "beta", "connected": True, "seconds": 2.5}
+    assert "waiting" not in RunStatus().to_json()
+
+
+def test_following_a_run_tells_each_change_once_and_ends_with_it(home, task):
+    runs.plan(home, task, name="fourth")
+    runs.start(home, "fourth")
+    folder = folder_of(home, "fourth")
+    for number in range(30):
+        folder.say(f"old line {number}")
+    folder.write_status(RunStatus("failed", number=0))  # of an earlier request: it is to begin again
+    events = watch(home, "fourth", timeout_s=20.0)
+    first = next(events)
+    assert [line[-2:] for line in first.lines] == [f"{number}" for number in range(10, 30)]
+    assert first.status.state == "failed"
+
+    def drive():
+        folder.write_status(RunStatus("running", number=1, phase="round 1", done=1, total=2))
+        time.sleep(0.5)
+        folder.say("a new line")
+        time.sleep(0.5)
+        folder.write_status(RunStatus("failed", number=1, error=RunFailure("it broke", "mend it", 7)))
+
+    thread = threading.Thread(target=drive)
+    thread.start()
+    rest = list(events)
+    thread.join()
+    assert [event.status.words for event in rest] == [
+        "running: round 1 1/2",
+        "running: round 1 1/2",
+        "failed: it broke",
+    ]
+    assert [len(event.lines) for event in rest] == [0, 1, 0]
+    assert rest[-1].status.error == RunFailure("it broke", "mend it", 7)
+
+
+def test_following_gives_up_in_time(home, task):
+    runs.plan(home, task, name="fifth")
+    with pytest.raises(TransportError, match="did not end within"):
+        list(watch(home, "fifth", timeout_s=0.1))
+    with pytest.raises(ConfigurationError, match="no run"):
+        list(watch(home, "nowhere"))

@@ -1,0 +1,54 @@
+"""Task files and finished runs as an operator handles them without a command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.doubles.stream import Credentials, make_home
+from tests.doubles.tasks import LABELS, make_task
+from undersong_common.errors import ConfigurationError
+from undersong_server.operations import releases, runs, tasks
+from undersong_server.operations.caches import public_cache_path
+from undersong_server.release.files import JSONL_NAME
+from undersong_server.runs import task
+from undersong_server.runs.status import RunStatus
+
+
+def test_a_template_is_written_once_and_takes_its_labels_from_a_table(tmp_path):
+    make_task(tmp_path)
+    tasks.write_template(tmp_path / "mine.toml", tmp_path / "good.jsonl")
+    assert set(task.load(tmp_path / "mine.toml", ['generators.0.corpus="good.jsonl"']).task.labels) == set(LABELS)
+    with pytest.raises(ConfigurationError, match="exists already"):
+        tasks.write_template(tmp_path / "mine.toml")
+
+
+def test_a_plan_costs_what_the_overrides_say(tmp_path):
+    path = make_task(tmp_path)
+    assert tasks.plan(path, ["privacy.epsilon=8"]).sums[0].sigma < tasks.plan(path).sums[0].sigma
+    assert tasks.plan(path, ["privacy.epsilon=inf"]).to_json()["epsilon"] is None
+
+
+def test_only_a_finished_run_is_exported(tmp_path):
+    home = make_home(tmp_path / "home")
+    for name in ("alpha", "beta", "gamma"):
+        Credentials(home, name)
+    runs.plan(home.path, make_task(tmp_path / "task"), name="first")
+    with pytest.raises(ConfigurationError, match="'first' is planned"):
+        releases.export(home.path, "first", tmp_path / "out")
+    folder = home.run("first")
+    folder.write_status(RunStatus("finished"))
+    folder.output.mkdir()
+    (folder.output / JSONL_NAME).write_text("{}\n")
+    (folder.output / "private.txt").write_text("no output of a run")
+    exported = releases.export(home.path, "first", tmp_path / "out")
+    assert exported.files == (JSONL_NAME,)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [JSONL_NAME]
+
+
+def test_where_public_embeddings_are_kept():
+    rest = Path("undersong") / "public-embeddings.sqlite"
+    assert public_cache_path({"UNDERSONG_CACHE": "/a", "XDG_CACHE_HOME": "/b"}) == Path("/a") / rest
+    assert public_cache_path({"XDG_CACHE_HOME": "/b"}) == Path("/b") / rest
+    assert public_cache_path({}) == Path.home() / ".cache" / rest
