@@ -32,6 +32,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.cycles
 	$(BIN)/python -m tests.documents
 
 # Resolves the exact versions for every supported Python from pyproject.toml, without downloading what they name. Versions that

@@ -16,7 +16,8 @@ from undersong_client.approvals import PersonalConsent
 from undersong_client.blocks import DiskBlocks
 from undersong_client.datasets import LedgerCheckpoints
 from undersong_client.entropy import from_system, insecure
-from undersong_client.party import DataSet, Party
+from undersong_client.party import Party
+from undersong_client.records import DataSet
 from undersong_client.state import PartyHome
 from undersong_client.store import Store
 from undersong_common.arrays import Float32

@@ -11,11 +11,10 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from undersong_client.records import PrivateRecords, unit_count
+from undersong_client.records import DataSet, PrivateRecords, unit_count
 from undersong_common.errors import InternalError
 
 if TYPE_CHECKING:
-    from undersong_client.party import DataSet
     from undersong_client.policy import HospitalPolicy
     from undersong_common.table import Table
     from undersong_protocol.manifest import Manifest

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from undersong_client import cautions, keys, snapshot
-from undersong_client.party import DataSet
 from undersong_client.policy import HospitalPolicy
-from undersong_client.records import fingerprint
+from undersong_client.records import DataSet, fingerprint
 from undersong_client.snapshot import Facts
 from undersong_client.state import FILE_MODE, PartyHome, make_folder, read_json, write_json
 from undersong_common.errors import ConfigurationError, PrivacyRefusal

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from undersong_client import cautions, guard
 from undersong_client.grid_vectors import grid_vector
-from undersong_client.records import PrivateRecords, fingerprint
+from undersong_client.records import DataSet, PrivateRecords
 from undersong_client.store import Store
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.embedding import Embed
@@ -41,21 +41,6 @@ COINS_BYTES = 32
 KEPT_REFUSALS = 10
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, repr=False)
-class DataSet:
-    """A party's file and the secret that chooses and names its records; ``repr`` shows neither."""
-
-    table: Table
-    key: bytes
-
-    def __repr__(self) -> str:
-        return "DataSet(hidden)"
-
-    @property
-    def fingerprint(self) -> str:
-        return fingerprint(self.table, self.key)
 
 
 class Consent(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 
 import numpy as np
@@ -13,6 +14,21 @@ import numpy.typing as npt
 from undersong_common.embedding import Embed
 from undersong_common.table import Table
 from undersong_protocol.plan import Privacy
+
+
+@dataclass(frozen=True, repr=False)
+class DataSet:
+    """A party's file and the secret that chooses and names its records; ``repr`` shows neither."""
+
+    table: Table
+    key: bytes
+
+    def __repr__(self) -> str:
+        return "DataSet(hidden)"
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.table, self.key)
 
 
 class PrivateRecords:

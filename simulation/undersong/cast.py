@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from undersong.workspace import Workspace, read_keys
 from undersong_client import entropy
 from undersong_client.guard import Policy
-from undersong_client.party import DataSet, Party
+from undersong_client.party import Party
+from undersong_client.records import DataSet
 from undersong_client.store import Store
 from undersong_common.embedding import Embed, EmbeddingCache, EncryptedFileCache
 from undersong_common.privacy.ledger import Ledger

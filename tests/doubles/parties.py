@@ -12,7 +12,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from undersong_client.entropy import from_system, insecure
 from undersong_client.guard import Policy
-from undersong_client.party import DataSet, Party
+from undersong_client.party import Party
+from undersong_client.records import DataSet
 from undersong_client.store import Store
 from undersong_common.embedding import quantise
 from undersong_common.privacy.ledger import Budget, Ledger

@@ -359,6 +359,6 @@ def test_private_files_are_read_once(tmp_path, monkeypatch):
         read.append(path.name)
         return read_table(path, *arguments, **options)
 
-    monkeypatch.setattr("undersong.simulate.read_table", counted)
+    monkeypatch.setattr("undersong.records.read_table", counted)
     run(make_task(tmp_path), tmp_path / "out")
     assert sorted(read) == ["site-0.jsonl", "site-1.jsonl", "site-2.jsonl"]

@@ -1,0 +1,40 @@
+"""The check of circular imports finds a circle, wherever in a file the import stands."""
+
+from __future__ import annotations
+
+import sys
+from itertools import pairwise
+
+import grimp
+
+from tests.cycles import cycle, imports, packages
+
+
+def test_a_circle_is_named_in_the_order_of_its_imports():
+    assert cycle({"a": {"b"}, "b": {"c"}, "c": set(), "d": {"a"}}) == []
+    found = cycle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}})
+    assert found[0] == found[-1]
+    assert sorted(found[1:]) == ["a", "b", "c"]
+    order = dict(pairwise(found))
+    assert order == {"a": "b", "b": "c", "c": "a"}
+
+
+def test_imports_within_functions_and_for_type_checkers_count(tmp_path, monkeypatch):
+    package = tmp_path / "circular_example"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "one.py").write_text("def f():\n    from circular_example import two\n    return two\n")
+    (package / "two.py").write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import circular_example.one\n"
+    )
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    graph = grimp.build_graph("circular_example", cache_dir=None)
+    imported = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    assert set(cycle(imported)) == {"circular_example.one", "circular_example.two"}
+
+
+def test_there_is_no_circle_and_every_package_is_looked_at():
+    imported = imports()
+    assert set(packages()) <= set(imported)
+    assert "undersong_server.coordinator.grpc_server" in imported["undersong_server.coordinator.service"]
+    assert cycle(imported) == []
