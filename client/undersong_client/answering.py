@@ -8,13 +8,15 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 
 from undersong_client import policy
 from undersong_client.assemble import Assembled
 from undersong_client.outbox import Outbox
+from undersong_client.party import Answer
 from undersong_client.state import PartyHome
 from undersong_common.errors import PeerFault, PrivacyRefusal, UndersongError
-from undersong_protocol import codec
+from undersong_protocol import codec, ladder
 from undersong_protocol.framing import Envelope, Outgoing
 
 KEPT_REPLIES = 64
@@ -40,24 +42,26 @@ class JournaledParty:
         self._runs: dict[bytes, str] = {}
         self.last: tuple[float, str] | None = None  # when and what was answered, for the status
 
-    def answer(self, data: bytes) -> bytes:
-        """One request's reply, journaled. Raises ConfigurationError where it cannot be: then it must not leave."""
+    def answer(self, data: bytes) -> Answer:
+        """One request's reply, journaled; :func:`wait_for_rung` before it leaves.
+
+        Raises ConfigurationError where it cannot be journaled: then it must not leave.
+        """
         try:
             self._follow_policy()
         except UndersongError as error:
             log.error("%s", error.problem)
-            return codec.refusal(
-                PrivacyRefusal("this party's policy cannot be read", "its people must look into its log")
-            ).SerializeToString()
+            refusal = PrivacyRefusal("this party's policy cannot be read", "its people must look into its log")
+            return Answer(codec.refusal(refusal).SerializeToString())
         begun = time.monotonic()
-        reply = self._assembled.party.handle(data)
+        answer = self._assembled.party.answer(data)
         try:
             self._assembled.keep_checkpoints()
         except UndersongError as error:
             log.error("%s", error.problem)
-            reply = codec.refusal(error).SerializeToString()
-        self._journal(data, reply, time.monotonic() - begun)
-        return reply
+            answer = replace(answer, reply=codec.refusal(error).SerializeToString())
+        self._journal(data, answer.reply, time.monotonic() - begun)
+        return answer
 
     def _journal(self, request: bytes, reply: bytes, took_s: float) -> None:
         asked, run, query, attempt = self._described(request)
@@ -111,8 +115,25 @@ class JournaledParty:
             self._policy_read = changed
 
 
+def wait_for_rung(
+    begun: float,
+    first_rung_s: float,
+    *,
+    monotonic: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Returns at the next rung of the ladder, counted from ``begun`` (monotonic seconds); at once where it has none."""
+    if first_rung_s:
+        until = begun + ladder.leaving_s(monotonic() - begun, first_rung_s)
+        while (left := until - monotonic()) > 0:
+            sleep(left)
+
+
 class Answering:
     """Requests in, replies out.
+
+    The thread answers one request after the other, and waits itself until a masked vector may leave: a reply that came
+    in between would show when the vector was done.
 
     A reply that nobody has acknowledged is sent again on the next stream; after a crash the coordinator asks again, and
     the party's own journal gives the same bytes.
@@ -120,6 +141,7 @@ class Answering:
     Args:
         send: hands a reply to the stream that is open, if one is.
         clock: seconds since the epoch.
+        monotonic, sleep: of the ladder, in seconds.
     """
 
     def __init__(
@@ -130,9 +152,13 @@ class Answering:
         *,
         send: Callable[[Outgoing], None],
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._recorded = JournaledParty(home, assembled, outbox, clock=clock)
         self._send = send
+        self._monotonic = monotonic
+        self._sleep = sleep
         self._jobs: queue.SimpleQueue[Envelope | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._wanted: set[bytes] = set()  # ids that wait; emptied before every new stream
@@ -191,8 +217,11 @@ class Answering:
                 self._wanted.discard(envelope.id)
                 self._current = envelope.id
             try:
-                reply = Outgoing(envelope.id, self._recorded.answer(envelope.data))
-                with self._lock:
+                begun = self._monotonic()
+                answer = self._recorded.answer(envelope.data)
+                reply = Outgoing(envelope.id, answer.reply)
+                wait_for_rung(begun, answer.first_rung_s, monotonic=self._monotonic, sleep=self._sleep)
+                with self._lock:  # from now on a new stream may send it
                     self._replies[envelope.id] = reply
                     while len(self._replies) > KEPT_REPLIES:
                         self._replies.popitem(last=False)

@@ -56,10 +56,6 @@ def of_run(privacy: Privacy, records: PrivateRecords, *, has_users: bool) -> lis
 def of_standing_consent(policy: HospitalPolicy, table: Table) -> list[str]:
     """What speaks against signing every run within the policy with this data set; empty where nothing does."""
     found = [] if len(table) else [EMPTY]
-    if "user" in policy.units and table.users is None:
-        found.append(
-            "the policy accepts runs that protect users, and the data set has no user ids: no record would take part"
-        )
     for unit in ("sample", "user"):
         if unit in policy.units:
             units = unit_count(table, unit)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -21,6 +21,9 @@ from undersong_client.state import PartyHome
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_protocol import codec
 from undersong_protocol.flower import RECORD, REPLIES, REQUESTS
+
+if TYPE_CHECKING:
+    from undersong_client.party import Answer
 
 PARTY_FOLDER = "party-folder"
 SIMULATED_PARTIES = "simulated-parties"  # of the run configuration: a folder of party folders, one a partition
@@ -33,7 +36,9 @@ def answer(message: Message, context: Context) -> Message:
     """The replies to a message's requests, in order."""
     requests = requests_of(message)
     try:
-        replies = answers(PartyHome(folder_of(context.node_config, context.run_config)), requests)
+        home = PartyHome(folder_of(context.node_config, context.run_config))
+        # A simulation's parties share one machine and one owner: nobody times them.
+        replies = answers(home, requests, paced=PARTY_FOLDER in context.node_config)
     except UndersongError as error:
         # Nothing leaves that is not journaled but this: the party is not ready, in words without its paths.
         print(f"undersong-party: {error.problem}; {error.remedy}", flush=True)
@@ -45,22 +50,34 @@ def answer(message: Message, context: Context) -> Message:
     return reply_to(message, replies)
 
 
-def answers(home: PartyHome, requests: Sequence[bytes]) -> list[bytes]:
+def answers(home: PartyHome, requests: Sequence[bytes], *, paced: bool = True) -> list[bytes]:
     """One reply a request, journaled in the outbox; none while the party's people have paused it.
+
+    Args:
+        paced: return at the next rung of the ladder where one of the replies took records; they leave together.
 
     Raises:
         ConfigurationError, PrivacyRefusal: the folder cannot be used, or the party's daemon runs at the same time.
     """
+    from undersong_client.answering import wait_for_rung
+
+    begun = time.monotonic()
+    with home.running():
+        answered = [] if home.pause.exists() else _answered(home, requests)
+    # Only now, when what the party held is freed: that takes the longer the more records there are.
+    if paced:
+        wait_for_rung(begun, max((answer.first_rung_s for answer in answered), default=0.0))
+    return [answer.reply for answer in answered]
+
+
+def _answered(home: PartyHome, requests: Sequence[bytes]) -> list[Answer]:
     from undersong_client.answering import JournaledParty
     from undersong_client.assemble import assemble_for_a_message
     from undersong_client.outbox import Outbox
 
-    with home.running():
-        if home.pause.exists():
-            return []
-        assembled = assemble_for_a_message(home, checkpoints=checkpoints_folder(), clock=time.time)
-        recorded = JournaledParty(home, assembled, Outbox(home.outbox))
-        return [recorded.answer(request) for request in requests]
+    assembled = assemble_for_a_message(home, checkpoints=checkpoints_folder(), clock=time.time)
+    recorded = JournaledParty(home, assembled, Outbox(home.outbox))
+    return [recorded.answer(request) for request in requests]
 
 
 def requests_of(message: Message) -> list[bytes]:

@@ -72,6 +72,19 @@ class StandingConsent:
         return None
 
 
+@dataclass(frozen=True)
+class Answer:
+    """One request's reply.
+
+    Attributes:
+        first_rung_s: where records were read for it: the first rung of the ladder at whose next rung it may leave
+            (undersong_protocol.ladder); 0 where none were, and it may leave at once.
+    """
+
+    reply: bytes = field(repr=False)
+    first_rung_s: float = 0.0
+
+
 @dataclass
 class _Attempt:
     """One attempt at one private sum, as the store keeps it."""
@@ -135,6 +148,7 @@ class Party:
         self._manifests: dict[bytes, Manifest] = {}
         self._records: tuple[bytes, PrivateRecords] | None = None
         self._attempts: dict[str, _Attempt] = {}
+        self._first_rung_s = 0.0  # of the answer under way
         self._memory: dict[str, Any] = {}  # what statistics keep between sums
         self.cautions: dict[str, tuple[str, ...]] = {}  # what the records speak against, by run; for its own people
         self.refusals: dict[str, float] = {}  # the last words with which it refused, and when; for its own people
@@ -165,8 +179,13 @@ class Party:
             self._policy = policy
 
     def handle(self, data: bytes) -> bytes:
+        """:meth:`answer` where nobody watches the clock: all parties of a simulation are in one process."""
+        return self.answer(data).reply
+
+    def answer(self, data: bytes) -> Answer:
         """One request's reply. Never raises for what a peer sent: a refusal is a reply that says why."""
         with self._lock:
+            self._first_rung_s = 0.0
             try:
                 reply = self._answer(codec.decode_request(data))
             except UndersongError as error:
@@ -180,7 +199,7 @@ class Party:
             except Exception as error:  # noqa: BLE001 - the message of an unforeseen error may hold private data
                 log.error("%s: internal error %s at %s", self.name, type(error).__name__, _place(error))
                 reply = codec.refusal(UndersongError("internal"))
-        return reply.SerializeToString()
+            return Answer(reply.SerializeToString(), self._first_rung_s)
 
     def _answer(self, request: wire.Request) -> wire.Reply:
         match request.WhichOneof("body"):
@@ -363,8 +382,11 @@ class Party:
         return self._reply(sum_reply=wire.SumReply(payload=step.payload))
 
     def _grid(self, manifest: Manifest, name: str, inputs: Sequence[Input], coins: bytes) -> GridVector:
+        """This party's vector: the one place where records are read for a reply, and so the one that takes a rung."""
+        planned = manifest.plan[name]
+        self._first_rung_s = planned.first_rung_s
         return grid_vector(
-            manifest.plan[name],
+            planned,
             self._private_records(manifest),
             resolve(inputs, self._blocks),
             manifest.plan.privacy,

@@ -9,6 +9,7 @@ from typing import Any
 from undersong_client.guard import Policy, review
 from undersong_common.errors import UndersongError
 from undersong_common.privacy.ledger import Charge, Ledger
+from undersong_protocol import ladder
 from undersong_protocol.manifest import Manifest
 
 # A statistic that is not listed is shown with its name and its figures.
@@ -98,6 +99,8 @@ def figures(
         "tolerated_dropouts": quorum.tolerated_dropouts,
         "colluders": quorum.colluders,
         "releases": _releases(manifest),
+        "clock_bits": max((ladder.bits(planned.first_rung_s) for planned in manifest.plan.sums), default=0.0),
+        "first_rung_s": min((planned.first_rung_s for planned in manifest.plan.sums), default=0.0),
         "numbers_in_all": sum(planned.dimension for planned in manifest.plan.sums),
         "labels_missing": bool(manifest.task.get("labels")) and not has_labels,
         "objections": objections,
@@ -130,6 +133,8 @@ def words(value: dict[str, Any]) -> list[str]:
     lines += [
         "  Each vector is noised here, then masked: the coordinator sees random numbers, and only the sum over all"
         " parties opens.",
+        f"  A vector leaves {_rungs(value['first_rung_s'])} ... after it is asked for, whichever comes next: how long"
+        f" it took, which depends on how many records you have, shows in at most {value['clock_bits']:.1f} bits.",
         "",
         "What it costs:",
         f"  epsilon {epsilon} at delta {privacy['delta']:g} for one {privacy['unit']}"
@@ -161,6 +166,10 @@ def words(value: dict[str, Any]) -> list[str]:
     if value["labels_missing"]:
         lines += ["", "Note: the run uses labels and your data set has no label column: your records count for none."]
     return lines
+
+
+def _rungs(first_s: float) -> str:
+    return ", ".join(f"{1000 * first_s * 2**step:g}" for step in range(3)) + " ms"
 
 
 def _releases(manifest: Manifest) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from undersong_protocol.plan import Plan
 from undersong_protocol.secagg.keys import verified
 from undersong_protocol.secagg.parameters import Member, SumParameters
 
-VERSION = 1
+VERSION = 2
 LONGEST_NAME = 120  # characters, of a run, a task, a method, a label, a party or a private sum
 LONGEST_DESCRIPTION = 20_000
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy import accounting
 from undersong_common.privacy.noise import DiscreteLaplaceShare
-from undersong_protocol import statistics
+from undersong_protocol import ladder, statistics
 from undersong_protocol.secagg import noise_share, ring
 from undersong_protocol.secagg.noise_share import Law
 from undersong_protocol.statistics import Statistic
@@ -88,6 +88,8 @@ class SumRequest:
             the run's epsilon among the Laplace sums by ``budget_share``, where no sum is Gaussian.
         noise_multiplier: a Gaussian sum's own, fixed noise over its L2 sensitivity (a paper's figure), which the other
             Gaussian sums are calibrated around. None calibrates it too.
+        first_rung_s: the first rung of the ladder at whose rungs parties send this sum's vectors (ladder.py); a higher
+            one, for a sum that takes long to compute, shows less of how long.
     """
 
     name: str
@@ -97,6 +99,7 @@ class SumRequest:
     law: Law = "gaussian"
     epsilon: float | None = None
     noise_multiplier: float | None = None
+    first_rung_s: float = ladder.FIRST_S
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,7 @@ class PlannedSum:
     modulus_bits: int
     sampling_rate: float = 1.0
     law: Law = "gaussian"
+    first_rung_s: float = ladder.FIRST_S
 
     @property
     def sigma(self) -> float:
@@ -228,6 +232,11 @@ class Plan:
                     f"{planned.name}: {planned.statistic} cannot be taken of a subsample of units",
                     "plan it with sampling rate 1",
                 )
+            if not ladder.FIRST_S <= planned.first_rung_s <= ladder.LARGEST_FIRST_S:
+                raise PrivacyRefusal(
+                    f"{planned.name}: first rung {planned.first_rung_s:g} s is not between {ladder.FIRST_S:g} and"
+                    f" {ladder.LARGEST_FIRST_S:g} s"
+                )
             if planned.law not in get_args(Law):
                 raise PrivacyRefusal(f"{planned.name}: noise law {planned.law!r} is unknown")
             if planned.law == "laplace":
@@ -294,7 +303,7 @@ def _check_form(plan: Plan) -> None:
         ]
         wrong += [
             f"{planned.name}: {name}"
-            for name in ("l1", "l2", "linf", "sigma_integer", "sampling_rate")
+            for name in ("l1", "l2", "linf", "sigma_integer", "sampling_rate", "first_rung_s")
             if not _number(getattr(planned, name)) or getattr(planned, name) < 0
         ]
     if wrong:
@@ -455,6 +464,7 @@ def _planned(request: SumRequest, scale: int, sigma_integer: float, privacy: Pri
         modulus_bits=0,
         sampling_rate=request.sampling_rate,
         law=request.law,
+        first_rung_s=request.first_rung_s,
     )
     bits = _modulus_bits(statistic, planned, privacy, quorum)
     return PlannedSum(**{**asdict(planned), "modulus_bits": bits})

@@ -20,6 +20,7 @@ from undersong_client import enrolment, keys
 from undersong_client.assemble import assemble
 from undersong_client.daemon import Backoff, Daemon
 from undersong_client.outbox import Outbox
+from undersong_client.party import Answer
 from undersong_client.state import PartyHome, read_json
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_protocol import codec
@@ -46,13 +47,13 @@ class Running:
         self.daemon = Daemon(home, self.assembled, backoff=FAST, use_proxy=False)
         self.error: UndersongError | None = None
         self.handled: list[bytes] = []
-        handle = self.assembled.party.handle
+        handle = self.assembled.party.answer
 
-        def counting(data: bytes) -> bytes:
+        def counting(data: bytes) -> Answer:
             self.handled.append(data)
             return handle(data)
 
-        self.assembled.party.handle = counting  # type: ignore[method-assign]
+        self.assembled.party.answer = counting  # type: ignore[method-assign]
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -136,14 +137,14 @@ def test_a_reply_that_nobody_acknowledged_is_sent_again_and_only_then(running, c
 
 def test_a_request_that_is_repeated_while_it_is_computed_is_computed_once(running, coordinator):
     gate, entered = threading.Event(), threading.Event()
-    handle = running.assembled.party.handle
+    handle = running.assembled.party.answer
 
-    def slow(data: bytes) -> bytes:
+    def slow(data: bytes) -> Answer:
         entered.set()
         gate.wait(10)
         return handle(data)
 
-    running.assembled.party.handle = slow
+    running.assembled.party.answer = slow
     first = coordinator.next_stream()
     posted = first.post(INTRODUCE)
     assert entered.wait(5)
@@ -179,9 +180,8 @@ def test_a_large_reply_leaves_out_what_the_coordinator_holds(running, coordinato
     import os
 
     large = os.urandom(4 * CHUNK_BYTES)
-    running.assembled.party.handle = lambda _: fed.Reply(
-        version=codec.VERSION, sum_reply=fed.SumReply(payload=large)
-    ).SerializeToString()
+    reply = fed.Reply(version=codec.VERSION, sum_reply=fed.SumReply(payload=large)).SerializeToString()
+    running.assembled.party.answer = lambda _: Answer(reply)
     first = coordinator.next_stream()
     first.post(INTRODUCE)
     transfer = first.next("transfer")
@@ -206,10 +206,33 @@ def test_a_half_open_connection_is_given_up_and_dialled_anew(tmp_path, authority
             second.ask(INTRODUCE)
 
 
+def test_a_vector_leaves_at_a_rung_and_nothing_else_leaves_before_it(running, coordinator):
+    """Not even on a new stream: what waits for its rung is not among the replies that are sent again."""
+    answer, took = running.assembled.party.answer, threading.Event()
+
+    def laddered(data: bytes) -> Answer:
+        if took.is_set():
+            return answer(data)
+        time.sleep(0.3)
+        took.set()
+        return Answer(answer(data).reply, first_rung_s=0.7)
+
+    running.assembled.party.answer = laddered
+    stream = coordinator.next_stream()
+    begun = time.monotonic()
+    vector = stream.post(INTRODUCE)
+    assert took.wait(5)
+    stream.cut()
+    stream = coordinator.next_stream()
+    other = stream.post(INTRODUCE)
+    assert [stream.reply().id, stream.reply().id] == [vector.id, other.id]
+    assert 0.7 <= time.monotonic() - begun < 1.3
+
+
 def test_pings_are_answered_while_a_long_answer_is_computed(running, coordinator):
     gate = threading.Event()
-    handle = running.assembled.party.handle
-    running.assembled.party.handle = lambda data: (gate.wait(10), handle(data))[1]
+    handle = running.assembled.party.answer
+    running.assembled.party.answer = lambda data: (gate.wait(10), handle(data))[1]
     stream = coordinator.next_stream()
     stream.post(INTRODUCE)
     stream.next("ack")
@@ -351,14 +374,14 @@ def test_a_certificate_that_grows_old_is_renewed_and_the_next_connection_uses_it
 
 def test_a_stop_lets_the_answer_under_way_leave(running, coordinator):
     gate, entered = threading.Event(), threading.Event()
-    handle = running.assembled.party.handle
+    handle = running.assembled.party.answer
 
-    def slow(data: bytes) -> bytes:
+    def slow(data: bytes) -> Answer:
         entered.set()
         gate.wait(10)
         return handle(data)
 
-    running.assembled.party.handle = slow
+    running.assembled.party.answer = slow
     stream = coordinator.next_stream()
     posted = stream.post(INTRODUCE)
     assert entered.wait(5)

@@ -176,7 +176,7 @@ def test_the_words_of_an_unforeseen_error_do_not_reach_the_superlink(tmp_path, m
     from undersong_protocol import codec
     from undersong_server.flower.transport import INTRODUCE
 
-    def failing(*_):
+    def failing(*_, **__):
         raise KeyError("a private note")
 
     with carried("Flower", tmp_path, parties=1) as (_, transport):

@@ -1,0 +1,38 @@
+"""When a masked vector leaves a party: at the next rung of a public ladder, which its plan fixes.
+
+How long a vector takes to compute depends on the records: on how many there are, and a little on what is in them. So a
+party waits with it until 20, 40, 80, ... ms after the request was taken up, whichever comes next, and answers nothing
+else meanwhile. Who watches the clock learns which rung it was: at most log2(RUNGS) bits a sum, and usually nothing,
+since the same sum over the same records takes the same rung. No other reply reads a record.
+"""
+
+from __future__ import annotations
+
+import math
+
+FIRST_S = 0.02
+RUNGS = 24
+"""Rungs that count: the last one is 46 hours, longer than any coordinator waits. The ladder itself does not end."""
+LARGEST_FIRST_S = 3600.0
+
+
+def leaving_s(elapsed_s: float, first_s: float = FIRST_S) -> float:
+    """The first rung, in seconds, that is not below ``elapsed_s``.
+
+    >>> [leaving_s(elapsed) for elapsed in (0.0, 0.02, 0.021, 0.05, 1.0)]
+    [0.02, 0.02, 0.04, 0.08, 1.28]
+    """
+    if elapsed_s <= first_s:
+        return first_s
+    rung = first_s * 2.0 ** math.ceil(math.log2(elapsed_s / first_s))
+    return rung if rung >= elapsed_s else 2.0 * rung  # the logarithm of a number just above a rung may be the rung's
+
+
+def bits(first_s: float = FIRST_S) -> float:
+    """The most that the time of one vector can show: the logarithm of how many rungs there are from the first one on.
+
+    >>> round(bits(), 2)
+    4.58
+    """
+    last = FIRST_S * 2.0 ** (RUNGS - 1)
+    return math.log2(max(1, 1 + math.floor(math.log2(last / first_s))))

@@ -1,0 +1,55 @@
+"""When a masked vector may leave: rungs that are public, few, and never early."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from undersong_common.errors import PrivacyRefusal
+from undersong_protocol import ladder
+from undersong_protocol.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.statistics import LabelHistogram
+
+
+@given(st.floats(0, 1e6), st.floats(ladder.FIRST_S, ladder.LARGEST_FIRST_S))
+def test_a_rung_is_never_early_and_never_twice_as_late(elapsed, first):
+    rung = ladder.leaving_s(elapsed, first)
+    assert rung >= elapsed
+    assert rung == first or rung < 2 * elapsed * (1 + 1e-9)
+    assert math.log2(rung / first) == round(math.log2(rung / first)) >= 0
+
+
+def test_a_time_just_above_a_rung_takes_the_next_one():
+    for step in range(ladder.RUNGS):
+        rung = ladder.FIRST_S * 2.0**step
+        assert ladder.leaving_s(rung) == rung
+        assert ladder.leaving_s(math.nextafter(rung, math.inf)) == 2 * rung
+
+
+def test_what_the_clock_can_show_is_the_logarithm_of_the_rungs():
+    assert ladder.bits() == math.log2(ladder.RUNGS)
+    assert ladder.bits(2 * ladder.FIRST_S) == math.log2(ladder.RUNGS - 1)
+    assert ladder.bits(ladder.FIRST_S * 2.0 ** (ladder.RUNGS - 1)) == 0.0
+
+
+def plan_with(first_rung_s):
+    request = SumRequest("labels", LabelHistogram(2), first_rung_s=first_rung_s)
+    return plan_sums([request], Privacy(1.0, 1e-5), Quorum(1, 1, 0, 0))
+
+
+def test_the_plan_fixes_the_ladder_and_the_party_checks_it():
+    plan = plan_with(1.0)
+    plan.verify()
+    assert Plan.from_json(plan.to_json())["labels"].first_rung_s == 1.0
+
+
+@pytest.mark.parametrize("first_rung_s", [0.0, -1.0, 1e-9, 0.019, 1e9, math.nan, math.inf, "0.02", None, True])
+def test_a_ladder_that_shows_more_or_never_ends_is_refused(first_rung_s):
+    plan = plan_with(ladder.FIRST_S)
+    changed = dataclasses.replace(plan.sums[0], first_rung_s=first_rung_s)
+    with pytest.raises(PrivacyRefusal, match="rung"):
+        dataclasses.replace(plan, sums=(changed,)).verify()
