@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+# This checkout's packages, whichever one is installed.
+SOURCES = (ROOT, *(ROOT / name for name in ("common", "protocol", "client", "server", "simulation")))
 OPERATOR = "undersong.cli"
 HOSPITAL = "undersong_client.cli"
 
@@ -28,7 +30,7 @@ def environment(**changes: str) -> dict[str, str]:
     """Of every process: one thread, nothing from the network, and no proxy of the machine."""
     kept = {key: value for key, value in os.environ.items() if "proxy" not in key.lower()}
     fixed = {
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join(map(str, SOURCES)),
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
