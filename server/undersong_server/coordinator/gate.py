@@ -46,7 +46,7 @@ class Refusals:
 
     def note(self, source: str, reason: str, detail: str = "") -> None:
         """One refusal. ``reason`` is one of few (it becomes a metric's label); ``detail`` is for the log only."""
-        self._metrics.add("undersong_refused_total", reason=reason)
+        self._metrics.refused.labels(reason=reason).inc()
         at, count = self._seen.get((source, reason), (-QUIET_S, 0))
         now = self._clock()
         if now - at < QUIET_S:

@@ -259,8 +259,8 @@ class GrpcServer:
         await context.write(wire.ToParty(welcome=welcome).SerializeToString())
         box.attach(link, framing.held_by(hello.held))
         self._links[peer.name] = (link, peer)
-        self._metrics.add("undersong_streams_total", party=peer.name)
-        self._metrics.set("undersong_connections", len(self._links))
+        self._metrics.streams.labels(party=peer.name).inc()
+        self._metrics.connections.set(len(self._links))
         log.info("%s connected from %s (%s)", peer.name, peer.source, software)
         if hello.software != SOFTWARE:
             log.warning("%s runs %s, this coordinator %s", peer.name, software, SOFTWARE)
@@ -275,7 +275,7 @@ class GrpcServer:
             box.detach(link)
             if self._links.get(peer.name, (None,))[0] is link:
                 del self._links[peer.name]
-            self._metrics.set("undersong_connections", len(self._links))
+            self._metrics.connections.set(len(self._links))
             log.info("%s disconnected%s", peer.name, f": {link.closed}" if link.closed else "")
 
     async def _write(self, link: Link, context: Any) -> None:

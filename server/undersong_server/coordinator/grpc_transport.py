@@ -182,7 +182,7 @@ class GrpcTransport:
         outgoing = _packed(requests)
         exchange = _Exchange({name: sent.id for name, sent in outgoing.items()})
         self._loop.call_soon_threadsafe(self._post, outgoing, exchange)
-        self._metrics.add("undersong_sent_bytes_total", sum(sent.size for sent in outgoing.values()))
+        self._metrics.sent_bytes.inc(sum(sent.size for sent in outgoing.values()))
         try:
             while True:
                 left = begun + timeout_s - time.monotonic()
@@ -204,9 +204,9 @@ class GrpcTransport:
             if rest:
                 self._loop.call_soon_threadsafe(self._withdraw, rest)
         for name in rest:
-            self._metrics.add("undersong_exchange_missing_total", party=name)
-        self._metrics.add("undersong_received_bytes_total", sum(map(len, exchange.replies.values())))
-        self._metrics.observe("undersong_exchange_seconds", time.monotonic() - begun)
+            self._metrics.exchange_missing.labels(party=name).inc()
+        self._metrics.received_bytes.inc(sum(map(len, exchange.replies.values())))
+        self._metrics.exchange_seconds.observe(time.monotonic() - begun)
         return {name: exchange.replies[name] for name in requests if name in exchange.replies}
 
     def _post(self, outgoing: Mapping[str, Outgoing], exchange: _Exchange) -> None:

@@ -8,18 +8,21 @@ import resource
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from undersong_common.errors import UndersongError
+from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_server.authority import SERVER_DAYS
+from undersong_server.coordinator.endpoint import Endpoint
 from undersong_server.coordinator.enrolment import renew
 from undersong_server.coordinator.grpc_driver import GrpcRunDriver
+from undersong_server.coordinator.grpc_transport import GrpcTransport
 from undersong_server.coordinator.home import CoordinatorHome, Serving, host_port
-from undersong_server.coordinator.metrics import Metrics
+from undersong_server.coordinator.metrics import FolderMetrics, Metrics
 from undersong_server.coordinator.parties import REVOKED
 from undersong_server.release.signature import Signer
 from undersong_server.runs.folder import RunFolder
@@ -45,11 +48,8 @@ class Coordinator:
     def __init__(
         self, home: CoordinatorHome, *, public_cache: Path, environment: Mapping[str, str], keepalive_s: float
     ) -> None:
-        from undersong_server.coordinator.grpc_server import (
-            GrpcServer,  # gRPC reads the cipher suites when it is first imported
-        )
-        from undersong_server.coordinator.grpc_transport import GrpcTransport
-        from undersong_server.coordinator.metrics import Endpoint
+        # gRPC reads the cipher suites when it is first imported
+        from undersong_server.coordinator.grpc_server import GrpcServer
 
         self._home = home
         self._public_cache = public_cache
@@ -57,6 +57,7 @@ class Coordinator:
         self._stopping = threading.Event()
         self._drivers: dict[str, GrpcRunDriver] = {}
         self.metrics = Metrics()
+        self.metrics.registry.register(FolderMetrics(lambda: Counter(self._states().values()), self._certificates))
         self._registry = home.registry()
         self._authority = home.authority()
         self._renew_server()
@@ -75,7 +76,7 @@ class Coordinator:
         )
         self.endpoint: Endpoint | None = None
         if home.settings.metrics:
-            self.endpoint = Endpoint(*host_port(home.settings.metrics), self.metrics, self.health)
+            self.endpoint = Endpoint(*host_port(home.settings.metrics), self.metrics.registry, self.health)
         self._since = time.time()
         self._told: list[str] = []
         self._tell([])
@@ -85,7 +86,7 @@ class Coordinator:
         return {
             "status": "stopping" if self._stopping.is_set() else "ok",
             "connected": self.server.connected,
-            "runs": {run.name: run.status().state for run in self._home.runs()},
+            "runs": self._states(),
         }
 
     def _tell(self, connected: Sequence[str]) -> None:
@@ -111,7 +112,6 @@ class Coordinator:
             if time.monotonic() - reviewed > REVIEW_S:
                 reviewed = time.monotonic()
                 self._renew_server()
-                self._figures()
             self._stopping.wait(POLL_S)
         for driver in self._drivers.values():
             driver.interrupt("running")
@@ -165,17 +165,21 @@ class Coordinator:
             self._authority.issue_server(names, now=now, days=SERVER_DAYS)
             log.info("the server's certificate was renewed")
 
-    def _figures(self) -> None:
-        states: dict[str, float] = {}
+    def _states(self) -> dict[str, str]:
+        """Each run's state by its name; "unreadable" where its status file was damaged."""
+        found: dict[str, str] = {}
         for run in self._home.runs():
-            state = run.status().state
-            states[state] = states.get(state, 0.0) + 1.0
-        self.metrics.replace("undersong_runs", states, "state")
+            try:
+                found[run.name] = run.status().state
+            except ConfigurationError:
+                found[run.name] = "unreadable"
+        return found
+
+    def _certificates(self) -> dict[str, float]:
+        """The end of each certificate in use by its owner's name, seconds since the epoch."""
         ends = {party.name: party.certificate_expires_at for party in self._registry.parties()}
         ends["coordinator"] = self._authority.server_expires_at
-        self.metrics.replace(
-            "undersong_certificate_expires_seconds", {name: end for name, end in ends.items() if end}, "name"
-        )
+        return {name: end for name, end in ends.items() if end}
 
 
 def serve(home: CoordinatorHome, *, public_cache: Path, environment: Mapping[str, str], keepalive_s: float) -> None:

@@ -1,0 +1,92 @@
+"""The serving process: what it says of itself, and how it carries out what the operator requests."""
+
+from __future__ import annotations
+
+import threading
+import time
+import urllib.request
+
+import pytest
+
+from tests.doubles.party_home import HashedEmbedder
+from tests.doubles.stream import Credentials, make_home
+from tests.doubles.tasks import make_task
+from undersong_common.embedding import Embedder
+from undersong_common.errors import ConfigurationError
+from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.coordinator.service import Coordinator
+from undersong_server.operations import coordinator as operations
+from undersong_server.operations import runs
+from undersong_server.runs.status import RunStatus
+
+
+@pytest.fixture
+def home(tmp_path):
+    made = make_home(tmp_path / "home", metrics="127.0.0.1:0")
+    for name in ("alpha", "beta", "gamma"):
+        Credentials(made, name)
+    runs.plan(made.path, make_task(tmp_path / "task"), name="first")
+    return made.path
+
+
+@pytest.fixture
+def served(home, tmp_path, monkeypatch):
+    monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
+    opened = CoordinatorHome(home)
+    with opened.hold():
+        coordinator = Coordinator(opened, public_cache=tmp_path / "cache.sqlite", environment={}, keepalive_s=5.0)
+        thread = threading.Thread(target=coordinator.serve)
+        thread.start()
+        yield coordinator
+        coordinator.stop()
+        thread.join(30.0)
+
+
+def wait_for(condition, timeout_s=10.0):
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_served_coordinator_is_well_and_counts_its_runs(home, served):
+    health = operations.health(home)
+    assert (health.status, health.connected, health.runs) == ("ok", (), {"first": "planned"})
+    with urllib.request.urlopen(f"http://127.0.0.1:{served.endpoint.port}/metrics", timeout=5) as reply:
+        text = reply.read().decode()
+    assert 'undersong_runs{state="planned"} 1.0' in text
+    for name in ("alpha", "beta", "coordinator"):
+        assert f'undersong_certificate_expires_seconds{{name="{name}"}}' in text
+
+
+def test_a_damaged_status_is_reported_and_stops_nothing(home, served):
+    (CoordinatorHome(home).run("first").path / "status.json").write_text("{")
+    assert operations.health(home).runs == {"first": "unreadable"}
+    assert operations.show(home).served
+
+
+def test_a_planned_run_is_paused_and_stopped_by_request_without_a_driver(home, served):
+    folder = CoordinatorHome(home).run("first")
+    runs.pause(home, "first")
+    wait_for(lambda: folder.status().state == "paused")
+    assert folder.status().number == 1
+    runs.stop(home, "first")
+    wait_for(lambda: folder.status().state == "stopped")
+    with pytest.raises(ConfigurationError, match="'first' is stopped"):
+        runs.start(home, "first")
+
+
+def test_a_failed_run_begins_again_only_by_a_newer_request(home, served):
+    folder = CoordinatorHome(home).run("first")
+    runs.start(home, "first")
+    wait_for(lambda: folder.status().state == "waiting")  # for parties that never connect
+    driver = served._drivers["first"]
+    driver.interrupt("failed")
+    wait_for(lambda: not driver.alive)
+    folder.write_status(RunStatus("failed", number=1))
+    time.sleep(0.6)
+    assert folder.status().state == "failed"
+    runs.resume(home, "first")
+    wait_for(lambda: folder.status().waiting is not None)
+    assert folder.status().number == 2
+    assert folder.status().waiting.goes_on_with == 3
