@@ -24,8 +24,6 @@ from undersong_server.methods.parts import consistency
 from undersong_server.methods.parts.selection import balanced_labels, highest, largest_remainder
 from undersong_server.pool import Sample
 
-STRENGTH = 3.0  # inverse regularisation of the task models
-
 
 class Options(MethodOptions):
     """[method] keys: ``samples`` N in all, ``rounds`` T, ``candidates`` R and ``examples`` S a label, ``easy`` share
@@ -97,7 +95,7 @@ def self_boosted(embeddings: Float32, labels: Int64, classes: int, *, boosts: in
     """
     weights = np.ones(len(labels))
     for _ in range(boosts):
-        head = consistency.classifier(embeddings, labels, classes, strength=STRENGTH, weights=weights)
+        head = consistency.classifier(embeddings, labels, classes, weights=weights)
         right = consistency.probabilities(head, embeddings).argmax(axis=1) == labels
         weights = weights * np.exp(np.where(right, rate, -rate))
         weights /= weights.mean()
@@ -108,7 +106,7 @@ def _opinions(run: RunContext, embeddings: Float32, label_of: Int64) -> Float64:
     author, classes = run.pool.generator_of, len(run.setting.labels)
     rows = np.arange(len(label_of))
     heads = [
-        consistency.classifier(embeddings[author == k], label_of[author == k], classes, strength=STRENGTH)
+        consistency.classifier(embeddings[author == k], label_of[author == k], classes)
         for k in range(len(run.setting.generators))
     ]
     return np.stack([consistency.probabilities(head, embeddings)[rows, label_of] for head in heads])

@@ -1,21 +1,21 @@
 """Undersong: generators judged by low-dimensional private sums, examples chosen by hub-corrected votes.
 
-docs/method.md derives it. What differs from WASP (Zou et al. 2025): the records judge the K generators directly, in
-2 K coordinates and not through N candidates: whose classifiers are right, and which mixture of generators lies where
-they lie; they say how common each label is; most of the budget goes there, after the first round, since all later ones
-gain from it; what the sums say is believed as far as their known noise lets it, so that without evidence the corpus is
-the plain mixture; bad examples come from public data alone.
+docs/method.md derives it; the comments name its sections. What differs from WASP (Zou et al. 2025): the records judge
+the K generators directly, in 2 K coordinates and not through N candidates (whose classifiers are right, and which
+mixture of generators lies where the records lie); they say how common each label is; most of the budget goes there,
+after the first round, since all later rounds gain from it; a sum counts only as far as its known noise lets it, so that
+without evidence the corpus is the plain mixture; bad examples come from public data alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from undersong_common.arrays import Float64, Int64
+from undersong_common.arrays import Float32, Float64, Int64
 from undersong_protocol.plan import SumRequest
 from undersong_protocol.statistics.classifier_votes import ClassifierVotes
 from undersong_protocol.statistics.corrected_votes import CorrectedVotes
@@ -25,21 +25,14 @@ from undersong_protocol.statistics.projections import Projections
 from undersong_protocol.vectors import NoisySum
 from undersong_server.generators.author import Order
 from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
-from undersong_server.methods.parts import consistency, matching
+from undersong_server.methods.parts import consistency, judging, matching, shares
 from undersong_server.methods.parts.selection import (
     highest,
     largest_remainder,
     sample_without_replacement,
     significant_votes,
 )
-from undersong_server.methods.parts.shrinkage import expected_shares, shrink_to_mean
 from undersong_server.pool import Sample
-
-STRENGTH = 3.0  # inverse regularisation of the generators' classifiers
-SAMPLING_VARIANCE = 0.12  # of a record's centred answer, for classifiers that differ on about half of the records
-AGAIN = 0.5  # trust counts so much more once places are matched: the right place does not make labels right
-LABEL_CAUTION = 2.0
-LEAST_LABEL_SHARE = 0.1  # of an equal share
 
 
 class Options(MethodOptions):
@@ -109,149 +102,135 @@ def generator_calls(options: Options, setting: Setting) -> int:
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
-    """The method. Returns the synthetic corpus."""
+    """The method of docs/method.md. Returns the synthetic corpus."""
     generators, labels = len(run.setting.generators), max(1, len(run.setting.labels))
-    judged = generators > 1 and labels > 1
-    weights = np.full(generators, 1.0 / generators)
-    trust = weights
-    label_shares = np.full(labels, 1.0 / labels)
+    weights, label_shares = np.full(generators, 1.0 / generators), np.full(labels, 1.0 / labels)
+    examples = Examples([[] for _ in range(labels)], [[] for _ in range(labels)])
     ordered = np.zeros(labels, dtype=np.int64)
-    good: list[list[str]] = [[] for _ in range(labels)]
-    bad: list[list[str]] = [[] for _ in range(labels)]
+    judgement: Judgement | None = None
     for t, count in enumerate(options.per_round()):
         run.record("weights", t, weights.tolist())
-        wanted = _wanted(_counts(run, weights, count), label_shares, ordered)
-        run.generate(f"round {t + 1}", t, _orders(options, run, t, wanted, good, bad))
+        # Write (section 3, end): the whole corpus comes as near to the weights and label shares as it can.
+        counts = shares.generator_counts(run.pool, weights, count)
+        wanted = shares.labels_to_write(counts, label_shares, ordered)
+        ordered += np.bincount(np.concatenate(wanted), minlength=labels)
+        run.generate(f"round {t + 1}", t, _orders(options, run, t, wanted, examples))
         if t == options.rounds - 1:
             break
-        embeddings, label_of, author = run.embeddings(run.pool.samples), run.pool.label_of, run.pool.generator_of
-        written = embeddings, label_of, author, generators
-        heads = consistency.classifiers(*written, labels, strength=STRENGTH) if judged else np.zeros(0)
-        if t == 0 and labels > 1 and options.label_share:
-            label_shares = common_labels(options, run.private_sum("labels", []))
-            run.record("label shares", t, label_shares.tolist())
-        if t == 0 and generators > 1:
-            basis = matching.Basis.of(*written, len(run.setting.labels))
-            places = run.private_sum("places", [run.publish_numbers("projections", basis.published())])
-        if t == 0 and judged:
-            useful = run.private_sum("useful", [run.publish_numbers("classifiers", heads)])
-            sample_variance = consistency.training_sample_variance(
-                *written, labels, run.rng("training sample variance"), strength=STRENGTH
-            )
-            trust = trusted(options, matching.records_of(places), useful, sample_variance, run.rng("trust"))
-            run.record("trust", t, trust.tolist())
-        if generators > 1:
-            # The generators' means are better known with every round.
-            matched = matching.shares(places, basis, basis.means(*written), trust, shrink=options.shrink)
-            run.record("matched", t, matched.tolist())
-            weights = believed(options, matched, trust)
-        support = np.zeros(len(run.pool))
-        if judged:
-            support = consistency.support(heads, weights, embeddings, label_of, author)
-        correction = hubness_correction(embeddings, label_of) if options.hubs else np.zeros(len(run.pool))
-        shown = [run.publish_pool(), run.publish_numbers("hubness correction", correction)]
-        opened = run.private_sum(f"votes/{t + 1}", shown)
-        votes = opened.natural[: len(run.pool)]
-        for label in range(labels):
-            members = run.pool.of_label(label)
-            sound = members[support[members] >= 0]  # others would give these texts the same label
-            chosen = significant_votes(votes, sound, opened.sigma) if options.certain else sound
-            good[label] = run.pool.texts_of(highest(votes, chosen, options.shortlist))
-            if options.bad and judged:
-                bad[label] = run.pool.texts_of(highest(-support, members, options.shortlist))
-        run.record("examples", t, [len(texts) for texts in good])
-    return _pruned(run, weights, label_shares) if options.prune else run.pool.samples
+        written = Written(run.embeddings(run.pool.samples), run.pool.label_of, run.pool.generator_of, generators)
+        heads = consistency.classifiers(*written, labels) if generators > 1 and labels > 1 else None
+        # Judge the generators (section 1), once and early (section 2).
+        if t == 0:
+            label_shares = _label_shares(options, run)
+            judgement = _judge(options, run, written, heads)
+        # Weigh them (section 3); their public means are better known with every round.
+        if judgement is not None:
+            weights = _weights(options, run, t, judgement, written)
+        # Choose examples (section 4).
+        examples = _choose(options, run, t, written, heads, weights)
+    return shares.thinned(run.pool, weights, label_shares, run.rng("prune")) if options.prune else run.pool.samples
 
 
-def common_labels(options: Options, counts: NoisySum) -> Float64:
-    """Shares of the labels, float64 [C], sum 1: the geometric mean of equal ones and those believed of the records.
+class Written(NamedTuple):
+    """What was written so far: unit embeddings, float32 [N, d]; labels and authors, int64 [N]; number of generators."""
 
-    Half-way, because a task model trained on the records' own shares gains its accuracy from the common labels alone:
-    on clinical notes of twenty headers, balanced accuracy fell by a third (docs/method.md).
-    """
-    equal = 1.0 / len(counts.natural)
-    records = max(float(counts.natural.sum()), counts.sigma, 1.0)
-    shares = counts.natural / records
-    noise = np.sqrt((counts.sigma / records) ** 2 + equal / records)
-    different = shrink_to_mean(shares, float(noise), LABEL_CAUTION) if options.shrink else shares - shares.mean()
-    found: Float64 = np.sqrt(np.maximum(equal + different, LEAST_LABEL_SHARE * equal))
-    found /= found.sum()
+    embeddings: Float32
+    label_of: Int64
+    generator_of: Int64
+    generators: int
+
+
+class Judgement(NamedTuple):
+    """What the records say of the generators: where the records lie along a basis, and the shares by usefulness."""
+
+    places: NoisySum
+    basis: matching.Basis
+    trust: Float64
+
+
+class Examples(NamedTuple):
+    """Texts that prompts show as good and as bad ones, best first, per label."""
+
+    good: list[list[str]]
+    bad: list[list[str]]
+
+
+def _label_shares(options: Options, run: RunContext) -> Float64:
+    """Section 1, labels: how common each label is to be; equal shares where that is not asked."""
+    labels = max(1, len(run.setting.labels))
+    if labels == 1 or not options.label_share:
+        return np.full(labels, 1.0 / labels)
+    found = judging.label_shares(run.private_sum("labels", []), shrink=options.shrink)
+    run.record("label shares", 0, found.tolist())
     return found
 
 
-def trusted(
-    options: Options, records: float, useful: NoisySum, sample_variance: float, rng: np.random.Generator
-) -> Float64:
-    """Shares of the generators by usefulness alone, float64 [K], sum 1: expected under what is known of it.
-
-    Usefulness is a mean per record; ``records`` is how many there are (noisy: :func:`matching.records_of`),
-    ``sample_variance`` the variance that no number of records lessens (:func:`consistency.training_sample_variance`).
-    """
-    right = useful.natural / records
-    noise = (
-        np.sqrt((useful.sigma / records) ** 2 + SAMPLING_VARIANCE / records + sample_variance)
-        if options.shrink
-        else 0.0
+def _judge(options: Options, run: RunContext, written: Written, heads: Float64 | None) -> Judgement | None:
+    """Section 1, places and usefulness; None for a single generator."""
+    generators, labels = written.generators, len(run.setting.labels)
+    if generators == 1:
+        return None
+    basis = matching.Basis.of(*written, labels)
+    places = run.private_sum("places", [run.publish_numbers("projections", basis.published())])
+    if heads is None:
+        return Judgement(places, basis, np.full(generators, 1.0 / generators))
+    useful = run.private_sum("useful", [run.publish_numbers("classifiers", heads)])
+    trust = judging.trust(
+        useful,
+        records=matching.records_of(places),
+        sample_variance=consistency.training_sample_variance(*written, labels, run.rng("training sample variance")),
+        strength=options.usefulness,
+        rng=run.rng("trust"),
+        shrink=options.shrink,
+        hedge=options.hedge,
     )
-    return expected_shares(right, float(noise), options.usefulness, rng, hedge=options.hedge)
+    run.record("trust", 0, trust.tolist())
+    return Judgement(places, basis, trust)
 
 
-def believed(options: Options, matched: Float64, trust: Float64) -> Float64:
-    """Weights of the generators, float64 [K], sum 1: matched shares, which start from trust, and trust once more."""
-    weights: Float64 = matched * trust**AGAIN if options.matching else trust.copy()
-    weights /= weights.sum()
-    return weights
+def _weights(options: Options, run: RunContext, t: int, judgement: Judgement, written: Written) -> Float64:
+    """Section 3: shares of the mixture that lies where the records lie, and trust once more."""
+    places, basis, trust = judgement
+    matched = matching.matched_shares(places, basis, basis.means(*written), trust, shrink=options.shrink)
+    run.record("matched", t, matched.tolist())
+    return judging.combined_weights(matched, trust) if options.matching else trust / trust.sum()
 
 
-def _counts(run: RunContext, weights: Float64, count: int) -> Int64:
-    """``count`` texts over the generators so that the whole corpus comes as near to ``weights`` as it can."""
-    written = np.bincount(run.pool.generator_of, minlength=len(weights))
-    return largest_remainder(np.maximum(weights * (written.sum() + count) - written, 0.0), count)
+def _choose(
+    options: Options, run: RunContext, t: int, written: Written, heads: Float64 | None, weights: Float64
+) -> Examples:
+    """Section 4: good examples by certain votes, hubs corrected; bad ones by the other classifiers, at no cost."""
+    size = len(written.label_of)
+    support = np.zeros(size)  # below 0 the other generators' classifiers contradict a text's label
+    if heads is not None:
+        support = consistency.support(heads, weights, written.embeddings, written.label_of, written.generator_of)
+    correction = hubness_correction(written.embeddings, written.label_of) if options.hubs else np.zeros(size)
+    shown = [run.publish_pool(), run.publish_numbers("hubness correction", correction)]
+    opened = run.private_sum(f"votes/{t + 1}", shown)
+    votes = opened.natural[:size]
+    good, bad = [], []
+    for label in range(max(1, len(run.setting.labels))):
+        members = run.pool.of_label(label)
+        sound = members[support[members] >= 0]
+        chosen = significant_votes(votes, sound, opened.sigma) if options.certain else sound
+        good.append(run.pool.texts_of(highest(votes, chosen, options.shortlist)))
+        contradicted = highest(-support, members, options.shortlist if options.bad and heads is not None else 0)
+        bad.append(run.pool.texts_of(contradicted))
+    run.record("examples", t, [len(texts) for texts in good])
+    return Examples(good, bad)
 
 
-def _wanted(counts: Int64, label_shares: Float64, ordered: Int64) -> list[Int64]:
-    """The labels that each generator is to write, so that all orders come as near to the shares as they can.
-
-    ``ordered`` so far, a label; counts on.
-    """
-    wanted = []
-    missing = label_shares * (ordered.sum() + counts.sum())
-    for count in counts:
-        table = largest_remainder(np.maximum(missing - ordered, 0.0), int(count))
-        ordered += table
-        wanted.append(np.repeat(np.arange(len(table)), table))
-    return wanted
-
-
-def _pruned(run: RunContext, weights: Float64, label_shares: Float64) -> list[Sample]:
-    """The corpus without what each generator wrote beyond its weight's share of it, labels near their shares."""
-    rng, label_of = run.rng("prune"), run.pool.label_of
-    keep: list[Int64] = []
-    for generator, share in enumerate(weights):
-        mine = rng.permutation(np.flatnonzero(run.pool.generator_of == generator))
-        allowed = int(np.ceil(share * len(run.pool)))
-        # In turns over the labels: one with twice the share has two turns.
-        turn = np.zeros(len(mine))
-        for label in np.unique(label_of[mine]):
-            members = np.flatnonzero(label_of[mine] == label)
-            turn[members] = (np.arange(len(members)) + 0.5) / label_shares[max(label, 0)]
-        keep.append(mine[np.argsort(turn, kind="stable")[:allowed]])
-    return [run.pool.samples[i] for i in sorted(np.concatenate(keep).tolist())]
-
-
-def _orders(
-    options: Options, run: RunContext, t: int, wanted: Sequence[Int64], good: list[list[str]], bad: list[list[str]]
-) -> list[Order]:
+def _orders(options: Options, run: RunContext, t: int, wanted: Sequence[Int64], examples: Examples) -> list[Order]:
+    """One order per wanted text, with examples drawn anew for each."""
     rng = run.rng(f"round {t + 1}")
     orders = []
     for generator, labels in zip(run.setting.generators, wanted, strict=True):
         for label in labels:
+            good, bad = examples.good[label], examples.bad[label]
+            half = options.examples // 2 if good and bad else 0
+            shown = sample_without_replacement(rng, good, options.examples - half)
+            avoided = sample_without_replacement(rng, bad, half)
             name = run.setting.labels[label] if run.setting.labels else ""
-            half = options.examples // 2 if good[label] and bad[label] else 0
-            shown, avoided = (
-                sample_without_replacement(rng, good[label], options.examples - half),
-                sample_without_replacement(rng, bad[label], half),
-            )
             orders.append(Order(generator, "contrast" if shown else "zero_shot", name, good=shown, bad=avoided))
     return orders
 

@@ -8,12 +8,13 @@ import numpy as np
 
 from undersong_common.arrays import Float32, Float64, Int64
 
+STRENGTH = 3.0  # inverse regularisation
 SMALLEST_TRUST = 1e-6  # where the whole trust lies with a text's author, the others count equally
 NEVER = -1e9  # bias of a label that a classifier has not seen
 
 
 def classifier(
-    embeddings: Float32, labels: Int64, classes: int, *, strength: float, weights: Float64 | None = None
+    embeddings: Float32, labels: Int64, classes: int, *, strength: float = STRENGTH, weights: Float64 | None = None
 ) -> Float64:
     """A linear classifier, float64 [d + 1, classes], bias last; a label without texts has the bias ``NEVER``.
 
@@ -36,7 +37,7 @@ def classifier(
 
 
 def classifiers(
-    embeddings: Float32, labels: Int64, author: Int64, generators: int, classes: int, *, strength: float
+    embeddings: Float32, labels: Int64, author: Int64, generators: int, classes: int, *, strength: float = STRENGTH
 ) -> Float64:
     """One classifier a generator, trained on its own texts alone: float64 [K, d + 1, classes]."""
     return np.stack(
@@ -88,7 +89,7 @@ def training_sample_variance(
     classes: int,
     rng: np.random.Generator,
     *,
-    strength: float,
+    strength: float = STRENGTH,
 ) -> float:
     """Variance of one generator's accuracy that comes from which of its texts its classifier happened to see.
 

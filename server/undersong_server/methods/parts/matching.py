@@ -74,7 +74,7 @@ def _fewest(places: NoisySum) -> float:
     return max(float(places.natural[0]) - 2.0 * places.sigma, COUNT) / COUNT
 
 
-def shares(places: NoisySum, basis: Basis, means: Float64, prior: Float64, *, shrink: bool = True) -> Float64:
+def matched_shares(places: NoisySum, basis: Basis, means: Float64, prior: Float64, *, shrink: bool = True) -> Float64:
     """The generators' shares, float64 [K], positive, sum 1.
 
     With r the records' mean along the directions, v its variance (the known noise and the records' spread, over no more

@@ -35,7 +35,7 @@ def answered(basis, embeddings, labels, sigma=0.0, seed=0):
 
 def shares(places, basis, public, **options):
     prior = options.pop("prior", np.full(GENERATORS, 1 / GENERATORS))
-    return matching.shares(places, basis, basis.means(*public, GENERATORS), prior, **options)
+    return matching.matched_shares(places, basis, basis.means(*public, GENERATORS), prior, **options)
 
 
 @pytest.mark.parametrize("truth", [[1, 0, 0, 0], [0.5, 0.5, 0, 0], [0.1, 0.2, 0.3, 0.4], [0.25] * 4])

@@ -6,8 +6,20 @@ import pytest
 from undersong_protocol.vectors import NoisySum
 from undersong_server.methods.interface import Setting
 from undersong_server.methods.parts import consistency
+from undersong_server.methods.parts.judging import combined_weights, label_shares, trust
 from undersong_server.methods.parts.shrinkage import expected_shares, shrink_to_mean
-from undersong_server.methods.undersong import Options, believed, common_labels, plan, trusted
+from undersong_server.methods.undersong import Options, plan
+
+
+def trusted(useful, *, sample_variance=0.0, strength=40.0, **switches):
+    return trust(
+        useful,
+        records=1000.0,
+        sample_variance=sample_variance,
+        strength=strength,
+        rng=np.random.default_rng(0),
+        **switches,
+    )
 
 
 def opened(values, sigma):
@@ -51,35 +63,35 @@ def test_expected_shares_hedge_as_far_as_the_values_are_uncertain():
 
 def test_without_evidence_the_weights_are_the_mixtures():
     equal = np.full(3, 1 / 3)
-    trust = trusted(Options(), 500.0, opened([3, -3, 0], 500.0), 0.0, np.random.default_rng(0))
-    assert trust == pytest.approx(equal)
-    assert believed(Options(), equal, trust) == pytest.approx(equal)
-    assert common_labels(Options(), opened([3, -3, 0], 500.0)) == pytest.approx(equal)
+    unsure = trusted(opened([6, -6, 0], 1000.0))
+    assert unsure == pytest.approx(equal)
+    assert combined_weights(equal, unsure) == pytest.approx(equal)
+    assert label_shares(opened([3, -3, 0], 500.0)) == pytest.approx(equal)
 
 
 def test_strong_evidence_prefers_the_useful_and_well_matched():
-    matched, useful, rng = np.array([0.5, 0.3, 0.2]), opened([100, 0, -100], 1.0), np.random.default_rng(0)
-    trust = trusted(Options(shrink=False), 1000.0, useful, 0.0, rng)
-    assert trust[0] / trust[1] == pytest.approx(np.exp(40 * 0.1), rel=0.01)
-    hedged = trusted(Options(), 1000.0, useful, 0.0, rng)
-    assert 5 < hedged[0] / hedged[1] < trust[0] / trust[1]
-    weights = believed(Options(), matched, trust)
+    matched, useful = np.array([0.5, 0.3, 0.2]), opened([100, 0, -100], 1.0)
+    plain = trusted(useful, shrink=False)
+    assert plain[0] / plain[1] == pytest.approx(np.exp(40 * 0.1), rel=0.01)
+    hedged = trusted(useful)
+    assert 5 < hedged[0] / hedged[1] < plain[0] / plain[1]
+    assert trusted(useful, hedge=False)[0] > hedged[0]
+    weights = combined_weights(matched, plain)
     assert weights[0] > 10 * weights[1] > 100 * weights[2]
     assert weights.sum() == pytest.approx(1.0)
-    assert trusted(Options(), 1000.0, useful, 0.1, rng) == pytest.approx([1 / 3] * 3)  # no more than luck
-    assert trusted(Options(usefulness=0.0), 1000.0, useful, 0.0, rng) == pytest.approx([1 / 3] * 3)
-    assert believed(Options(), matched, np.full(3, 1 / 3)) == pytest.approx(matched)
-    assert believed(Options(matching=False), matched, trust) == pytest.approx(trust)
+    assert trusted(useful, sample_variance=0.1) == pytest.approx([1 / 3] * 3)  # no more than luck
+    assert trusted(useful, strength=0.0) == pytest.approx([1 / 3] * 3)
+    assert combined_weights(matched, np.full(3, 1 / 3)) == pytest.approx(matched)
 
 
-def test_labels_go_half_way_to_what_is_believed_of_the_records():
+def test_label_shares_lie_half_way_to_those_estimated_of_the_records():
     halfway = np.sqrt([0.9, 0.09, 0.01 / 0.3])  # the rarest is held at a tenth of an equal share
-    assert common_labels(Options(), opened([9000, 900, 10], 0.5)) == pytest.approx(halfway / halfway.sum(), abs=0.01)
-    raw = common_labels(Options(shrink=False), opened([60, 30, 10], 20.0))
+    assert label_shares(opened([9000, 900, 10], 0.5)) == pytest.approx(halfway / halfway.sum(), abs=0.01)
+    raw = label_shares(opened([60, 30, 10], 20.0), shrink=False)
     assert raw == pytest.approx(np.sqrt([6, 3, 1]) / np.sqrt([6, 3, 1]).sum())
-    unsure = common_labels(Options(), opened([60, 30, 10], 15.0))
+    unsure = label_shares(opened([60, 30, 10], 15.0))
     assert 1 / 3 < unsure[0] < raw[0]
-    assert common_labels(Options(), opened([-50, 5, 3000], 30.0)).min() > 0.1
+    assert label_shares(opened([-50, 5, 3000], 30.0)).min() > 0.1
 
 
 def test_the_plan_asks_for_the_generators_once_and_most():

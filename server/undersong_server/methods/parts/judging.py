@@ -1,0 +1,65 @@
+"""Label shares and generator weights from the noisy sums that judge them; docs/method.md, sections 1 and 3."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from undersong_common.arrays import Float64
+from undersong_protocol.vectors import NoisySum
+from undersong_server.methods.parts.shrinkage import expected_shares, shrink_to_mean
+
+SAMPLING_VARIANCE = 0.12  # of a record's centred answer, for classifiers that differ on about half of the records
+TRUST_EXPONENT = 0.5  # of trust beside the matched shares: a generator in the right place may still label wrongly
+LABEL_CAUTION = 2.0
+LEAST_LABEL_SHARE = 0.1  # of an equal share
+
+
+def label_shares(counts: NoisySum, *, shrink: bool = True) -> Float64:
+    """Shares of the labels, float64 [C], sum 1: the geometric mean of equal shares and the records' estimated ones.
+
+    Half-way, because a task model trained on the records' own shares gains its accuracy from the common labels alone:
+    on clinical notes of twenty headers, balanced accuracy fell by a third (docs/method.md).
+
+    Args:
+        counts: the opened label histogram.
+        shrink: pulls the differences from equal shares to zero as far as noise explains them.
+    """
+    equal = 1.0 / len(counts.natural)
+    records = max(float(counts.natural.sum()), counts.sigma, 1.0)
+    shares = counts.natural / records
+    noise = np.sqrt((counts.sigma / records) ** 2 + equal / records)
+    different = shrink_to_mean(shares, float(noise), LABEL_CAUTION) if shrink else shares - shares.mean()
+    found: Float64 = np.sqrt(np.maximum(equal + different, LEAST_LABEL_SHARE * equal))
+    found /= found.sum()
+    return found
+
+
+def trust(
+    useful: NoisySum,
+    *,
+    records: float,
+    sample_variance: float,
+    strength: float,
+    rng: np.random.Generator,
+    shrink: bool = True,
+    hedge: bool = True,
+) -> Float64:
+    """Shares of the generators by usefulness alone, float64 [K], sum 1: expected under what is known of usefulness.
+
+    Args:
+        useful: opened centred answers; usefulness is their mean per record.
+        records: how many records there are (noisy: :func:`matching.records_of`).
+        sample_variance: variance that no number of records lessens (:func:`consistency.training_sample_variance`).
+        strength: of usefulness in the exponent of a share.
+        shrink, hedge: without them noisy means are taken as they are, or the likeliest ones alone count.
+    """
+    right = useful.natural / records
+    variance = (useful.sigma / records) ** 2 + SAMPLING_VARIANCE / records + sample_variance
+    return expected_shares(right, float(np.sqrt(variance)) if shrink else 0.0, strength, rng, hedge=hedge)
+
+
+def combined_weights(matched: Float64, trusted: Float64) -> Float64:
+    """Weights of the generators, float64 [K], sum 1: matched shares, which start from trust, times its square root."""
+    weights: Float64 = matched * trusted**TRUST_EXPONENT
+    weights /= weights.sum()
+    return weights
