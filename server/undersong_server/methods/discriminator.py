@@ -14,16 +14,15 @@ each class; the student learns the noisy counts, which say more than their major
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
-from undersong_common.arrays import Float32, Float64, Int64
+from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
-from undersong_common.privacy import accounting
-from undersong_protocol.plan import Plan, SumRequest, plan_sums
+from undersong_protocol.plan import SumRequest, plan_sums
 from undersong_protocol.public import Input
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_protocol.statistics.histogram import LabelHistogram, LengthHistogram
@@ -31,21 +30,17 @@ from undersong_protocol.statistics.outer_products import OuterProducts
 from undersong_protocol.statistics.teacher_votes import TeacherVotes
 from undersong_protocol.statistics.teachers import Whitening
 from undersong_protocol.statistics.votes import TopQVotes
-from undersong_server.evaluation.discrimination import discrimination
 from undersong_server.generators.author import Order
 from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
-from undersong_server.methods.parts import discriminant
+from undersong_server.methods.parts import discriminant, discriminator_baselines, discriminator_figures
 from undersong_server.methods.parts.discriminant import Discriminator
-from undersong_server.methods.parts.metadata import shares
+from undersong_server.methods.parts.metadata import shares_of_counts
 from undersong_server.methods.parts.selection import highest, largest_remainder
+from undersong_server.methods.parts.teacher_numbers import TeacherNumbers
 from undersong_server.pool import Sample
 
 Kind = Literal["teachers", "moments", "votes", "random"]
 
-USEFUL = 10.0  # teachers for each unit of sigma: below, the noise drowns even clear majorities
-FEWEST_QUERIES = 50  # that are worth proposing
-FEWEST = 20  # teachers in all, where there is hardly any noise
-PAPER_SIGMA = 1.676  # of each query's counts (Song et al. 2024, epsilon 3.6)
 COVARIANCE_PART = 1 / 3  # of the moments' budget, where outer products are asked for
 HELD_OUT = 0.1  # share of the candidates that no discriminator is fitted on: it is judged by them
 EVERYONE = (0, 1 << 30)  # edges, words: one bin that counts every record, where there are no labels
@@ -90,40 +85,29 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     kind = chosen(options, setting)
     if kind == "teachers":
         _check_teachers(options, setting)
-    return _requests(options, setting, kind, _teachers_a_party(options, setting))
+    return _requests(options, setting, kind)
 
 
 def generator_calls(options: Options, setting: Setting) -> int:
     return options.samples
 
 
-def paper_figures(options: Options, plan: Plan) -> dict[str, float]:
-    """What the paper's noise spends over all r queries, as its two counts a query and as scalar counts."""
-    delta = plan.privacy.delta
-    return {
-        "sigma": PAPER_SIGMA,
-        "epsilon_really_spent": _composed(PAPER_SIGMA / math.sqrt(2.0), options.queries, delta),
-        "epsilon_as_scalar_counts": _composed(PAPER_SIGMA, options.queries, delta),
-    }
-
-
 def notes(options: Options, setting: Setting) -> list[str]:
     """What ``auto`` stands for, and how many teachers a useful answer needs; for ``undersong plan``."""
     kind = chosen(options, setting)
     found = [f'Discriminator: "auto" stands for "{kind}" in this plan.'] if options.discriminator == "auto" else []
-    if setting.privacy is None or setting.quorum is None or not math.isfinite(setting.privacy.epsilon):
+    teachers = _teachers(options, setting)
+    if teachers is None or not math.isfinite(teachers.privacy.epsilon):
         return found
     if options.discriminator in ("auto", "teachers"):
-        sigma = _teacher_sigma(options, setting)
         found.append(
-            f"Teachers: {options.queries} queries have noise of sigma {sigma:.1f} votes, so a useful answer needs"
-            f" {math.ceil(USEFUL * sigma)} teachers (sigma at most a tenth of them); the plan has"
-            f" {_teachers_in_all(options, setting)}."
+            f"Teachers: {options.queries} queries have noise of sigma {teachers.sigma:.1f} votes, so a useful answer"
+            f" needs {teachers.needed} teachers (sigma at most a tenth of them); the plan has {teachers.total}."
         )
     if kind == "teachers" and options.teacher == "fine-tuned":
         found.append(
-            f"Fine-tuned teachers take a party about a minute each, {_teachers_a_party(options, setting)} in turn: plan"
-            " the run with a --patience that outlasts them."
+            f"Fine-tuned teachers take a party about a minute each, {teachers.per_party} in turn: plan the run with a"
+            " --patience that outlasts them."
         )
     return found
 
@@ -136,13 +120,13 @@ def chosen(options: Options, setting: Setting) -> Kind:
     """
     if options.discriminator != "auto":
         return options.discriminator
-    if setting.privacy is None or setting.quorum is None or setting.privacy.norm_factor > 1:
+    teachers = _teachers(options, setting)
+    if teachers is None or teachers.privacy.norm_factor > 1:
         return "moments"
-    sigma, total = _teacher_sigma(options, setting), _teachers_in_all(options, setting)
-    if total < USEFUL * sigma or options.queries >= options.samples:
+    if teachers.total < teachers.needed or options.queries >= options.samples:
         return "moments"
-    moments = plan_sums(_requests(options, setting, "moments"), setting.privacy, setting.quorum)["moments"].sigma
-    by_votes = sigma * math.sqrt(options.embedding_size / options.queries)
+    moments = plan_sums(_requests(options, setting, "moments"), teachers.privacy, teachers.quorum)["moments"].sigma
+    by_votes = teachers.sigma * math.sqrt(options.embedding_size / options.queries)
     return "teachers" if by_votes < moments * math.sqrt(max(1, len(setting.labels))) else "moments"
 
 
@@ -151,30 +135,30 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     kind = chosen(options, run.setting)
     if kind == "moments":
         run.check_embedding_size(options.embedding_size)
+    # The tutor: the records' label shares, in which the generators write.
     label_shares, counts, count_sigma = _tutor(options, run, kind)
     run.record("label shares", 0, label_shares.tolist())
     run.generate("candidates", 0, _orders(options, run, label_shares))
+    # The discriminator scores every candidate; it is judged by those that it was not fitted on.
     order = run.rng("candidates").permutation(len(run.pool))
     held = math.floor(len(order) * HELD_OUT)
     student: Discriminator | None = None
-    if kind == "teachers":
-        student = _distilled(options, run, order[held:])
-    elif kind == "moments":
-        student = _discriminant(options, run, order[held:], counts, count_sigma)
-    if student is not None:
-        scores = student.scores(run.embeddings(run.pool.samples), run.pool.label_of)
-    elif kind == "votes":
-        near, far = run.votes("votes")
-        scores = near - far
+    if kind == "votes" or kind == "random":
+        scores = discriminator_baselines.scores(kind, run)
     else:
-        scores = run.rng("random").random(len(run.pool))
+        if kind == "teachers":
+            student = _distilled(options, run, order[held:])
+        else:
+            student = _discriminant(options, run, order[held:], counts, count_sigma)
+        scores = student.scores(run.embeddings(run.pool.samples), run.pool.label_of)
     run.record("discriminator", 0, kind)
     run.record("student", 0, student)
     run.record("held out", 0, ([run.pool.samples[i] for i in order[:held]], run.pool.label_of[order[:held]]))
-    chosen_ones = kept(scores, run.pool.label_of, label_shares, options.keep)
+    # The best candidates of each class are kept.
+    best = kept(scores, run.pool.label_of, label_shares, options.keep)
     if options.weighted and student is not None:
-        run.record("sample_weights", 0, discriminant.weights(scores, run.pool.label_of)[chosen_ones].tolist())
-    return [run.pool.samples[i] for i in chosen_ones]
+        run.record("sample_weights", 0, discriminant.weights(scores, run.pool.label_of)[best].tolist())
+    return [run.pool.samples[i] for i in best]
 
 
 def kept(scores: Float64, label_of: Int64, label_shares: Float64, share: float) -> list[int]:
@@ -198,31 +182,11 @@ def kept(scores: Float64, label_of: Int64, label_shares: Float64, share: float) 
     return sorted(found)
 
 
-def figures(
-    records: Mapping[str, Sequence[tuple[int, Any]]], embed: Any, test: Float32, labels: Int64
-) -> dict[str, Any]:
-    """How well the discriminator tells real test texts from candidates it was not fitted on; for ``undersong compare``.
-
-    Args:
-        records: of the run.
-        embed: texts to quantised embeddings.
-        test: embeddings of real texts, float32 [n, d], with ``labels`` as indices, int64 [n].
-    """
-    found: dict[str, Any] = {"discriminator": records["discriminator"][-1][1]}
-    student, (held, classes) = records["student"][-1][1], records["held out"][-1][1]
-    if student is None or not len(held):
-        return found
-    real = np.maximum(labels, 0)
-    accuracy, auc = discrimination(
-        student.scores(test, real), real, student.scores(embed([one.text for one in held]), classes), classes
-    )
-    return found | {"discriminator_accuracy": accuracy, "discriminator_auc": auc}
-
-
 # The plan
 
 
-def _requests(options: Options, setting: Setting, kind: Kind, teachers: int = 1) -> list[SumRequest]:
+def _requests(options: Options, setting: Setting, kind: Kind, teachers: int | None = None) -> list[SumRequest]:
+    """What a discriminator asks for. ``teachers`` per party: None computes their number."""
     labels = len(setting.labels)
     asked: list[SumRequest] = []
     if (labels > 1 and options.tutor_share) or kind == "moments":
@@ -237,7 +201,7 @@ def _requests(options: Options, setting: Setting, kind: Kind, teachers: int = 1)
     if kind == "teachers":
         statistic = TeacherVotes(
             queries=options.queries,
-            teachers=teachers,
+            teachers=_teachers_per_party(options, setting) if teachers is None else teachers,
             labels=labels,
             half=options.half,
             fine_tuned=options.teacher == "fine-tuned",
@@ -253,63 +217,28 @@ def _requests(options: Options, setting: Setting, kind: Kind, teachers: int = 1)
     return asked
 
 
+def _teachers(options: Options, setting: Setting) -> TeacherNumbers | None:
+    """None where the promise or the number of parties is not known."""
+    if setting.privacy is None or setting.quorum is None:
+        return None
+    requests = _requests(options, setting, "teachers", teachers=1)  # their number does not change the noise
+    return TeacherNumbers(options.teachers, options.queries, requests, setting.privacy, setting.quorum)
+
+
+def _teachers_per_party(options: Options, setting: Setting) -> int:
+    teachers = _teachers(options, setting)
+    return max(1, options.teachers) if teachers is None else teachers.per_party
+
+
 def _check_teachers(options: Options, setting: Setting) -> None:
     if options.queries >= options.samples:
         raise ConfigurationError(
             f"method.queries = {options.queries} of {options.samples} samples leave none to train teachers against",
             "lower method.queries, or raise method.samples",
         )
-    privacy, quorum = setting.privacy, setting.quorum
-    if privacy is None or quorum is None or not math.isfinite(privacy.epsilon):
-        return
-    if privacy.norm_factor > 1:
-        raise ConfigurationError(
-            'privacy.user_contribution = "sum": a unit lies in one shard and changes one teacher, however many records'
-            f" it has, and must not be charged {privacy.norm_factor} times",
-            'set privacy.user_contribution = "mean"',
-        )
-    sigma, total = _teacher_sigma(options, setting), _teachers_in_all(options, setting)
-    needed = math.ceil(USEFUL * sigma)
-    if total >= needed:
-        return
-    a_party = math.ceil(needed / quorum.parties)
-    remedies = [f"set method.teachers to {a_party} (a party)" if privacy.unit != "party" else "raise privacy.epsilon"]
-    fewer = math.floor(options.queries * (total / (USEFUL * sigma)) ** 2)
-    if fewer >= FEWEST_QUERIES:
-        remedies.append(f"lower method.queries to {fewer}")
-    raise ConfigurationError(
-        f"method.teachers: {total} teachers in all cannot answer {options.queries} queries at epsilon"
-        f" {privacy.epsilon:g}: the noise has sigma {sigma:.1f} votes, and a useful answer needs {needed} teachers"
-        f" (sigma at most a tenth of them)",
-        ", ".join([*remedies, 'or set method.discriminator = "moments"']),
-    )
-
-
-def _teacher_sigma(options: Options, setting: Setting) -> float:
-    assert setting.privacy is not None
-    assert setting.quorum is not None
-    return plan_sums(_requests(options, setting, "teachers"), setting.privacy, setting.quorum)["teachers"].sigma
-
-
-def _teachers_in_all(options: Options, setting: Setting) -> int:
-    assert setting.privacy is not None
-    assert setting.quorum is not None
-    return setting.quorum.parties * _teachers_a_party(options, setting)
-
-
-def _teachers_a_party(options: Options, setting: Setting) -> int:
-    if setting.privacy is None or setting.quorum is None:
-        return max(1, options.teachers)
-    if setting.privacy.unit == "party":
-        return 1  # one unit lies in one shard: all that a party has
-    if options.teachers:
-        return options.teachers
-    needed = max(FEWEST, math.ceil(USEFUL * _teacher_sigma(options, setting)))
-    return math.ceil(needed / setting.quorum.parties)
-
-
-def _composed(multiplier: float, count: int, delta: float) -> float:
-    return accounting.epsilon([accounting.Gaussian(multiplier, count=count)], delta)
+    teachers = _teachers(options, setting)
+    if teachers is not None:
+        teachers.check()
 
 
 # The run
@@ -321,7 +250,7 @@ def _tutor(options: Options, run: RunContext, kind: Kind) -> tuple[Float64, Floa
     if not any(request.name == "labels" for request in _requests(options, run.setting, kind)):
         return np.full(classes, 1.0 / classes), np.zeros(classes), 0.0
     opened = run.private_sum("labels", [])
-    return shares(opened.natural), opened.natural, opened.sigma
+    return shares_of_counts(opened.natural), opened.natural, opened.sigma
 
 
 def _orders(options: Options, run: RunContext, label_shares: Float64) -> list[Order]:
@@ -353,7 +282,7 @@ def _distilled(options: Options, run: RunContext, order: Int64) -> Discriminator
         _classes(run, queries),
         opened.natural[: len(queries)],
         sigma=opened.sigma,
-        teachers=len(opened.survivors) * _teachers_a_party(options, run.setting),
+        teachers=len(opened.survivors) * _teachers_per_party(options, run.setting),
         classes=classes,
     )
 
@@ -388,6 +317,6 @@ METHOD = Method(
     generator_calls=generator_calls,
     run=run,
     notes=notes,
-    paper_figures=paper_figures,
-    figures=figures,
+    paper_figures=lambda options, plan: discriminator_figures.paper_figures(options.queries, plan.privacy.delta),
+    figures=discriminator_figures.figures,
 )

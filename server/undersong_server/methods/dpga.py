@@ -9,9 +9,8 @@ lowered to their total before they become shares; tau starts at a private estima
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Annotated, Literal
 
 import numpy as np
@@ -19,7 +18,6 @@ from pydantic import Field, model_validator
 
 from undersong_common.arrays import Float64
 from undersong_common.errors import ConfigurationError
-from undersong_common.privacy import accounting
 from undersong_protocol.plan import Plan, SumRequest
 from undersong_protocol.public import Input
 from undersong_protocol.statistics import LengthHistogram, TopQVotes
@@ -27,13 +25,14 @@ from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_protocol.statistics.metadata import MetadataHistograms
 from undersong_server.generators.author import Order
 from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
+from undersong_server.methods.parts import dpga_paper
 from undersong_server.methods.parts.keywords import keywords as keywords_of
 from undersong_server.methods.parts.metadata import (
     RANGE_EDGES,
     Metadata,
     length_edges,
     length_range,
-    shares,
+    shares_of_counts,
     softmax_by_label,
 )
 from undersong_server.methods.parts.selection import highest, largest_remainder
@@ -43,7 +42,6 @@ from undersong_server.pool import Sample
 Part = Annotated[float, Field(gt=0)]
 Proportion = Annotated[float, Field(ge=0)]
 
-PAPER_RANGE, PAPER_HISTOGRAM, PAPER_VOTES = 0.2, 0.1, 0.5  # of epsilon; each of the three histograms a tenth
 LARGEST_ERROR = 0.03  # standard error up to which the private mean similarity is believed
 
 
@@ -132,15 +130,13 @@ class Sizes:
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
     """Length range, metadata histograms and mean similarity, once each; then one subsampled nearest vote a round."""
     labels = len(setting.labels)
-    bins = options.length_bins if options.length else 0
-    keywords = max(1, labels) * options.keywords_per_label if options.keywords else 0
-    coarse = LengthHistogram(RANGE_EDGES)
+    metadata = _metadata_statistic(options, labels)
     votes = TopQVotes(q=1, candidates=options.sizes(setting).population, labels=labels, furthest=False)
     if options.accounting == "paper":
-        return _papers_plan(options, setting, coarse, bins, keywords, votes)
+        return dpga_paper.requests(setting.privacy, metadata, votes, rounds=options.rounds, sampling=options.sampling)
     spread, histograms, similarity, voting = options.split
-    requests = [SumRequest("length range", coarse, spread)] if bins else []
-    requests.append(SumRequest("metadata", MetadataHistograms(labels, bins, keywords), histograms))
+    requests = [SumRequest("length range", LengthHistogram(RANGE_EDGES), spread)] if options.length else []
+    requests.append(SumRequest("metadata", metadata, histograms))
     if options.estimates_similarity:
         requests.append(SumRequest("similarity", EmbeddingSum(options.embedding_size), similarity))
     return requests + [
@@ -149,79 +145,13 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     ]
 
 
-def _papers_plan(
-    options: Options, setting: Setting, coarse: LengthHistogram, bins: int, keywords: int, votes: TopQVotes
-) -> list[SumRequest]:
-    """The paper's division: 0.2 epsilon for the range, 0.1 for each histogram (Laplace), 0.5 for all votes."""
-    if setting.privacy is None:
-        raise ConfigurationError('method.accounting = "paper" divides epsilon, which is not known here')
-    labels, promise = len(setting.labels), setting.privacy
-    one = PAPER_HISTOGRAM * promise.epsilon
-    requests = []
-    if bins:
-        lengths = MetadataHistograms(labels, length_bins=bins, count_labels=False)
-        requests.append(SumRequest("length range", coarse, law="laplace", epsilon=PAPER_RANGE * promise.epsilon))
-        requests.append(SumRequest("metadata/length", lengths, law="laplace", epsilon=one))
-    requests.append(SumRequest("metadata/label", MetadataHistograms(labels), law="laplace", epsilon=one))
-    if keywords:
-        subclasses = MetadataHistograms(labels, keywords=keywords, count_labels=False)
-        requests.append(SumRequest("metadata/keyword", subclasses, law="laplace", epsilon=one))
-    multiplier = papers_sigma(promise.epsilon, promise.delta, options.rounds, options.sampling)
-    return requests + [
-        SumRequest(f"votes/{t}", votes, sampling_rate=options.sampling, noise_multiplier=multiplier)
-        for t in range(1, options.rounds + 1)
-    ]
-
-
-@cache
-def papers_sigma(epsilon: float, delta: float, rounds: int, sampling: float) -> float:
-    """Noise of one vote where all votes have half of epsilon for themselves, accounted exactly.
-
-    >>> papers_sigma(float("inf"), 1e-5, 10, 0.8)
-    0.0
-    """
-    return accounting.calibrate(
-        lambda sigma: [accounting.Gaussian(sigma, sampling, rounds)], PAPER_VOTES * epsilon, delta
-    )
-
-
-@cache
-def papers_sigma_jointly(epsilon: float, delta: float, rounds: int, sampling: float) -> float:
-    """Noise of one vote where the paper's own mechanisms are composed exactly instead of divided."""
-    return accounting.calibrate(
-        lambda sigma: [*_papers_metadata(epsilon), accounting.Gaussian(sigma, sampling, rounds)], epsilon, delta
-    )
-
-
-def _papers_metadata(epsilon: float) -> list[accounting.Event]:
-    """Two searches for the ends of the range, of which only pure epsilon is known, and three Laplace histograms."""
-    return [accounting.Pure(PAPER_RANGE / 2 * epsilon, 2), accounting.Laplace(1 / (PAPER_HISTOGRAM * epsilon), 3)]
-
-
-def paper_figures(options: Options, plan: Plan) -> dict[str, float]:
-    """The paper's sigma, what its mechanisms really spend with it, and (under "paper") its sigma composed jointly."""
-    promise = plan.privacy
-    given = promise.epsilon, promise.delta, options.rounds, options.sampling
-    sigma = papers_sigma(*given)
-    votes = accounting.Gaussian(sigma, options.sampling, options.rounds)
-    figures = {
-        "sigma": sigma * promise.norm_factor,
-        "epsilon_really_spent": accounting.epsilon([*_papers_metadata(promise.epsilon), votes], promise.delta),
-    }
-    if options.accounting == "paper":
-        figures["sigma_composed_jointly"] = papers_sigma_jointly(*given) * promise.norm_factor
-    return figures
-
-
 def notes(options: Options, setting: Setting) -> list[str]:
     """How the budget is split, for ``undersong plan``."""
     if setting.privacy is None or not math.isfinite(setting.privacy.epsilon):
         return []
     requests = plan(options, setting)
     if options.accounting == "paper":
-        parts = [f"{request.epsilon:g} {request.name}" for request in requests if request.epsilon is not None]
-        parts.append(f"{PAPER_VOTES * setting.privacy.epsilon:g} all votes together")
-        return [f"Budget divided as in the paper (epsilon): {', '.join(parts)}."]
+        return [dpga_paper.note(requests, setting.privacy.epsilon)]
     total = sum(request.budget_share for request in requests)
     shares: dict[str, float] = {}
     for request in requests:
@@ -229,6 +159,12 @@ def notes(options: Options, setting: Setting) -> list[str]:
         shares[name] = shares.get(name, 0.0) + request.budget_share / total
     parts = [f"{100 * share:.3g} % {name}" for name, share in shares.items()]
     return [f"Budget composed over the whole plan (mu squared, before subsampling): {', '.join(parts)}."]
+
+
+def paper_figures(options: Options, plan: Plan) -> Mapping[str, float]:
+    """The paper's sigma, what its mechanisms really spend with it, and (under "paper") its sigma composed jointly."""
+    divided = options.accounting == "paper"
+    return dpga_paper.figures(plan.privacy, rounds=options.rounds, sampling=options.sampling, divided=divided)
 
 
 def generator_calls(options: Options, setting: Setting) -> int:
@@ -275,9 +211,9 @@ def _metadata(options: Options, run: RunContext) -> Metadata:
     label_of = np.maximum(run.label_numbers(words), 0)
     found = Metadata(
         records=float(by_label.sum()),
-        labels=shares(by_label),
+        labels=shares_of_counts(by_label),
         edges=edges,
-        lengths=None if edges is None else shares(by_length[: len(edges) - 1]),
+        lengths=None if edges is None else shares_of_counts(by_length[: len(edges) - 1]),
         keywords=tuple(
             tuple(word.text for word, its in zip(words, label_of, strict=True) if its == label)
             for label in range(max(1, labels))
@@ -292,21 +228,18 @@ def _metadata(options: Options, run: RunContext) -> Metadata:
 
 
 def _histograms(
-    options: Options, run: RunContext, inputs: list[Input]
+    options: Options, run: RunContext, inputs: Sequence[Input]
 ) -> tuple[tuple[Float64, Float64, Float64], float]:
     """Noisy label, length and keyword counts, those that are switched off empty; and the noise of a label's count."""
-    labels = len(run.setting.labels)
-    if options.accounting == "joint":
-        bins = options.length_bins if options.length else 0
-        keywords = max(1, labels) * options.keywords_per_label if options.keywords else 0
-        opened = run.private_sum("metadata", inputs)
-        return MetadataHistograms(labels, bins, keywords).split(opened.natural), opened.sigma
-    given = {one.name: one for one in inputs}
-    none = np.zeros(0)
-    opened = run.private_sum("metadata/label", [])
-    by_length = run.private_sum("metadata/length", [given["length_edges"]]).natural if options.length else none
-    by_keyword = run.private_sum("metadata/keyword", [given["keywords"]]).natural if options.keywords else none
-    return (opened.natural, by_length, by_keyword), opened.sigma
+    if options.accounting == "paper":
+        return dpga_paper.histograms(run, inputs)
+    opened = run.private_sum("metadata", inputs)
+    return _metadata_statistic(options, len(run.setting.labels)).split(opened.natural), opened.sigma
+
+
+def _metadata_statistic(options: Options, labels: int) -> MetadataHistograms:
+    bins = options.length_bins if options.length else 0
+    return MetadataHistograms(labels, bins, max(1, labels) * options.keywords_per_label if options.keywords else 0)
 
 
 def _proposed(options: Options, run: RunContext) -> list[Sample]:

@@ -47,7 +47,7 @@ def test_fifteen_teachers_cannot_answer_a_thousand_queries():
 def test_what_the_paper_s_noise_really_spends():
     """docs/privacy.md, "Statistics": 1 000 queries at sigma 1.676 cost 469 as two counts each, 258 as one."""
     plan = Plan(Privacy(3.6, 1e-5), ALONE)
-    figures = discriminator.paper_figures(Options(queries=1000), plan)
+    figures = discriminator.METHOD.paper_figures(Options(queries=1000), plan)
     assert figures["epsilon_really_spent"] == pytest.approx(469, abs=1)
     assert figures["epsilon_as_scalar_counts"] == pytest.approx(258, abs=1)
 
@@ -173,7 +173,7 @@ def test_a_run_asks_exactly_its_plan_and_keeps_what_is_near(tmp_path, kind, chan
     assert abs(by_author[0] - by_author[1]) <= 20  # some orders end as duplicates
     classes = np.arange(100) % 2
     real = run._embed([f"near {'ab'[label]} t{n}" for n, label in enumerate(classes)])
-    figures = discriminator.figures(run.records, run._embed, real, classes)
+    figures = discriminator.METHOD.figures(run.records, run._embed, real, classes)
     assert figures.pop("discriminator") == kind
     if kind in ("teachers", "moments"):
         assert 0.65 < figures["discriminator_accuracy"] <= figures["discriminator_auc"] <= 1.0

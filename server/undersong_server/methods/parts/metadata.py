@@ -18,13 +18,13 @@ RANGE_TAIL = 0.005  # share of the records that may lie beyond either end of the
 RANGE_DEVIATIONS = 3.0  # of its noise, which a tail has to exceed to be believed
 
 
-def shares(counts: Float64) -> Float64:
+def shares_of_counts(counts: Float64) -> Float64:
     """Probabilities from noisy counts: the nearest counts that are not negative and have the same total.
 
     All counts are lowered by one amount and clipped at zero. Clipping alone would add 0.4 sigma to every empty bin,
     which drowns the few full ones of a long histogram. Without a positive total the shares are equal.
 
-    >>> shares(np.array([6.0, 3.0, -1.0])).tolist()
+    >>> shares_of_counts(np.array([6.0, 3.0, -1.0])).tolist()
     [0.6875, 0.3125, 0.0]
     """
     total = float(counts.sum())
@@ -76,7 +76,7 @@ def softmax_by_label(votes: Float64, label_of: Int64, labels: int) -> list[Float
     found = []
     for label in range(labels):
         mine = votes[label_of == label]
-        share = np.exp(shares(mine)) if len(mine) else mine
+        share = np.exp(shares_of_counts(mine)) if len(mine) else mine
         found.append(share / share.sum() if len(mine) else share)
     return found
 

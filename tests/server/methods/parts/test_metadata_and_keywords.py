@@ -11,7 +11,7 @@ from undersong_server.methods.parts.metadata import (
     Metadata,
     length_edges,
     length_range,
-    shares,
+    shares_of_counts,
     softmax_by_label,
 )
 
@@ -20,7 +20,7 @@ from undersong_server.methods.parts.metadata import (
 @given(st.lists(st.floats(-1e4, 1e4), min_size=1, max_size=60))
 def test_shares_are_the_nearest_counts_of_the_same_total(values):
     counts = np.array(values)
-    found = shares(counts)
+    found = shares_of_counts(counts)
     assert found.sum() == pytest.approx(1.0)
     assert (found >= 0).all()
     if counts.sum() > 1e-6:
@@ -38,7 +38,7 @@ def test_shares_of_a_long_noisy_histogram_beat_clipping():
     lowered, clipped = [], []
     for noisy in truth + rng.normal(scale=15.0, size=(50, 100)):
         positive = np.maximum(noisy, 0)
-        lowered.append(np.abs(shares(noisy) - truth / 1000).sum())
+        lowered.append(np.abs(shares_of_counts(noisy) - truth / 1000).sum())
         clipped.append(np.abs(positive / positive.sum() - truth / 1000).sum())
     assert np.mean(lowered) < 0.75 * np.mean(clipped)
 

@@ -1,0 +1,49 @@
+"""Figures of the method discriminator: what its paper's noise spends, and how well it tells real texts apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from undersong_common.arrays import Float32, Int64
+from undersong_common.embedding import Embed
+from undersong_common.privacy import accounting
+from undersong_server.evaluation.discrimination import discrimination
+from undersong_server.methods.interface import Records
+
+PAPER_SIGMA = 1.676  # of each query's counts (Song et al. 2024, epsilon 3.6)
+
+
+def paper_figures(queries: int, delta: float) -> Mapping[str, float]:
+    """What the paper's noise spends over all queries, as its two counts per query and as scalar counts."""
+    return {
+        "sigma": PAPER_SIGMA,
+        "epsilon_really_spent": _composed(PAPER_SIGMA / math.sqrt(2.0), queries, delta),
+        "epsilon_as_scalar_counts": _composed(PAPER_SIGMA, queries, delta),
+    }
+
+
+def figures(records: Records, embed: Embed, test: Float32, labels: Int64) -> Mapping[str, Any]:
+    """How well the discriminator tells real test texts from candidates that it was not fitted on.
+
+    Args:
+        records: of the run: "discriminator", "student" and "held out".
+        embed: texts to quantised embeddings.
+        test: embeddings of real texts, float32 [n, d], with ``labels`` as indices, int64 [n].
+    """
+    found: dict[str, Any] = {"discriminator": records["discriminator"][-1][1]}
+    student, (held, classes) = records["student"][-1][1], records["held out"][-1][1]
+    if student is None or not len(held):
+        return found
+    real = np.maximum(labels, 0)
+    accuracy, auc = discrimination(
+        student.scores(test, real), real, student.scores(embed([one.text for one in held]), classes), classes
+    )
+    return found | {"discriminator_accuracy": accuracy, "discriminator_auc": auc}
+
+
+def _composed(multiplier: float, count: int, delta: float) -> float:
+    return accounting.epsilon([accounting.Gaussian(multiplier, count=count)], delta)
