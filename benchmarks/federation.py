@@ -42,6 +42,7 @@ from undersong_protocol.statistics import TopQVotes
 from undersong_server.coordinator import enrolment
 
 ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("", "common", "protocol", "client", "server")  # the daemons run this tree's code, whatever is installed
 TARGET_S = 0.5
 TARGET_FRACTION = 1 / 6
 DIMENSION = 384
@@ -125,7 +126,7 @@ class Daemons:
 
 def environment() -> dict[str, str]:
     fixed = {
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join(str(ROOT / room) for room in ROOMS),
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",

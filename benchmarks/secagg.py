@@ -44,6 +44,7 @@ from undersong_protocol.secagg.prg import add_masks
 from undersong_protocol.vectors import GridVector
 
 ME = 0
+QUESTION = bytes(32)
 # Colluders and dropouts for which graph.choose_neighbourhood gives degree 100 among 1000 parties.
 COLLUDERS_1000, DROPOUTS_1000 = 104, 102
 
@@ -114,7 +115,7 @@ def time_ours(case: Case, vector: GridVector) -> Side:
         assert fed.parameters.graph is not None
         assert fed.parameters.graph.degree == case.degree
     me, parameters = fed.name(ME), fed.parameters
-    coordinator = private_sum(parameters)
+    coordinator = private_sum(parameters, lambda: QUESTION)
     requests = next(coordinator)
     result: dict[str, dict[str, float]] = {}
 
@@ -136,7 +137,7 @@ def time_ours(case: Case, vector: GridVector) -> Side:
             start = time.process_time()
             reply = machine.receive(request)
             if isinstance(reply, WantsInput):
-                reply = machine.provide(vector)
+                reply = machine.provide(vector, QUESTION)
             seconds = time.process_time() - start
             sizes.append(len(reply.payload))
             return seconds
@@ -153,7 +154,7 @@ def time_ours(case: Case, vector: GridVector) -> Side:
         for index, machine in enumerate(fed.machines):
             reply = machine.receive(requests[fed.name(index)])
             if isinstance(reply, WantsInput):
-                reply = machine.provide(vector)
+                reply = machine.provide(vector, QUESTION)
             replies[fed.name(index)] = reply.payload
         try:
             requests = coordinator.send(replies)
@@ -175,7 +176,7 @@ _WIRE_NAMES = {
 def time_unmasking(n: int, d: int, dropouts: int) -> float:
     """CPU seconds of the coordinator from the last opened share to the sum; ``dropouts`` vectors were lost."""
     fed = federation(n, d, dropouts, 1)
-    coordinator = private_sum(fed.parameters)
+    coordinator = private_sum(fed.parameters, lambda: QUESTION)
     requests = next(coordinator)
     generator = np.random.default_rng(1)
     vectors = {member.name: generator.integers(-1000, 1001, d) for member in fed.parameters.roster}
@@ -189,7 +190,7 @@ def time_unmasking(n: int, d: int, dropouts: int) -> float:
             if isinstance(reply, WantsInput):
                 if name in lost:
                     continue
-                reply = machines[name].provide(GridVector(vectors[name]))
+                reply = machines[name].provide(GridVector(vectors[name]), QUESTION)
             replies[name] = reply.payload
         start = time.process_time()
         try:
@@ -378,7 +379,7 @@ def time_whole_party(n: int, d: int, repeats: int) -> float:
     vector = GridVector(np.random.default_rng(d).integers(-1000, 1001, d))
     for _ in range(repeats):
         fed = federation(n, d, n // 10, 1)
-        coordinator = private_sum(fed.parameters)
+        coordinator = private_sum(fed.parameters, lambda: QUESTION)
         requests = next(coordinator)
         spent = 0.0
         while True:
@@ -388,14 +389,14 @@ def time_whole_party(n: int, d: int, repeats: int) -> float:
                 fed.machines[ME] = PartyMachine.open(fed.parameters, fed.name(ME), fed.identities[ME], os.urandom)
             reply = fed.machines[ME].receive(requests[fed.name(ME)])
             if isinstance(reply, WantsInput):
-                reply = fed.machines[ME].provide(vector)
+                reply = fed.machines[ME].provide(vector, QUESTION)
             spent += time.process_time() - start
             replies = {fed.name(ME): reply.payload}
             for index in range(n):
                 if index != ME:
                     answer = fed.machines[index].receive(requests[fed.name(index)])
                     if isinstance(answer, WantsInput):
-                        answer = fed.machines[index].provide(vector)
+                        answer = fed.machines[index].provide(vector, QUESTION)
                     replies[fed.name(index)] = answer.payload
             try:
                 requests = coordinator.send(replies)

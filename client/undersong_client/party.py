@@ -31,7 +31,7 @@ from undersong_common.version import SOFTWARE
 from undersong_protocol import codec, receipt, statistics
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.messages import federation_pb2 as wire
-from undersong_protocol.public import BlockStore, Input, missing_blocks, resolve
+from undersong_protocol.public import BlockStore, Input, missing_blocks, question, resolve
 from undersong_protocol.secagg import coordinator as secagg
 from undersong_protocol.secagg.parameters import Entropy, SumParameters
 from undersong_protocol.secagg.party import PartyMachine, Reply, WantsInput
@@ -93,6 +93,12 @@ class _Attempt:
     machine: PartyMachine
     inputs: tuple[Input, ...] | None  # None until the coordinator has named them
     coins: bytes = field(repr=False)  # secret seed of the Poisson subsample; erased with the machine's secrets
+
+    @property
+    def question(self) -> bytes:
+        """q of the inputs that were named."""
+        assert self.inputs is not None
+        return question(self.inputs)
 
 
 class Party:
@@ -310,19 +316,31 @@ class Party:
         inputs = tuple(Input.from_wire(given) for given in message.inputs)
         if missing := missing_blocks(inputs, self._blocks):
             return self._reply(missing=wire.MissingBlocks(blocks=missing))
+        asked = question(inputs)
+        self._check_question(manifest, message.sum, asked)
         self._accept_voids(manifest, message)
         key, attempt = self._begun(manifest, message.sum, message.attempt)
-        if attempt.inputs is not None and attempt.inputs != inputs:
-            # Other candidates under the same masks would be a second, different vector.
-            raise PrivacyRefusal(f"{message.sum}: the public inputs changed within one attempt")
         reply = self._received(attempt, message.payload)
         serialised = wire.OpenSum(inputs=message.inputs).SerializeToString()
         self._store.put_all(
-            {f"{key}/inputs": serialised, **self._opening(key, manifest, message.sum, message.attempt, attempt)}
+            {
+                f"{key}/inputs": serialised,
+                _question_key(manifest, message.sum): asked,
+                **self._opening(key, manifest, message.sum, message.attempt, attempt),
+            }
         )
         attempt.inputs = inputs
         self._attempts[key] = attempt
         return self._reply(sum_reply=wire.SumReply(payload=reply.payload))
+
+    def _check_question(self, manifest: Manifest, name: str, asked: bytes) -> None:
+        """Every attempt at a sum asks what its first one asked: other inputs would be another, unplanned release."""
+        fixed = self._store.get(_question_key(manifest, name))
+        if fixed is not None and fixed != asked:
+            raise PrivacyRefusal(
+                f"{name}: its public inputs are not those with which it was first asked",
+                "a sum asks one question, in repeated and spare attempts too; plan another sum for another question",
+            )
 
     def _prepare_sum(self, message: wire.PrepareSum) -> wire.Reply:
         """Keys before the question: nothing in an advert or a share depends on the public inputs."""
@@ -371,13 +389,14 @@ class Party:
                 if missing := missing_blocks(attempt.inputs, self._blocks):
                     return self._reply(missing=wire.MissingBlocks(blocks=missing))
                 grid = self._grid(manifest, message.sum, attempt.inputs, attempt.coins)
-                step = attempt.machine.provide(grid)
+                step = attempt.machine.provide(grid, attempt.question)
         except UndersongError:
             # A refusal may have tombstoned the attempt: that too must survive a crash.
             self._keep(key, attempt)
             raise
-        if step.charge:
-            self._ledger.charge(self._charge(manifest, message.sum, message.attempt), at=self._clock())
+        if step.vector:
+            asked = attempt.question
+            self._ledger.charge(self._charge(manifest, message.sum, message.attempt, asked), at=self._clock())
         self._keep(key, attempt)
         return self._reply(sum_reply=wire.SumReply(payload=step.payload))
 
@@ -468,8 +487,9 @@ class Party:
 
     # The ledger
 
-    def _charge(self, manifest: Manifest, name: str, attempt: int) -> Charge:
-        return Charge(manifest.run, manifest.hash.hex(), name, attempt, (manifest.plan[name].event(),))
+    def _charge(self, manifest: Manifest, name: str, attempt: int, asked: bytes = b"") -> Charge:
+        event = manifest.plan[name].event()
+        return Charge(manifest.run, manifest.hash.hex(), name, attempt, (event,), asked.hex())
 
     def _close_run(self, message: wire.CloseRun) -> wire.Reply:
         manifest = self._manifest(message.manifest_hash)
@@ -488,6 +508,10 @@ class Party:
 
 def _attempt_key(manifest: Manifest, name: str, number: int) -> str:
     return f"attempt/{manifest.hash.hex()}/{name}/{number}"
+
+
+def _question_key(manifest: Manifest, name: str) -> str:
+    return f"question/{manifest.hash.hex()}/{name}"
 
 
 def _digest(statements: Mapping[str, bytes]) -> str:

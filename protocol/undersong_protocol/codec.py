@@ -15,7 +15,7 @@ from undersong_common.errors import (
 from undersong_common.printable import printable
 from undersong_protocol.messages import federation_pb2 as wire
 
-VERSION = 1
+VERSION = 2
 LONGEST_WORDS = 600  # characters of a refusal that are read
 
 _KINDS: dict[type[UndersongError], wire.Refusal.Kind] = {

@@ -12,6 +12,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from undersong_common.arrays import Float32, Float64, Int64
+from undersong_common.canonical import tagged_hash
 from undersong_common.embedding import GRID
 from undersong_common.errors import PeerFault
 from undersong_protocol.messages import federation_pb2 as wire
@@ -156,6 +157,24 @@ class Input:
             message.name,
             tuple(Segment(part.block, None if part.all_rows else tuple(part.rows)) for part in message.segments),
         )
+
+
+def question(inputs: Iterable[Input]) -> bytes:
+    """q, 32 bytes: the digest of a private sum's public inputs, in the order in which they are named.
+
+    Blocks are named by the hash of their content, so q stands for every number and word of the inputs. It is in the
+    seeds of the pairwise masks and in what parties sign on the survivors (docs/secagg.md).
+
+    >>> question([Input("a", (Segment(bytes(32)),))]).hex()[:16]
+    'c794b8ea541bd063'
+    """
+    parts: list[bytes] = []
+    for given in inputs:
+        parts += [given.name.encode("utf-8"), len(given.segments).to_bytes(8, "little")]
+        for segment in given.segments:
+            rows = b"all" if segment.rows is None else b"rows" + np.asarray(segment.rows, dtype="<u8").tobytes()
+            parts += [segment.block, rows]
+    return tagged_hash("undersong question", *parts)
 
 
 class BlockStore(Protocol):

@@ -95,7 +95,7 @@ def _charged(manifest: Manifest, party: str, charge: Charge) -> Charge:
     planned = next((planned for planned in manifest.plan.sums if planned.name == charge.query), None)
     if planned is None or charge.manifest != manifest.hash.hex():
         raise PeerFault(party, f"charged {charge.query!r}, which is not in the plan")
-    ours = Charge(charge.run, charge.manifest, charge.query, charge.attempt, (planned.event(),))
+    ours = Charge(charge.run, charge.manifest, charge.query, charge.attempt, (planned.event(),), charge.question)
     if canonical_json(_form(charge)) != canonical_json(_form(ours)):
         raise PeerFault(party, f"charged {charge.query} at another price than the plan's")
     return charge

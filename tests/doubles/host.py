@@ -63,7 +63,7 @@ class Host:
         if cut is Cut.COMPUTED:
             self._machine = None
             return None
-        if reply.charge and self.parameters.sid not in self.ledger:
+        if reply.vector and self.parameters.sid not in self.ledger:
             self.ledger.append(self.parameters.sid)
         if cut is Cut.CHARGED:
             self._machine = None

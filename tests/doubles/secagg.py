@@ -21,6 +21,8 @@ from undersong_protocol.secagg.party import PartyMachine, Reply, WantsInput
 from undersong_protocol.secagg.transitions import SECRETS, Stage
 from undersong_protocol.vectors import GridVector
 
+QUESTION = hashlib.sha256(b"the public inputs").digest()
+
 Drop = Callable[[str, Stage], bool]
 BendRequest = Callable[[str, wire.Request], object]
 BendReply = Callable[[str, wire.Reply], object]
@@ -134,10 +136,10 @@ def expected_variance(parameters: SumParameters, dropped: int) -> float:
     return float(Fraction(parameters.sigma) ** 2 * left / (left - parameters.colluders))
 
 
-def answer(machine: PartyMachine, request: bytes, vector: GridVector) -> Reply:
+def answer(machine: PartyMachine, request: bytes, vector: GridVector, question: bytes = QUESTION) -> Reply:
     """A party's reply, its vector provided where it is wanted."""
     result = machine.receive(request)
-    return machine.provide(vector) if isinstance(result, WantsInput) else result
+    return machine.provide(vector, question) if isinstance(result, WantsInput) else result
 
 
 def stage_of(message: wire.Request) -> Stage:
@@ -163,14 +165,16 @@ def drive(
     transcript: list[bytes] | None = None,
     bend_request: BendRequest | None = None,
     bend_reply: BendReply | None = None,
+    asked: Mapping[str, bytes] | None = None,
 ) -> Opened:
     """Run the coordinator against the parties in lock-step.
 
     ``drop(name, stage)`` loses a party's reply for good. ``bend_request`` makes a lying coordinator: it may change the
     parsed request to one party in place. ``bend_reply`` makes a lying party: it may change a parsed reply in place
-    (and sign it anew). A party's refusal goes to ``refusals``, or is raised where that is None.
+    (and sign it anew). ``asked``: which question's inputs a party was told, where it is not ``QUESTION``. A party's
+    refusal goes to ``refusals``, or is raised where that is None.
     """
-    coordinator: Generator[Mapping[str, bytes], Mapping[str, bytes], Opened] = private_sum(parameters)
+    coordinator: Generator[Mapping[str, bytes], Mapping[str, bytes], Opened] = private_sum(parameters, lambda: QUESTION)
     requests = next(coordinator)
     gone: set[str] = set()
     while True:
@@ -186,7 +190,8 @@ def drive(
             if transcript is not None:
                 transcript.append(request)
             try:
-                payload = answer(parties[name], request, vector_of(name, parameters.dimension)).payload
+                question = (asked or {}).get(name, QUESTION)
+                payload = answer(parties[name], request, vector_of(name, parameters.dimension), question).payload
             except UndersongError as error:
                 if refusals is None:
                     raise

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.doubles.secagg import (
+    QUESTION,
     answer,
     identity_of,
     names_of,
@@ -22,6 +23,7 @@ from tests.doubles.secagg import (
     vector_of,
 )
 from undersong_protocol.messages import secagg_pb2 as wire
+from undersong_protocol.public import Input, Segment, question
 from undersong_protocol.secagg import keys, sid
 from undersong_protocol.secagg.bitmaps import to_bitmap
 from undersong_protocol.secagg.coordinator import private_sum
@@ -40,6 +42,15 @@ def _derivations() -> dict[str, Any]:
     identity = identity_of("p00")
     return {
         "encode": {"label": "a", "fields": ["b", 1, "00ff"], "hex": sid.encode("a", ["b", 1, b"\x00\xff"]).hex()},
+        "question": {
+            "inputs": {"candidates": [[seed_of("block").hex(), None], [seed_of("block").hex(), [0, 2]]], "terms": []},
+            "hex": question(
+                [
+                    Input("candidates", (Segment(seed_of("block")), Segment(seed_of("block"), (0, 2)))),
+                    Input("terms", ()),
+                ]
+            ).hex(),
+        },
         "sid": {
             "run": "run",
             "query": "votes/1",
@@ -55,7 +66,8 @@ def _derivations() -> dict[str, Any]:
             "shared": shared.hex(),
         },
         "transcript": transcript.hex(),
-        "mask_key_3_7": keys.mask_key(transcript, shared, 7, 3).hex(),
+        "asked": QUESTION.hex(),
+        "mask_key_3_7": keys.mask_key(transcript, QUESTION, shared, 7, 3).hex(),
         "share_key_3_to_7": outward.hex(),
         "share_key_7_to_3": inward.hex(),
         "shares_3_to_7": shares.hex(),
@@ -63,7 +75,7 @@ def _derivations() -> dict[str, Any]:
         "sealed_3_to_7": keys.seal(outward, transcript, 3, 7, shares, hashes).hex(),
         "self_mask_commitment_3": keys.self_mask_commitment(transcript, 3, one).hex(),
         "nonce_chain_2": sid.advance(one, 2).hex(),
-        "opened_set": sid.opened_set(transcript, b"\x1f", b"\x17").hex(),
+        "opened_set": sid.opened_set(transcript, QUESTION, b"\x1f", b"\x17").hex(),
         "signature": {
             "identity_secret": seed_of("identity", "p00").hex(),
             "identity": identity.public_key().public_bytes_raw().hex(),
@@ -102,7 +114,7 @@ def describe(parameters: SumParameters) -> dict[str, Any]:
 
 def _transcript(parameters: SumParameters, lost: dict[str, Stage]) -> dict[str, Any]:
     parties = open_parties(parameters)
-    coordinator = private_sum(parameters)
+    coordinator = private_sum(parameters, lambda: QUESTION)
     requests = next(coordinator)
     rounds = []
     while True:
@@ -128,6 +140,7 @@ def _transcript(parameters: SumParameters, lost: dict[str, Stage]) -> dict[str, 
         "parameters": describe(parameters),
         "sid": parameters.sid.hex(),
         "terms": parameters.terms.hex(),
+        "question": QUESTION.hex(),
         "parties": {
             name: {
                 "identity_secret": seed_of("identity", name).hex(),
@@ -164,7 +177,8 @@ def _bad(five: dict[str, Any]) -> list[dict[str, str]]:
     def flip(data: bytes, at: int) -> bytes:
         return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
-    case("ADVERTISE", "speaks version 2", "PeerFault", lambda m: setattr(m, "version", 2))
+    case("ADVERTISE", "speaks version 1", "PeerFault", lambda m: setattr(m, "version", 1))
+    case("ADVERTISE", "speaks version 3", "PeerFault", lambda m: setattr(m, "version", 3))
     case("ADVERTISE", "foreign sid", "PrivacyRefusal", lambda m: setattr(m, "sid", bytes(32)))
     case("ADVERTISE", "sigma is not the approved one", "PrivacyRefusal", lambda m: setattr(m.advertise, "sigma", 1.0))
     case("SHARE", "does not carry", "PeerFault", lambda m: setattr(m.share.adverts[4], "signature", bytes(64)))
@@ -187,6 +201,16 @@ def _bad(five: dict[str, Any]) -> list[dict[str, str]]:
         message.unmask.signatures = message.unmask.signatures[:128]
 
     case("UNMASK", "2 signatures on U3 where 4 are needed", "PrivacyRefusal", fewer)
+
+    def of_another_question(message: wire.Request) -> None:
+        # p00 was asked something else: what it signed then is no signature on what p01 answered.
+        parameters = parameters_of(5, sigma=100.0)
+        evidence = wire.Evidence.FromString(bytes.fromhex(five["evidence"]))
+        body = sid.opened_set(evidence.transcript, seed_of("other inputs"), evidence.sharers, evidence.survivors)
+        signed = keys.sign(identity_of("p00"), parameters.sid, Stage.CONSISTENCY, 0, sid.body_hash(body))
+        message.unmask.signatures = signed + message.unmask.signatures[64:]
+
+    case("UNMASK", "of another question", "PeerFault", of_another_question)
     return cases
 
 

@@ -142,7 +142,7 @@ def test_a_daemon_of_a_newer_protocol_is_left_out_with_the_reason(alliance, monk
         replies = dict(exchange(requests, **options))
         if "beta" in replies:  # as a newer program of beta would have written it
             reply = codec.decode_reply(replies["beta"], "beta")
-            reply.version = 2
+            reply.version = codec.VERSION + 1
             replies["beta"] = reply.SerializeToString()
         return replies
 
@@ -154,12 +154,12 @@ def test_a_daemon_of_a_newer_protocol_is_left_out_with_the_reason(alliance, monk
     alliance.start("newer protocol")
     said = alliance.watch("newer protocol")
     assert "left out: beta" in said
-    assert "speaks version 2 of the protocol, this program speaks 1" in said
+    assert f"speaks version {codec.VERSION + 1} of the protocol, this program speaks {codec.VERSION}" in said
 
 
 def test_a_request_of_a_newer_coordinator_is_refused_and_the_hospital_reads_why(alliance):
-    asked = wire.Request(version=2, introduce=wire.Introduce()).SerializeToString()
+    asked = wire.Request(version=codec.VERSION + 1, introduce=wire.Introduce()).SerializeToString()
     reply = alliance.coordinator.transport.exchange({"alpha": asked}, timeout_s=10.0)["alpha"]
-    words = "coordinator: speaks version 2 of the protocol, this program speaks 1"
+    words = f"coordinator: speaks version {codec.VERSION + 1} of the protocol, this program speaks {codec.VERSION}"
     assert words in codec.decode_reply(reply, "alpha").refusal.problem
     alliance.until(lambda: words in alliance.hospitals["alpha"]("status"))

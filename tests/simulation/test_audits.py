@@ -17,6 +17,7 @@ from undersong_protocol.secagg.party import PartyMachine, WantsInput
 from undersong_protocol.statistics import TopQVotes
 from undersong_protocol.vectors import GridVector
 
+QUESTION = bytes(32)
 ALARM = 1e-3  # 99.9 % Clopper-Pearson bounds
 
 
@@ -38,7 +39,7 @@ def masked_sum(vectors, sigma, *, query="q", attempt=0, lost=()):
         sigma=sigma,
     )
     machines = {f"p{i}": PartyMachine.open(parameters, f"p{i}", identity_of(i), os.urandom) for i in range(n)}
-    rounds = coordinator.private_sum(parameters)
+    rounds = coordinator.private_sum(parameters, lambda: QUESTION)
     requests = next(rounds)
     masked = {}
     while True:
@@ -48,7 +49,7 @@ def masked_sum(vectors, sigma, *, query="q", attempt=0, lost=()):
             if isinstance(step, WantsInput):
                 if name in lost:
                     continue
-                step = machines[name].provide(GridVector(vectors[int(name[1:])]))
+                step = machines[name].provide(GridVector(vectors[int(name[1:])]), QUESTION)
                 masked[name] = step.payload
             replies[name] = step.payload
         try:

@@ -64,6 +64,7 @@ class Charge:
         query: name of the private sum in its plan.
         attempt: number of the attempt.
         events: what is released, under the assumed number of honest survivors.
+        question: q (hex), the digest of the public inputs that the sum was asked with; "" where none is meant.
     """
 
     run: str
@@ -71,6 +72,7 @@ class Charge:
     query: str
     attempt: int
     events: tuple[Event, ...]
+    question: str = ""
 
     @property
     def slot(self) -> tuple[str, str, int]:
@@ -435,6 +437,7 @@ def _charge_json(charge: Charge) -> dict[str, Any]:
         "manifest": charge.manifest,
         "query": charge.query,
         "attempt": charge.attempt,
+        "question": charge.question,
         "events": events,
     }
 
@@ -447,4 +450,5 @@ def charge_of(entry: Mapping[str, Any]) -> Charge:
         )
         for event in entry["events"]
     )
-    return Charge(entry["run"], entry["manifest"], entry["query"], entry["attempt"], events)
+    asked = entry.get("question", "")  # before version 2 it was not written down
+    return Charge(entry["run"], entry["manifest"], entry["query"], entry["attempt"], events, asked)

@@ -175,7 +175,7 @@ class Opening(_message.Message):
     def __init__(self, shares: _Optional[bytes] = ..., noise_chain: _Optional[bytes] = ...) -> None: ...
 
 class Evidence(_message.Message):
-    __slots__ = ("version", "sid", "transcript", "sharers", "survivors", "signers", "signatures")
+    __slots__ = ("version", "sid", "transcript", "sharers", "survivors", "signers", "signatures", "question")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SID_FIELD_NUMBER: _ClassVar[int]
     TRANSCRIPT_FIELD_NUMBER: _ClassVar[int]
@@ -183,6 +183,7 @@ class Evidence(_message.Message):
     SURVIVORS_FIELD_NUMBER: _ClassVar[int]
     SIGNERS_FIELD_NUMBER: _ClassVar[int]
     SIGNATURES_FIELD_NUMBER: _ClassVar[int]
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
     version: int
     sid: bytes
     transcript: bytes
@@ -190,10 +191,11 @@ class Evidence(_message.Message):
     survivors: bytes
     signers: bytes
     signatures: bytes
-    def __init__(self, version: _Optional[int] = ..., sid: _Optional[bytes] = ..., transcript: _Optional[bytes] = ..., sharers: _Optional[bytes] = ..., survivors: _Optional[bytes] = ..., signers: _Optional[bytes] = ..., signatures: _Optional[bytes] = ...) -> None: ...
+    question: bytes
+    def __init__(self, version: _Optional[int] = ..., sid: _Optional[bytes] = ..., transcript: _Optional[bytes] = ..., sharers: _Optional[bytes] = ..., survivors: _Optional[bytes] = ..., signers: _Optional[bytes] = ..., signatures: _Optional[bytes] = ..., question: _Optional[bytes] = ...) -> None: ...
 
 class Snapshot(_message.Message):
-    __slots__ = ("version", "sid", "terms", "party", "phase", "channel", "mask", "self_mask", "noise_own", "noise_root", "nonce", "sharing", "advert", "adverts_hash", "transcript", "rolls", "present", "neighbours", "sharers", "survivors", "peers", "answered", "tombstone", "released")
+    __slots__ = ("version", "sid", "terms", "party", "phase", "channel", "mask", "self_mask", "noise_own", "noise_root", "nonce", "sharing", "advert", "adverts_hash", "transcript", "rolls", "present", "neighbours", "sharers", "survivors", "peers", "answered", "tombstone", "released", "question")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SID_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
@@ -218,6 +220,7 @@ class Snapshot(_message.Message):
     ANSWERED_FIELD_NUMBER: _ClassVar[int]
     TOMBSTONE_FIELD_NUMBER: _ClassVar[int]
     RELEASED_FIELD_NUMBER: _ClassVar[int]
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
     version: int
     sid: bytes
     terms: bytes
@@ -242,7 +245,8 @@ class Snapshot(_message.Message):
     answered: _containers.RepeatedCompositeFieldContainer[Answered]
     tombstone: str
     released: bool
-    def __init__(self, version: _Optional[int] = ..., sid: _Optional[bytes] = ..., terms: _Optional[bytes] = ..., party: _Optional[int] = ..., phase: _Optional[int] = ..., channel: _Optional[bytes] = ..., mask: _Optional[bytes] = ..., self_mask: _Optional[bytes] = ..., noise_own: _Optional[bytes] = ..., noise_root: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., sharing: _Optional[bytes] = ..., advert: _Optional[bytes] = ..., adverts_hash: _Optional[bytes] = ..., transcript: _Optional[bytes] = ..., rolls: _Optional[int] = ..., present: _Optional[_Iterable[int]] = ..., neighbours: _Optional[_Iterable[int]] = ..., sharers: _Optional[_Iterable[int]] = ..., survivors: _Optional[_Iterable[int]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., answered: _Optional[_Iterable[_Union[Answered, _Mapping]]] = ..., tombstone: _Optional[str] = ..., released: _Optional[bool] = ...) -> None: ...
+    question: bytes
+    def __init__(self, version: _Optional[int] = ..., sid: _Optional[bytes] = ..., terms: _Optional[bytes] = ..., party: _Optional[int] = ..., phase: _Optional[int] = ..., channel: _Optional[bytes] = ..., mask: _Optional[bytes] = ..., self_mask: _Optional[bytes] = ..., noise_own: _Optional[bytes] = ..., noise_root: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., sharing: _Optional[bytes] = ..., advert: _Optional[bytes] = ..., adverts_hash: _Optional[bytes] = ..., transcript: _Optional[bytes] = ..., rolls: _Optional[int] = ..., present: _Optional[_Iterable[int]] = ..., neighbours: _Optional[_Iterable[int]] = ..., sharers: _Optional[_Iterable[int]] = ..., survivors: _Optional[_Iterable[int]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., answered: _Optional[_Iterable[_Union[Answered, _Mapping]]] = ..., tombstone: _Optional[str] = ..., released: _Optional[bool] = ..., question: _Optional[bytes] = ...) -> None: ...
 
 class Peer(_message.Message):
     __slots__ = ("party", "channel_key", "inward_key", "mask_key", "nonce_commitment", "self_share", "mask_share")

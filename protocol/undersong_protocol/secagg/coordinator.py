@@ -75,19 +75,22 @@ class _Dealt:
     hashes: dict[int, bytes]
 
 
-def private_sum(parameters: SumParameters) -> Generator[Requests, Replies, Opened]:
+def private_sum(parameters: SumParameters, question: Callable[[], bytes]) -> Generator[Requests, Replies, Opened]:
     """Yield {party: request} for one round after another, take {party: reply}, return the opened sum.
 
-    A party that is missing from the replies has dropped out for good. Raises SumAborted (a RoundAborted) where fewer
-    parties are left than the rules of ``transitions.COORDINATOR_RULES`` need, or a reconstructed secret is false.
+    ``question`` gives q, the digest of the public inputs that every party was told (``public.question``); it is called
+    once the masked vectors have come, so that an attempt can be prepared before its inputs are known. A party that is
+    missing from the replies has dropped out for good. Raises SumAborted (a RoundAborted) where fewer parties are left
+    than the rules of ``transitions.COORDINATOR_RULES`` need, or a reconstructed secret is false.
     """
-    attempt = _Attempt(parameters)
+    attempt = _Attempt(parameters, question)
     return (yield from attempt.run())
 
 
 class _Attempt:
-    def __init__(self, parameters: SumParameters) -> None:
+    def __init__(self, parameters: SumParameters, question: Callable[[], bytes]) -> None:
         self._parameters = parameters
+        self._question = question
         self._faults: list[PeerFault] = []
 
     def run(self) -> Generator[Requests, Replies, Opened]:
@@ -119,12 +122,17 @@ class _Attempt:
         total, survivors = self._add_up(replies, sharers)
         del replies
         self._check_reachable(Stage.MASK, topology, sharers, survivors)
+        question = self._question()
 
         request = request_bytes(own, consistency=wire.ConsistencyRequest(survivors=to_bitmap(survivors, own.size)))
         replies = yield self._to(survivors, request)
-        agreed = sid.opened_set(transcript, to_bitmap(sharers, own.size), to_bitmap(survivors, own.size))
+        agreed = sid.opened_set(transcript, question, to_bitmap(sharers, own.size), to_bitmap(survivors, own.size))
+        found = len(self._faults)
         signatures = self._collect(Stage.CONSISTENCY, replies, survivors, self._parse_statement(agreed))
-        evidence = evidence_bytes(own, transcript, sharers, survivors, signatures)
+        if own.direct and len(self._faults) > found:
+            # Nobody's mask is opened here, so a vector of another question would leave its masks in the sum.
+            raise self._aborted(Stage.CONSISTENCY, "a party does not sign what was asked of all")
+        evidence = evidence_bytes(own, transcript, question, sharers, survivors, signatures)
         dropped = own.size - len(survivors)
         unopened = 0
         if not own.direct:
@@ -138,7 +146,7 @@ class _Attempt:
             openings = self._collect(
                 Stage.UNMASK, replies, signatures, self._parse_opening(topology, transcript, sharers, survivors, dealt)
             )
-            self._unmask(total, topology, transcript, adverts, sharers, survivors, openings)
+            self._unmask(total, topology, (transcript, question), adverts, sharers, survivors, openings)
             unopened = self._remove_noise(total, adverts, survivors, openings, dropped)
         return Opened(
             values=ring.to_signed(total, own.modulus_bits),
@@ -228,13 +236,16 @@ class _Attempt:
         self,
         total: Ring,
         topology: Topology,
-        transcript: bytes,
+        bound: tuple[bytes, bytes],
         adverts: Mapping[int, Advert],
         sharers: tuple[int, ...],
         survivors: tuple[int, ...],
         openings: Mapping[int, tuple[dict[int, bytes], bytes]],
     ) -> None:
-        """Take every mask out of ``total``: the survivors' self masks, the dropped parties' pairwise ones."""
+        """Take every mask out of ``total``: the survivors' self masks, the dropped parties' pairwise ones.
+
+        ``bound``: transcript and q, to which the pairwise ones belong.
+        """
         own = self._parameters
         alive = set(survivors)
         masks: list[tuple[bytes, Sign]] = []
@@ -252,7 +263,7 @@ class _Attempt:
             for other in topology.neighbours(party, survivors):
                 shared = agreement.shared(own.name(other), adverts[other].mask_key)
                 # ``other`` added its mask where its index is the lower one: the opposite is done here.
-                masks.append((keys.mask_key(transcript, shared, party, other), -1 if other < party else 1))
+                masks.append((keys.mask_key(*bound, shared, party, other), -1 if other < party else 1))
         add_masks(total, masks)
 
     def _reconstruct(
@@ -326,7 +337,9 @@ class _Attempt:
     def _parse_statement(self, agreed: bytes) -> Callable[[int, bytes, bytes], bytes]:
         def parse(party: int, body: bytes, signature: bytes) -> bytes:
             if body != agreed:
-                raise PeerFault(self._parameters.name(party), "signed another set of survivors than it was shown")
+                raise PeerFault(
+                    self._parameters.name(party), "signed another question, or other sets, than it was shown"
+                )
             return signature
 
         return parse

@@ -19,15 +19,20 @@ from undersong_protocol.secagg.transitions import Stage
 
 @dataclass(frozen=True)
 class OpenedBy:
-    """What an evidence proves: the survivors in the sum, and who signed for them (names, roster order)."""
+    """What an evidence proves: the survivors in the sum, who signed for them (names, roster order), and the question.
+
+    ``question`` is q, the digest (32 bytes) of the public inputs that all of them were asked.
+    """
 
     survivors: tuple[str, ...]
     signers: tuple[str, ...]
+    question: bytes
 
 
 def evidence_bytes(
     parameters: SumParameters,
     transcript: bytes,
+    question: bytes,
     sharers: tuple[int, ...],
     survivors: tuple[int, ...],
     signatures: Mapping[int, bytes],
@@ -38,6 +43,7 @@ def evidence_bytes(
         version=sid.VERSION,
         sid=parameters.sid,
         transcript=transcript,
+        question=question,
         sharers=to_bitmap(sharers, size),
         survivors=to_bitmap(survivors, size),
         signers=to_bitmap(signatures, size),
@@ -63,7 +69,9 @@ def check_evidence(parameters: SumParameters, evidence: bytes) -> OpenedBy:
         raise PeerFault(COORDINATOR, "the evidence has signers outside the survivors, or survivors that shared nothing")
     if len(survivors) < parameters.quorum or (not parameters.direct and len(signers) < parameters.threshold):
         raise PeerFault(COORDINATOR, "the evidence has too few survivors or signers")
-    body = sid.opened_set(message.transcript, message.sharers, message.survivors)
+    if len(message.question) != sid.DIGEST_BYTES:
+        raise PeerFault(COORDINATOR, "the evidence does not say which question was asked")
+    body = sid.opened_set(message.transcript, message.question, message.sharers, message.survivors)
     signatures = split_blocks(message.signatures, keys.SIGNATURE_BYTES, len(signers), COORDINATOR, "signatures")
     for signer, signature in zip(signers, signatures, strict=True):
         member = parameters.roster[signer]
@@ -77,4 +85,6 @@ def check_evidence(parameters: SumParameters, evidence: bytes) -> OpenedBy:
             signature,
             "its statement on the survivors",
         )
-    return OpenedBy(tuple(map(parameters.name, survivors)), tuple(map(parameters.name, signers)))
+    return OpenedBy(
+        tuple(map(parameters.name, survivors)), tuple(map(parameters.name, signers)), bytes(message.question)
+    )

@@ -91,9 +91,13 @@ def _pair(label: bytes, first: int, second: int) -> bytes:
     return label + first.to_bytes(4, "little") + second.to_bytes(4, "little")
 
 
-def mask_key(transcript: bytes, shared: bytes, one: int, other: int) -> bytes:
-    """Key of the pairwise mask of two parties, the same at both: HKDF(mask DH, "mask" | sid' | lo | hi)."""
-    return hkdf(transcript, shared, _pair(b"mask", min(one, other), max(one, other)))[0]
+def mask_key(transcript: bytes, question: bytes, shared: bytes, one: int, other: int) -> bytes:
+    """Key of the pairwise mask of two parties that were asked the same question, the same at both.
+
+    HKDF(mask DH, "mask" | sid' | q | lo | hi): the masks of two parties that were asked different questions do not
+    cancel.
+    """
+    return hkdf(transcript, shared, _pair(b"mask" + question, min(one, other), max(one, other)))[0]
 
 
 def share_keys(transcript: bytes, shared: bytes, me: int, other: int) -> tuple[bytes, bytes]:

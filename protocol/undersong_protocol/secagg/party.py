@@ -1,8 +1,9 @@
 """One party's side of one attempt of a private sum: requests in, replies out, no I/O, no clock, no hidden randomness.
 
-The caller keeps this order, or a crash could make it send two different vectors under the same masks: ledger (where
-``Reply.charge``), then ``journal(machine.snapshot() + reply.payload)``, then send. A repeated request gets the same
-bytes again; a different request for a stage that is done, or any failed check, ends the attempt with a tombstone.
+The caller keeps this order, or a crash could make it send two different vectors under the same masks: where a vector
+is wanted, the ledger's charge, then ``provide``; for every reply ``journal(machine.snapshot())``; where it carries a
+vector (``Reply.vector``), the ledger's note of its hash; then send. A repeated request gets the same bytes again; a
+different request for a stage that is done, or any failed check, ends the attempt with a tombstone.
 """
 
 from __future__ import annotations
@@ -47,19 +48,18 @@ _CHECKED_AT_ONCE = 1 << 15
 
 @dataclass(frozen=True)
 class Reply:
-    """Bytes for the coordinator. ``charge``: write the ledger first, then journal, then send.
+    """Bytes for the coordinator. ``vector``: they carry the masked vector, whose hash the ledger notes first.
 
-    Every copy of a masked vector asks for the charge, repeated ones too: the ledger charges one sid once, and a machine
-    cannot know whether the write it asked for before was made.
+    Every copy of a masked vector says so, repeated ones too: a machine cannot know whether the ledger was written.
     """
 
     payload: bytes = field(repr=False)
-    charge: bool
+    vector: bool
 
 
 @dataclass(frozen=True)
 class WantsInput:
-    """The masked-input request is verified; call ``provide`` with the grid vector. ``parties``: U2, who takes part."""
+    """The masked-input request is verified: charge the ledger, then call ``provide``. ``parties``: U2."""
 
     parties: tuple[str, ...]
 
@@ -168,21 +168,25 @@ class PartyMachine:
             self._end(error.problem)
             raise
 
-    def provide(self, grid: GridVector) -> Reply:
-        """The masked vector for the request that wanted it; charge the ledger before it is sent.
+    def provide(self, grid: GridVector, question: bytes) -> Reply:
+        """The masked vector for the request that wanted it.
 
-        ``grid`` is int64 [dimension]. The result is determined by the snapshot, the request and the vector, so a crash
-        before the journal is written loses nothing. Raises InternalError without a verified request or for another
-        shape or dtype, ConfigurationError for a value beyond the ring's bound; neither ends the attempt.
+        ``grid`` is int64 [dimension], ``question`` q, the 32-byte digest of the public inputs it answers
+        (``public.question``). The result is determined by the snapshot, the request, the vector and q, so a crash
+        before the journal is written loses nothing. Raises InternalError without a verified request, for another
+        shape or dtype or for no digest, ConfigurationError for a value beyond the ring's bound; none ends the attempt.
         """
         pending = self._pending
         if pending is None:
             raise InternalError("a vector was provided before the masked-input request was verified")
+        if len(question) != sid.DIGEST_BYTES:
+            raise InternalError(f"a question's digest has {sid.DIGEST_BYTES} bytes, got {len(question)}")
         self._check_grid(grid)
         rule = party_rule(self._state.phase, Stage.MASK, self._parameters.traits)
         if rule is None:
             raise InternalError("a vector was provided in the wrong phase")
         state = pending.draft
+        state.question = question
         seeds = NoiseSeeds(state.secret("noise_own"), state.secret("noise_root"))
         plan = self._parameters.noise_plan
         # Without noise (epsilon infinite) there is nothing to add, and nothing is copied.
@@ -349,7 +353,7 @@ class PartyMachine:
                 signer,
                 body,
                 signature,
-                "its statement on this U3 (forged, duplicate, or for a split view)",
+                "its statement on this U3 (forged, duplicate, of another question, or for a split view)",
             )
         alive = set(draft.survivors)
         dealers = own.topology(draft.transcript).holders(self._me, draft.sharers)
@@ -452,7 +456,7 @@ class PartyMachine:
         agreement = keys.Agreement(state.secret("mask"))
         for other in own.topology(transcript).neighbours(me, state.sharers):
             shared = agreement.shared(own.roster[other].name, state.peers[other].mask_key)
-            masks.append((keys.mask_key(transcript, shared, me, other), 1 if me < other else -1))
+            masks.append((keys.mask_key(transcript, state.question, shared, me, other), 1 if me < other else -1))
         return masks
 
     def _check_grid(self, grid: GridVector) -> None:
@@ -474,7 +478,8 @@ class PartyMachine:
 
     def _opened_set(self, state: PartyState) -> bytes:
         size = self._parameters.size
-        return sid.opened_set(state.transcript, to_bitmap(state.sharers, size), to_bitmap(state.survivors, size))
+        sharers, survivors = to_bitmap(state.sharers, size), to_bitmap(state.survivors, size)
+        return sid.opened_set(state.transcript, state.question, sharers, survivors)
 
     def _signed(self, stage: Stage, body: Sequence[bytes], digest: bytes) -> bytes:
         signature = keys.sign(self._identity, self._parameters.sid, stage, self._me, digest)

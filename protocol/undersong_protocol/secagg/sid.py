@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
-VERSION = 1
+VERSION = 2
 DIGEST_BYTES = 32
 
 Field = bytes | str | int
@@ -63,9 +63,9 @@ def advance(value: bytes, steps: int) -> bytes:
     return value
 
 
-def opened_set(transcript: bytes, sharers: bytes, survivors: bytes) -> bytes:
-    """What step 3 signs: H(U3), with U2 beside it so that views of both must agree."""
-    return digest("opened", transcript, sharers, survivors)
+def opened_set(transcript: bytes, question: bytes, sharers: bytes, survivors: bytes) -> bytes:
+    """What step 3 signs: H(sid', q, U2, U3), so that views of the public inputs and of both sets must agree."""
+    return digest("opened", transcript, question, sharers, survivors)
 
 
 def body_hash(data: bytes | bytearray) -> bytes:

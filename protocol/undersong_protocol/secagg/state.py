@@ -45,6 +45,7 @@ class PartyState:
     secrets: dict[str, bytearray]
     adverts_hash: bytes = b""
     transcript: bytes = b""
+    question: bytes = b""
     rolls: int = 0
     present: tuple[int, ...] = ()
     neighbours: tuple[int, ...] = ()
@@ -78,6 +79,7 @@ class PartyState:
             advert=self.advert,
             adverts_hash=self.adverts_hash,
             transcript=self.transcript,
+            question=self.question,
             rolls=self.rolls,
             present=self.present,
             neighbours=self.neighbours,
@@ -127,6 +129,7 @@ class PartyState:
             secrets={name: bytearray(value) for name in SECRETS if (value := getattr(message, name))},
             adverts_hash=message.adverts_hash,
             transcript=message.transcript,
+            question=message.question,
             rolls=message.rolls,
             present=tuple(message.present),
             neighbours=tuple(message.neighbours),

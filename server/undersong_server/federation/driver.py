@@ -26,8 +26,9 @@ from undersong_common.errors import (
 from undersong_protocol import codec
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.messages import federation_pb2 as wire
-from undersong_protocol.public import Input
+from undersong_protocol.public import Input, question
 from undersong_protocol.secagg import coordinator as secagg
+from undersong_protocol.secagg.messages import advertise_request
 from undersong_protocol.vectors import NoisySum
 from undersong_server.federation.blocks import PublicBlocks
 from undersong_server.federation.transport import Transport
@@ -156,6 +157,7 @@ class Federation:
         done = self._opened(name)
         if done is not None:
             return done
+        self._ask_one_question(name, inputs)
         spares_used = 0
         for attempt in itertools.count():
             self._absences.clear()
@@ -186,6 +188,23 @@ class Federation:
         result = self._opened(name)
         assert result is not None
         return result
+
+    def _ask_one_question(self, name: str, inputs: Sequence[Input]) -> None:
+        """Every attempt at a sum names the same public inputs, or the parties refuse: found here before they are asked.
+
+        Raises ConfigurationError where the run has asked it with others.
+        """
+        asked = question(inputs).hex()
+        if self._journal.get_json(f"sum/{name}/question") not in (None, asked):
+            raise ConfigurationError(
+                f"{name}: its public inputs are not those with which this run began it",
+                "a continued run must publish what it published before; start a new run",
+            )
+        self._journal.put_json(f"sum/{name}/question", asked)
+
+    def _asked(self, name: str) -> bytes:
+        """q of a sum that was begun."""
+        return bytes.fromhex(self._journal.get_json(f"sum/{name}/question"))
 
     def _gave_up(self, name: str, aborted: RoundAborted) -> UndersongError:
         """Why a sum is not tried again, with what every missing party said."""
@@ -226,7 +245,7 @@ class Federation:
         )
 
     def _attempt(self, name: str, attempt: int, inputs: Sequence[Input]) -> secagg.Opened:
-        machine = secagg.private_sum(self.manifest.sum_parameters(name, attempt))
+        machine = secagg.private_sum(self.manifest.sum_parameters(name, attempt), lambda: self._asked(name))
         requests = next(machine)
         for stage in itertools.count():
             replies = self._stage(name, attempt, stage, requests, inputs)
@@ -280,8 +299,8 @@ class Federation:
         # A party that was restarted may have lost public blocks: it gets them with its first request, repeated.
         lacking = [party for party, reply in replies.items() if reply.WhichOneof("body") == "missing"]
         if lacking:
-            first = next(secagg.private_sum(self.manifest.sum_parameters(name, attempt)))
-            self._open_sum(name, attempt, {party: first[party] for party in lacking}, inputs)
+            first = advertise_request(self.manifest.sum_parameters(name, attempt))
+            self._open_sum(name, attempt, dict.fromkeys(lacking, first), inputs)
             again = {party: steps[party] for party in lacking}
             replies.update(_exchange(self._transport, again, self._timeout_s))
         return replies

@@ -40,6 +40,7 @@ class _Course:
     Attributes:
         requests: of the stage that is due, by party; empty where the attempt has ended.
         came: payloads that came for this stage so far, None from a party whose answer cannot be used.
+        question: gives q once it is the sum's turn.
         named: whether the parties were told the public inputs.
         stalled: somebody is late; nothing more is prepared before the sum's own turn.
     """
@@ -47,6 +48,7 @@ class _Course:
     name: str
     number: int
     parameters: SumParameters
+    question: Callable[[], bytes]
     stage: int = 0
     requests: Mapping[str, bytes] = field(default_factory=dict)
     came: dict[str, bytes | None] = field(default_factory=dict)
@@ -57,7 +59,7 @@ class _Course:
     absences: dict[str, UndersongError] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._machine = secagg.private_sum(self.parameters)
+        self._machine = secagg.private_sum(self.parameters, self.question)
         self.advertise: Mapping[str, bytes] = next(self._machine)
         self.requests = self.advertise
 
@@ -148,7 +150,7 @@ class PipelinedFederation(Federation):
         """The attempt as it stands: under way, or as far as the journal goes."""
         known = self._courses.get((name, attempt))
         if known is None:
-            known = _Course(name, attempt, self.manifest.sum_parameters(name, attempt))
+            known = _Course(name, attempt, self.manifest.sum_parameters(name, attempt), lambda: self._asked(name))
             while not known.ended and (answered := self._stage_replies(name, attempt, known.stage)) is not None:
                 known.take(answered)
             self._courses[name, attempt] = known

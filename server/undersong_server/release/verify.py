@@ -37,6 +37,7 @@ class Opened:
     attempt: int
     survivors: tuple[str, ...]
     signers: tuple[str, ...]
+    question: str
 
 
 @dataclass(frozen=True)
@@ -207,7 +208,7 @@ def _sums(manifest: Manifest, sums: Mapping[str, Any], faults: list[str]) -> dic
             possible = [float(plan.opened_variance(dropped, left)) for left in range(len(proved.survivors) + 1)]
             if not any(math.isclose(facts["variance"], variance, rel_tol=1e-9) for variance in possible):
                 raise PrivacyRefusal("the variance of its noise is none that the plan allows")
-            opened[name] = Opened(name, attempt, proved.survivors, proved.signers)
+            opened[name] = Opened(name, attempt, proved.survivors, proved.signers, proved.question.hex())
         except UndersongError as error:
             faults.append(f"private sum {name}: {error.problem}")
         except (KeyError, ValueError, TypeError, AttributeError):
@@ -242,13 +243,14 @@ def _spending(
         if receipt is None:
             events = [plan[found.name].event() for found in took_part]
         else:
-            counted = {(charge.query, charge.attempt) for charge in receipt.counted}
-            faults.extend(
-                f"receipt of {member.name}: no charge for {found.name}, attempt {found.attempt}, though its vector is"
-                " in the sum"
-                for found in took_part
-                if (found.name, found.attempt) not in counted
-            )
+            counted = {(charge.query, charge.attempt): charge.question for charge in receipt.counted}
+            for found in took_part:
+                slot = found.name, found.attempt
+                place = f"receipt of {member.name}: no charge for {found.name}, attempt {found.attempt}"
+                if slot not in counted:
+                    faults.append(f"{place}, though its vector is in the sum")
+                elif counted[slot] != found.question:
+                    faults.append(f"{place}, for the question that the sum answers")
             events = [plan[charge.query].event() for charge in receipt.counted]
         spent[member.name] = accounting.epsilon(events, plan.privacy.delta) if events else 0.0
     return spent

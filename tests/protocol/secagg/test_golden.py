@@ -49,9 +49,10 @@ def test_parties_answer_as_recorded(name: str) -> None:
     for party, values in recorded["parties"].items():
         machine = _open(parameters, party, values)
         vector = GridVector(np.array(values["vector"], dtype=np.int64))
+        asked = bytes.fromhex(recorded["question"])
         for entry in recorded["rounds"]:
             if party in entry["replies"]:
-                reply = answer(machine, bytes.fromhex(entry["requests"][party]), vector)
+                reply = answer(machine, bytes.fromhex(entry["requests"][party]), vector, asked)
                 assert reply.payload.hex() == entry["replies"][party]
 
 
@@ -59,7 +60,7 @@ def test_parties_answer_as_recorded(name: str) -> None:
 def test_the_coordinator_asks_and_opens_as_recorded(name: str) -> None:
     recorded = GOLDEN[name]
     parameters = _parameters(recorded["parameters"])
-    coordinator = private_sum(parameters)
+    coordinator = private_sum(parameters, lambda: bytes.fromhex(recorded["question"]))
     requests = next(coordinator)
     for entry in recorded["rounds"]:
         assert {party: request.hex() for party, request in requests.items()} == entry["requests"]
@@ -72,6 +73,7 @@ def test_the_coordinator_asks_and_opens_as_recorded(name: str) -> None:
     assert opened.variance == recorded["variance"]
     assert opened.evidence.hex() == recorded["evidence"]
     assert check_evidence(parameters, opened.evidence).survivors == opened.survivors
+    assert check_evidence(parameters, opened.evidence).question.hex() == recorded["question"]
 
 
 @pytest.mark.parametrize("case", GOLDEN["refused"], ids=lambda case: f"{case['instead_of']} {case['words']}")
@@ -83,6 +85,6 @@ def test_bad_requests_are_refused(case: dict[str, str]) -> None:
     for entry in recorded["rounds"]:
         if entry["stage"] == case["instead_of"]:
             break
-        answer(machine, bytes.fromhex(entry["requests"]["p01"]), vector)
+        answer(machine, bytes.fromhex(entry["requests"]["p01"]), vector, bytes.fromhex(recorded["question"]))
     with pytest.raises(getattr(undersong_common.errors, case["error"]), match=case["words"]):
         machine.receive(bytes.fromhex(case["request"]))

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.doubles.secagg import (
+    QUESTION,
     drive,
     entropy_of,
     identity_of,
@@ -137,8 +138,8 @@ def test_replayed_or_foreign_sid(change: dict[str, object]) -> None:
 def test_other_version_is_refused_clearly() -> None:
     parameters = parameters_of(10)
     message = wire.Request.FromString(advertise_request(parameters))
-    message.version = 2
-    with pytest.raises(PeerFault, match="speaks version 2 of secure aggregation, this program speaks 1"):
+    message.version = 1
+    with pytest.raises(PeerFault, match="speaks version 1 of secure aggregation, this program speaks 2"):
         open_party(parameters, VICTIM).receive(message.SerializeToString())
 
 
@@ -533,7 +534,7 @@ def test_split_views_of_u3_open_nothing() -> None:
         for reply in map(wire.Reply.FromString, sent)
         if reply.stage == Stage.CONSISTENCY and len(reply.signature) == 64
     }
-    request = wire.Request(version=1, sid=parameters.sid)
+    request = wire.Request(version=sid.VERSION, sid=parameters.sid)
     chosen = sorted(set(signed) - {8, 9})[:6]
     request.unmask.signers = to_bitmap(chosen, 10)
     request.unmask.signatures = b"".join(signed[party].signature for party in chosen)
@@ -566,7 +567,7 @@ def test_split_views_of_u2_open_nothing() -> None:
         if reply.stage == Stage.CONSISTENCY and len(reply.signature) == 64
     }
     assert set(signed) == set(range(9))
-    request = wire.Request(version=1, sid=parameters.sid)
+    request = wire.Request(version=sid.VERSION, sid=parameters.sid)
     request.unmask.signers = to_bitmap(range(6), 10)
     request.unmask.signatures = b"".join(signed[party].signature for party in range(6))
     for name in names_of(9):
@@ -669,7 +670,7 @@ def test_repeated_requests_get_identical_bytes_even_when_finished_and_restored()
     for stage, request in requests.items():
         again = machine.receive(request)
         assert again.payload == replies[stage]  # type: ignore[union-attr]
-        assert again.charge == (stage is Stage.MASK)  # type: ignore[union-attr]
+        assert again.vector == (stage is Stage.MASK)  # type: ignore[union-attr]
     secrets = secrets_of(parameters, VICTIM)
     for name in secrets:
         # With no dropout the whole noise chain is opened: its first value is then no secret any more.
@@ -695,7 +696,7 @@ def test_skipped_stages(reached: Stage, skipped_to: Stage) -> None:
         if stage <= reached:
             machine.receive(requests[stage])
             if stage is Stage.MASK:
-                machine.provide(vector_of(VICTIM, parameters.dimension))
+                machine.provide(vector_of(VICTIM, parameters.dimension), QUESTION)
     with pytest.raises(PrivacyRefusal, match=f"{skipped_to.title} was asked for out of order"):
         machine.receive(requests[skipped_to])
     assert machine.phase is Phase.TOMBSTONED
@@ -829,6 +830,6 @@ def test_direct_mode_has_no_unmasking() -> None:
     parameters = parameters_of(4, tolerated_dropouts=0, colluders=2)
     parties = open_parties(parameters)
     drive(parameters, parties)
-    request = wire.Request(version=1, sid=parameters.sid, unmask=wire.UnmaskRequest())
+    request = wire.Request(version=sid.VERSION, sid=parameters.sid, unmask=wire.UnmaskRequest())
     with pytest.raises(PrivacyRefusal, match="unmask was asked for out of order"):
         parties[VICTIM].receive(request.SerializeToString())

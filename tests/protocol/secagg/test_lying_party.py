@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.doubles.secagg import (
+    QUESTION,
     drive,
     entropy_of,
     expected_sum,
@@ -137,7 +138,7 @@ def test_garbage_instead_of_a_reply() -> None:
 
     parameters = _sum()
     parties = open_parties(parameters)
-    coordinator = private_sum(parameters)
+    coordinator = private_sum(parameters, lambda: QUESTION)
     requests = next(coordinator)
     replies = {name: parties[name].receive(request).payload for name, request in requests.items()}  # type: ignore[union-attr]
     requests = coordinator.send({**replies, LIAR: b"\xff\xff\xff"})
@@ -291,7 +292,7 @@ def test_padding_that_is_not_zero() -> None:
 
 
 def test_statement_on_another_set() -> None:
-    check_left_out(_sum(), Stage.CONSISTENCY, _set_body(bytes(32)), "signed another set of survivors")
+    check_left_out(_sum(), Stage.CONSISTENCY, _set_body(bytes(32)), "signed another question, or other sets")
 
 
 def _bend_opening(change: Callable[[wire.Opening], object]) -> Bend:

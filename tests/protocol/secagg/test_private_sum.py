@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.doubles.secagg import (
+    QUESTION,
     drive,
     exact_sum,
     expected_sum,
@@ -231,7 +232,7 @@ def test_memory_is_bounded_by_a_few_copies_of_the_vector(dimension: int) -> None
     parties = open_parties(parameters)
     vector = GridVector(np.ones(dimension, dtype=np.int64))
     wire_bytes, peaks = dimension * 26 // 8, []
-    coordinator = private_sum(parameters)
+    coordinator = private_sum(parameters, lambda: QUESTION)
     requests = next(coordinator)
     tracemalloc.start()
     try:
@@ -242,7 +243,7 @@ def test_memory_is_bounded_by_a_few_copies_of_the_vector(dimension: int) -> None
                 before = tracemalloc.get_traced_memory()[0]
                 reply = parties[name].receive(request)
                 if isinstance(reply, WantsInput):
-                    reply = parties[name].provide(vector)
+                    reply = parties[name].provide(vector, QUESTION)
                     peaks.append(tracemalloc.get_traced_memory()[1] - before)
                 replies[name] = reply.payload
             stage = stage_of(wire.Request.FromString(next(iter(requests.values()))))

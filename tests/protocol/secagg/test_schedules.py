@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 from tests.doubles.host import Cut, Host
-from tests.doubles.secagg import expected_sum, identity_of, parameters_of, stage_of
+from tests.doubles.secagg import QUESTION, expected_sum, identity_of, parameters_of, stage_of
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_protocol.messages import secagg_pb2 as wire
 from undersong_protocol.secagg.coordinator import Opened, SumAborted, private_sum
@@ -114,7 +114,7 @@ def play(schedule: Schedule) -> tuple[Opened | None, dict[str, Host], dict[Stage
     """(the opened sum or None for a clean abort, the hosts, who answered in time in each stage)."""
     parameters = schedule.parameters
     hosts = {member.name: Host(parameters, member.name) for member in parameters.roster}
-    coordinator: Coordinator = private_sum(parameters)
+    coordinator: Coordinator = private_sum(parameters, lambda: QUESTION)
     requests = next(coordinator)
     journal: list[dict[str, bytes]] = []
     answered: dict[Stage, set[str]] = {}
@@ -132,7 +132,7 @@ def play(schedule: Schedule) -> tuple[Opened | None, dict[str, Host], dict[Stage
         answered[stage] = answered.get(stage, set(names)) & set(replies)
         journal.append(replies)
         if stage in schedule.restarts:
-            again: Coordinator = private_sum(parameters)
+            again: Coordinator = private_sum(parameters, lambda: QUESTION)
             repeated = next(again)
             for recorded in journal[:-1]:
                 repeated = again.send(recorded)
@@ -227,7 +227,7 @@ def test_a_power_cut_at_every_point_resumes_to_the_bit(mode: str, stage: Stage, 
 def test_a_damaged_or_foreign_snapshot_is_not_resumed() -> None:
     parameters = parameters_of(5)
     host = Host(parameters, "p01")
-    coordinator: Coordinator = private_sum(parameters)
+    coordinator: Coordinator = private_sum(parameters, lambda: QUESTION)
     host.deliver(next(coordinator)["p01"])
     assert host.snapshot is not None
     for damaged in (b"", b"\xff\xff", host.snapshot[:20]):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.doubles.secagg import (
+    QUESTION,
     answer,
     drive,
     identity_of,
@@ -148,7 +149,7 @@ def _until_mask(machine_of: str = "p01") -> tuple[PartyMachine, bytes]:
 def test_only_a_grid_vector_of_the_right_shape_is_masked_and_refusals_show_no_value() -> None:
     machine, request = _until_mask()
     with pytest.raises(InternalError, match="before the masked-input request was verified"):
-        machine.provide(vector_of("p01", 17))
+        machine.provide(vector_of("p01", 17), QUESTION)
     assert isinstance(machine.receive(request), WantsInput)
     secret = 123_456_789
     wrong: Any
@@ -162,18 +163,18 @@ def test_only_a_grid_vector_of_the_right_shape_is_masked_and_refusals_show_no_va
         (GridVector(np.full(17, -(2**63))), ConfigurationError),
     ):
         with pytest.raises(error) as caught:
-            machine.provide(wrong)
+            machine.provide(wrong, QUESTION)
         assert str(secret) not in "".join(traceback.format_exception(caught.value))
         assert machine.phase is Phase.SHARED
-    reply = machine.provide(vector_of("p01", 17))
-    assert reply.charge
+    reply = machine.provide(vector_of("p01", 17), QUESTION)
+    assert reply.vector
 
 
 def test_every_copy_of_a_vector_asks_for_its_charge_whatever_came_between() -> None:
     """A ledger that refused, or could not be written, must be asked again: no message makes the machine forget it."""
     machine, request = _until_mask()
     first = answer(machine, request, vector_of("p01", 17))
-    assert first.charge
+    assert first.vector
     with pytest.raises(PeerFault):
         machine.receive(b"\xff")
     restored = PartyMachine.restore(machine._parameters, "p01", identity_of("p01"), machine.snapshot())
@@ -184,7 +185,7 @@ def test_every_copy_of_a_vector_asks_for_its_charge_whatever_came_between() -> N
 def test_nothing_private_in_reprs() -> None:
     machine, request = _until_mask()
     wants = machine.receive(request)
-    reply = machine.provide(vector_of("p01", 17))
+    reply = machine.provide(vector_of("p01", 17), QUESTION)
     shown = repr(machine) + repr(wants) + repr(reply) + repr(machine._state) + repr(machine._pending)
     secrets = secrets_of(parameters_of(4, sigma=30.0), "p01")
     for secret in secrets.values():

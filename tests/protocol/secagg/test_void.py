@@ -44,7 +44,7 @@ def test_a_statement_tombstones_and_erases() -> None:
     parameters = parameters_of(10, sigma=90.0)
     machine = aborted_at(parameters, Stage.CONSISTENCY)["p01"]
     statement = machine.void_statement()
-    assert not statement.charge
+    assert not statement.vector
     assert machine.phase is Phase.TOMBSTONED
     snapshot = machine.snapshot()
     assert not any(secret in snapshot for secret in secrets_of(parameters, "p01").values())
@@ -79,7 +79,7 @@ def test_in_direct_mode_the_vector_is_what_is_released() -> None:
         with pytest.raises(PrivacyRefusal, match="has released shares"):
             parties[name].void_statement()
         # Not even a failed check afterwards makes it eligible.
-        request = wire.Request(version=1, sid=parameters.sid, consistency=wire.ConsistencyRequest(survivors=b"\x01"))
+        request = wire.Request(version=2, sid=parameters.sid, consistency=wire.ConsistencyRequest(survivors=b"\x01"))
         with pytest.raises(PrivacyRefusal):
             parties[name].receive(request.SerializeToString())
         with pytest.raises(PrivacyRefusal, match="has released shares"):

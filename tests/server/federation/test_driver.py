@@ -209,9 +209,8 @@ def test_candidates_that_change_within_an_attempt_are_refused(tmp_path):
         world.federation.private_sum("votes/1", world.inputs())
     from undersong_protocol import codec
     from undersong_protocol.messages import federation_pb2 as wire
-    from undersong_protocol.secagg import coordinator
+    from undersong_protocol.secagg.messages import advertise_request
 
-    requests = next(coordinator.private_sum(world.manifest.sum_parameters("votes/2", 0)))
     replies = []
     for count in (30, 20):
         inputs = world.inputs(count)
@@ -223,12 +222,12 @@ def test_candidates_that_change_within_an_attempt_are_refused(tmp_path):
                 attempt=0,
                 inputs=[given.to_wire() for given in inputs],
                 blocks=[world.blocks.get(segment.block) for given in inputs for segment in given.segments],
-                payload=requests["p0"],
+                payload=advertise_request(world.manifest.sum_parameters("votes/2", 0)),
             ),
         )
         replies.append(codec.decode_reply(world.parties["p0"].handle(message.SerializeToString()), "p0"))
     assert replies[0].WhichOneof("body") == "sum_reply"
-    assert "public inputs changed" in replies[1].refusal.problem
+    assert "not those with which it was first asked" in replies[1].refusal.problem
 
 
 def test_a_sum_outside_the_plan_is_refused_by_the_coordinator_and_by_every_party(tmp_path):

@@ -11,7 +11,9 @@ from undersong.inprocess import InProcessBatches
 from undersong_common.errors import RoundAborted
 from undersong_protocol import codec
 from undersong_protocol.messages import federation_pb2 as wire
+from undersong_protocol.public import question
 from undersong_protocol.secagg import coordinator
+from undersong_protocol.secagg.messages import advertise_request
 from undersong_server.federation.pipelining import PipelinedFederation
 from undersong_server.progress import Silent
 
@@ -137,7 +139,7 @@ def test_without_enough_parties_the_run_stops_with_the_reason(tmp_path):
 
 
 def prepared(world, party="p0", name="votes/2"):
-    payload = next(coordinator.private_sum(world.manifest.sum_parameters(name, 0)))[party]
+    payload = advertise_request(world.manifest.sum_parameters(name, 0))
     return payload, wire.PrepareSum(manifest_hash=world.manifest.hash, sum=name, attempt=0, payload=payload)
 
 
@@ -150,7 +152,7 @@ def test_a_prepared_sum_gives_no_vector_before_its_public_inputs_and_none_for_ot
     world = Pipelined(tmp_path, parties=2, epsilon=math.inf)
     world.federation.agree()
     parameters = world.manifest.sum_parameters("votes/2", 0)
-    machine = coordinator.private_sum(parameters)
+    machine = coordinator.private_sum(parameters, lambda: question(world.inputs()))
     requests = next(machine)
     adverts = {}
     for name in world.parties:

@@ -192,6 +192,25 @@ def test_a_party_that_signs_a_receipt_without_its_charge_is_named(tmp_path, publ
     assert any("p0: no charge for votes/2" in fault for fault in verdict.faults), verdict.faults
 
 
+def test_a_charge_for_another_question_is_named(tmp_path, published):
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from undersong_common.canonical import canonical_json, tagged_hash
+    from undersong_common.privacy.ledger import entry_hash
+    from undersong_protocol.receipt import TAG
+
+    value = json.loads(json.dumps(published[0]))
+    body = json.loads(value["receipts"]["p0"]["body"])
+    last = body["entries"][-1]
+    last["question"] = "ab" * 32
+    last["hash"] = entry_hash({key: item for key, item in last.items() if key != "hash"})
+    forged = canonical_json(body)
+    key = Ed25519PrivateKey.from_private_bytes(hashlib.sha256(b"identity of p0").digest())
+    value["receipts"]["p0"] = {"body": forged.decode(), "signature": key.sign(tagged_hash(TAG, forged)).hex()}
+    verdict = verdict_of(tmp_path, value)
+    assert any("for the question that the sum answers" in fault for fault in verdict.faults), verdict.faults
+
+
 def test_a_ledger_file_that_says_something_else_and_a_changed_corpus_are_named(tmp_path, published):
     value = json.loads(json.dumps(published[0]))
     value["files"] = {"synthetic.jsonl": hashlib.sha256(b"the corpus").hexdigest()}
