@@ -194,11 +194,6 @@ class Answering:
         """When and what was answered, for the status."""
         return self._recorded.last
 
-    @property
-    def busy(self) -> bool:
-        with self._lock:
-            return self._current is not None or bool(self._wanted)
-
     def stop(self, grace_s: float) -> None:
         """Lets the request under way finish, for so long at most."""
         with self._lock:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from undersong_client.party import Party
 
@@ -31,20 +31,4 @@ class InProcess:
             self._messages[name] += 1
             if self._reachable(name, number):
                 replies[name] = self._parties[name].handle(request)
-        return replies
-
-
-class InProcessBatches(InProcess):
-    """:class:`InProcess` as a transport whose messages carry several requests (tests of what Flower carries)."""
-
-    def exchange_batches(
-        self, requests: Mapping[str, Sequence[bytes]], *, timeout_s: float
-    ) -> Mapping[str, Sequence[bytes]]:
-        """Several requests a message, answered in order; the message is lost whole or not at all."""
-        replies = {}
-        for name, batch in requests.items():
-            number = self._messages[name]
-            self._messages[name] += 1
-            if self._reachable(name, number):
-                replies[name] = [self._parties[name].handle(request) for request in batch]
         return replies

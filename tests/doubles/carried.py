@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.doubles.batches import InProcessBatches
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.stream import Served, make_home
-from undersong.inprocess import InProcess, InProcessBatches
+from undersong.inprocess import InProcess
 from undersong_client import keys
 from undersong_client.assemble import assemble
 from undersong_client.cli import app as hospital_cli

@@ -195,7 +195,7 @@ class Evidence(_message.Message):
     def __init__(self, version: _Optional[int] = ..., sid: _Optional[bytes] = ..., transcript: _Optional[bytes] = ..., sharers: _Optional[bytes] = ..., survivors: _Optional[bytes] = ..., signers: _Optional[bytes] = ..., signatures: _Optional[bytes] = ..., question: _Optional[bytes] = ...) -> None: ...
 
 class Snapshot(_message.Message):
-    __slots__ = ("version", "sid", "terms", "party", "phase", "channel", "mask", "self_mask", "noise_own", "noise_root", "nonce", "sharing", "advert", "adverts_hash", "transcript", "rolls", "present", "neighbours", "sharers", "survivors", "peers", "answered", "tombstone", "released", "question")
+    __slots__ = ("version", "sid", "terms", "party", "phase", "channel", "mask", "self_mask", "noise_own", "noise_root", "nonce", "sharing", "advert", "adverts_hash", "transcript", "rolls", "present", "sharers", "survivors", "peers", "answered", "tombstone", "released", "question")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SID_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
@@ -213,7 +213,6 @@ class Snapshot(_message.Message):
     TRANSCRIPT_FIELD_NUMBER: _ClassVar[int]
     ROLLS_FIELD_NUMBER: _ClassVar[int]
     PRESENT_FIELD_NUMBER: _ClassVar[int]
-    NEIGHBOURS_FIELD_NUMBER: _ClassVar[int]
     SHARERS_FIELD_NUMBER: _ClassVar[int]
     SURVIVORS_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
@@ -238,7 +237,6 @@ class Snapshot(_message.Message):
     transcript: bytes
     rolls: int
     present: _containers.RepeatedScalarFieldContainer[int]
-    neighbours: _containers.RepeatedScalarFieldContainer[int]
     sharers: _containers.RepeatedScalarFieldContainer[int]
     survivors: _containers.RepeatedScalarFieldContainer[int]
     peers: _containers.RepeatedCompositeFieldContainer[Peer]
@@ -246,7 +244,7 @@ class Snapshot(_message.Message):
     tombstone: str
     released: bool
     question: bytes
-    def __init__(self, version: _Optional[int] = ..., sid: _Optional[bytes] = ..., terms: _Optional[bytes] = ..., party: _Optional[int] = ..., phase: _Optional[int] = ..., channel: _Optional[bytes] = ..., mask: _Optional[bytes] = ..., self_mask: _Optional[bytes] = ..., noise_own: _Optional[bytes] = ..., noise_root: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., sharing: _Optional[bytes] = ..., advert: _Optional[bytes] = ..., adverts_hash: _Optional[bytes] = ..., transcript: _Optional[bytes] = ..., rolls: _Optional[int] = ..., present: _Optional[_Iterable[int]] = ..., neighbours: _Optional[_Iterable[int]] = ..., sharers: _Optional[_Iterable[int]] = ..., survivors: _Optional[_Iterable[int]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., answered: _Optional[_Iterable[_Union[Answered, _Mapping]]] = ..., tombstone: _Optional[str] = ..., released: _Optional[bool] = ..., question: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., sid: _Optional[bytes] = ..., terms: _Optional[bytes] = ..., party: _Optional[int] = ..., phase: _Optional[int] = ..., channel: _Optional[bytes] = ..., mask: _Optional[bytes] = ..., self_mask: _Optional[bytes] = ..., noise_own: _Optional[bytes] = ..., noise_root: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., sharing: _Optional[bytes] = ..., advert: _Optional[bytes] = ..., adverts_hash: _Optional[bytes] = ..., transcript: _Optional[bytes] = ..., rolls: _Optional[int] = ..., present: _Optional[_Iterable[int]] = ..., sharers: _Optional[_Iterable[int]] = ..., survivors: _Optional[_Iterable[int]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., answered: _Optional[_Iterable[_Union[Answered, _Mapping]]] = ..., tombstone: _Optional[str] = ..., released: _Optional[bool] = ..., question: _Optional[bytes] = ...) -> None: ...
 
 class Peer(_message.Message):
     __slots__ = ("party", "channel_key", "inward_key", "mask_key", "nonce_commitment", "self_share", "mask_share")

@@ -48,7 +48,6 @@ class PartyState:
     question: bytes = b""
     rolls: int = 0
     present: tuple[int, ...] = ()
-    neighbours: tuple[int, ...] = ()
     sharers: tuple[int, ...] = ()
     survivors: tuple[int, ...] = ()
     peers: dict[int, Peer] = field(default_factory=dict)
@@ -82,7 +81,6 @@ class PartyState:
             question=self.question,
             rolls=self.rolls,
             present=self.present,
-            neighbours=self.neighbours,
             sharers=self.sharers,
             survivors=self.survivors,
             peers=[
@@ -132,7 +130,6 @@ class PartyState:
             question=message.question,
             rolls=message.rolls,
             present=tuple(message.present),
-            neighbours=tuple(message.neighbours),
             sharers=tuple(message.sharers),
             survivors=tuple(message.survivors),
             peers={

@@ -56,10 +56,6 @@ class Prompts:
             templates |= _overrides(folder, templates)
         return cls(templates, description, labels)
 
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        return tuple(sorted(self._templates))
-
     def render(self, kind: str, **fields: Value) -> str:
         """The prompt of one request.
 
@@ -83,12 +79,6 @@ class Prompts:
             # The seed is the text itself: a prompt is a function of its fields, so that a rerun asks the same.
             given["masked"] = mask_words(parents[0], 0.5, parents[0])
         return _fill(kind, self._templates[kind], {name: _shown(name, value) for name, value in given.items()})
-
-
-def render(kind: str, **fields: Value) -> str:
-    """A prompt from the built-in template of that kind; ``description`` has to be among the fields."""
-    description = fields.pop("description", "")
-    return Prompts(_built_in(), description if isinstance(description, str) else "", ()).render(kind, **fields)
 
 
 def mask_words(text: str, probability: float, seed: int | str) -> str:

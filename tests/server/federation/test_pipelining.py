@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
+from tests.doubles.batches import InProcessBatches
 from tests.server.federation.test_driver import Killed, World
-from undersong.inprocess import InProcessBatches
 from undersong_common.errors import RoundAborted
 from undersong_protocol import codec
 from undersong_protocol.messages import federation_pb2 as wire
