@@ -37,7 +37,7 @@ app = typer.Typer(
     help="A hospital's side of Undersong: its records stay here, and what leaves is approved, noised and written down.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # they print local variables
-    add_completion=False,
+    context_settings=entry.HELP_OPTIONS,
 )
 
 
@@ -61,6 +61,7 @@ def init(
     ] = None,
     home: HomeFolder = None,
     as_json: AsJson = False,
+    quiet: entry.Quiet = False,
 ) -> None:
     """Makes this party's folder, keys and a policy that allows nothing yet. Private keys never leave it."""
     from undersong_client import keys, policy
@@ -75,6 +76,9 @@ def init(
     fingerprint = enrolment.party_fingerprint(name, public)
     if as_json:
         print_json({"home": str(made.path), "party": name, "fingerprint": fingerprint})
+        return
+    if quiet:
+        print(fingerprint)
         return
     print(f"made {made.path}; back it up: keys and ledger are in it")
     print(f"this party's fingerprint, for the operator: {fingerprint}")
@@ -94,6 +98,7 @@ def enroll(
     renew: Annotated[bool, typer.Option("--renew", help="Makes a request for a new certificate.")] = False,
     home: HomeFolder = None,
     as_json: AsJson = False,
+    quiet: entry.Quiet = False,
 ) -> None:
     """Joins a coordinator: package in, request out; then `enroll --grant FILE`. Sends nothing by itself."""
     from undersong_client import enrolment, keys
@@ -105,7 +110,7 @@ def enroll(
         until = enrolment.install(opened, read_input(grant))
         if as_json:
             print_json({"party": opened.settings.party, "certificate_until": until.isoformat()})
-        else:
+        elif not quiet:
             print(f"enrolled; the certificate is valid until {until:%Y-%m-%d} and renews itself while the daemon runs")
             print("next: undersong-party check")
         return
@@ -123,6 +128,9 @@ def enroll(
     own = party_fingerprint(opened.settings.party, keys.identity(opened).public_key().public_bytes_raw())
     if as_json:
         print_json({"request": str(target), "fingerprint": own})
+        return
+    if quiet:
+        print(own)
         return
     print(f"wrote {target}: hand it to the operator (it holds no secret)")
     print(f"the operator compares this party's fingerprint: {own}")
@@ -143,6 +151,7 @@ def check(
     offline: Annotated[bool, typer.Option("--offline", help="Leave out what needs the coordinator.")] = False,
     home: HomeFolder = None,
     as_json: AsJson = False,
+    quiet: entry.Quiet = False,
 ) -> int:
     """Looks at everything that may stand in the way; each problem with its cause and remedy. Exit code 2 if any."""
     from undersong_common import tls
@@ -155,7 +164,7 @@ def check(
     findings = []
     for finding in look(opened, checkpoints=checkpoints_folder(), environment=os.environ, offline=offline):
         findings.append(finding)
-        if not as_json:
+        if not as_json and not (quiet and finding.grade == "ok"):
             print(f"{finding.grade:8} {finding.name}: {printable(finding.says)}", flush=True)
             if finding.remedy:
                 print(f"         remedy: {finding.remedy}")
@@ -343,6 +352,7 @@ def install_service(
     show: Annotated[bool, typer.Option("--print", help="Print the unit and write nothing.")] = False,
     home: HomeFolder = None,
     as_json: AsJson = False,
+    quiet: entry.Quiet = False,
 ) -> None:
     """Writes a systemd unit that runs the daemon, and says how to start it."""
     import getpass
@@ -370,6 +380,8 @@ def install_service(
     commands = [f"{manager} daemon-reload", f"{manager} enable --now {target.stem}"]
     if as_json:
         print_json({"unit": str(target), "next": commands})
+        return
+    if quiet:
         return
     print(f"wrote {target}")
     for command in commands:
@@ -501,7 +513,7 @@ def _time(seconds: float) -> str:
 
 def main() -> None:
     """Entry point."""
-    entry.run(lambda: app(standalone_mode=False))
+    entry.run(lambda: app(prog_name="undersong-party", standalone_mode=False))
 
 
 if __name__ == "__main__":

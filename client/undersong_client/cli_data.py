@@ -22,6 +22,7 @@ from undersong_client.cli_options import (
     print_json,
 )
 from undersong_client.state import FILE_MODE, PartyHome
+from undersong_common import entry
 from undersong_common.errors import ConfigurationError
 from undersong_common.rows import show_rows
 
@@ -85,7 +86,7 @@ def add(
 
 
 @data_app.command()
-def embed(home: HomeFolder = None, as_json: AsJson = False) -> None:
+def embed(home: HomeFolder = None, as_json: AsJson = False, quiet: entry.Quiet = False) -> None:
     """Computes the records' embeddings now and keeps them encrypted; the daemon would do it later. Sends nothing."""
     from undersong_client import datasets
     from undersong_client.assemble import Embeddings
@@ -94,11 +95,12 @@ def embed(home: HomeFolder = None, as_json: AsJson = False) -> None:
     opened = PartyHome(home_of(home))
     table = datasets.load(opened).table
     begun = time.monotonic()
-    Embeddings(opened, Embedder.load(opened.settings.embedder), _progress(begun)).warm(table)
+    progress = (lambda _done, _total: None) if quiet else _progress(begun)
+    Embeddings(opened, Embedder.load(opened.settings.embedder), progress).warm(table)
     took = time.monotonic() - begun
     if as_json:
         print_json({"records": len(table), "seconds": round(took, 3)})
-    else:
+    elif not quiet:
         print(f"{len(table)} records are embedded ({took:.0f} s)")
 
 

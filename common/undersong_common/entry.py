@@ -24,6 +24,8 @@ def _show_version(asked: bool) -> None:
         raise typer.Exit
 
 
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}  # context settings of a program; its commands inherit them
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print results and errors only: no progress, no advice.")]
 ShowVersion = Annotated[
     bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
 ]

@@ -14,7 +14,7 @@ from undersong.engines import Engine
 from undersong_common import entry
 from undersong_common.rows import screen
 from undersong_server.cli.app import app
-from undersong_server.cli.options import AsJson, Assignments, Quiet, TaskFile, print_json
+from undersong_server.cli.options import AsJson, Assignments, TaskFile, print_json
 
 __all__ = ("app", "main")
 
@@ -41,7 +41,7 @@ def simulate(
         int | None, typer.Option(help="TESTS ONLY: reproducible noise; the output is marked as not private.", min=0)
     ] = None,
     as_json: AsJson = False,
-    quiet: Quiet = False,
+    quiet: entry.Quiet = False,
     debug: Annotated[bool, typer.Option("--debug", help="Log what happens (never private data).")] = False,
 ) -> None:
     """Runs a task with every party on this machine. The same command continues a run that was stopped."""
@@ -88,7 +88,7 @@ def _toml(value: object) -> str:
 
 def main() -> None:
     """Entry point."""
-    entry.run(lambda: app(standalone_mode=False))
+    entry.run(lambda: app(prog_name="undersong", standalone_mode=False))
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from undersong_common import entry
 from undersong_common.errors import ConfigurationError
-from undersong_server.cli.options import AsJson, Assignments, Quiet, TaskFile, print_json
+from undersong_server.cli.options import AsJson, Assignments, TaskFile, print_json
 from undersong_server.evaluation.heads import Head
 
 _Value = TypeVar("_Value")
@@ -44,7 +45,7 @@ def compare(
         int | None, typer.Option(help="Reproducible noise: the cells are then private to nobody.", min=0)
     ] = None,
     as_json: AsJson = False,
-    quiet: Quiet = False,
+    quiet: entry.Quiet = False,
 ) -> None:
     """Compares methods by what a small task model learns from their corpora; the same command continues."""
     from undersong.comparison import compared

@@ -10,14 +10,13 @@ import typer
 
 from undersong_common import entry
 from undersong_server.cli import coordinator, enrolment, evaluation, releases, runs, tasks
-from undersong_server.cli.options import CONTEXT
 
 app = typer.Typer(
     name="undersong",
     help="Writes a labelled synthetic corpus out of private text that never leaves its owners.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # they print local variables
-    context_settings=CONTEXT,
+    context_settings=entry.HELP_OPTIONS,
 )
 for room in (tasks, evaluation, coordinator, enrolment, runs, releases):
     room.mount(app)

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from undersong_common import entry
 from undersong_server import defaults
-from undersong_server.cli.options import DEFAULT_HOME, AsJson, HomeFolder, Quiet, day, print_json
+from undersong_server.cli.options import DEFAULT_HOME, AsJson, HomeFolder, day, print_json
 
 coordinator_app = typer.Typer(help="Makes and serves a coordinator.", no_args_is_help=True)
 
@@ -30,7 +31,7 @@ def init(
     ] = defaults.METRICS,
     home: HomeFolder = DEFAULT_HOME,
     as_json: AsJson = False,
-    quiet: Quiet = False,
+    quiet: entry.Quiet = False,
 ) -> None:
     """Makes the coordinator's folder: certificate authority, signing key, registry. Nothing is sent anywhere."""
     from undersong_server.operations import coordinator
@@ -88,7 +89,7 @@ def serve(
 
 
 @coordinator_app.command()
-def healthy(home: HomeFolder = DEFAULT_HOME, quiet: Quiet = False) -> None:
+def healthy(home: HomeFolder = DEFAULT_HOME, quiet: entry.Quiet = False) -> None:
     """Asks the serving process whether it is well (exit code 0), for a container's or a monitor's health check."""
     from undersong_server.operations import coordinator
 

@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
+from undersong_common import entry
 from undersong_common.files import replace_file
 from undersong_common.rows import show_rows
 from undersong_server import defaults
-from undersong_server.cli.options import DEFAULT_HOME, AsJson, HomeFolder, Quiet, day, print_json
+from undersong_server.cli.options import DEFAULT_HOME, AsJson, HomeFolder, day, print_json
 
 PartyName = Annotated[
     str, typer.Argument(metavar="NAME", help="The party's name: lower-case letters, digits, - and _.")
@@ -30,7 +31,7 @@ def invite(
     days: Annotated[float, typer.Option(help="How long the invitation is open.", min=0.001)] = defaults.INVITATION_DAYS,
     home: HomeFolder = DEFAULT_HOME,
     as_json: AsJson = False,
-    quiet: Quiet = False,
+    quiet: entry.Quiet = False,
 ) -> None:
     """Writes a signed enrolment package for one hospital. It admits one request: hand it over like a password."""
     from undersong_server.operations import enrolment
@@ -56,7 +57,7 @@ def sign(
     days: Annotated[float | None, typer.Option(help="Life of the certificate (else 365 days).", min=0.0001)] = None,
     home: HomeFolder = DEFAULT_HOME,
     as_json: AsJson = False,
-    quiet: Quiet = False,
+    quiet: entry.Quiet = False,
 ) -> None:
     """Enrols the party: checks its request against the invitation and writes the certificate grant."""
     from undersong_protocol.enrolment import LARGEST_FILE_BYTES
@@ -79,7 +80,7 @@ def revoke(
     reason: Annotated[str, typer.Option(help="Why, for the record.")] = "",
     home: HomeFolder = DEFAULT_HOME,
     as_json: AsJson = False,
-    quiet: Quiet = False,
+    quiet: entry.Quiet = False,
 ) -> None:
     """Shuts a party out for good, with every certificate it has. Its stream ends within seconds."""
     from undersong_server.operations import enrolment

@@ -12,7 +12,6 @@ from undersong_common.printable import json_text
 from undersong_server import defaults
 from undersong_server.cli import completion
 
-CONTEXT = {"help_option_names": ["-h", "--help"]}  # subcommands inherit it
 DEFAULT_HOME = Path(defaults.HOME)
 
 TaskFile = Annotated[Path, typer.Argument(metavar="TASK.toml", help="The task file (`undersong init` writes one).")]
@@ -20,7 +19,6 @@ Assignments = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the task file; repeatable.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print results and errors only: no progress, no advice.")]
 HomeFolder = Annotated[
     Path, typer.Option("--home", envvar="UNDERSONG_HOME", help="The coordinator's folder (or $UNDERSONG_HOME).")
 ]

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from undersong_common import entry
 from undersong_common.errors import PrivacyRefusal
-from undersong_server.cli.options import DEFAULT_HOME, AsJson, HomeFolder, Quiet, RunName, print_json
+from undersong_server.cli.options import DEFAULT_HOME, AsJson, HomeFolder, RunName, print_json
 
 
 def mount(app: typer.Typer) -> None:
@@ -22,7 +23,7 @@ def export(
     out: Annotated[Path, typer.Option("--out", help="The folder to write into.")],
     home: HomeFolder = DEFAULT_HOME,
     as_json: AsJson = False,
-    quiet: Quiet = False,
+    quiet: entry.Quiet = False,
 ) -> None:
     """Copies a finished run's corpus, card, report, manifest with receipts and ledgers into a folder of yours."""
     from undersong_server.operations import releases

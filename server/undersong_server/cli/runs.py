@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from undersong_common import entry
 from undersong_common.errors import PrivacyRefusal
 from undersong_common.rows import screen, show_rows
 from undersong_server import defaults
@@ -15,7 +16,6 @@ from undersong_server.cli.options import (
     AsJson,
     Assignments,
     HomeFolder,
-    Quiet,
     RunName,
     TaskFile,
     print_json,
@@ -52,7 +52,7 @@ def plan(
     ] = None,
     home: HomeFolder = DEFAULT_HOME,
     as_json: AsJson = False,
-    quiet: Quiet = False,
+    quiet: entry.Quiet = False,
 ) -> None:
     """Fixes a run: its task, parties, private sums and noise. Its [data] paths are ignored; nobody is asked yet."""
     from undersong_server.operations import runs
@@ -82,7 +82,7 @@ def plan(
 
 
 @run_app.command()
-def start(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False, quiet: Quiet = False) -> None:
+def start(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False, quiet: entry.Quiet = False) -> None:
     """Starts a planned run. The serving process asks the parties, waits for their approval and goes on by itself."""
     from undersong_server.operations import runs
 
@@ -90,7 +90,7 @@ def start(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = Fals
 
 
 @run_app.command()
-def pause(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False, quiet: Quiet = False) -> None:
+def pause(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False, quiet: entry.Quiet = False) -> None:
     """Holds a run at its next step; nothing is lost."""
     from undersong_server.operations import runs
 
@@ -98,7 +98,7 @@ def pause(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = Fals
 
 
 @run_app.command()
-def resume(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False, quiet: Quiet = False) -> None:
+def resume(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False, quiet: entry.Quiet = False) -> None:
     """Goes on with a run that was paused, or that failed for a reason that has been mended."""
     from undersong_server.operations import runs
 
@@ -106,7 +106,7 @@ def resume(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = Fal
 
 
 @run_app.command()
-def stop(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False, quiet: Quiet = False) -> None:
+def stop(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False, quiet: entry.Quiet = False) -> None:
     """Ends a run for good. What the parties were charged stays charged."""
     from undersong_server.operations import runs
 
@@ -129,7 +129,7 @@ def watch(
     timeout: Annotated[float | None, typer.Option(help="Give up watching after so many seconds (exit code 6).")] = None,
     home: HomeFolder = DEFAULT_HOME,
     as_json: AsJson = False,
-    quiet: Quiet = False,
+    quiet: entry.Quiet = False,
 ) -> None:
     """Shows what a run does until it ends: for whom it waits, how long, and when it goes on with which quorum.
 

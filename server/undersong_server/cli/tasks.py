@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from undersong_common import entry
 from undersong_common.rows import screen
-from undersong_server.cli.options import AsJson, Assignments, Quiet, TaskFile, print_json
+from undersong_server.cli.options import AsJson, Assignments, TaskFile, print_json
 
 
 def mount(app: typer.Typer) -> None:
@@ -22,7 +23,7 @@ def init(
         Path | None, typer.Option("--from", metavar="FILE", help="A table whose columns and labels fill the file.")
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="Where to write the task file.")] = Path("task.toml"),
-    quiet: Quiet = False,
+    quiet: entry.Quiet = False,
 ) -> None:
     """Writes a commented task file."""
     from undersong_server.operations import tasks
