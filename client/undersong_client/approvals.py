@@ -1,36 +1,45 @@
-"""Runs that were proposed to this party, and what its people decided. One small file a run.
+"""Plans that were proposed to this party, and what its people decided. One small file a plan, named by its hash.
 
 The daemon writes a proposal when it arrives and reads the decision; the commands ``approve``, ``reject`` and ``revoke``
-write it, signed by the party's identity key. A decision counts for one manifest, hash by hash.
+write it, signed by the party's identity key. A decision counts for one plan, hash by hash: another plan under the same
+name is a new request, which says what it changes.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import fcntl
+import logging
+import os
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from undersong_client.state import PartyHome, read_json, write_json
+from undersong_client.state import FILE_MODE, PartyHome, read_json, write_json
 from undersong_common.canonical import canonical_json, tagged_hash
-from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
 from undersong_common.files import replace_file
+from undersong_common.printable import printable
+from undersong_protocol.plan_words import plan_words, same_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from undersong_protocol.manifest import Manifest
 
+log = logging.getLogger(__name__)
+
 TAG = "undersong decision"
 MOST_PENDING = 100
+MOST_PLANS = 20  # under one name
 LARGEST_MANIFEST_BYTES = 16 * 2**20
 Decision = Literal["pending", "approved", "rejected", "revoked"]
 
 
 @dataclass(frozen=True)
 class Request:
-    """One proposed run.
+    """One proposed plan.
 
     Attributes:
         run: the run's name as the coordinator gives it.
@@ -41,6 +50,11 @@ class Request:
         epsilon, parties: as the manifest says, for lists.
         objection: why the guard refuses it as things stand, whatever people decide; empty where it does not.
         signature: hex, over the decision, by the identity key.
+        words: the manifest's hash in words (``undersong_protocol.plan_words``).
+        number: counts the plans that were proposed under this name, from 1.
+        changes: how it differs from the plan that people here saw last under this name, or from the first one.
+        replaced: another plan was proposed under this name later.
+        ended_s: when the run ended here; 0 while it has not.
     """
 
     run: str
@@ -55,11 +69,16 @@ class Request:
     method: str = ""
     objection: str = ""
     signature: str = ""
+    words: str = ""
+    number: int = 1
+    changes: tuple[str, ...] = ()
+    replaced: bool = False
+    ended_s: float = 0.0
 
     @property
     def undecided(self) -> bool:
         """Whether it waits for a person, and for nothing else."""
-        return self.decision == "pending" and not self.objection
+        return self.decision == "pending" and not self.objection and not self.replaced
 
     @property
     def statement(self) -> bytes:
@@ -68,7 +87,7 @@ class Request:
 
 
 class Requests:
-    """The folder of proposals."""
+    """The folder of proposals. Several processes may use it at once."""
 
     def __init__(self, home: PartyHome) -> None:
         self._home = home
@@ -77,26 +96,36 @@ class Requests:
     def all(self) -> list[Request]:
         """Oldest first."""
         found = [_request(path) for path in self._folder.glob("*.json")]
-        return sorted(found, key=lambda request: (request.received_s, request.run))
+        return sorted(found, key=lambda request: (request.received_s, request.run, request.number))
 
-    def find(self, run: str) -> Request:
-        """By the run's name or the beginning of its manifest's hash. Raises ConfigurationError where none fits."""
-        path = self._path(run)
-        if path.exists():
-            return _request(path)
-        if len(run) >= 6:
-            fitting = [request for request in self.all() if request.manifest.startswith(run.lower())]
-            if len(fitting) == 1:
-                return fitting[0]
-        raise ConfigurationError(f"no run {run!r} was proposed to this party", "see `undersong-party requests`")
+    def under(self, run: str) -> list[Request]:
+        """The plans that were proposed under one name, the one that stands now last."""
+        return sorted((each for each in self.all() if each.run == run), key=lambda request: request.number)
 
-    def known(self, run: str) -> Request | None:
-        path = self._path(run)
+    def find(self, run: str, *, decision: Decision | None = None) -> Request:
+        """The plan that stands under a run's name now, or the one whose hash begins so.
+
+        Args:
+            decision: the last plan with this decision, where there is one.
+
+        Raises ConfigurationError where none fits.
+        """
+        named = self.under(run)
+        if not named and len(run) >= 6:
+            named = [each for each in self.all() if each.manifest.startswith(run.lower())]
+            if len(named) > 1:
+                named = []
+        if not named:
+            raise ConfigurationError(f"no run {run!r} was proposed to this party", "see `undersong-party requests`")
+        return next((each for each in reversed(named) if each.decision == decision), named[-1])
+
+    def known(self, manifest: Manifest) -> Request | None:
+        path = self._path(manifest.hash.hex())
         return _request(path) if path.exists() else None
 
     def manifest_bytes(self, request: Request) -> bytes:
         """What is to be signed, checked against its hash."""
-        path = self._path(request.run).with_suffix(".manifest")
+        path = self._path(request.manifest).with_suffix(".manifest")
         try:
             data = path.read_bytes()
         except FileNotFoundError:
@@ -106,72 +135,151 @@ class Requests:
         return data
 
     def receive(self, manifest: Manifest, *, at: float, objection: str = "") -> Request:
-        """Keeps a proposal. A new manifest under a known name is pending again. Raises PrivacyRefusal when flooded."""
-        known = self.known(manifest.run)
-        if known is not None and known.manifest == manifest.hash.hex():
-            return self._noted(known, objection)
-        data = manifest.to_bytes()
-        pending = sum(request.decision == "pending" for request in self.all())
-        if len(data) > LARGEST_MANIFEST_BYTES or (known is None and pending >= MOST_PENDING):
+        """Keeps a proposal. A new plan under a known name is a new request, and pending.
+
+        Raises PrivacyRefusal when flooded, or where somebody has searched for a plan with another plan's words.
+        """
+        with self._locked():
+            known = self.known(manifest)
+            if known is not None and not known.replaced:
+                return self._changed(known, objection=objection)
+            earlier = self.under(manifest.run)
+            made = known or self._checked(manifest, len(earlier), at)
+            if earlier:
+                made = replace(
+                    made,
+                    number=earlier[-1].number + 1,
+                    changes=self._changes(manifest, earlier),
+                    received_s=at,
+                    replaced=False,
+                )
+                log.warning(
+                    "run %r is proposed with ANOTHER PLAN than before: %s",
+                    made.run,
+                    "; ".join(made.changes) or "one that was proposed earlier",
+                )
+            replace_file(self._path(made.manifest).with_suffix(".manifest"), manifest.to_bytes())
+            kept = self._changed(made, objection=objection, always=True)
+            for each in earlier:
+                if each.manifest != made.manifest:
+                    self._changed(each, replaced=True)
+            self._prune(earlier, made)
+            return kept
+
+    def _checked(self, manifest: Manifest, earlier: int, at: float) -> Request:
+        everything = self.all()
+        pending = sum(request.decision == "pending" and not request.replaced for request in everything)
+        if len(manifest.to_bytes()) > LARGEST_MANIFEST_BYTES or (not earlier and pending >= MOST_PENDING):
             raise PrivacyRefusal(
                 f"{pending} runs wait for a decision of this party", "wait until its people have decided"
             )
+        if earlier >= MOST_PLANS:
+            raise PrivacyRefusal(
+                f"{earlier} plans were proposed under the name {manifest.run!r}", "propose the run under a new name"
+            )
+        words, hash_ = plan_words(manifest.hash), manifest.hash.hex()
+        if any(each.words == words and each.manifest != hash_ for each in everything):
+            # By chance this happens once in 2^90 plans; on purpose it would let one plan be approved for another.
+            raise PrivacyRefusal(
+                "the plan has the words of another plan that was proposed to this party",
+                "somebody has searched for it: find out who made this plan",
+            )
         privacy = manifest.plan.privacy
-        request = Request(
+        return Request(
             run=manifest.run,
-            manifest=manifest.hash.hex(),
+            manifest=hash_,
             received_s=at,
             epsilon=None if privacy.epsilon == float("inf") else privacy.epsilon,
             delta=privacy.delta,
             parties=len(manifest.roster),
             method=manifest.method,
-            objection=objection,
+            words=words,
         )
-        replace_file(self._path(manifest.run).with_suffix(".manifest"), data)
-        write_json(self._path(manifest.run), asdict(request))
-        return request
+
+    def _changes(self, manifest: Manifest, earlier: list[Request]) -> tuple[str, ...]:
+        from undersong_client.changes import changes
+        from undersong_protocol.manifest import Manifest
+
+        try:
+            before = Manifest.from_bytes(self.manifest_bytes(self._remembered(earlier)))
+        except UndersongError:
+            return ("nobody can say what: the earlier plan is not kept any more",)
+        return changes(before, manifest)
+
+    def _remembered(self, earlier: list[Request]) -> Request:
+        """Of the plans under one name, the one that people have in mind: shown or decided last, else the first."""
+        from undersong_client import shown
+
+        seen = shown.seen(self._home)
+        times = [(max(seen.get(each.manifest, 0.0), each.decided_s), -each.number, each) for each in earlier]
+        return max(times, key=lambda time: time[:2])[2]
+
+    def _prune(self, earlier: list[Request], now: Request) -> None:
+        """Of plans that were replaced, nobody needs the text, but for the one that the next is compared with."""
+        kept = {self._remembered(earlier).manifest, now.manifest} if earlier else {now.manifest}
+        for each in earlier:
+            if each.manifest not in kept and each.number > 1 and each.decision == "pending":
+                self._path(each.manifest).with_suffix(".manifest").unlink(missing_ok=True)
 
     def refused(self, manifest: Manifest, objection: str, *, at: float) -> None:
         """Keeps a proposal that the guard refuses, so that people see it; nothing where too many wait already."""
-        known = self.known(manifest.run)
-        if known is not None and known.manifest != manifest.hash.hex():
-            # What was decided about the first manifest stands.
-            self._noted(known, f"another manifest under this name: {objection}")
-            return
         with contextlib.suppress(PrivacyRefusal):
             self.receive(manifest, at=at, objection=objection)
 
-    def _noted(self, request: Request, objection: str) -> Request:
-        if request.objection == objection:
-            return request
-        noted = replace(request, objection=objection)
-        write_json(self._path(request.run), asdict(noted))
-        return noted
+    def ended(self, manifest: Manifest, *, at: float) -> None:
+        """Notes that the run has ended here."""
+        with self._locked():
+            known = self.known(manifest)
+            if known is not None and not known.ended_s:
+                self._changed(known, ended_s=at)
+
+    def _changed(self, request: Request, *, always: bool = False, **changes: Any) -> Request:
+        changed = replace(request, **changes)
+        if always or changed != request:
+            write_json(self._path(request.manifest), asdict(changed))
+        return changed
 
     def decide(self, request: Request, decision: Decision, *, at: float, reason: str = "") -> Request:
-        """Signs and writes a decision.
+        """Signs and writes a decision about one plan, as it stands in the folder now.
 
         Raises:
-            ConfigurationError: what was rejected or revoked cannot be approved any more.
+            ConfigurationError: the run has ended, the plan was replaced, or what was rejected or revoked is to be
+                approved.
         """
         from undersong_client import keys
 
-        if request.decision in ("rejected", "revoked") and decision == "approved":
-            raise ConfigurationError(
-                f"run {request.run!r} was {request.decision}", "have the operator propose it under a new name"
-            )
-        if decision == "revoked" and request.decision not in ("approved", "revoked"):
-            raise ConfigurationError(f"run {request.run!r} was not approved", "undersong-party reject RUN")
-        if decision == "rejected" and request.decision == "approved":
-            raise ConfigurationError(f"run {request.run!r} is approved", "undersong-party revoke RUN")
-        decided = replace(request, decision=decision, decided_s=at, reason=reason)
-        signature = keys.identity(self._home).sign(decided.statement).hex()
-        decided = replace(decided, signature=signature)
-        write_json(self._path(request.run), asdict(decided))
-        return decided
+        with self._locked():
+            request = _request(self._path(request.manifest))
+            _check_decision(request, decision)
+            decided = replace(request, decision=decision, decided_s=at, reason=reason)
+            signature = keys.identity(self._home).sign(decided.statement).hex()
+            return self._changed(replace(decided, signature=signature), always=True)
 
-    def _path(self, run: str) -> Path:
-        return self._folder / f"{hashlib.sha256(run.encode()).hexdigest()[:32]}.json"
+    def check_words(self, request: Request, stated: str) -> None:
+        """Raises PrivacyRefusal unless these are the words of the plan, computed anew from its hash."""
+        if same_words(stated, plan_words(bytes.fromhex(request.manifest))):
+            return
+        remedy = f"look at it again: undersong-party preview {request.run!r}"
+        if any(same_words(stated, each.words) for each in self.under(request.run)):
+            raise PrivacyRefusal(
+                f"these are the words of an earlier plan of run {request.run!r}; the plan was CHANGED since: "
+                + printable("; ".join(request.changes)),
+                remedy,
+            )
+        raise PrivacyRefusal(f"these are not the words of the plan that run {request.run!r} has now", remedy)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Daemon and commands change one file after the other."""
+        file = os.open(self._folder / ".lock", os.O_CREAT | os.O_RDWR, FILE_MODE)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(file)
+
+    def _path(self, manifest: str) -> Path:
+        return self._folder / f"{manifest}.json"
 
 
 class PersonalConsent:
@@ -201,10 +309,13 @@ class PersonalConsent:
         self._requests.refused(manifest, reason, at=self._clock())
 
     def check(self, manifest: Manifest) -> None:
-        request = self._requests.known(manifest.run)
-        if request is None or request.manifest != manifest.hash.hex():
+        request = self._requests.known(manifest)
+        if request is None or request.run != manifest.run:
             raise PrivacyRefusal(f"run {manifest.run!r} was never approved by this party")
         self._check(request)
+
+    def ended(self, manifest: Manifest) -> None:
+        self._requests.ended(manifest, at=self._clock())
 
     def _check(self, request: Request) -> None:
         from cryptography.exceptions import InvalidSignature
@@ -223,11 +334,30 @@ class PersonalConsent:
             raise PrivacyRefusal(f"the approval of run {request.run!r} is not signed by this party's key") from None
 
 
+def _check_decision(request: Request, decision: Decision) -> None:
+    run = f"run {request.run!r}"
+    if request.ended_s and decision != "revoked":
+        raise ConfigurationError(f"{run} has ended", "nothing more of it is asked; see `undersong-party ledger`")
+    if decision == "approved" and request.decision in ("rejected", "revoked"):
+        raise ConfigurationError(f"{run} was {request.decision}", "have the operator propose it under a new name")
+    if decision == "approved" and request.replaced:
+        raise ConfigurationError(
+            f"{run} has another plan by now", f"undersong-party preview {request.run!r}, and decide about that one"
+        )
+    if decision == "revoked" and request.decision not in ("approved", "revoked"):
+        raise ConfigurationError(f"{run} was not approved", "undersong-party reject RUN")
+    if decision == "rejected" and request.decision == "approved":
+        raise ConfigurationError(f"{run} is approved", "undersong-party revoke RUN")
+
+
 def _request(path: Path) -> Request:
     try:
-        request = Request(**read_json(path))
-        if request.decision not in get_args(Decision):
+        value = read_json(path)
+        request = Request(**{**value, "changes": tuple(value.get("changes", ()))})
+        if request.decision not in get_args(Decision) or path.stem != request.manifest:
             raise TypeError
     except TypeError:
-        raise ConfigurationError(f"{path}: is damaged", "remove it; the coordinator proposes the run again") from None
+        raise ConfigurationError(
+            f"{path}: is damaged or of an older version", "remove it; the coordinator proposes the run again"
+        ) from None
     return request

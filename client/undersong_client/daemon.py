@@ -91,7 +91,7 @@ class Daemon:
         self._refusals_told: dict[str, float] = {}
         self._renewal_asked = 0.0
         self._embedding_told: int | None = None  # how many records, while a computation goes on
-        self._decisions: dict[str, str] = {}
+        self._decisions: dict[str, str] = {}  # by the plan's hash
         self._decisions_seen = 0
 
     def stop(self) -> None:
@@ -239,14 +239,16 @@ class Daemon:
         if changed == self._decisions_seen:
             return
         self._decisions_seen = changed
-        for request in self._requests.all():
-            known = self._decisions.get(request.run)
-            self._decisions[request.run] = request.decision
+        requests = self._requests.all()
+        for request in requests:
+            known = self._decisions.get(request.manifest)
+            self._decisions[request.manifest] = request.decision
             if known is not None and known != request.decision:
                 log.info("run %r: %s", request.run, request.decision)
                 connection.send(wire.FromParty(decided=wire.Decided(run=request.run)))
-        waiting = [request for request in self._requests.all() if request.undecided]
-        self._note(waiting=len(waiting))
+        waiting = [request for request in requests if request.undecided]
+        changed = [{"run": each.run, "changes": list(each.changes)} for each in waiting if each.number > 1]
+        self._note(waiting=len(waiting), changed=changed)
 
     def _renew(self, connection: Connection) -> None:
         now = time.monotonic()

@@ -7,6 +7,7 @@
     data.sealed        the data set as it was added, encrypted: what the party answers from
     ledger.jsonl       what every release of the data set cost
     requests/          runs that were proposed, and what was decided
+    shown.json         which of them a terminal has shown, and when
     outbox.sqlite      the exact bytes that left
     journal.sqlite     state of the protocol, encrypted
     blocks/            public data of runs, named by content
@@ -154,6 +155,10 @@ class PartyHome:
     @property
     def requests(self) -> Path:
         return self.path / "requests"
+
+    @property
+    def shown(self) -> Path:
+        return self.path / "shown.json"
 
     @property
     def outbox(self) -> Path:

@@ -1,4 +1,4 @@
-"""What people decided holds for one manifest, is signed, and cannot be forged or taken back into an approval."""
+"""What people decided holds for one plan, is signed, and cannot be forged or taken back into an approval."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import json
 import pytest
 
 from tests.doubles.party_home import command
-from undersong_client import keys, policy
-from undersong_client.approvals import MOST_PENDING, PersonalConsent, Requests
+from undersong_client import approvals, keys, policy, shown
+from undersong_client.approvals import MOST_PENDING, MOST_PLANS, PersonalConsent, Requests
+from undersong_client.changes import changes
 from undersong_client.policy import HospitalPolicy
 from undersong_client.state import PartyHome, PartySettings
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
@@ -80,15 +81,145 @@ def test_a_standing_policy_approves_and_signs_by_itself(home, consent):
     assert consent.decide(manifest("second")) != ""
 
 
-def test_an_approval_holds_for_one_manifest(home, consent):
-    consent.decide(manifest())
+def test_an_approval_holds_for_one_plan_and_another_one_is_a_new_request(home, consent, caplog):
+    approved, other = manifest(), manifest(epsilon=3.0)
+    consent.decide(approved)
     requests = Requests(home)
     requests.decide(requests.find("first"), "approved", at=6.0)
-    other = manifest(epsilon=3.0)
     with pytest.raises(PrivacyRefusal, match="never approved"):
         consent.check(other)
     assert "waits" in consent.decide(other)
-    assert requests.find("first").epsilon == 3.0
+    assert "ANOTHER PLAN than before: epsilon 2 -> 3" in caplog.text
+    old, new = requests.under("first")
+    assert (old.decision, old.replaced, new.decision, new.number) == ("approved", True, "pending", 2)
+    assert (new.changes[0], new.epsilon) == ("epsilon 2 -> 3", 3.0)
+    with pytest.raises(PrivacyRefusal, match="pending"):
+        consent.check(other)
+    # what was approved is what may be signed, and nothing else
+    consent.check(approved)
+    assert consent.decide(approved) == ""
+    assert "waits" in consent.decide(other)
+
+
+def test_a_decision_is_about_the_plan_that_was_meant_and_not_about_one_that_came_since(home, consent):
+    consent.decide(manifest())
+    requests = Requests(home)
+    meant = requests.find("first")
+    consent.decide(manifest(epsilon=3.0))
+    with pytest.raises(ConfigurationError, match="has another plan by now"):
+        requests.decide(meant, "approved", at=6.0)
+    assert [each.decision for each in requests.under("first")] == ["pending", "pending"]
+
+
+def test_words_of_another_plan_are_refused(home, consent):
+    requests = Requests(home)
+    consent.decide(manifest())
+    first = requests.find("first")
+    requests.check_words(first, first.words.upper().replace(" ", ", "))
+    for wrong in ("", " ".join(first.words.split()[:8]), " ".join(reversed(first.words.split()))):
+        with pytest.raises(PrivacyRefusal, match="are not the words"):
+            requests.check_words(first, wrong)
+    consent.decide(manifest(epsilon=0.1))
+    with pytest.raises(PrivacyRefusal, match="CHANGED since: epsilon 2 -> 0.1"):
+        requests.check_words(requests.find("first"), first.words)
+
+
+def test_words_that_were_written_into_the_file_are_not_believed(home, consent):
+    consent.decide(manifest())
+    path = next(home.requests.glob("*.json"))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"words": "acid"}))
+    with pytest.raises(PrivacyRefusal):
+        Requests(home).check_words(Requests(home).find("first"), "acid")
+
+
+def test_a_plan_that_was_searched_for_the_words_of_another_is_refused(home, consent, monkeypatch):
+    monkeypatch.setattr(approvals, "plan_words", lambda hash_: "acid acorn action")
+    consent.decide(manifest())
+    for run in ("first", "second"):
+        with pytest.raises(PrivacyRefusal, match="somebody has searched"):
+            consent.decide(manifest(run, epsilon=0.5))
+    assert len(Requests(home).all()) == 1
+
+
+def test_a_plan_is_compared_with_the_one_that_people_have_seen_last(home, consent):
+    requests = Requests(home)
+    consent.decide(manifest(epsilon=1.0))
+    consent.decide(manifest(epsilon=1.5))
+    assert requests.find("first").changes[0] == "epsilon 1 -> 1.5"
+    consent.decide(manifest(epsilon=1.6))  # nobody has looked at 1.5: the step must not look small
+    assert requests.find("first").changes[0] == "epsilon 1 -> 1.6"
+    shown.note(home, requests.find("first"), at=6.0)
+    consent.decide(manifest(epsilon=2.0))
+    assert requests.find("first").changes[0] == "epsilon 1.6 -> 2"
+    consent.decide(manifest(epsilon=1.6))  # the seen one again: nothing is new, and it stands again
+    assert requests.find("first").changes == ()
+    assert [each.replaced for each in requests.under("first")] == [True, True, True, False]
+
+
+def test_a_name_takes_some_plans_and_no_more(home, consent):
+    for number in range(MOST_PLANS):
+        consent.decide(manifest(epsilon=1.0 + number / 10))
+    with pytest.raises(PrivacyRefusal, match="under a new name"):
+        consent.decide(manifest(epsilon=9.0))
+    assert len(list(home.requests.glob("*.manifest"))) <= 3  # the first, the last, and the one compared with
+
+
+def test_a_run_that_has_ended_is_not_approved_again(home, consent):
+    consent.decide(manifest())
+    requests = Requests(home)
+    requests.decide(requests.find("first"), "approved", at=6.0)
+    consent.ended(manifest())
+    with pytest.raises(ConfigurationError, match="has ended"):
+        requests.decide(requests.find("first"), "approved", at=7.0)
+
+
+def test_daemon_and_commands_lose_no_decision_to_each_other(home, consent):
+    wanted, requests = manifest(), Requests(home)
+    consent.decide(wanted)
+    stale = requests.find("first")
+    requests.decide(stale, "approved", at=6.0)
+    consent.refused(wanted, "the budget is spent")  # read and written after the decision
+    assert requests.find("first").decision == "approved"
+    requests.decide(stale, "revoked", at=7.0)  # the stale value says pending: what stands in the file counts
+    assert requests.find("first").decision == "revoked"
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        (lambda m: dataclasses.replace(m, method="dpga"), "method test -> dpga"),
+        (lambda m: dataclasses.replace(m, task={**m.task, "labels": ["a", "c"]}), "labels a, b -> a, c"),
+        (lambda m: dataclasses.replace(m, task={**m.task, "name": "u"}), "task t -> u"),
+        (lambda m: dataclasses.replace(m, task={**m.task, "description": "other"}), "the task's description"),
+        (lambda m: dataclasses.replace(m, embedder="11" * 32), "the embedding model"),
+        (lambda m: dataclasses.replace(m, roster=(Member("alpha", bytes(32)),)), "alpha has another identity key"),
+        (lambda m: dataclasses.replace(m, roster=(Member("beta", bytes(32)),)), "without the party alpha"),
+        (lambda m: _privacy(m, unit="user", max_per_unit=4), "privacy unit sample -> user"),
+        (lambda m: _privacy(m, delta=2e-5), "delta 1e-05 -> 2e-05"),
+        (lambda m: _privacy(m, epsilon=2.0000000001), "epsilon 2.0 -> 2.0000000001"),
+        (lambda m: _quorum(m, colluders=1), "parties that may collude 0 -> 1"),
+        (lambda m: _more_sums(m), "private sums 1 -> 2"),
+    ],
+)
+def test_every_difference_is_named(changed, says):
+    found = changes(manifest(), changed(manifest()))
+    assert any(line.startswith(says) for line in found), found
+    assert changes(manifest(), manifest()) == ()
+
+
+def _privacy(before, **changed):
+    plan = dataclasses.replace(before.plan, privacy=dataclasses.replace(before.plan.privacy, **changed))
+    return dataclasses.replace(before, plan=plan)
+
+
+def _quorum(before, **changed):
+    plan = dataclasses.replace(before.plan, quorum=dataclasses.replace(before.plan.quorum, **changed))
+    return dataclasses.replace(before, plan=plan)
+
+
+def _more_sums(before):
+    sums = (*before.plan.sums, dataclasses.replace(before.plan.sums[0], name="again"))
+    return dataclasses.replace(before, plan=dataclasses.replace(before.plan, sums=sums))
 
 
 @pytest.mark.parametrize("forged", ["decision", "signature"])
@@ -126,7 +257,11 @@ def test_another_manifest_that_is_refused_leaves_the_first_ones_approval(home, c
     requests.decide(requests.find("first"), "approved", at=6.0)
     consent.refused(manifest(epsilon=3.0), "has another manifest already")
     consent.check(wanted)
-    assert requests.find("first").objection == "another manifest under this name: has another manifest already"
+    assert requests.find("first", decision="approved").manifest == wanted.hash.hex()
+    assert (requests.find("first").objection, requests.find("first").undecided) == (
+        "has another manifest already",
+        False,
+    )
 
 
 def test_a_flood_of_proposals_is_refused(home, consent):

@@ -1,0 +1,84 @@
+"""Which plans people have seen: by which terminal, and when. ``approve --latest-shown`` holds for these only.
+
+A terminal is a login's session with a controlling terminal: what one window has shown, no other one approves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from undersong_client.state import PartyHome, read_json, write_json
+from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.printable import printable
+
+if TYPE_CHECKING:
+    from undersong_client.approvals import Request
+
+LASTS_S = 3600.0  # a screen that was filled longer ago is not remembered
+MOST_SESSIONS = 50
+MOST_SEEN = 1000
+
+
+def session() -> str:
+    """This terminal's session: user, process number and start of its leader. Empty where there is no terminal."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return ""
+    leader = os.getsid(0)
+    started = ""
+    with contextlib.suppress(OSError, IndexError):  # numbers are used again; times of the start are not
+        started = (
+            Path(f"/proc/{leader}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
+        )
+    return f"{os.geteuid()}:{leader}:{started}"
+
+
+def note(home: PartyHome, request: Request, *, at: float) -> None:
+    """This terminal shows the plan now."""
+    sessions, seen = _read(home)
+    seen = {key: when for key, when in seen.items() if key != request.manifest}
+    seen = dict(list(seen.items())[-MOST_SEEN + 1 :]) | {request.manifest: at}
+    if here := session():
+        sessions = {key: value for key, value in sessions.items() if key != here}
+        sessions = dict(list(sessions.items())[-MOST_SESSIONS + 1 :])
+        sessions[here] = {"run": request.run, "manifest": request.manifest, "at_s": at}
+    write_json(home.shown, {"sessions": sessions, "seen": seen})
+
+
+def seen(home: PartyHome) -> dict[str, float]:
+    """When each plan was last shown to anybody here, by its hash (hex)."""
+    return _read(home)[1]
+
+
+def check(home: PartyHome, request: Request, *, at: float) -> None:
+    """This terminal has shown this very plan, last of all and a moment ago.
+
+    Raises:
+        ConfigurationError: it has shown none, or another run's.
+        PrivacyRefusal: the plan was changed since.
+    """
+    here = session()
+    remedy = f"undersong-party preview {request.run!r}, then approve it with the words that it shows"
+    if not here:
+        raise ConfigurationError("--latest-shown needs a terminal: here is none", remedy)
+    last = _read(home)[0].get(here)
+    if last is None or last.get("run") != request.run or not 0 <= at - float(last.get("at_s", 0.0)) <= LASTS_S:
+        raise ConfigurationError(f"this terminal has not shown run {request.run!r} last", remedy)
+    if last.get("manifest") != request.manifest:
+        raise PrivacyRefusal(
+            f"the plan of run {request.run!r} was CHANGED since this terminal showed it: "
+            + printable("; ".join(request.changes) or "see its preview"),
+            remedy,
+        )
+
+
+def _read(home: PartyHome) -> tuple[dict[str, dict[str, Any]], dict[str, float]]:
+    try:
+        value = read_json(home.shown)
+        return dict(value["sessions"]), dict(value["seen"])
+    except (ConfigurationError, KeyError, TypeError, ValueError):
+        return {}, {}  # nothing was shown yet: all that is lost is a convenience
