@@ -120,7 +120,7 @@ def test_words_of_another_plan_are_refused(home, consent):
         with pytest.raises(PrivacyRefusal, match="are not the words"):
             requests.check_words(first, wrong)
     consent.decide(manifest(epsilon=0.1))
-    with pytest.raises(PrivacyRefusal, match="CHANGED since: epsilon 2 -> 0.1"):
+    with pytest.raises(PrivacyRefusal, match=r"CHANGED since: epsilon 2 -> 0\.1"):
         requests.check_words(requests.find("first"), first.words)
 
 
