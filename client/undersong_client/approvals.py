@@ -256,8 +256,10 @@ class Requests:
             return self._changed(replace(decided, signature=signature), always=True)
 
     def check_words(self, request: Request, stated: str) -> None:
-        """Raises PrivacyRefusal unless these are the words of the plan, computed anew from its hash."""
-        if same_words(stated, plan_words(bytes.fromhex(request.manifest))):
+        """Raises PrivacyRefusal unless these are the words of the plan, computed anew, or its whole hash."""
+        if stated.strip().lower() == request.manifest or same_words(
+            stated, plan_words(bytes.fromhex(request.manifest))
+        ):
             return
         remedy = f"look at it again: undersong-party preview {request.run!r}"
         if any(same_words(stated, each.words) for each in self.under(request.run)):

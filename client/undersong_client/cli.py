@@ -7,19 +7,17 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from undersong_client import cli_data, cli_rules
+from undersong_client import cli_data, cli_rules, cli_runs
 from undersong_client.cli_options import (
     AsJson,
-    DespiteCautions,
     HomeFolder,
-    RunName,
     checkpoints_folder,
-    confirm_cautions,
     home_of,
+    local_time,
     print_json,
 )
 from undersong_client.state import PartyHome, PartySettings, read_input
@@ -28,9 +26,6 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
 from undersong_common.printable import printable
 from undersong_common.rows import show_rows
-
-if TYPE_CHECKING:
-    from undersong_client.approvals import Decision
 
 app = typer.Typer(
     name="undersong-party",
@@ -47,6 +42,7 @@ def program(version: entry.ShowVersion = False) -> None: ...
 
 cli_data.mount(app)
 cli_rules.mount(app)
+cli_runs.mount(app)
 
 NOT_CONNECTED = 6
 REFUSALS_SHOWN = 3
@@ -175,141 +171,6 @@ def check(
 
 
 @app.command()
-def requests(home: HomeFolder = None, as_json: AsJson = False) -> None:
-    """The runs that were proposed to this party, and what was decided."""
-    from undersong_client.approvals import Requests
-
-    found = Requests(PartyHome(home_of(home))).all()
-    if as_json:
-        print_json({"requests": [asdict(request) for request in found]})
-        return
-    show_rows(
-        ("run", "decision", "epsilon", "delta", "parties", "method", "received", "manifest"),
-        [
-            (
-                request.run,
-                request.decision
-                + (f" ({request.reason})" if request.reason else "")
-                + (f"; REFUSED by this party's guard: {request.objection}" if request.objection else ""),
-                "not private" if request.epsilon is None else f"{request.epsilon:g}",
-                f"{request.delta:g}",
-                str(request.parties),
-                request.method,
-                _time(request.received_s),
-                request.manifest[:12],
-            )
-            for request in found
-        ],
-        "no run was proposed yet",
-    )
-
-
-@app.command()
-def preview(run: RunName, home: HomeFolder = None, as_json: AsJson = False) -> None:
-    """What a run would take from this building, and what it costs, in plain words. Decides nothing."""
-    from undersong_client import cautions, datasets, keys, policy, preview
-    from undersong_client.approvals import Requests
-    from undersong_common.embedding import Embedder
-    from undersong_protocol.manifest import Manifest
-
-    opened = PartyHome(home_of(home))
-    known = Requests(opened)
-    request = known.find(run)
-    manifest = Manifest.from_bytes(known.manifest_bytes(request))
-    data = datasets.load(opened)
-    allowed = policy.read(opened)
-    ledger, _ = datasets.open_ledger(opened, allowed, checkpoints_folder(), at=time.time())
-    value = preview.figures(
-        manifest,
-        party=opened.settings.party,
-        identity=keys.identity(opened).public_key().public_bytes_raw(),
-        embedder=Embedder.load(opened.settings.embedder).fingerprint,
-        policy=allowed.bounds,
-        ledger=ledger,
-        cautions=cautions.of_manifest(manifest, data),
-        has_labels=data.table.labels is not None,
-        teacher_model=opened.settings.teacher_model,
-    )
-    value["decision"] = request.decision
-    if as_json:
-        print_json(value)
-        return
-    print("\n".join(preview.words(value)))
-    if request.decision == "pending":
-        print(f"\nnext: undersong-party approve {request.run!r}, or undersong-party reject {request.run!r}")
-    else:
-        print(f"\ndecided: {request.decision}")
-
-
-@app.command()
-def approve(
-    run: RunName,
-    despite_cautions: DespiteCautions = False,
-    home: HomeFolder = None,
-    as_json: AsJson = False,
-) -> None:
-    """Signs the consent to one run, exactly as it was proposed."""
-    from undersong_client import cautions, datasets
-    from undersong_client.approvals import Requests
-    from undersong_protocol.manifest import Manifest
-
-    opened = PartyHome(home_of(home))
-    known = Requests(opened)
-    manifest = Manifest.from_bytes(known.manifest_bytes(known.find(run)))
-    confirm_cautions(cautions.of_manifest(manifest, datasets.load(opened)), despite_cautions)
-    _decide(run, "approved", "", home, as_json)
-
-
-@app.command()
-def reject(
-    run: RunName,
-    reason: Annotated[str, typer.Option(help="Told to the operator.")] = "",
-    home: HomeFolder = None,
-    as_json: AsJson = False,
-) -> None:
-    """Refuses one run for good."""
-    _decide(run, "rejected", reason, home, as_json)
-
-
-@app.command()
-def revoke(
-    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="The run whose consent is withdrawn.")] = None,
-    coordinator: Annotated[
-        bool, typer.Option("--coordinator", help="Leave the coordinator: its trust and the certificate go.")
-    ] = False,
-    reason: Annotated[str, typer.Option(help="Told to the operator.")] = "",
-    home: HomeFolder = None,
-    as_json: AsJson = False,
-) -> None:
-    """Withdraws the consent to a run: nothing more of it leaves. What was released stays released, and charged."""
-    from undersong_client import enrolment
-
-    if coordinator == (run is not None):
-        raise ConfigurationError("revoke needs one thing to revoke", "name a RUN, or pass --coordinator")
-    if run is not None:
-        _decide(run, "revoked", reason, home, as_json)
-        return
-    opened = PartyHome(home_of(home))
-    enrolment.coordinator(opened)
-    enrolment.leave(opened)
-    if as_json:
-        print_json({"party": opened.settings.party, "coordinator": None})
-    else:
-        print("left the coordinator; a running daemon disconnects within a second. The ledger stays")
-
-
-def _decide(run: str, decision: Decision, reason: str, home: Path | None, as_json: bool) -> None:
-    from undersong_client.approvals import Requests
-
-    requests = Requests(PartyHome(home_of(home)))
-    decided = requests.decide(requests.find(run), decision, at=time.time(), reason=reason)
-    if as_json:
-        print_json(asdict(decided))
-    else:
-        print(f"{printable(decided.run)}: {decided.decision}, signed (manifest {decided.manifest[:12]})")
-
-
-@app.command()
 def run(
     log_format: Annotated[str, typer.Option(help="text or json.")] = "text",
     proxy: Annotated[bool, typer.Option("--proxy/--no-proxy", help="Dial through the configured proxy.")] = True,
@@ -407,9 +268,9 @@ def status(home: HomeFolder = None, as_json: AsJson = False) -> int:
         if facts.get(key):
             print(f"  {says}{':' if key == 'problem' else ''} {printable(str(facts[key]))}")
     if facts.get("answered"):
-        print(f"  last answered {printable(facts['answered'])} at {_time(facts['answered_s'])}")
+        print(f"  last answered {printable(facts['answered'])} at {local_time(facts['answered_s'])}")
     for refused in facts.get("refused", ())[-REFUSALS_SHOWN:]:
-        print(f"  refused at {_time(refused['at_s'])}: {printable(refused['problem'])}")
+        print(f"  refused at {local_time(refused['at_s'])}: {printable(refused['problem'])}")
     for run, cautions in facts.get("cautions", {}).items():
         for caution in cautions:
             print(f"  caution in run {printable(run)}, told to nobody else: {caution}")
@@ -417,6 +278,9 @@ def status(home: HomeFolder = None, as_json: AsJson = False) -> int:
         print(f"  this machine's clock was {clock_words(facts['clock_offset_s'])} when it connected")
     if facts.get("embedded"):
         print("  embedded {} of {} records".format(*facts["embedded"]))
+    for each in facts.get("changed", ()):
+        changes = printable("; ".join(each["changes"]))
+        print(f"  run {printable(each['run'])!r} is proposed with ANOTHER PLAN than before: {changes}")
     if facts.get("waiting"):
         print(f"  {facts['waiting']} run(s) wait for your decision: undersong-party requests")
     if facts.get("certificate_until"):
@@ -453,7 +317,7 @@ def outbox(
         [
             (
                 str(entry.number),
-                _time(entry.at),
+                local_time(entry.at),
                 entry.kind,
                 entry.answer_to,
                 entry.run,
@@ -505,10 +369,6 @@ def _say_paused(opened: PartyHome, as_json: bool) -> None:
         print_json({"party": opened.settings.party, "paused": paused})
     else:
         print("paused: nothing is answered" if paused else "takes part")
-
-
-def _time(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else ""
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -57,6 +58,11 @@ def confirm_cautions(cautions: Sequence[str], confirmed: bool) -> None:
     raise ConfigurationError(
         f"this data set speaks against it: {'; '.join(cautions)}", "change that, or pass --despite-cautions"
     )
+
+
+def local_time(seconds: float) -> str:
+    """A time as people here read it; empty for 0."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else ""
 
 
 def print_json(value: Mapping[str, Any]) -> None:

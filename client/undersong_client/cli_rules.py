@@ -100,6 +100,17 @@ def set_policy(
     minimum_threshold: Annotated[
         int | None, typer.Option(help="Runs that fewer parties could open are refused.", min=1)
     ] = None,
+    required_parties: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--require-party",
+            metavar="NAME=FINGERPRINT",
+            help="Refuse runs without this party, known by the fingerprint that it has told you; repeat for several.",
+        ),
+    ] = None,
+    require_nobody: Annotated[
+        bool, typer.Option("--require-nobody", help="Take back every --require-party of before.")
+    ] = False,
     approval: Annotated[str | None, typer.Option(help='"each" run waits for a person, or "standing".')] = None,
     declared_units: Annotated[
         int | None,
@@ -117,8 +128,14 @@ def set_policy(
     as_json: AsJson = False,
 ) -> None:
     """Changes the policy and signs it. What is not given stays."""
+    from undersong_client.policy import required_party
+
     opened = PartyHome(home_of(home))
+    if require_nobody and required_parties:
+        raise ConfigurationError("--require-nobody and --require-party contradict each other", "give one of them")
+    required = ["=".join(required_party(each)) for each in required_parties or ()]
     changes: dict[str, Any] = {
+        "required_parties": tuple(required) if required or require_nobody else None,
         "statistics": None if statistics is None else tuple(_known_statistics(statistics)),
         "units": None if units is None else tuple(units),
         "minimum_parties": minimum_parties,

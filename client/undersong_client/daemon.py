@@ -247,8 +247,8 @@ class Daemon:
                 log.info("run %r: %s", request.run, request.decision)
                 connection.send(wire.FromParty(decided=wire.Decided(run=request.run)))
         waiting = [request for request in requests if request.undecided]
-        changed = [{"run": each.run, "changes": list(each.changes)} for each in waiting if each.number > 1]
-        self._note(waiting=len(waiting), changed=changed)
+        another = [{"run": each.run, "changes": list(each.changes)} for each in waiting if each.number > 1]
+        self._note(waiting=len(waiting), changed=another)
 
     def _renew(self, connection: Connection) -> None:
         now = time.monotonic()

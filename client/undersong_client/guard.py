@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from undersong_common.errors import PrivacyRefusal
+from undersong_protocol.enrolment import party_fingerprint
 from undersong_protocol.manifest import Manifest
 
 
@@ -26,6 +27,7 @@ class Policy:
         units: privacy units it accepts; None accepts each.
         declared_units: a public bound on how many privacy units its data set has; a run whose delta is not below
             1 / declared_units is refused. 0: nothing is declared, and no such run is refused.
+        required_parties: names and fingerprints of parties without which a run is refused.
     """
 
     largest_epsilon: float
@@ -35,6 +37,7 @@ class Policy:
     minimum_threshold: int = 1
     units: frozenset[str] | None = None
     declared_units: int = 0
+    required_parties: tuple[tuple[str, str], ...] = ()
 
 
 def review(
@@ -83,6 +86,14 @@ def review(
         )
     if quorum.parties < policy.minimum_parties:
         raise PrivacyRefusal(f"the run has {quorum.parties} parties, the policy wants {policy.minimum_parties}")
+    fingerprints = {member.name: party_fingerprint(member.name, member.identity) for member in manifest.roster}
+    for required, fingerprint in policy.required_parties:
+        if fingerprints.get(required) != fingerprint:
+            found = f"has the fingerprint {fingerprints[required]}" if required in fingerprints else "takes no part"
+            raise PrivacyRefusal(
+                f"the policy wants the party {required} with the fingerprint {fingerprint}, and {required} {found}",
+                "plan the run with that party, or change the policy",
+            )
     if quorum.threshold < policy.minimum_threshold:
         raise PrivacyRefusal(
             f"{quorum.threshold} parties could open the sums of the run, the policy wants {policy.minimum_threshold}"

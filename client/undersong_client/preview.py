@@ -8,8 +8,10 @@ from typing import Any
 
 from undersong_client.guard import Policy, review
 from undersong_common.errors import UndersongError
+from undersong_common.printable import printable
 from undersong_common.privacy.ledger import Charge, Ledger
 from undersong_protocol import ladder
+from undersong_protocol.enrolment import party_fingerprint
 from undersong_protocol.manifest import Manifest
 
 # A statistic that is not listed is shown with its name and its figures.
@@ -94,7 +96,12 @@ def figures(
             "epsilon_if_all_others_collude": _finite(manifest.plan.epsilon_if_all_others_collude()),
         },
         "budget": room,
-        "parties": [member.name for member in manifest.roster],
+        "party": party,
+        "required_parties": [name for name, _ in policy.required_parties],
+        "parties": [
+            {"name": member.name, "fingerprint": party_fingerprint(member.name, member.identity)}
+            for member in manifest.roster
+        ],
         "threshold": quorum.threshold,
         "tolerated_dropouts": quorum.tolerated_dropouts,
         "colluders": quorum.colluders,
@@ -109,13 +116,19 @@ def figures(
 
 
 def words(value: dict[str, Any]) -> list[str]:
-    """The figures as sentences."""
+    """The figures as sentences.
+
+    Args:
+        value: of :func:`figures`, and of its request ``words``, ``changes``, ``number`` and ``replaced``.
+    """
     privacy, budget = value["privacy"], value["budget"]
     epsilon = "no limit (this run is NOT private)" if privacy["epsilon"] is None else f"{privacy['epsilon']:g}"
-    lines = [f"Run {value['run']!r} of the task {value['task']['name']!r}, method {value['method']!r}."]
+    run, task, method = (printable(each, 120) for each in (value["run"], value["task"]["name"], value["method"]))
+    lines = [f"Run {run!r} of the task {task!r}, method {method!r}."]
+    lines += _which(value)
     if value["objections"]:
         lines.append("This party REFUSES it as it stands:")
-        lines += [f"  - {objection}" for objection in value["objections"]]
+        lines += [f"  - {printable(objection)}" for objection in value["objections"]]
     lines += [
         "",
         "What leaves this building, if you approve:",
@@ -150,12 +163,12 @@ def words(value: dict[str, Any]) -> list[str]:
             f" left before this run {left}."
         )
     collude = privacy["epsilon_if_all_others_collude"]
-    others = value["parties"]
     lines += [
         "",
         "Who takes part:",
-        f"  {len(others)} parties: {', '.join(others)}. At least {value['threshold']} must take part to open a sum;"
-        f" {value['tolerated_dropouts']} may be missing.",
+        *_roster(value),
+        f"  At least {value['threshold']} of them must take part to open a sum; {value['tolerated_dropouts']} may be"
+        " missing.",
         f"  The promise holds even if {_colluders(value['colluders'])}.",
         "  If every other party colludes against you, your own noise alone still gives "
         + ("no guarantee that can be stated." if collude is None else f"epsilon {collude:.4g}."),
@@ -170,6 +183,36 @@ def words(value: dict[str, Any]) -> list[str]:
 
 def _rungs(first_s: float) -> str:
     return ", ".join(f"{1000 * first_s * 2**step:g}" for step in range(3)) + " ms"
+
+
+def _which(value: dict[str, Any]) -> list[str]:
+    """Which plan this is, and loudly whether it is another one than before."""
+    nine = value["words"].split()
+    lines = ["", "The words of this plan, to approve it by and to compare over the telephone:"]
+    lines.append("    " + "   ".join(" ".join(nine[start : start + 3]) for start in range(0, len(nine), 3)))
+    if value["replaced"]:
+        lines += ["", "THIS PLAN WAS REPLACED: another one was proposed under this name since."]
+    elif value["number"] > 1:
+        lines += ["", f"ANOTHER PLAN: number {value['number']} under this name. Against what was shown here before:"]
+        lines += [f"  - {printable(change)}" for change in value["changes"] or ["nothing"]]
+    return [*lines, ""]
+
+
+def _roster(value: dict[str, Any]) -> list[str]:
+    """The parties by identity: a name alone proves nothing."""
+    parties, required = value["parties"], value["required_parties"]
+    width = max(len(party["name"]) for party in parties)
+    lines = [
+        f"  {len(parties)} parties, as the coordinator names them; only a fingerprint that its hospital has told you"
+    ]
+    lines.append("  says who it is:")
+    for party in parties:
+        mark = "  (this party)" if party["name"] == value["party"] else ""
+        mark += "  (named by your policy)" if party["name"] in required else ""
+        lines.append(f"    {party['name']:{width}}  {party['fingerprint']}{mark}")
+    if not required and len(parties) > 1:
+        lines.append("  Your policy names none of them (undersong-party policy set --require-party NAME=FINGERPRINT).")
+    return lines
 
 
 def _releases(manifest: Manifest) -> list[dict[str, Any]]:

@@ -35,6 +35,7 @@ from undersong_common.errors import ConfigurationError
 VERSION = 1
 LARGEST_FILE_BYTES = 256 * 2**10
 TOKEN_BYTES = 32
+FINGERPRINT_BYTES = 16
 LONGEST_CHAIN = 4
 MOST_ADDRESSES = 16
 
@@ -75,13 +76,18 @@ def groups(digest: bytes) -> str:
     >>> groups(bytes(range(32)))
     '0001-0203-0405-0607-0809-0a0b-0c0d-0e0f'
     """
-    text = digest[:16].hex()
+    text = digest[:FINGERPRINT_BYTES].hex()
     return "-".join(text[i : i + 4] for i in range(0, 32, 4))
+
+
+def bare_fingerprint(stated: str) -> str:
+    """What a person typed, without spaces, dashes, colons and capitals."""
+    return re.sub(r"[\s:-]", "", stated).lower()
 
 
 def same_fingerprint(stated: str, computed: str) -> bool:
     """Whether what a person typed is the fingerprint; spaces, case, dashes and colons do not matter."""
-    digits = re.sub(r"[\s:-]", "", stated).lower()
+    digits = bare_fingerprint(stated)
     return hmac.compare_digest(digits.encode(), computed.replace("-", "").encode())
 
 

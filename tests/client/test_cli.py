@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -12,16 +13,22 @@ import pytest
 
 from tests.doubles.authority import Authority
 from tests.doubles.coordinator_stream import ScriptedCoordinator
+from tests.doubles.forgeries import FORGERIES, harmless
 from tests.doubles.party_home import command, joined, write_notes
 from tests.doubles.tiny_bert import write_bert
-from undersong_client.approvals import Requests
+from undersong_client import checks
+from undersong_client.approvals import Request, Requests
+from undersong_client.cli import app
+from undersong_client.outbox import Outbox
 from undersong_client.state import PartyHome
+from undersong_common import entry
 from undersong_common.privacy.accounting import Gaussian
 from undersong_common.privacy.ledger import Charge, Ledger
 from undersong_protocol import statistics
-from undersong_protocol.enrolment import EnrolmentRequest
+from undersong_protocol.enrolment import EnrolmentRequest, party_fingerprint
 from undersong_protocol.manifest import Manifest
-from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.plan import Privacy, Quorum, SumRequest, Unit, plan_sums
+from undersong_protocol.plan_words import plan_words
 from undersong_protocol.secagg.parameters import Member
 from undersong_protocol.statistics import LabelHistogram, TopQVotes
 
@@ -33,7 +40,9 @@ def home(tmp_path, authority):
     return joined(tmp_path, authority)
 
 
-def proposed(home: Path, *, epsilon: float = 1.5, run: str = "spring") -> Manifest:
+def proposed(
+    home: Path, *, epsilon: float = 1.5, run: str = "spring", unit: Unit = "user", max_per_unit: int = 4
+) -> Manifest:
     """A run of five parties, as the daemon would have kept it."""
     from undersong_client import keys
     from undersong_common.embedding import Embedder
@@ -46,11 +55,17 @@ def proposed(home: Path, *, epsilon: float = 1.5, run: str = "spring") -> Manife
     ]
     own = Member("alpha", keys.identity(opened).public_key().public_bytes_raw())
     others = [Member(name, bytes([number]) * 32) for number, name in enumerate(("beta", "delta", "gamma", "omega"))]
-    plan = plan_sums(requests, Privacy(epsilon, 1e-5, "user", 4), quorum)
+    plan = plan_sums(requests, Privacy(epsilon, 1e-5, unit, max_per_unit), quorum)
     task = {"name": "triage", "description": "a note", "labels": ["good", "bad"]}
     manifest = Manifest(run, task, "wasp", Embedder.load().fingerprint, (own, *others), plan)
     Requests(opened).receive(manifest, at=time.time())
     return manifest
+
+
+def spoken(manifest: Manifest) -> str:
+    """The plan's words as preview shows them, in threes."""
+    nine = plan_words(manifest.hash).split()
+    return "   ".join(" ".join(nine[start : start + 3]) for start in (0, 3, 6))
 
 
 def test_init_makes_a_party_that_trusts_nobody(tmp_path):
@@ -168,7 +183,7 @@ def test_budget_and_policy_are_set_by_flags(home):
 
 
 def test_preview_says_in_plain_words_what_leaves_and_what_it_costs(home):
-    proposed(home)
+    manifest = proposed(home)
     words = command("preview", "spring", "--home", home)
     for expected in (
         "No text, no embedding, no record",
@@ -177,10 +192,15 @@ def test_preview_says_in_plain_words_what_leaves_and_what_it_costs(home):
         "120 to 360 numbers each",
         "epsilon 1.5 at delta 1e-05 for one user (at most 4 records)",
         "budget is epsilon 4 at delta 0.0001; spent so far 0, left before this run 4",
-        "5 parties: alpha, beta, delta, gamma, omega. At least 4 must take part",
+        "5 parties, as the coordinator names them",
+        f"alpha  {party_fingerprint('alpha', manifest.roster[0].identity)}  (this party)",
+        f"gamma  {party_fingerprint('gamma', manifest.roster[3].identity)}\n",
+        "Your policy names none of them",
+        "At least 4 of them must take part",
+        spoken(manifest),
         "1 other party put everything they see together",
         "If every other party colludes against you",
-        "approve 'spring'",
+        "approve 'spring' WORDS",
     ):
         assert expected in words, words
     assert "REFUSES" not in words
@@ -204,7 +224,7 @@ def test_words_are_of_statistics_that_exist():
 
 
 def test_what_the_records_speak_against_is_confirmed_by_a_person_and_told_to_nobody_else(home, tmp_path):
-    proposed(home)
+    manifest = proposed(home)
     other = write_notes(tmp_path / "other.jsonl", labels=("good", "elsewhere"))
     fields = ("--label-field", "label", "--user-field", "patient", "--new-version", "--home", home)
     command("data", "add", other, *fields)
@@ -213,9 +233,10 @@ def test_what_the_records_speak_against_is_confirmed_by_a_person_and_told_to_nob
     assert words in shown
     assert "the operator is told nothing of it" in shown
     assert "elsewhere" not in shown
-    assert words in command("approve", "spring", "--home", home, code=2)
+    approve = ("approve", "spring", plan_words(manifest.hash), "--home", home)
+    assert words in command(*approve, code=2)
     assert Requests(PartyHome(home)).find("spring").decision == "pending"
-    command("approve", "spring", "--despite-cautions", "--home", home)
+    command(*approve, "--despite-cautions")
     assert Requests(PartyHome(home)).find("spring").decision == "approved"
 
 
@@ -239,9 +260,9 @@ def test_runs_are_approved_rejected_and_revoked_by_name_or_hash(home):
     first, second = proposed(home, run="first"), proposed(home, run="second")
     listed = json.loads(command("requests", "--home", home, "--json"))["requests"]
     assert [(each["run"], each["decision"]) for each in listed] == [("first", "pending"), ("second", "pending")]
-    command("approve", first.hash.hex()[:10], "--home", home)
+    command("approve", first.hash.hex()[:10], *plan_words(first.hash).split(), "--home", home)
     command("reject", "second", "--reason", "not now", "--home", home)
-    assert "was rejected" in command("approve", "second", "--home", home, code=2)
+    assert "was rejected" in command("approve", "second", second.hash.hex(), "--home", home, code=2)
     decided = json.loads(command("revoke", "first", "--home", home, "--json"))
     assert (decided["decision"], decided["manifest"]) == ("revoked", first.hash.hex())
     assert "(not now)" in command("requests", "--home", home)
@@ -249,9 +270,126 @@ def test_runs_are_approved_rejected_and_revoked_by_name_or_hash(home):
     assert second.hash.hex()[:12] in command("requests", "--home", home)
 
 
-def test_a_name_from_outside_does_not_draw_on_the_terminal(home):
-    proposed(home, run="a\x1b[2Jb")
-    assert "\x1b" not in command("requests", "--home", home)
+def test_a_plan_that_was_changed_after_it_was_shown_is_not_approved(home):
+    """The attack: epsilon 0.1 for users is shown; under the same name epsilon 2 for samples is proposed."""
+    shown = proposed(home, epsilon=0.1)
+    command("preview", "spring", "--home", home)
+    changed = proposed(home, epsilon=2.0, unit="sample", max_per_unit=1)
+    approve = ("approve", "spring")
+    assert "which plan" in command(*approve, "--home", home, code=2)
+    assert "CHANGED since: epsilon 0.1 -> 2; " in command(*approve, plan_words(shown.hash), "--home", home, code=3)
+    assert "has another plan by now" in command(
+        "approve", shown.hash.hex()[:12], plan_words(shown.hash), "--home", home, code=2
+    )
+    assert "are not the words" in command(*approve, "zebra " * 9, "--home", home, code=3)
+    assert {each.decision for each in Requests(PartyHome(home)).all()} == {"pending"}
+    listed = command("requests", "--home", home)
+    assert "REPLACED by another plan since" in listed
+    assert "ANOTHER PLAN than before: epsilon 0.1 -> 2, privacy unit user -> sample" in listed
+    words = command("preview", "spring", "--home", home)
+    assert "ANOTHER PLAN: number 2 under this name" in words
+    assert "  - privacy unit user -> sample" in words
+    assert "THIS PLAN WAS REPLACED" in command("preview", shown.hash.hex()[:12], "--home", home)
+    command(*approve, *plan_words(changed.hash).split(), "--home", home)
+    decided = {each.manifest: each.decision for each in Requests(PartyHome(home)).all()}
+    assert decided == {shown.hash.hex(): "pending", changed.hash.hex(): "approved"}
+
+
+def test_what_the_guard_refuses_cannot_be_approved(home):
+    manifest = proposed(home, epsilon=2.5)
+    said = command("approve", "spring", plan_words(manifest.hash), "--home", home, code=3)
+    assert "the policy allows 2" in said
+    assert Requests(PartyHome(home)).find("spring").decision == "pending"
+
+
+def test_a_run_that_has_ended_cannot_be_approved(home):
+    manifest = proposed(home)
+    command("approve", "spring", plan_words(manifest.hash), "--home", home)
+    Requests(PartyHome(home)).ended(manifest, at=time.time())
+    assert "has ended" in command("approve", "spring", plan_words(manifest.hash), "--home", home, code=2)
+    assert "ended 20" in command("requests", "--home", home)
+
+
+def test_parties_that_the_policy_names_must_take_part(home):
+    manifest = proposed(home)
+    beta = party_fingerprint("beta", manifest.roster[1].identity)
+    set_ = ("policy", "set", "--home", home, "--require-party")
+    command(*set_, f"beta={beta.upper().replace('-', ' ')}")
+    assert json.loads(command("policy", "show", "--json", "--home", home))["required_parties"] == [f"beta={beta}"]
+    shown = command("preview", "spring", "--home", home)
+    assert f"{beta}  (named by your policy)" in shown
+    assert "REFUSES" not in shown
+    for wrong, words in (
+        (f"zeta={beta}", "and zeta takes no part"),
+        (f"gamma={beta}", "and gamma has the fingerprint"),  # an impostor under a known name
+    ):
+        command(*set_, wrong)
+        assert words in command("approve", "spring", plan_words(manifest.hash), "--home", home, code=3)
+    for malformed in ("beta", "beta=1234", f"={beta}", f"B\x1b={beta}"):
+        assert "\x1b" not in command(*set_, malformed, code=2)
+    assert "contradict" in command(*set_, f"beta={beta}", "--require-nobody", code=2)
+    command("policy", "set", "--require-nobody", "--home", home)
+    command("approve", "spring", plan_words(manifest.hash), "--home", home)
+
+
+def stored(home: Path, text: str) -> None:
+    """A string of a peer wherever this party's folder may hold one, unchecked, as a hand or an older version would."""
+    request = Request(text, "00" * 32, 5.0, reason=text, method=text, objection=text, words=text)
+    changed = dataclasses.replace(request, manifest="11" * 32, number=2, changes=(text,))
+    facts = {
+        "state": "connected",
+        "address": "localhost:1",
+        "coordinator_software": text,
+        "problem": text,
+        "answered": text,
+        "answered_s": 1.0,
+        "refused": [{"at_s": 1.0, "problem": text}],
+        "changed": [{"run": text, "changes": [text]}],
+        "cautions": {text: ["caution"]},
+    }
+    for path, value in (
+        (home / "requests" / f"{request.manifest}.json", dataclasses.asdict(request)),
+        (home / "requests" / f"{changed.manifest}.json", dataclasses.asdict(changed)),
+        (home / "status.json", facts),
+    ):
+        path.write_text(json.dumps(value))
+        path.chmod(0o600)
+    (home / "outbox.sqlite").unlink(missing_ok=True)
+    left = text.replace("\ud800", "?")  # SQLite holds whole characters only
+    Outbox(home / "outbox.sqlite").record(b"bytes", at=1.0, kind="signature", run=left, query=left)
+
+
+def test_strings_from_outside_forge_nothing_on_any_screen(home):
+    commands = [["requests"], ["outbox"], ["status"]]
+    commands += [[*each, "--json"] for each in commands]
+    honest = None
+    for text in ("honest", *FORGERIES[::4]):
+        stored(home, text)
+        screens = [command(*each, "--home", home, code=None).split("\n") for each in commands]
+        for screen in screens:
+            assert all(harmless(line.replace("\t", "")) for line in screen), (text, screen)
+        lengths = [len(screen) for screen in screens]
+        honest = honest or lengths
+        assert lengths == honest, text  # no line is forged
+
+
+@pytest.mark.parametrize("forged", ["a\x1b[2Jb", "a\nok       budget: no limit"])
+def test_what_the_coordinator_answers_to_check_forges_nothing(home, forged, monkeypatch):
+    monkeypatch.setattr(checks, "_health", lambda *_: (forged, None))
+    screen = command("check", "--home", home, code=2).split("\n")
+    assert all(map(harmless, screen))
+    assert sum(line.startswith("ok       budget") for line in screen) == 1
+
+
+def test_errors_about_strings_from_outside_forge_nothing(home, capsys):
+    for forged in FORGERIES[::4]:
+        stored(home, forged)
+        for arguments in (["preview", forged], ["approve", forged, "zebra"], ["reject", forged], ["revoke", forged]):
+            with pytest.raises(SystemExit):
+                entry.run(lambda given=arguments: app([*given, "--home", str(home)], standalone_mode=False))
+            said = capsys.readouterr()
+            assert harmless((said.out + said.err).replace("\n", "")), arguments
+            assert len(said.err.split("\n")) <= 3, arguments
 
 
 def test_the_ledger_is_shown_verified_and_backed_up(home, tmp_path):

@@ -22,6 +22,7 @@ from undersong_client.daemon import Backoff, Daemon
 from undersong_client.outbox import Outbox
 from undersong_client.party import Answer
 from undersong_client.state import PartyHome, read_json
+from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_protocol import codec
 from undersong_protocol.enrolment import EnrolmentRequest
@@ -30,6 +31,7 @@ from undersong_protocol.manifest import Manifest
 from undersong_protocol.messages import federation_pb2 as fed
 from undersong_protocol.messages import transport_pb2 as wire
 from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.plan_words import plan_words
 from undersong_protocol.secagg.parameters import Member
 from undersong_protocol.statistics import LabelHistogram
 
@@ -319,15 +321,34 @@ def propose(stream, manifest: Manifest) -> fed.Reply:
     return codec.decode_reply(stream.ask(request.SerializeToString()), "alpha")
 
 
-def test_a_run_waits_for_a_person_and_the_coordinator_is_told_of_the_decision(running, coordinator, home):
+def test_a_run_waits_for_a_person_and_the_coordinator_is_told_of_the_decision(running, coordinator, home, monkeypatch):
+    monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())  # the daemon's, for the command beside it
     stream = coordinator.next_stream()
     manifest = manifest_for(home)
     assert "approval of a person" in propose(stream, manifest).pending.reason
     assert "a run" in command("requests", "--home", home.path)
     time.sleep(0.6)
-    command("approve", "a run", "--home", home.path)
+    command("approve", "a run", *plan_words(manifest.hash).split(), "--home", home.path)
     assert stream.next("decided").run == "a run"
     manifest.check_signatures({"alpha": propose(stream, manifest).signature.signature})
+
+
+def test_only_the_plan_that_was_approved_is_signed_and_another_one_is_told_loudly(
+    running, coordinator, home, monkeypatch, caplog
+):
+    monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
+    stream = coordinator.next_stream()
+    shown, changed = manifest_for(home, epsilon=0.1), manifest_for(home, epsilon=2.0)
+    assert propose(stream, shown).WhichOneof("body") == "pending"
+    command("approve", "a run", plan_words(shown.hash), "--home", home.path)
+    stream.next("decided")
+    assert propose(stream, changed).WhichOneof("body") == "pending"
+    assert "ANOTHER PLAN than before: epsilon 0.1 -> 2" in caplog.text
+    time.sleep(0.6)
+    status = command("status", "--home", home.path, code=None)
+    assert "run 'a run' is proposed with ANOTHER PLAN than before: epsilon 0.1 -> 2" in status
+    shown.check_signatures({"alpha": propose(stream, shown).signature.signature})
+    assert "another manifest already" in propose(stream, changed).refusal.problem
 
 
 def test_a_changed_policy_counts_at_once(running, coordinator, home):

@@ -35,7 +35,7 @@ def check(federation, task, changes, folder, timeout_s):
     for each in federation.hospitals.values():
         wait_for_request(each, run, timeout_s)
         assert "epsilon" in each("preview", run)
-        each("approve", run)
+        each("approve", run, json.loads(each("preview", run, "--json"))["words"])
     federation.wait(run, ["finished"], timeout_s)
     federation.operator("export", run, "--out", published)
 

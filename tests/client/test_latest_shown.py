@@ -1,0 +1,128 @@
+"""``approve --latest-shown`` holds for what this terminal has shown, in a terminal of its own (a pseudo-terminal)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.client.test_cli import proposed
+from tests.doubles.party_home import command, joined
+from tests.doubles.processes import environment
+from undersong_client import shown
+from undersong_client.approvals import Requests
+from undersong_client.state import PartyHome
+from undersong_common.errors import ConfigurationError, PrivacyRefusal
+
+SHELL = """
+import os, subprocess, sys
+os.setsid()
+os.close(os.open(os.environ["TERMINAL"], os.O_RDWR))  # the first terminal that a session's leader opens is its own
+for line in sys.stdin:
+    done = subprocess.run([sys.executable, "-m", "undersong_client.cli", *line.split()], capture_output=True, text=True)
+    print(done.returncode, (done.stdout + done.stderr).replace(chr(10), " "), flush=True)
+"""
+
+
+class Terminal:
+    """A login: commands that are typed one after the other in one window."""
+
+    def __init__(self, home):
+        self._main, window = os.openpty()
+        own = {"TERMINAL": os.ttyname(window), "UNDERSONG_PARTY_HOME": str(home)}
+        self._shell = subprocess.Popen(
+            [sys.executable, "-c", SHELL],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment(**own),
+        )
+        os.close(window)
+
+    def __call__(self, typed):
+        self._shell.stdin.write(typed + "\n")
+        self._shell.stdin.flush()
+        code, _, said = self._shell.stdout.readline().partition(" ")
+        return int(code), said.strip()
+
+    def close(self):
+        self._shell.stdin.close()
+        self._shell.wait(20)
+        os.close(self._main)
+
+
+@pytest.fixture
+def home(tmp_path, authority):
+    return joined(tmp_path, authority)
+
+
+@pytest.fixture
+def terminals(home):
+    made = [Terminal(home) for _ in range(2)]
+    yield made
+    for each in made:
+        each.close()
+
+
+@pytest.mark.slow
+def test_only_the_terminal_that_showed_the_plan_approves_it_so(home, terminals):
+    mine, other = terminals
+    approve = "approve spring --latest-shown"
+    proposed(home, epsilon=0.1)
+    code, said = mine(approve)
+    assert (code, "has not shown run 'spring'" in said) == (2, True), said
+    assert mine("preview spring")[0] == 0
+    code, said = other(approve)
+    assert (code, "has not shown run 'spring'" in said) == (2, True), said
+    proposed(home, epsilon=2.0)
+    code, said = mine(approve)
+    assert (code, "CHANGED since this terminal showed it: epsilon 0.1 -> 2" in said) == (3, True)
+    assert mine("preview spring")[0] == 0
+    code, said = mine(approve)
+    assert (code, "approved" in said) == (0, True)
+    assert Requests(PartyHome(home)).find("spring").decision == "approved"
+
+
+def test_where_there_is_no_terminal_the_words_are_needed(home, monkeypatch):
+    proposed(home)
+    monkeypatch.setattr(shown, "session", lambda: "")
+    command("preview", "spring", "--home", home)
+    assert "needs a terminal" in command("approve", "spring", "--latest-shown", "--home", home, code=2)
+    assert "which plan" in command("approve", "spring", "zebra", "--latest-shown", "--home", home, code=2)
+
+
+def test_what_a_program_read_or_another_run_or_an_old_screen_showed_does_not_count(home, monkeypatch):
+    monkeypatch.setattr(shown, "session", lambda: "0:1:2")
+    opened, requests = PartyHome(home), Requests(PartyHome(home))
+    proposed(home)
+    proposed(home, run="autumn")
+    command("preview", "spring", "--json", "--home", home)
+    spring, autumn = requests.find("spring"), requests.find("autumn")
+    with pytest.raises(ConfigurationError, match="has not shown"):
+        shown.check(opened, spring, at=time.time())
+    shown.note(opened, spring, at=100.0)
+    shown.check(opened, spring, at=100.0 + shown.LASTS_S)
+    for at in (99.0, 101.0 + shown.LASTS_S):
+        with pytest.raises(ConfigurationError, match="has not shown"):
+            shown.check(opened, spring, at=at)
+    shown.note(opened, autumn, at=101.0)
+    with pytest.raises(ConfigurationError, match="has not shown"):
+        shown.check(opened, spring, at=102.0)
+    shown.note(opened, spring, at=103.0)
+    changed = proposed(home, epsilon=0.5)
+    assert requests.find("spring").manifest == changed.hash.hex()
+    with pytest.raises(PrivacyRefusal, match=r"CHANGED since this terminal showed it: epsilon 1\.5 -> 0\.5"):
+        shown.check(opened, requests.find("spring"), at=104.0)
+
+
+def test_a_damaged_record_of_what_was_shown_stops_no_proposal(home):
+    (home / "shown.json").write_text("[]")
+    (home / "shown.json").chmod(0o600)
+    assert shown.seen(PartyHome(home)) == {}
+    first = proposed(home)
+    shown.note(PartyHome(home), Requests(PartyHome(home)).find("spring"), at=5.0)
+    assert json.loads((home / "shown.json").read_text())["seen"] == {first.hash.hex(): 5.0}
