@@ -340,6 +340,7 @@ def test_only_the_plan_that_was_approved_is_signed_and_another_one_is_told_loudl
     stream = coordinator.next_stream()
     shown, changed = manifest_for(home, epsilon=0.1), manifest_for(home, epsilon=2.0)
     assert propose(stream, shown).WhichOneof("body") == "pending"
+    time.sleep(0.6)  # the daemon has seen that it is pending
     command("approve", "a run", plan_words(shown.hash), "--home", home.path)
     stream.next("decided")
     assert propose(stream, changed).WhichOneof("body") == "pending"

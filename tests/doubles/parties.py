@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from undersong_client.entropy import from_system, insecure
 from undersong_client.guard import Policy
-from undersong_client.party import Party
+from undersong_client.party import Consent, Party
 from undersong_client.records import DataSet
 from undersong_client.store import Store
 from undersong_common.embedding import quantise
@@ -47,6 +47,7 @@ def make_party(
     policy: Policy | None = None,
     budget: Budget | None = None,
     teacher_model: str = "",
+    consent: Consent | None = None,
 ) -> Party:
     """One party with its state below ``folder``; made again over the same folder, it goes on where it was."""
     key = hashlib.sha256(f"data set of {name}".encode()).digest()
@@ -65,6 +66,7 @@ def make_party(
         entropy=from_system if noise_seed is None else insecure(noise_seed, name),
         clock=lambda: 0.0,
         teacher_model=lambda: teacher_model,
+        consent=consent,
     )
 
 

@@ -9,6 +9,7 @@ import typer
 
 from undersong_common import entry
 from undersong_common.errors import PrivacyRefusal
+from undersong_common.printable import printable_lines
 from undersong_common.rows import screen, show_rows
 from undersong_server import defaults
 from undersong_server.cli.options import (
@@ -147,9 +148,9 @@ def watch(
         log += event.lines
         if not as_json and not quiet:
             for line in event.lines:
-                print(line, flush=True)
+                print(printable_lines(line), flush=True)
             if status.words != shown:
-                print(status.words, flush=True)
+                print(printable_lines(status.words), flush=True)
         shown = status.words
     assert status is not None
     if as_json:
@@ -158,7 +159,7 @@ def watch(
         print(status.state)
     if status.error is not None:
         remedy = f"\n  remedy: {status.error.remedy}" if status.error.remedy else ""
-        print(f"error: {status.error.problem}{remedy}", file=sys.stderr)
+        print(printable_lines(f"error: {status.error.problem}{remedy}"), file=sys.stderr)
         raise typer.Exit(status.error.exit_code)
     if status.state == "stopped":
         raise typer.Exit(PrivacyRefusal.exit_code)
@@ -193,7 +194,7 @@ def show(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False
 
     screen().print(render(details.figures))
     print(f"parties: {', '.join(details.parties)}")
-    print("\n".join(details.log))
-    print(details.status.words)
+    print(printable_lines("\n".join(details.log)))
+    print(printable_lines(details.status.words))
     if details.status.error is not None and details.status.error.remedy:
-        print(f"  remedy: {details.status.error.remedy}")
+        print(printable_lines(f"  remedy: {details.status.error.remedy}"))

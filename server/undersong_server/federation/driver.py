@@ -26,6 +26,7 @@ from undersong_common.errors import (
 from undersong_protocol import codec
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.messages import federation_pb2 as wire
+from undersong_protocol.plan_words import plan_words
 from undersong_protocol.public import Input, question
 from undersong_protocol.secagg import coordinator as secagg
 from undersong_protocol.secagg.messages import advertise_request
@@ -121,6 +122,7 @@ class Federation:
             return {name: bytes.fromhex(signature) for name, signature in known.items()}
         waiting = [member.name for member in self.manifest.roster]
         signatures: dict[str, bytes] = {}
+        told = False
         propose = wire.Request(version=codec.VERSION, propose=wire.ProposeManifest(manifest=self.manifest.to_bytes()))
         while waiting:
             replies = _exchange(self._transport, dict.fromkeys(waiting, propose), self._timeout_s)
@@ -139,6 +141,11 @@ class Federation:
             if refusals:
                 raise refusals[0]
             if pending:
+                if not told and any(name in replies for name in pending):
+                    self._progress.say(
+                        f"waits for people's approval; this plan's words: {plan_words(self.manifest.hash)}"
+                    )
+                    told = True
                 self._progress.update(
                     f"waiting for the approval of {', '.join(pending)}", len(signatures), len(self.manifest.roster)
                 )

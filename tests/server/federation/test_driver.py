@@ -10,9 +10,11 @@ import pytest
 
 from tests.doubles.parties import embed, make_manifest, make_party, make_tables
 from undersong.inprocess import InProcess
+from undersong_client.party import StandingConsent
 from undersong_common.errors import PeerFault, PrivacyRefusal, RoundAborted
 from undersong_common.privacy.ledger import Budget, Ledger
 from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.plan_words import plan_words
 from undersong_protocol.public import Input, MemoryBlocks, Segment, encode_embeddings
 from undersong_protocol.secagg.parameters import defaults
 from undersong_protocol.statistics import TopQVotes, top_q_votes
@@ -86,6 +88,41 @@ class World:
 
     def ledger(self, name):
         return Ledger.read(self.folder / f"{name}.ledger.jsonl")
+
+
+class Persons(StandingConsent):
+    """Whose approval comes when they are asked a second time."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def decide(self, manifest):
+        self.asked += 1
+        return "" if self.asked > 4 else "waits for the approval of a person at this party"
+
+
+class Told(Silent):
+    def __init__(self):
+        self.lines = []
+
+    def say(self, message):
+        self.lines.append(message)
+
+
+def test_while_people_decide_the_run_tells_the_plans_words_once(tmp_path):
+    world = World(tmp_path, consent=Persons())
+    told = Told()
+    federation = Federation(
+        InProcess(world.parties, reachable=lambda name, number: True),
+        world.manifest,
+        world.journal,
+        told,
+        blocks=world.blocks,
+        sleep=lambda seconds: None,
+    )
+    assert len(federation.agree()) == 4
+    (line,) = told.lines
+    assert plan_words(world.manifest.hash) in line
 
 
 def test_without_noise_the_sum_is_exactly_the_parties_votes(tmp_path):
