@@ -9,7 +9,7 @@ import pytest
 
 from tests.doubles.party_home import command
 from undersong_client import approvals, keys, policy, shown
-from undersong_client.approvals import MOST_PENDING, MOST_PLANS, PersonalConsent, Requests
+from undersong_client.approvals import MOST_PLANS, PersonalConsent, Requests
 from undersong_client.changes import changes
 from undersong_client.policy import HospitalPolicy
 from undersong_client.state import PartyHome, PartySettings
@@ -264,9 +264,10 @@ def test_another_manifest_that_is_refused_leaves_the_first_ones_approval(home, c
     )
 
 
-def test_a_flood_of_proposals_is_refused(home, consent):
+def test_a_flood_of_proposals_is_refused(home, consent, monkeypatch):
+    monkeypatch.setattr(approvals, "MOST_PENDING", 10)
     plain = manifest()
-    for number in range(MOST_PENDING):
+    for number in range(10):
         consent.decide(dataclasses.replace(plain, run=f"run {number}"))
     with pytest.raises(PrivacyRefusal, match="wait for a decision"):
         consent.decide(dataclasses.replace(plain, run="one more"))
