@@ -94,7 +94,7 @@ def preview(run: RunName, home: HomeFolder = None, as_json: AsJson = False) -> N
         print(f"\nnext: undersong-party approve {request.run!r} WORDS, or undersong-party reject {request.run!r}")
     else:
         print(f"\ndecided: {request.decision}")
-    shown.note(opened, request, at=time.time())
+    shown.note(opened, request.run, request.manifest, at=time.time())
 
 
 def _figures(opened: PartyHome, known: Requests, request: Request) -> dict[str, Any]:
@@ -157,7 +157,7 @@ def approve(
     if words:
         known.check_words(request, " ".join(words))
     else:
-        shown.check(opened, request, at=time.time())
+        shown.check(opened, request.run, request.manifest, request.changes, at=time.time())
     value = _figures(opened, known, request)
     if value["objections"]:
         raise PrivacyRefusal(

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from undersong_client.state import PartyHome, read_json, write_json
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.printable import printable
-
-if TYPE_CHECKING:
-    from undersong_client.approvals import Request
 
 LASTS_S = 3600.0  # a screen that was filled longer ago is not remembered
 MOST_SESSIONS = 50
@@ -37,15 +35,15 @@ def session() -> str:
     return f"{os.geteuid()}:{leader}:{started}"
 
 
-def note(home: PartyHome, request: Request, *, at: float) -> None:
-    """This terminal shows the plan now."""
+def note(home: PartyHome, run: str, manifest: str, *, at: float) -> None:
+    """This terminal shows the plan (its hash, hex) of a run now."""
     sessions, seen = _read(home)
-    seen = {key: when for key, when in seen.items() if key != request.manifest}
-    seen = dict(list(seen.items())[-MOST_SEEN + 1 :]) | {request.manifest: at}
+    seen = {key: when for key, when in seen.items() if key != manifest}
+    seen = dict(list(seen.items())[-MOST_SEEN + 1 :]) | {manifest: at}
     if here := session():
         sessions = {key: value for key, value in sessions.items() if key != here}
         sessions = dict(list(sessions.items())[-MOST_SESSIONS + 1 :])
-        sessions[here] = {"run": request.run, "manifest": request.manifest, "at_s": at}
+        sessions[here] = {"run": run, "manifest": manifest, "at_s": at}
     write_json(home.shown, {"sessions": sessions, "seen": seen})
 
 
@@ -54,24 +52,27 @@ def seen(home: PartyHome) -> dict[str, float]:
     return _read(home)[1]
 
 
-def check(home: PartyHome, request: Request, *, at: float) -> None:
-    """This terminal has shown this very plan, last of all and a moment ago.
+def check(home: PartyHome, run: str, manifest: str, changes: Sequence[str], *, at: float) -> None:
+    """This terminal has shown this very plan of the run, last of all and a moment ago.
+
+    Args:
+        changes: what another plan under this name would have changed since.
 
     Raises:
         ConfigurationError: it has shown none, or another run's.
         PrivacyRefusal: the plan was changed since.
     """
     here = session()
-    remedy = f"undersong-party preview {request.run!r}, then approve it with the words that it shows"
+    remedy = f"undersong-party preview {run!r}, then approve it with the words that it shows"
     if not here:
         raise ConfigurationError("--latest-shown needs a terminal: here is none", remedy)
     last = _read(home)[0].get(here)
-    if last is None or last.get("run") != request.run or not 0 <= at - float(last.get("at_s", 0.0)) <= LASTS_S:
-        raise ConfigurationError(f"this terminal has not shown run {request.run!r} last", remedy)
-    if last.get("manifest") != request.manifest:
+    if last is None or last.get("run") != run or not 0 <= at - float(last.get("at_s", 0.0)) <= LASTS_S:
+        raise ConfigurationError(f"this terminal has not shown run {run!r} last", remedy)
+    if last.get("manifest") != manifest:
         raise PrivacyRefusal(
-            f"the plan of run {request.run!r} was CHANGED since this terminal showed it: "
-            + printable("; ".join(request.changes) or "see its preview"),
+            f"the plan of run {run!r} was CHANGED since this terminal showed it: "
+            + printable("; ".join(changes) or "see its preview"),
             remedy,
         )
 

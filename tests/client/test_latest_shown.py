@@ -28,6 +28,10 @@ for line in sys.stdin:
 """
 
 
+def check(home, request, *, at):
+    shown.check(home, request.run, request.manifest, request.changes, at=at)
+
+
 class Terminal:
     """A login: commands that are typed one after the other in one window."""
 
@@ -103,20 +107,20 @@ def test_what_a_program_read_or_another_run_or_an_old_screen_showed_does_not_cou
     command("preview", "spring", "--json", "--home", home)
     spring, autumn = requests.find("spring"), requests.find("autumn")
     with pytest.raises(ConfigurationError, match="has not shown"):
-        shown.check(opened, spring, at=time.time())
-    shown.note(opened, spring, at=100.0)
-    shown.check(opened, spring, at=100.0 + shown.LASTS_S)
+        check(opened, spring, at=time.time())
+    shown.note(opened, spring.run, spring.manifest, at=100.0)
+    check(opened, spring, at=100.0 + shown.LASTS_S)
     for at in (99.0, 101.0 + shown.LASTS_S):
         with pytest.raises(ConfigurationError, match="has not shown"):
-            shown.check(opened, spring, at=at)
-    shown.note(opened, autumn, at=101.0)
+            check(opened, spring, at=at)
+    shown.note(opened, autumn.run, autumn.manifest, at=101.0)
     with pytest.raises(ConfigurationError, match="has not shown"):
-        shown.check(opened, spring, at=102.0)
-    shown.note(opened, spring, at=103.0)
+        check(opened, spring, at=102.0)
+    shown.note(opened, spring.run, spring.manifest, at=103.0)
     changed = proposed(home, epsilon=0.5)
     assert requests.find("spring").manifest == changed.hash.hex()
     with pytest.raises(PrivacyRefusal, match=r"CHANGED since this terminal showed it: epsilon 1\.5 -> 0\.5"):
-        shown.check(opened, requests.find("spring"), at=104.0)
+        check(opened, requests.find("spring"), at=104.0)
 
 
 def test_a_damaged_record_of_what_was_shown_stops_no_proposal(home):
@@ -124,5 +128,5 @@ def test_a_damaged_record_of_what_was_shown_stops_no_proposal(home):
     (home / "shown.json").chmod(0o600)
     assert shown.seen(PartyHome(home)) == {}
     first = proposed(home)
-    shown.note(PartyHome(home), Requests(PartyHome(home)).find("spring"), at=5.0)
+    shown.note(PartyHome(home), "spring", first.hash.hex(), at=5.0)
     assert json.loads((home / "shown.json").read_text())["seen"] == {first.hash.hex(): 5.0}
