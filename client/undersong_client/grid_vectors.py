@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -13,6 +13,21 @@ from undersong_protocol.plan import PlannedSum, Privacy
 from undersong_protocol.statistics import PublicInputs
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.vectors import GridVector
+
+
+class Contribution(Protocol):
+    """How a party computes its exact vector: :func:`grid_vector`, or what an audit puts around it."""
+
+    def __call__(
+        self,
+        planned: PlannedSum,
+        records: PrivateRecords,
+        public: PublicInputs,
+        privacy: Privacy,
+        *,
+        coins: bytes,
+        memory: dict[str, Any],
+    ) -> GridVector: ...
 
 
 def grid_vector(

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from undersong_client import cautions, guard
-from undersong_client.grid_vectors import grid_vector
+from undersong_client.grid_vectors import Contribution, grid_vector
 from undersong_client.records import DataSet, PrivateRecords
 from undersong_client.store import Store
 from undersong_common.canonical import canonical_json, tagged_hash
@@ -118,6 +118,7 @@ class Party:
         entropy: a source of random bytes for a named purpose; the operating system's, but in tests.
         clock: seconds since the epoch, for the ledger.
         consent: what people decide about a run that the policy allows.
+        contribution: computes the exact vector of a sum.
     """
 
     def __init__(
@@ -136,6 +137,7 @@ class Party:
         clock: Callable[[], float],
         consent: Consent | None = None,
         teacher_model: Callable[[], str] = lambda: "",
+        contribution: Contribution = grid_vector,
     ) -> None:
         self.name = name
         self._identity = identity
@@ -150,6 +152,7 @@ class Party:
         self._clock = clock
         self._consent = consent or StandingConsent()
         self._teacher_model = teacher_model
+        self._contribution = contribution
         self._lock = threading.Lock()
         self._manifests: dict[bytes, Manifest] = {}
         self._records: tuple[bytes, PrivateRecords] | None = None
@@ -404,7 +407,7 @@ class Party:
         """This party's vector: the one place where records are read for a reply, and so the one that takes a rung."""
         planned = manifest.plan[name]
         self._first_rung_s = planned.first_rung_s
-        return grid_vector(
+        return self._contribution(
             planned,
             self._private_records(manifest),
             resolve(inputs, self._blocks),

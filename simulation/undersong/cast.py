@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from undersong.workspace import Workspace, read_keys
 from undersong_client import entropy
+from undersong_client.grid_vectors import Contribution, grid_vector
 from undersong_client.guard import Policy
 from undersong_client.party import Party
 from undersong_client.records import DataSet
@@ -75,6 +76,7 @@ class Cast:
         embed: Embed,
         embedder: str | Callable[[], str],
         clock: Callable[[], float],
+        contribution: Contribution = grid_vector,
     ) -> Party:
         """One party, as it stands in the workspace."""
         data = DataSet(table, self.keys[f"data/{name}"])
@@ -91,6 +93,7 @@ class Cast:
             entropy=self._entropy(name),
             clock=clock,
             teacher_model=lambda: self.task.teacher_model,
+            contribution=contribution,
         )
 
     def _entropy(self, name: str) -> Callable[[str], Entropy]:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from undersong.audit_cli import audit
 from undersong.compare_cli import compare
 from undersong.engines import Engine
 from undersong_common import entry
@@ -18,6 +19,7 @@ from undersong_server.cli.options import AsJson, Assignments, TaskFile, print_js
 
 __all__ = ("app", "main")
 
+app.command()(audit)
 app.command()(compare)
 
 

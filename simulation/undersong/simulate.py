@@ -11,6 +11,7 @@ from undersong.engines import Engine
 from undersong.inprocess import InProcess
 from undersong.records import check_units
 from undersong.workspace import Workspace
+from undersong_client.grid_vectors import Contribution, grid_vector
 from undersong_common.arrays import Float32, Int16
 from undersong_common.embedding import CachedEmbedder, Embed, Embedder, EmbeddingCache, MemoryCache
 from undersong_common.table import Table
@@ -73,6 +74,7 @@ def simulate(
     embedder: Embedder | None = None,
     private_cache: EmbeddingCache | None = None,
     engine: Engine = "inprocess",
+    contribution: Contribution = grid_vector,
 ) -> Simulated:
     """Runs the plan with every party in this process; continues what ``workspace`` holds already.
 
@@ -86,6 +88,7 @@ def simulate(
         embedder: loaded already (a comparison of many runs), else the task's is loaded.
         private_cache: shared by all parties and by several runs over the same records, in memory or encrypted.
         engine: what carries the messages: parties in this process, or Flower's simulation engine (on Ray).
+        contribution: how parties compute their vectors (an audit looks on); in this process only.
     """
     task = run_plan.task
     check_units(run_plan.plan.privacy, tables)
@@ -133,6 +136,7 @@ def simulate(
                 embed=_shown(CachedEmbedder(embedder, private[name]), name, progress),
                 embedder=embedder.fingerprint,
                 clock=clock,
+                contribution=contribution,
             )
             for name, table in tables.items()
         }

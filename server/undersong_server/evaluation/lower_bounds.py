@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from undersong_common.arrays import Float64
+from undersong_common.arrays import Bools, Float64
 from undersong_common.privacy.accounting import gaussian_epsilon
 from undersong_server.evaluation.membership import clopper_pearson
 
@@ -76,27 +76,30 @@ class Detection:
         return max(0.0, *found) if found else 0.0
 
 
-def orthogonal_scores(rows: Float64, residual: Float64, present: np.ndarray) -> tuple[Float64, Float64]:
+def orthogonal_scores(
+    rows: Float64, residual: Float64, present: Bools, *, rate: float = 1.0
+) -> tuple[Float64, Float64]:
     """Scores of several known contributions to one noisy vector, with independent noise, and their signals.
 
-    Each contribution is seen along the part of it that is orthogonal to those before it, after the contributions of
-    the others that are present have been taken away (whoever attacks one record knows all others). With noise N(0, 1)
-    per coordinate the scores are independent N(present * signal, 1).
+    Each contribution is seen along the part of it that is orthogonal to those before it, after everything else that is
+    present has been taken away (whoever attacks one record knows all others). With noise N(0, 1) per coordinate and
+    ``rate`` 1 the scores are independent N(present * signal, 1).
 
     Args:
         rows: contributions in units of the noise's deviation, float64 [c, k].
-        residual: opened vector less the contributions of all other records, same units, float64 [k].
+        residual: opened vector less ``rate`` times the contributions of all that is present, these rows among it, same
+            units, float64 [k].
         present: which contributions are in it, bool [c].
+        rate: at which units are sub-sampled; what nobody can know, who was drawn, adds to the noise.
 
     Returns:
         (scores, signals), float64 [c] each; both are zero for a row that the others before it span.
     """
     basis, triangle = np.linalg.qr(rows.T)  # rows.T = basis @ triangle, column by column
-    signals = np.zeros(len(rows))
-    signals[: min(rows.shape)] = np.abs(np.diag(triangle))
-    noise = residual - present.astype(np.float64) @ rows
+    diagonal = np.zeros(len(rows))
+    diagonal[: min(rows.shape)] = np.diag(triangle)
     scores = np.zeros(len(rows))
-    scores[: basis.shape[1]] = np.sign(np.diag(triangle)) * (basis.T @ noise)
-    usable = signals > 1e-9
-    signals, scores = np.where(usable, signals, 0.0), np.where(usable, scores, 0.0)
-    return scores + present * signals, signals
+    scores[: basis.shape[1]] = basis.T @ residual
+    usable = np.abs(diagonal) > 1e-9
+    signals = np.where(usable, np.abs(diagonal), 0.0)
+    return np.where(usable, np.sign(diagonal) * scores, 0.0) + rate * present * signals, signals

@@ -56,6 +56,20 @@ def introduce(
     return found
 
 
+def opened_sum(journal: Journal, name: str) -> NoisySum | None:
+    """A private sum that a run's journal has; None where it was not opened."""
+    meta = journal.get_json(f"sum/{name}/meta")
+    values = journal.get(f"sum/{name}/values")
+    if meta is None or values is None:
+        return None
+    return NoisySum(
+        np.load(io.BytesIO(values), allow_pickle=False),
+        meta["scale"],
+        meta["variance"] ** 0.5 / meta["scale"],
+        tuple(meta["survivors"]),
+    )
+
+
 class Federation:
     """One run's private sums over a transport.
 
@@ -161,7 +175,7 @@ class Federation:
         Raises PrivacyRefusal for a sum outside the plan, RoundAborted when too few parties remain (nothing is opened).
         """
         planned = self.manifest.plan[name]
-        done = self._opened(name)
+        done = opened_sum(self._journal, name)
         if done is not None:
             return done
         self._ask_one_question(name, inputs)
@@ -192,7 +206,7 @@ class Federation:
         self._journal.put(f"sum/{name}/values", values.getvalue())
         self._journal.put_json(f"sum/{name}/meta", meta)
         self._journal.forget(f"sum/{name}/attempt/")
-        result = self._opened(name)
+        result = opened_sum(self._journal, name)
         assert result is not None
         return result
 
@@ -238,18 +252,6 @@ class Federation:
         """Public facts of an opened sum: survivors, scale, variance, evidence (hex), attempt; None where not opened."""
         facts: dict[str, Any] | None = self._journal.get_json(f"sum/{name}/meta")
         return facts
-
-    def _opened(self, name: str) -> NoisySum | None:
-        meta = self._journal.get_json(f"sum/{name}/meta")
-        values = self._journal.get(f"sum/{name}/values")
-        if meta is None or values is None:
-            return None
-        return NoisySum(
-            np.load(io.BytesIO(values), allow_pickle=False),
-            meta["scale"],
-            meta["variance"] ** 0.5 / meta["scale"],
-            tuple(meta["survivors"]),
-        )
 
     def _attempt(self, name: str, attempt: int, inputs: Sequence[Input]) -> secagg.Opened:
         machine = secagg.private_sum(self.manifest.sum_parameters(name, attempt), lambda: self._asked(name))

@@ -26,7 +26,7 @@ from undersong_protocol.messages import secagg_pb2
 from undersong_protocol.public import Input
 from undersong_protocol.secagg import coordinator as secagg
 from undersong_protocol.secagg.parameters import SumParameters
-from undersong_server.federation.driver import Federation, decode, expect
+from undersong_server.federation.driver import Federation, decode, expect, opened_sum
 from undersong_server.federation.transport import BatchTransport, Lazily
 
 LEFT = {"mask": 3, "consistency": 2, "unmask": 1}  # exchanges from this stage on, itself included
@@ -160,7 +160,7 @@ class PipelinedFederation(Federation):
         """The first attempt at the sum after ``name`` in the plan (None: at the first one); None where it is open."""
         names = [planned.name for planned in self.manifest.plan.sums]
         place = 0 if name is None else names.index(name) + 1
-        if place >= len(names) or self._opened(names[place]) is not None:
+        if place >= len(names) or opened_sum(self._journal, names[place]) is not None:
             return None
         if self._void_statements(names[place], 0):
             return None  # its first attempt is over

@@ -46,7 +46,7 @@ def test_scores_of_overlapping_rows_have_independent_noise() -> None:
     rows[1] = rows[0] + 0.1 * rows[1]
     noise = rng.normal(size=(4000, 8))
     present = np.array([True, False, True])
-    found = [orthogonal_scores(rows, present @ rows + each, present) for each in noise]
+    found = [orthogonal_scores(rows, each, present) for each in noise]
     scores, signals = np.array([each[0] for each in found]), found[0][1]
     assert signals[0] == pytest.approx(np.linalg.norm(rows[0]))
     assert scores.mean(axis=0) == pytest.approx(present * signals, abs=0.08)
@@ -55,6 +55,15 @@ def test_scores_of_overlapping_rows_have_independent_noise() -> None:
 
 def test_a_row_that_others_span_says_nothing() -> None:
     rows = np.array([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
-    scores, signals = orthogonal_scores(rows, np.array([1.0, 0.0]), np.array([True, False, False, False]))
+    scores, signals = orthogonal_scores(rows, np.zeros(2), np.array([True, False, False, False]))
     assert (signals[1], scores[1], signals[3], scores[3]) == (0.0, 0.0, 0.0, 0.0)
     assert scores[0] == pytest.approx(1.0)
+
+
+def test_sub_sampled_contributions_show_at_their_rate() -> None:
+    """A row that is there and was drawn scores its whole signal, one that was not drawn scores nothing."""
+    rows, present = np.eye(2) * 3.0, np.array([True, True])
+    drawn_first = rows[0] - 0.8 * rows.sum(axis=0)
+    scores, signals = orthogonal_scores(rows, drawn_first, present, rate=0.8)
+    assert scores == pytest.approx([3.0, 0.0], abs=1e-9)
+    assert signals == pytest.approx([3.0, 3.0])

@@ -1,0 +1,75 @@
+"""``undersong audit`` on the command line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from undersong_common import entry
+from undersong_common.errors import PrivacyRefusal
+from undersong_server.cli.options import AsJson, Assignments, TaskFile, print_json
+
+if TYPE_CHECKING:
+    from undersong.audit import AuditReport
+
+MEANING = (
+    "An attack that fails proves nothing: these are lower bounds, and no number of runs proves the promise kept.\n"
+    "One that succeeds beyond the promise refutes it."
+)
+
+
+def audit(
+    task_file: TaskFile,
+    runs: Annotated[int, typer.Option(help="Whole simulations to attack.", min=2)] = 16,
+    canaries: Annotated[int, typer.Option(help="Records that each run plants or not, by fair coins.", min=1)] = 16,
+    samples: Annotated[
+        int | None, typer.Option(help="Texts that a run writes (else as the task says, and takes its time).", min=1)
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Processes.", min=1)] = 2,
+    seed: Annotated[int, typer.Option(help="Of the canaries and their coins; never of noise or keys.", min=0)] = 0,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+    quiet: entry.Quiet = False,
+) -> None:
+    """Attacks real runs of a task with planted records; states what epsilon the attacks prove beside the promise.
+
+    Exit code 3 where more is proven than was promised, or noise and sensitivity are not the planned ones.
+    """
+    from undersong.audit import AuditSettings
+    from undersong.audit import audit as attack
+    from undersong_server.cli.display import display
+
+    given = [*([] if samples is None else [f"method.samples={samples}"]), *(assignments or ())]
+    with display(quiet or as_json) as progress:
+        found = attack(AuditSettings(task_file, tuple(given), runs, canaries, seed, jobs), progress)
+    if as_json:
+        print_json(found.to_json())
+    else:
+        print("\n".join(lines(found)))
+    if found.faults:
+        raise typer.Exit(PrivacyRefusal.exit_code)
+
+
+def lines(found: AuditReport) -> list[str]:
+    """The report as a person reads it."""
+    confidence = found.verdicts[0].detection.confidence
+    shown = [
+        f"{found.task!r} with {found.method}: promised epsilon {found.epsilon:g} at delta {found.delta:g}"
+        f" per {found.unit}",
+        f"{found.runs} runs, {found.canaries} canaries each"
+        + (f"; set for the audit: {', '.join(found.overrides)}" if found.overrides else ""),
+    ]
+    for verdict in found.verdicts:
+        seen = verdict.detection
+        shown.append(
+            f"  {verdict.attack}: proves epsilon >= {verdict.epsilon:.3g}"
+            f" ({seen.hits} of {seen.present} planted records found, {seen.false_alarms} of {seen.absent} false"
+            f" alarms; {confidence:.1%} confidence)"
+        )
+    shown.append(f"  a planted record moves its score by {found.signal:.0%} of what the promise allows")
+    if found.noise is not None:
+        shown.append(f"  the noise in the opened sums is {found.noise[0]:.3f} of the planned deviation")
+    shown.append(f"  the largest contribution of a planted record is {found.largest:.6g} of the declared sensitivity")
+    shown += [f"REFUTED: {fault}" for fault in found.faults] or ["nothing refutes the promise"]
+    return [*shown, MEANING]
