@@ -1,7 +1,8 @@
-"""Aug-PE (Xie et al. 2024): random texts, one private nearest vote each round, survivors varied by paraphrase and gaps.
+"""Aug-PE (Xie et al. 2024): random texts, one private nearest vote per round, chosen texts varied.
 
-Reads like algorithm 1 of the paper. Deviations: noise is calibrated over all votes together by exact accounting;
-with several generators each writes an equal part, and a text's variations go to them in turn.
+``run`` follows algorithm 1 of the paper, whose names stand in its comments. Variations are paraphrases and texts with
+filled gaps. Deviations: noise is calibrated over all votes together by exact accounting; each of several generators
+writes an equal part, and a text's variations go to them in turn.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ VARIATIONS = ("paraphrase", "fill_in")
 
 
 class Options(MethodOptions):
-    """[method] keys; ``samples`` is the number of generator calls in all, so that methods compare at equal calls.
+    """[method] keys.
 
-    ``selection`` "rank" keeps the best 1 / ``expansion`` of the texts and varies each expansion - 1 times; "sampling"
-    draws with replacement in proportion to the votes and varies each draw once. ``lookahead`` K > 0 embeds a text as
-    the mean of K variations of it, which are written for this alone.
+    Attributes:
+        samples: generator calls in all, so that methods compare at equal calls.
+        selection: "rank" keeps the best 1 / ``expansion`` of the texts and varies each expansion - 1 times; "sampling"
+            draws with replacement in proportion to the votes and varies each draw once.
+        lookahead: K; above 0, a text is embedded as the mean of K variations of it, which are written for this alone.
     """
 
     samples: Annotated[int, Field(ge=1)] = 6000
@@ -39,7 +42,7 @@ class Options(MethodOptions):
 
     @property
     def population(self) -> int:
-        """Texts that are voted on each round, so that the calls of all rounds and lookaheads stay within samples."""
+        """Texts that are voted on in each round: the calls of all rounds and lookaheads stay within ``samples``."""
         votes = self.rounds - 1
         if self.selection == "sampling":
             return max(1, self.samples // (1 + votes + votes * self.lookahead))
@@ -48,7 +51,7 @@ class Options(MethodOptions):
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
-    """One nearest vote a record before each round of variations."""
+    """One nearest vote per record before each round of variations."""
     vote = TopQVotes(q=1, candidates=options.population, labels=len(setting.labels), furthest=False)
     return [SumRequest(f"votes/{t + 1}", vote) for t in range(options.rounds - 1)]
 
@@ -60,12 +63,13 @@ def generator_calls(options: Options, setting: Setting) -> int:
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
-    """The method. Returns the last population."""
-    population = _random(options, run)
+    """The method (algorithm 1). Returns the last population."""
+    population = _random(options, run)  # RANDOM_API
     for t in range(1, options.rounds):
         labels = run.label_numbers(population)
         shown = run.publish_vectors("candidates", f"population/{t}", _embedded(options, run, t, population), labels)
-        votes = run.private_sum(f"votes/{t}", [shown]).natural[: len(population)]
+        votes = run.private_sum(f"votes/{t}", [shown]).natural[: len(population)]  # DP_NN_HISTOGRAM
+        # Selection by rank or by sampling, then VARIATION_API.
         if options.selection == "rank":
             kept = [population[i] for i in by_rank(votes, labels, options.population // options.expansion)]
             population = kept + _varied(run, f"round {t + 1}", t, kept * (options.expansion - 1))
@@ -76,7 +80,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
 
 
 def by_rank(votes: Float64, labels: Int64, size: int) -> Int64:
-    """The positions of the ``size`` texts with the most votes, equally many a label, ties to the lower position."""
+    """Positions of the ``size`` texts with the most votes, equally many per label, ties to the lower; int64, sorted."""
     present = np.unique(labels)
     share = balanced_labels(size, len(present), np.zeros(len(present), dtype=np.int64))
     chosen = [
@@ -87,7 +91,7 @@ def by_rank(votes: Float64, labels: Int64, size: int) -> Int64:
 
 
 def by_sampling(votes: Float64, labels: Int64, size: int, rng: np.random.Generator) -> Int64:
-    """Positions drawn with replacement in proportion to the votes, clipped at zero; equally many a label."""
+    """Positions drawn with replacement in proportion to the votes, clipped at zero; equally many per label, int64."""
     present = np.unique(labels)
     share = balanced_labels(size, len(present), np.zeros(len(present), dtype=np.int64))
     chosen = []

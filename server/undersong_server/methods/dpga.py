@@ -1,9 +1,10 @@
 """DPGA-TextSyn (Sun et al. 2025): private metadata, then a genetic algorithm that selects by votes with suppression.
 
-Deviations from the paper: the budget is composed over the whole plan instead of divided (``accounting = "paper"``
-divides it); label, length and keyword histograms are one release; the length range comes from tail sums of a noisy
-histogram, since several parties cannot keep the counts of a sparse vector search to themselves; noisy histograms are
-lowered to their total before they become shares; tau starts at a private estimate only where that is precise enough.
+The comments in ``run`` name the steps of docs/dpga.md. Deviations from the paper: the budget is composed over the whole
+plan instead of divided (``accounting = "paper"`` divides it); label, length and keyword histograms are one release; the
+length range comes from tail sums of a noisy histogram, since several parties cannot keep the counts of a sparse vector
+search to themselves; noisy histograms are lowered to their total before they become shares; tau starts at a private
+estimate only where that is precise enough.
 """
 
 from __future__ import annotations
@@ -50,11 +51,12 @@ class Options(MethodOptions):
 
     Attributes:
         population, elite, rounds, sampling: N, N_e, T and the Poisson rate q.
-        samples: generator calls in all, in place of ``population`` (and of ``elite``, which keeps its ratio).
+        samples: generator calls in all, in place of ``population`` (and of ``elite``, which keeps its ratio to it).
         accounting: "joint" composes everything exactly; "paper" gives each mechanism the paper's share of epsilon.
-        split: of the joint budget (mu squared): length range, histograms, mean similarity, votes.
-        length, keywords, suppression: components, for ablations.
-        length_bins: of the length histogram. ``keywords_per_label``: most keywords; ``keyword_answers``: calls a label.
+        split: of the joint budget (mu squared), between length range, histograms, mean similarity and votes.
+        length, keywords, suppression: components that ablations switch off.
+        length_bins: of the length histogram.
+        keywords_per_label, keyword_answers: most keywords per label, and calls per label that propose them.
         similarity: a public tau to start at; None estimates it from a private sum.
         fallback_similarity: tau where that estimate is too noisy (and under "paper", which has no such sum).
         embedding_size: coordinates of the embedding model, for that sum.
@@ -120,7 +122,7 @@ class Options(MethodOptions):
 
 @dataclass(frozen=True)
 class Sizes:
-    """Texts of a population, of its elite, and the calls that keywords take."""
+    """How many texts a population and its elite have, and how many calls propose keywords."""
 
     population: int
     elite: int
@@ -177,11 +179,13 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     sizes = options.sizes(run.setting)
     if options.estimates_similarity:
         run.check_embedding_size(options.embedding_size)
-    metadata = _metadata(options, run)
-    tau = _first_tau(options, run, metadata)
+    metadata = _metadata(options, run)  # steps 1 to 3
+    tau = _first_tau(options, run, metadata)  # step 4
+    # Step 5: the first population
     population = run.generate("round 0", 0, _fresh(run, metadata, sizes.population, "round 0"))
     if not population:
         raise ConfigurationError("the generators wrote no text at all", "look at their counts above")
+    # Step 6: votes, selection, expansion
     for t in range(1, options.rounds + 1):
         shown, population = run.publish_samples("candidates", f"round {t}", population)
         run.record("population", t - 1, [sample.text for sample in population])
@@ -194,7 +198,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
 
 
 def _metadata(options: Options, run: RunContext) -> Metadata:
-    """Label, length and keyword shares, from one release (under "paper" from one each)."""
+    """Shares of labels, lengths and keywords, from one release (with "paper" accounting, from one each)."""
     labels = len(run.setting.labels)
     inputs: list[Input] = []
     edges = None
@@ -243,7 +247,7 @@ def _metadata_statistic(options: Options, labels: int) -> MetadataHistograms:
 
 
 def _proposed(options: Options, run: RunContext) -> list[Sample]:
-    """Subclass keywords that the first generator proposes for each label; they are no part of the corpus."""
+    """Step 2: keywords of subclasses that the first generator proposes for each label; not part of the corpus."""
     author = run.setting.generators[0]
     labels = run.setting.labels or ("",)
     orders = [
@@ -268,7 +272,7 @@ def _proposed(options: Options, run: RunContext) -> list[Sample]:
 
 
 def _first_tau(options: Options, run: RunContext, metadata: Metadata) -> float:
-    """Tau of the first selection: given, privately estimated, or the stated constant."""
+    """Tau that every selection starts at: given, privately estimated, or the fallback."""
     if options.similarity is not None:
         return options.similarity
     if not options.estimates_similarity:
@@ -281,7 +285,7 @@ def _first_tau(options: Options, run: RunContext, metadata: Metadata) -> float:
 
 
 def _fresh(run: RunContext, metadata: Metadata, count: int, step: str) -> list[Order]:
-    """Texts from metadata alone: label, keyword and length are drawn and stand in the prompt."""
+    """Orders from metadata alone: label, keyword and length are drawn and stand in the prompt."""
     rng = run.rng(f"{step}: fresh")
     names, generators = run.setting.labels or ("",), run.setting.generators
     return [
@@ -299,7 +303,7 @@ def _fresh(run: RunContext, metadata: Metadata, count: int, step: str) -> list[O
 def _elite(
     options: Options, run: RunContext, t: int, population: Sequence[Sample], votes: Float64, tau: float
 ) -> list[Sample]:
-    """The survivors: by votes with suppression, or by votes alone."""
+    """The elite: by votes with suppression, or by votes alone."""
     size = options.sizes(run.setting).elite
     if options.suppression:
         chosen, last = suppressed(run.embeddings(population), votes, size, tau)
@@ -312,7 +316,7 @@ def _elite(
 def _expansion(
     options: Options, run: RunContext, t: int, elite: Sequence[Sample], metadata: Metadata, count: int
 ) -> list[Order]:
-    """Offspring: rewritten, filled in and crossed elite samples, and fresh ones, in the stated proportions."""
+    """Orders for the offspring: rewritten, filled in and crossed elite texts and fresh ones, in their proportions."""
     rng = run.rng(f"round {t}: expansion")
     rewritten, filled, crossed, fresh = largest_remainder(options.operators, count)
     kinds = ["paraphrase"] * rewritten + ["fill_in"] * filled + ["cross"] * crossed
@@ -328,7 +332,7 @@ def _expansion(
         if others:
             parents = (parent.text, others[int(rng.integers(len(others)))].text)
             orders.append(Order(generator, kind, parent.label, parents=parents, words=metadata.draw_words(rng)))
-        else:  # a label's only elite sample has nobody to be crossed with
+        else:  # a label's only elite text has none to be crossed with
             kind = "paraphrase" if kind == "cross" else kind
             orders.append(Order(generator, kind, parent.label, parents=(parent.text,)))
     return orders + _fresh(run, metadata, int(fresh), f"round {t}")

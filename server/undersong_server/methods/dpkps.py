@@ -1,10 +1,11 @@
-"""DP-KPS (Nagesh, Chen, Mishra, Wagner 2024): prompts seeded with private keyphrases; one prompt a text.
+"""DP-KPS (Nagesh, Chen, Mishra, Wagner 2024): prompts seeded with private keyphrases; one prompt per text.
 
-Deviations from the paper: a record counts once in each release, as one vector, however many phrases it has; noise is
-Gaussian on paired features unless ``noise = "laplace"``; of the N highest terms those that noise alone would put there
-are left out (``false_terms`` 1 keeps them); a record with fewer than L phrases is filled up with a vector orthogonal to
-all of them, so that prefix densities stay unbiased (statistics/fourier.py); a sequence has no term twice;
-densities are sharpened before they are drawn from. Two private sums are made in all; what follows is post-processing.
+The comments in ``run`` name the steps of docs/dpkps.md. Deviations from the paper: a record counts once in each
+release, as one vector, however many phrases it has; noise is Gaussian on paired features unless ``noise = "laplace"``;
+of the N highest terms those that noise alone would put there are left out (``false_terms`` 1 keeps them); a record with
+fewer than L phrases is filled up with a vector orthogonal to all of them, so that prefix densities stay unbiased
+(statistics/fourier.py); a sequence has no term twice; densities are sharpened before they are drawn from. Two private
+sums are made in all; what follows is post-processing.
 """
 
 from __future__ import annotations
@@ -34,19 +35,21 @@ class Options(MethodOptions):
     """[method] keys.
 
     Attributes:
-        samples: texts to write, one prompt each.
-        vocabulary: file of public terms; else ``vocabulary_words`` English words but the ``common_words`` commonest.
+        samples: texts to write, with one prompt each.
+        vocabulary: file of public terms; "" takes ``vocabulary_words`` English words without the ``common_words``
+            commonest.
         document_terms: S, distinct terms of a record that count in the vocabulary histogram.
-        keyphrases: N, most terms that are kept.
-        false_terms: share of the kept terms that may be there by noise alone; 1 keeps the N highest whatever they are.
+        keyphrases: N, the most terms that are kept.
+        false_terms: share of the kept terms that noise alone may have brought there; 1 keeps the N highest.
         length: L, terms of a sequence.
-        pairs: m, random Fourier features in pairs.
-        split: of the budget between vocabulary and densities.
-        sampler: the default is what validation chose on both data sets of docs/dpkps.md.
-        ensemble, noise: see the paper; "laplace" is pure epsilon.
-        width: u times a structure's length, the kernel being exp(-u |x - y|^2); the paper's is 2.
-        sharpness: terms are drawn by the density to this power (iterative: times the structure's length); the paper's 1
-            hardly tells the classes apart, because its kernel is wide beside the distances of words.
+        pairs: m pairs of random Fourier features.
+        split: of the budget, between vocabulary and densities.
+        sampler: how a sequence is drawn; validation chose the default on both data sets of docs/dpkps.md.
+        ensemble: lengths of the density structures of the iterative sampler.
+        noise: "laplace" is pure epsilon.
+        width: u times a structure's length in the kernel exp(-u |x - y|^2); the paper's is 2.
+        sharpness: power of the density by which terms are drawn (iterative: times the structure's length); the paper's
+            1 hardly tells the classes apart, because its kernel is wide beside the distances of words.
         class_in_prompt: whether the model is told the class.
         examples: public texts that show the style.
         words: wanted length of a text.
@@ -78,7 +81,7 @@ class Options(MethodOptions):
         return english_words(self.vocabulary_words, self.common_words)
 
     def lengths(self) -> tuple[int, ...]:
-        """Of the density structures: one a length, or 1, 2, 4, ... up to the first that holds L phrases."""
+        """Lengths of the density structures: 1 to L, or 1, 2, 4, ... up to the first that holds L phrases."""
         if self.sampler == "independent":
             return (1,)
         if self.ensemble == "linear":
@@ -119,13 +122,16 @@ def generator_calls(options: Options, setting: Setting) -> int:
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """The method. Returns the synthetic corpus."""
+    # Steps 1 and 2, vocabulary and keyphrases
     kept = _keyphrases(options, run)
+    # Step 3, densities
     vectors_input, vectors = run.publish_embeddings("terms", kept)
     features = options.features(run.setting)
     opened = run.private_sum("densities", [run.publish_texts("terms", kept), vectors_input])
     densities = Densities(features, opened.natural, vectors)
     draw = densities.independent if options.sampler == "independent" else densities.iterative
 
+    # Step 4, sequences
     labels = run.setting.labels or ("",)
     written = balanced_labels(options.samples, len(labels), np.zeros(len(labels), dtype=np.int64))
     sequences: list[tuple[str, tuple[str, ...]]] = []
@@ -135,6 +141,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         sequences += [(labels[label], tuple(kept[term] for term in row)) for row in drawn]
     run.record("sequences", 0, sequences)
 
+    # Step 4, prompts
     generators = run.setting.generators
     orders = [
         Order(
@@ -153,7 +160,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
 
 
 def _keyphrases(options: Options, run: RunContext) -> tuple[str, ...]:
-    """V~: the terms that stand out of the noisy histogram, the most frequent first."""
+    """The paper's V~: terms whose noisy counts noise alone does not explain, the most frequent first."""
     vocabulary = options.terms(run.setting)
     opened = run.private_sum("vocabulary", [run.publish_texts("vocabulary", vocabulary)])
     found = significant_terms(

@@ -1,10 +1,10 @@
 """FuseGen (Zou et al. 2024): several generators, no private data; task models' disagreement chooses the examples.
 
-Each round a small task model is trained on every generator's own texts. A text's variability is the deviation, over
-these models, of the probability of its label: candidates are the least variable (easy) and the most variable
-(ambiguous) texts, and of those the ones with the highest self-boosted weights are shown to all generators.
-Deviation: the task models are linear heads on the embeddings, refitted to the weights, where the paper fine-tunes BERT
-and moves the weights between its epochs.
+In each round a small task model is trained on every generator's own texts. A text's variability is the standard
+deviation, over these models, of the probability of its label: candidates are the least variable (easy) and the most
+variable (ambiguous) texts, and of those the ones with the highest self-boosted weights are shown to all generators.
+Deviation from the paper: the task models are linear heads on the embeddings, refitted to the weights, where the paper
+fine-tunes BERT and moves the weights between its epochs.
 """
 
 from __future__ import annotations
@@ -26,8 +26,14 @@ from undersong_server.pool import Sample
 
 
 class Options(MethodOptions):
-    """[method] keys: ``samples`` N in all, ``rounds`` T, ``candidates`` R and ``examples`` S a label, ``easy`` share
-    of R that is least variable, ``boosts`` rounds of self-boosting with ``rate``."""
+    """[method] keys.
+
+    Attributes:
+        samples, rounds: N texts in all, and T.
+        candidates, examples: R candidates per label, of which S are shown.
+        easy: share of the candidates that are the least variable texts.
+        boosts: rounds of self-boosting, with ``rate``.
+    """
 
     samples: Annotated[int, Field(ge=1)] = 6000
     rounds: Annotated[int, Field(ge=1)] = 5
@@ -61,9 +67,11 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
             wanted = balanced_labels(int(share), len(labels), written)
             written += np.bincount(wanted, minlength=len(labels))
             orders += [_order(name, labels[label], examples[label], rng) for label in wanted]
+        # Cross-model data generation: every generator is shown the examples chosen from all generators' texts.
         run.generate(f"round {t + 1}", t, orders)
         embeddings, label_of = run.embeddings(run.pool.samples), run.pool.label_of
         spread = variability(_opinions(run, embeddings, label_of))
+        # Self-boosting weight adjustment
         weights = self_boosted(embeddings, label_of, len(labels), boosts=options.boosts, rate=options.rate)
         for label in range(len(labels)):
             members = run.pool.of_label(label)
@@ -75,13 +83,13 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
 
 
 def variability(opinions: Float64) -> Float64:
-    """Deviation over the task models of the probability of each text's label: [K, n] to float64 [n]."""
+    """Standard deviation over the task models of the probability of each text's label: [K, n] to float64 [n]."""
     found: Float64 = opinions.std(axis=0)
     return found
 
 
 def cross_selected(spread: Float64, weights: Float64, members: Int64, candidates: int, size: int, easy: float) -> Int64:
-    """Of ``members`` the least (share ``easy``) and most variable become ``candidates``; the heaviest ``size`` stay."""
+    """The ``size`` heaviest of the candidates: those of ``members`` with the least (share ``easy``) and most spread."""
     count = min(candidates, len(members))
     low = highest(-spread, members, round(easy * count))
     high = highest(spread, np.setdiff1d(members, low), count - len(low))
@@ -91,7 +99,7 @@ def cross_selected(spread: Float64, weights: Float64, members: Int64, candidates
 def self_boosted(embeddings: Float32, labels: Int64, classes: int, *, boosts: int, rate: float) -> Float64:
     """Weights of mean 1 that grow where a model trained with them agrees with the label, and fall where it does not.
 
-    w <- w exp(+-rate), normalised, after each training.
+    After each training w <- w exp(+-rate), normalised. Returns float64 [n].
     """
     weights = np.ones(len(labels))
     for _ in range(boosts):

@@ -1,4 +1,4 @@
-"""The reference point below every method: zero-shot texts of all generators in equal parts, no private data at all."""
+"""The baseline without private data: zero-shot texts of all generators in equal parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from undersong_server.pool import Sample
 
 
 class Options(MethodOptions):
-    """[method] keys: ``samples`` in all."""
+    """[method] keys: ``samples`` in all. Other methods' keys are ignored, so that a comparison may set them for all."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -39,7 +39,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
 
 
 def orders(options: Options, setting: Setting) -> list[Order]:
-    """One zero-shot order a sample, balanced over generators and labels."""
+    """One zero-shot order per sample, balanced over generators and labels."""
     labels = setting.labels or ("",)
     counts = largest_remainder(np.ones(len(setting.generators)), options.samples)
     written = np.zeros(len(labels), dtype=np.int64)

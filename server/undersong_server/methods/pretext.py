@@ -1,9 +1,10 @@
-"""PrE-Text (Hou et al. 2024): private evolution over a federation, its survivors of all rounds expanded at the end.
+"""PrE-Text (Hou et al. 2024): private evolution over a federation, then expansion of all texts that were voted for.
 
-Phase 1 (algorithm 1): a thresholded nearest-neighbour histogram each round, from which the next texts are drawn and
-varied by filled gaps. Phase 2: every text that ever passed the threshold is an example from which new ones are written.
-Users are protected where the task says unit = "user" (or "party"); user_contribution = "sum" is the paper's form.
-Deviations: noise by exact accounting over all rounds; the threshold is stated in deviations of the noise, so that it
+Phase 1 (algorithm 1), collection of seeds: a thresholded nearest-neighbour histogram per round, from which the next
+texts are drawn and varied by filled gaps. Phase 2, their expansion: every text that ever passed the threshold is an
+example from which new ones are written. Users are protected where the task says unit = "user" (or "party");
+user_contribution = "sum" is the paper's form.
+Deviations: noise by exact accounting over all rounds; the threshold counts standard deviations of the noise, so that it
 means the same at every epsilon (the paper tunes a number of votes).
 """
 
@@ -26,10 +27,12 @@ from undersong_server.pool import Sample
 
 
 class Options(MethodOptions):
-    """[method] keys; ``samples`` is the number of generator calls in all.
+    """[method] keys.
 
-    ``seeds`` is the share of the calls for phase 1, ``threshold`` counts deviations of the noise, ``examples`` stand in
-    a prompt of phase 2.
+    Attributes:
+        samples: generator calls in all; ``seeds`` is the share of them for phase 1.
+        threshold: of the histogram, in standard deviations of its noise.
+        examples: seeds that a prompt of phase 2 shows.
     """
 
     samples: Annotated[int, Field(ge=2)] = 6000
@@ -40,11 +43,12 @@ class Options(MethodOptions):
 
     @property
     def population(self) -> int:
+        """Texts of a round of phase 1."""
         return max(1, int(self.samples * self.seeds) // self.rounds)
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
-    """One nearest vote a record on each round's texts."""
+    """One nearest vote per record on each round's texts."""
     vote = TopQVotes(q=1, candidates=options.population, labels=len(setting.labels), furthest=False)
     return [SumRequest(f"histogram/{t + 1}", vote) for t in range(options.rounds)]
 
@@ -54,32 +58,33 @@ def generator_calls(options: Options, setting: Setting) -> int:
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
-    """The method. Returns the expansion and the survivors it was written from."""
+    """The method. Returns the seeds and what was written from them."""
     names, labels = run.setting.generators, run.setting.labels or ("",)
     wanted = balanced_labels(options.population, len(labels), np.zeros(len(labels), dtype=np.int64))
     orders = [Order(names[i % len(names)], "random", labels[label]) for i, label in enumerate(wanted)]
-    survivors: dict[Sample, None] = {}
+    seeds: dict[Sample, None] = {}
+    # Phase 1 (algorithm 1)
     for t in range(options.rounds):
         texts = [sample for sample in run.write(f"round {t + 1}", t, orders) if sample is not None]
         numbers = run.label_numbers(texts)
         shown = run.publish_vectors("candidates", f"round/{t + 1}", run.embeddings(texts), numbers)
         opened = run.private_sum(f"histogram/{t + 1}", [shown])
         histogram = thresholded(opened.natural[: len(texts)], options.threshold * opened.sigma)
-        survivors |= dict.fromkeys(texts[i] for i in np.flatnonzero(histogram))
+        seeds |= dict.fromkeys(texts[i] for i in np.flatnonzero(histogram))
         drawn = by_sampling(histogram, numbers, options.population, run.rng(f"selection {t + 1}"))
         parents = [texts[i] for i in drawn]
         orders = [
             Order(names[(i + t) % len(names)], "fill_in", parent.label, parents=(parent.text,))
             for i, parent in enumerate(parents)
         ]
-    kept = list(survivors)
-    run.pool.extend(kept)
-    run.generate("expansion", options.rounds, _expansion(options, run, kept))
+    # Phase 2
+    run.pool.extend(seeds)
+    run.generate("expansion", options.rounds, _expansion(options, run, list(seeds)))
     return run.pool.samples
 
 
 def thresholded(histogram: Float64, threshold: float) -> Float64:
-    """Counts above the threshold as they are, all others zero.
+    """Keeps counts above the threshold and sets all others to zero: float64 of the same shape.
 
     >>> thresholded(np.array([3.0, 1.0, -2.0]), 1.5).tolist()
     [3.0, 0.0, 0.0]
@@ -87,12 +92,12 @@ def thresholded(histogram: Float64, threshold: float) -> Float64:
     return np.where(histogram > threshold, histogram, 0.0)
 
 
-def _expansion(options: Options, run: RunContext, survivors: Sequence[Sample]) -> list[Order]:
+def _expansion(options: Options, run: RunContext, seeds: Sequence[Sample]) -> list[Order]:
     names, labels = run.setting.generators, run.setting.labels or ("",)
     rng = run.rng("expansion")
     count = options.samples - options.population * options.rounds
     wanted = balanced_labels(count, len(labels), np.zeros(len(labels), dtype=np.int64))
-    by_label = {name: [sample.text for sample in survivors if sample.label == name] for name in labels}
+    by_label = {name: [sample.text for sample in seeds if sample.label == name] for name in labels}
     orders = []
     for i, label in enumerate(wanted):
         name, examples = labels[label], by_label[labels[label]]

@@ -1,9 +1,10 @@
 """WASP (Zou et al. 2025): several generators, weighted by private nearest and furthest votes, prompted by contrast.
 
-Deviations from the paper: each generator's noisy votes are summed and the sum is clipped at zero before it becomes a
-weight (the reference normalises by a noisy total, which can be negative and then reverses the ranking); nearest and
-furthest votes are one release in separate coordinates of their exact joint sensitivity (the paper charges 4 vote units,
-the truth at Q = 8 is 1.633); the noise is calibrated over the releases that are really made.
+The comments in ``run`` name the paper's parts. Deviations: each generator's noisy votes are summed and the sum is
+clipped at zero before it becomes a weight (the reference normalises by a noisy total, which can be negative and then
+reverses the ranking); nearest and furthest votes are one release, in separate coordinates, charged by their exact joint
+sensitivity (the paper charges 4 vote units, the truth at Q = 8 is 1.633); the noise is calibrated over the releases
+that are really made.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
+from undersong_common.arrays import Int64
 from undersong_common.privacy import accounting
 from undersong_protocol.plan import Plan, SumRequest
 from undersong_protocol.statistics.votes import TopQVotes
@@ -33,15 +35,24 @@ PAPER_SENSITIVITY = 4.0  # vote units, Zou et al. 2025, theorem 1
 
 
 class Options(MethodOptions):
-    """[method] keys: ``samples`` N in all, ``rounds`` T, ``votes`` Q, ``examples`` a prompt, ``shortlist`` S."""
+    """[method] keys.
+
+    Attributes:
+        samples, rounds, votes: N texts in all, T, and Q.
+        examples: texts that a prompt shows, half of them bad ones.
+        shortlist: S, texts per label that examples are drawn from.
+        furthest: False asks for nearest votes only, and prompts show no bad examples (Aug-PE's vote at ``votes`` 1).
+        clip: where noisy votes are clipped at zero before they become weights: a generator's sum, or each candidate.
+        prune: one more release drops the share ``prune_share`` of each label with the least votes.
+    """
 
     samples: Annotated[int, Field(ge=1)] = 6000
     rounds: Annotated[int, Field(ge=1)] = 5
     votes: Annotated[int, Field(ge=1, le=16)] = 8
     examples: Annotated[int, Field(ge=2)] = 8
     shortlist: Annotated[int, Field(ge=1)] = 8
-    furthest: bool = True  # false: nearest votes only, and prompts without bad examples (Aug-PE's vote at votes = 1)
-    clip: Literal["sum", "candidate"] = "sum"  # where noisy votes are clipped at zero before they become weights
+    furthest: bool = True
+    clip: Literal["sum", "candidate"] = "sum"
     prune: bool = False
     prune_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
 
@@ -91,12 +102,16 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     bad: list[list[str]] = [[] for _ in range(labels)]
     for t, count in enumerate(options.per_round()):
         run.record("weights", t, weights.tolist())
+        # Each generator writes its weight's share, from contrastive in-context prompts once there are examples.
         run.generate(f"round {t + 1}", t, _orders(options, run, t, largest_remainder(weights, count), good, bad))
         if t == options.rounds - 1:
             break
+        # Differentially private Top-Q voting: the nearest and furthest candidates of each record.
         near, far = run.votes(f"votes/{t + 1}")
+        # Section 3.3: weights of the generators.
         counted = np.maximum(near, 0.0) if options.clip == "candidate" else near
         weights = generator_weights(counted, run.pool.generator_of, generators)
+        # Examples per label: the most nearest votes make a good one, the most furthest votes a bad one.
         for label in range(labels):
             members = run.pool.of_label(label)
             good[label] = run.pool.texts_of(highest(near, members, options.shortlist))
@@ -106,7 +121,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
 
 
 def _orders(
-    options: Options, run: RunContext, t: int, counts: np.ndarray, good: list[list[str]], bad: list[list[str]]
+    options: Options, run: RunContext, t: int, counts: Int64, good: list[list[str]], bad: list[list[str]]
 ) -> list[Order]:
     rng = run.rng(f"round {t + 1}")
     written = np.zeros(len(good), dtype=np.int64)
@@ -133,7 +148,7 @@ def _orders(
 
 
 def _pruned(options: Options, run: RunContext) -> list[Sample]:
-    """Drops, in every label, the share with the least (nearest - furthest) votes of one more release."""
+    """The corpus without the share of each label that has the least (nearest - furthest) votes of one more release."""
     near, far = run.votes(f"votes/{options.rounds}")  # far is all zero without furthest votes
     keep = []
     for label in range(max(1, len(run.setting.labels))):
