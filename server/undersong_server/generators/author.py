@@ -1,4 +1,4 @@
-"""Orders in, samples out: every answer is journaled as it arrives, cleaned, and asked again if it is of no use."""
+"""The author writes a method's orders: answers are journaled as they arrive, cleaned, and asked again if useless."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ FLUSH_ANSWERS = 64  # answers of one embedded generator that share a journal wri
 class Order:
     """One text that a method wants written. Example texts are synthetic or public, never private.
 
-    ``named`` False keeps the label from the generator: the sample has it, the prompt and the request do not.
+    Attributes:
+        generator: its name.
+        kind, label, good, bad, parents, terms, words: as of a GenerationRequest.
+        named: False hides the label from the generator: the sample has it, the prompt and the request do not.
     """
 
     generator: str
@@ -40,7 +43,7 @@ class Order:
 
 @dataclass
 class Usage:
-    """What a generator was asked and gave in this run (journaled answers included)."""
+    """Counts of one generator's calls and samples in this run, journaled answers included."""
 
     calls: int = 0
     kept: int = 0
@@ -53,7 +56,7 @@ class Usage:
 
 
 class Author:
-    """Writes samples with several generators; asks no question twice, across restarts."""
+    """Writes samples with several generators. A restarted run asks for no answer that the journal has."""
 
     def __init__(
         self,
@@ -73,7 +76,7 @@ class Author:
         self.usage = {name: Usage() for name in generators}
 
     def write(self, step: str, round_: int, orders: Sequence[Order]) -> list[Sample | None]:
-        """One sample an order, None where every try was empty or a duplicate (counted as dropped).
+        """One sample per order, None where every try was empty or a duplicate (counted as dropped).
 
         Raises ConfigurationError or GenerationError from a generator that cannot go on; what was answered is kept.
         """
@@ -142,7 +145,7 @@ class Author:
     def _answers(
         self, missing: Mapping[str, Sequence[int]], requests: Sequence[GenerationRequest]
     ) -> Iterator[tuple[str, int, Answer | GenerationError]]:
-        """Answers of all generators as they come: each generator in its own thread, journaled by the caller's."""
+        """Answers of all generators as they arrive; each generator has its own thread, the caller's journals."""
         if len(missing) <= 1:
             for name, indices in missing.items():
                 for position, answer in self._generators[name].answer([requests[i] for i in indices]):
@@ -181,7 +184,7 @@ class Author:
                     running -= 1
                     if item[1] is not None:
                         failure = failure or item[1]
-                        stop.set()  # the others' answers that are on their way are still paid for, so still kept
+                        stop.set()  # the others' answers that are on their way are paid for, so they are kept
             if failure is not None:
                 raise failure
         finally:

@@ -1,4 +1,4 @@
-"""Tokens and dollars that may be spent: reserved at their worst case before a call, settled at what it took."""
+"""Limits of tokens and dollars: a call reserves its worst case before it is made, and settles what it took."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import threading
 from undersong_server.generators.interface import BudgetExhausted
 
 
-class Budget:
+class CallBudget:
     """The limits of one generator over one run, shared by its threads."""
 
     def __init__(self, name: str, tokens: int | None, price_usd: float | None) -> None:
-        """None is no limit. ``name`` is the generator's, for messages."""
+        """A limit of None is none. ``name`` is the generator's, for messages."""
         self._name = name
         self._limits = (float("inf") if tokens is None else tokens, float("inf") if price_usd is None else price_usd)
         self._spent = [0.0, 0.0]
@@ -26,7 +26,7 @@ class Budget:
             return int(self._spent[0]), self._spent[1]
 
     def reserve(self, tokens: int, price_usd: float) -> None:
-        """Sets the worst case of one call aside; waits while only calls in flight stand in the way.
+        """Reserves the worst case of one call; waits where it would fit once calls in flight have settled.
 
         Raises:
             BudgetExhausted: the call could exceed a limit even if the calls in flight were free.
@@ -55,7 +55,7 @@ class Budget:
         with self._changed:
             self._calls -= 1
             for kind in (0, 1):
-                # Exactly zero when nothing is in flight: rounding of dollars must not pile up.
+                # Exactly zero when no call is in flight: rounding of dollars must not accumulate.
                 self._reserved[kind] = self._reserved[kind] - reserved[kind] if self._calls else 0.0
                 self._spent[kind] += took[kind]
             self._changed.notify_all()

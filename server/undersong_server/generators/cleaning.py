@@ -1,4 +1,4 @@
-"""From a model's raw answer to the text that was asked for; "" where there is none.
+"""Cleaning: from a model's raw answer to the text that was asked for, "" where there is none.
 
 Rules take away what surrounds a text (prompt echo, "Sure, here is ...", quotes, markup, numbering, chat markers) and
 never rewrite what is inside it. Cleaning twice gives what cleaning once gives.
@@ -12,7 +12,7 @@ import unicodedata
 
 # A rule that needs a closing mark looks no further than this many characters, so that no answer takes long.
 _REACH = 160
-# A text wrapped more deeply than this is a model that repeats itself.
+# A text that is wrapped more deeply comes from a model that repeats itself.
 _ROUNDS = 32
 
 _CONTROL = re.compile(

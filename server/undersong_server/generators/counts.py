@@ -1,4 +1,4 @@
-"""Counted n-grams as flat arrays, made for drawing: one dictionary look-up and one bisection a draw."""
+"""Counted n-grams as flat arrays, made for drawing: one dictionary look-up and one bisection per draw."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _ESCAPE = 1.0
 _ESCAPE_TO_WORDS = 0.02
 
 
-def pack(context: Sequence[int]) -> int:
-    """A context (oldest token first) as one dictionary key."""
+def context_key(context: Sequence[int]) -> int:
+    """One dictionary key for a context (oldest token first)."""
     key = 0
     for token in context:
         key = key << _BITS | token
@@ -36,7 +36,7 @@ class Counts:
         """Counts once.
 
         Args:
-            texts: token ids a text, each >= 2 and < 2^24.
+            texts: the token ids of each text, >= 2 and < 2^24.
             order: length of the longest n-gram, >= 2.
             temperature: counts are raised to 1/temperature before they become probabilities.
         """
@@ -64,7 +64,7 @@ class Counts:
         return level.successors[min(index, end - 1)]
 
     def follows(self, token: int, successor: int) -> bool:
-        """Whether the two stood side by side."""
+        """Whether the successor ever followed the token."""
         level = self._levels[1]
         row = level.rows.get(token)
         if row is None:

@@ -1,7 +1,7 @@
 """What the coordinator asks of a text generator, and what it gets back.
 
-A method makes :class:`GenerationRequest` values; a generator answers them as they complete. Which program stands
-behind a name - an endpoint, a local model, a file of texts, an n-gram model - is configuration.
+The author makes :class:`GenerationRequest` values; a generator answers them as they complete. Which program is behind a
+name (an endpoint, a local model, a file of texts, an n-gram model) is configuration.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ class GenerationRequest:
             "metadata", "random".
         label: a label of the task; "" where the task has none or the class is not named.
         prompt: the rendered text that a language model reads.
-        seed: public randomness of this one request, >= 0. Same seed and same history, same answer, for `ngram` and
-            `replay`; a retry is a new request with a new seed.
-        good: texts to come closer to.
-        bad: texts to keep away from.
+        seed: public randomness of this one request, >= 0. `ngram` and `replay` give the same answer for the same seed
+            and history; a retry is a new request with a new seed.
+        good, bad: example texts to come closer to, and to keep away from.
         parents: the texts that are rewritten, filled in or crossed.
-        terms: words or phrases that belong into the text.
+        terms: words or phrases that the text contains.
         words: the wanted length in words; None leaves it to the generator.
     """
 
@@ -48,10 +47,10 @@ class Answer:
 
     Attributes:
         text: as the generator wrote it; the caller cleans it (``undersong_server.generators.cleaning``).
-        prompt_tokens: tokens read, attempts that were lost on the way included at their worst case.
+        prompt_tokens: tokens read; attempts that were lost on the way count at their worst case.
         completion_tokens: tokens written, counted likewise.
         price_usd: US dollars; 0.0 where no price is configured.
-        note: what the reader of the journal should know, e.g. "repeat" or "cut at max_tokens"; "" mostly.
+        note: for the report, e.g. "repeat" or "cut at max_tokens"; mostly "".
     """
 
     text: str
@@ -62,7 +61,7 @@ class Answer:
 
 
 class Generator(Protocol):
-    """A named writer of texts. One thread at a time uses an instance."""
+    """A named source of texts. One thread at a time uses an instance."""
 
     @property
     def name(self) -> str:

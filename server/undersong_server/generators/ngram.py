@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_common.table import column_names, read_table
-from undersong_server.generators.counts import END, START, Counts, pack
+from undersong_server.generators.counts import END, START, Counts, context_key
 from undersong_server.generators.interface import Answer, GenerationRequest
 from undersong_server.generators.settings import NgramSettings
 from undersong_server.generators.tokens import detokenise, ends_sentence, is_word, tokenise
@@ -176,12 +176,12 @@ class NgramGenerator:
             padded = [*[START] * (self._order - 1), *text, END]
             for position in range(self._order - 1, len(padded)):
                 for size, contexts in cache.items():
-                    key = pack(padded[position - size : position])
+                    key = context_key(padded[position - size : position])
                     contexts.setdefault(key, []).append(padded[position])
         good_words = {token for text in good for token in text}
-        good_pairs = {pack(pair) for text in good for pair in pairwise(text)}
+        good_pairs = {context_key(pair) for text in good for pair in pairwise(text)}
         bad_words = {token for text in bad for token in text if is_word(self._surfaces[token])}
-        bad_pairs = {pack(pair) for text in bad for pair in pairwise(text)}
+        bad_pairs = {context_key(pair) for text in bad for pair in pairwise(text)}
         return _Pull(
             cache,
             weight if good else 0.0,
@@ -297,14 +297,14 @@ class NgramGenerator:
         """A next token, END included; what the bad examples would say next is mostly refused."""
         token = self._draw_any(model, context, pull, rng)
         for _ in range(_TRIES):
-            pair = pack((context[-1], token))
+            pair = context_key((context[-1], token))
             if (token not in pull.bad_words and pair not in pull.bad_pairs) or rng.random() >= self._settings.penalty:
                 break
             token = self._draw_any(model, context, pull, rng)
         return token
 
     def _draw_any(self, model: _Model, context: Sequence[int], pull: _Pull, rng: Random) -> int:
-        keys = [pack(context[len(context) - size :]) for size in range(self._order)]
+        keys = [context_key(context[len(context) - size :]) for size in range(self._order)]
         if pull.weight and rng.random() < pull.weight:
             for size in range(self._order - 1, 0, -1):
                 known = pull.cache[size].get(keys[size])

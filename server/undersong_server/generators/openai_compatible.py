@@ -1,10 +1,10 @@
-"""Any endpoint that speaks OpenAI's chat completions: one prompt a call, one answer a call (never ``n`` > 1).
+"""Any endpoint with OpenAI's chat completions: one prompt and one answer per call (never ``n`` > 1).
 
 The one layer of retries is here (the client library's own are off): 429, 5xx, timeouts, cut connections and answers
-that cannot be read are tried again after Retry-After or an exponential pause with jitter. What no retry cures - a
-wrong key, an unknown model, an endpoint that is not there - stops the run with one ConfigurationError.
+that cannot be read are tried again after Retry-After or an exponential pause with jitter. What no retry cures (a wrong
+key, an unknown model, an endpoint that is not there) stops the run with one ConfigurationError.
 
-Budgets hold before the fact: a call is made only if its worst case still fits. That is the prompt's UTF-8 bytes (a
+Budgets hold in advance: a call is made only if its worst case still fits. That is the prompt's UTF-8 bytes (a
 tokeniser with bytes to fall back on never makes more tokens of it) plus 64 for the chat template, and ``max_tokens``.
 An attempt whose answer was lost on the way may have been billed, so it counts at its worst case.
 """
@@ -24,7 +24,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 from undersong_common.errors import ConfigurationError, GenerationError
-from undersong_server.generators.budget import Budget
+from undersong_server.generators.budget import CallBudget
 from undersong_server.generators.interface import Answer, BudgetExhausted, GenerationRequest
 from undersong_server.generators.settings import OpenAISettings
 
@@ -99,7 +99,7 @@ class OpenAIGenerator:
                 f"generator {self.name}: the environment variable {settings.api_key_env} with its key is not set",
                 f'export {settings.api_key_env}=..., or set api_key_env = "" for an endpoint without keys',
             )
-        self._budget = Budget(self.name, settings.token_budget, settings.price_budget_usd)
+        self._budget = CallBudget(self.name, settings.token_budget, settings.price_budget_usd)
         self._tally: Counter[str] = Counter(calls=0, retries=0, lost_attempts=0, failed=0)
         self._lock = threading.Lock()
         self._answered = False

@@ -1,4 +1,4 @@
-"""The ``[[generators]]`` tables of a task file: one frozen model a kind, told apart by ``kind``.
+"""The ``[[generators]]`` tables of a task file: one frozen model per ``kind``.
 
 Paths are kept as written; :func:`undersong_server.generators.build` resolves them against the task file's folder.
 """
@@ -11,9 +11,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from undersong_server.generators.interface import Estimate
 
-# English text has about 1.3 tokens a word with the usual byte-pair vocabularies; the high figure covers other languages
-# and clinical abbreviations.
-_TOKENS_A_WORD = (1.2, 2.0)
+# English text has about 1.3 tokens per word with the usual byte-pair vocabularies; the high figure covers other
+# languages and clinical abbreviations.
+_TOKENS_PER_WORD = (1.2, 2.0)
 
 
 def _one_or_many(value: object) -> object:
@@ -50,7 +50,7 @@ class NgramSettings(_Common):
     shared: float = Field(default=0.05, ge=0.0, le=1.0)
 
     def estimate(self, calls: int, prompt_words: int = 250) -> Estimate:
-        """Nothing is paid; 0.2 to 5 ms a text, 1 to 20 s of training."""
+        """Costs nothing; takes 0.2 to 5 ms per text and 1 to 20 s of training."""
         return Estimate(calls, (0, 0), (0.0, 0.0), (1.0 + 0.0002 * calls, 20.0 + 0.005 * calls))
 
 
@@ -68,7 +68,7 @@ class ReplaySettings(_Common):
     temperature: float = Field(default=0.05, gt=0.0, le=100.0)
 
     def estimate(self, calls: int, prompt_words: int = 250) -> Estimate:
-        """Nothing is paid; under 1 ms a text, up to a minute of embedding the file once."""
+        """Costs nothing; takes under 1 ms per text, and up to a minute to embed the file once."""
         return Estimate(calls, (0, 0), (0.0, 0.0), (0.0001 * calls, 60.0 + 0.001 * calls))
 
 
@@ -127,10 +127,10 @@ class OpenAISettings(_Common):
     def estimate(self, calls: int, prompt_words: int = 250) -> Estimate:
         """Expected cost of ``calls`` calls.
 
-        Low: 1.2 tokens a word and answers of an eighth of max_tokens, written at 100 tokens/s after 0.3 s; high:
-        2 tokens a word and answers of max_tokens at 20 tokens/s after 3 s; ``concurrency`` at once.
+        Low: 1.2 tokens per word and answers of an eighth of max_tokens, written at 100 tokens/s after 0.3 s; high:
+        2 tokens per word and answers of max_tokens at 20 tokens/s after 3 s; ``concurrency`` at once.
         """
-        prompts = [round(calls * prompt_words * factor) for factor in _TOKENS_A_WORD]
+        prompts = [round(calls * prompt_words * factor) for factor in _TOKENS_PER_WORD]
         answers = [-(-self.max_tokens // 8), self.max_tokens]
         price = None
         if self.price_per_1k_prompt is not None:
@@ -167,9 +167,9 @@ class TransformersSettings(_Common):
     max_new_tokens: int = Field(default=256, ge=1)
 
     def estimate(self, calls: int, prompt_words: int = 250) -> Estimate:
-        """Nothing is paid. Batches of an eighth of max_new_tokens at 50 steps/s (low) up to all of it at 2 steps/s."""
+        """Costs nothing. Batches of an eighth of max_new_tokens at 50 steps/s (low) up to all of it at 2 steps/s."""
         steps = -(-calls // self.batch_size) * self.max_new_tokens
-        low, high = (round(calls * prompt_words * factor) for factor in _TOKENS_A_WORD)
+        low, high = (round(calls * prompt_words * factor) for factor in _TOKENS_PER_WORD)
         written = (calls * -(-self.max_new_tokens // 8), calls * self.max_new_tokens)
         return Estimate(calls, (low + written[0], high + written[1]), (0.0, 0.0), (steps / 8 / 50.0, steps / 2.0))
 

@@ -50,17 +50,17 @@ class Options(MethodOptions):
     """[method] keys.
 
     Attributes:
-        discriminator: "teachers", "moments", or "auto", which chooses from the plan; "votes" (the records' Top-Q votes
-            for candidates, as WASP casts them) and "random" are there to be compared with.
+        discriminator: "teachers", "moments", or "auto", which chooses one of them from the plan; "votes" (the records'
+            Top-Q votes for candidates, as WASP casts them) and "random" are baselines.
         samples: N, candidates to write; ``keep`` is the share of them that becomes the corpus.
         weighted: whether the discriminator's scores also weigh the kept samples where a model is trained on them
             (recorded as "sample_weights").
-        tutor_share: of the budget, for the label histogram; 0 asks for none and takes the classes as equal.
-        teacher: "linear" ones on frozen embeddings, or "fine-tuned" ones, each party's own local model, on texts.
-        teachers: shards a party; 0 is as many as a useful answer needs. ``queries`` r that each votes on;
-            ``contrast`` candidates it is trained against.
-        half: whether a teacher votes for the better half of the queries of each class, or by its boundary.
-        covariance: p, axes in which outer products are asked for besides the means; 0 for means alone.
+        tutor_share: of the budget, for the label histogram; 0 takes the classes as equally common.
+        teacher: "linear" teachers read frozen embeddings; "fine-tuned" ones are the party's own local model on texts.
+        teachers: shards per party; 0 is as many as a useful answer needs.
+        queries, contrast: r candidates that each teacher votes on, and the candidates that it is trained against.
+        half: whether a teacher votes for the better half of the queries of each class; else by its boundary.
+        covariance: p, axes in which outer products are asked for besides the means; 0 asks for means alone.
         embedding_size: coordinates of an embedding.
         votes: Q of "votes".
     """
@@ -81,7 +81,7 @@ class Options(MethodOptions):
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
-    """The tutor's histogram and what the discriminator asks. Refuses teachers whose answers would be of no use."""
+    """The tutor's histogram and the discriminator's sums; refuses teachers whose answers would be of no use."""
     kind = chosen(options, setting)
     if kind == "teachers":
         _check_teachers(options, setting)
@@ -93,7 +93,7 @@ def generator_calls(options: Options, setting: Setting) -> int:
 
 
 def notes(options: Options, setting: Setting) -> list[str]:
-    """What ``auto`` stands for, and how many teachers a useful answer needs; for ``undersong plan``."""
+    """What "auto" stands for, and how many teachers a useful answer needs; for ``undersong plan``."""
     kind = chosen(options, setting)
     found = [f'Discriminator: "auto" stands for "{kind}" in this plan.'] if options.discriminator == "auto" else []
     teachers = _teachers(options, setting)
@@ -113,10 +113,10 @@ def notes(options: Options, setting: Setting) -> list[str]:
 
 
 def chosen(options: Options, setting: Setting) -> Kind:
-    """What ``auto`` stands for in this plan: the discriminator whose direction is known better, by its planned noise.
+    """What "auto" stands for in this plan: the discriminator whose direction is known better, by its planned noise.
 
     A mean over n records is known to sigma sqrt(classes) / n in every direction. r votes of T teachers share d
-    directions: sigma sqrt(d / r) / T. T is the only lower bound of n that a plan has: a shard has a record at least.
+    directions: sigma sqrt(d / r) / T. T is the only lower bound of n that a plan has: a shard has at least one record.
     """
     if options.discriminator != "auto":
         return options.discriminator

@@ -35,13 +35,20 @@ Records = Mapping[str, Sequence[tuple[int, Any]]]  # what a method recorded, by 
 
 @dataclass(frozen=True)
 class Setting:
-    """The public facts a plan may depend on: label names, generator names and the promise."""
+    """The public facts that a plan may depend on.
+
+    Attributes:
+        labels, generators: their names; a task without labels has none.
+        folder: where relative paths of the method's options start.
+        privacy: for a method that divides epsilon itself, as its paper does; None where it is not known.
+        quorum: for a method whose answers depend on the number of parties; None where it is not known.
+    """
 
     labels: tuple[str, ...]
     generators: tuple[str, ...]
-    folder: Path = Path()  # where relative paths of the method's options start
-    privacy: Privacy | None = None  # for a method that divides epsilon itself, as its paper does
-    quorum: Quorum | None = None  # for a method whose answers depend on how many parties there are
+    folder: Path = Path()
+    privacy: Privacy | None = None
+    quorum: Quorum | None = None
 
 
 class MethodOptions(BaseModel):
@@ -117,12 +124,12 @@ class RunContext:
         self._embed = embed
         self._seed = seed
         self._watch = watch
-        self._segments: list[Segment] = []  # the pool as the parties hold it, one block a vote
+        self._segments: list[Segment] = []  # the pool as the parties hold it, one block per publication
         self._published = 0
         self._rows: dict[str, tuple[bytes, int]] = {}  # text -> the block that holds it, and its row
 
     def rng(self, step: str) -> np.random.Generator:
-        """Public randomness of one step: the same for the same seed and step, on every machine and every resume."""
+        """Public randomness of one step: the same for the same seed and step, on every machine and after a resume."""
         digest = tagged_hash("method randomness", str(self._seed).encode(), step.encode())
         return np.random.default_rng(np.frombuffer(digest, dtype="<u4"))
 
@@ -131,13 +138,13 @@ class RunContext:
         self.records.setdefault(name, []).append((round_, value))
 
     def generate(self, step: str, round_: int, orders: Sequence[Order]) -> list[Sample]:
-        """Has the orders written and adds what came to the pool; dropped orders (empty, duplicate) are missing."""
+        """Has the orders written and adds the samples to the pool; dropped orders (empty, duplicate) are left out."""
         samples = [sample for sample in self.write(step, round_, orders) if sample is not None]
         self.pool.extend(samples)
         return samples
 
     def write(self, step: str, round_: int, orders: Sequence[Order]) -> list[Sample | None]:
-        """Has the orders written without adding them to the pool: one sample an order, None where it was dropped."""
+        """Has the orders written without adding them to the pool: one sample per order, None where it was dropped."""
         written: list[Sample | None] = self._watch("generation", lambda: self._author.write(step, round_, orders))
         return written
 
@@ -147,7 +154,7 @@ class RunContext:
         return np.array([numbers.get(sample.label, -1) for sample in samples], dtype=np.int64)
 
     def embeddings(self, samples: Sequence[Sample]) -> Float32:
-        """Quantised unit embeddings of samples, float32 [n, d]; computed once a text."""
+        """Quantised unit embeddings of samples, float32 [n, d]; each text is embedded once."""
         texts = [sample.text for sample in samples]
         embeddings: Float32 = self._watch("embedding", lambda: self._embed(texts))
         return embeddings
@@ -155,8 +162,8 @@ class RunContext:
     def check_embedding_size(self, planned: int) -> None:
         """Raises ConfigurationError unless embeddings have ``planned`` coordinates.
 
-        For methods that sum embeddings, before they spend anything: every party would refuse that sum, and what was
-        asked before it would be paid for.
+        For methods that sum embeddings, before they spend anything: every party would refuse that sum, and the sums
+        asked before it would have been paid for.
         """
         found = self.embeddings([Sample("size", "", self.setting.generators[0], 0, "probe")]).shape[1]
         if found != planned:
@@ -172,7 +179,7 @@ class RunContext:
         """
         planned = self._federation.manifest.plan[name]
         natural = self.private_sum(name, [self.publish_pool()]).natural
-        # The plan fixes the dimension; where duplicates were dropped the last coordinates hold nothing but noise.
+        # The plan fixes the dimension; where duplicates were dropped the last coordinates hold noise only.
         if not planned.parameters["furthest"]:
             return natural[: len(self.pool)], np.zeros(len(self.pool))
         half = planned.dimension // 2
@@ -184,7 +191,7 @@ class RunContext:
         return opened
 
     def publish_pool(self) -> Input:
-        """The pool as the public input "candidates"; only samples written since it was last published are sent."""
+        """The pool as the public input "candidates"; only samples that were not published before are sent."""
         if len(self.pool) > self._published:
             new = self.pool.samples[self._published :]
             name = f"pool/{len(self._segments)}"
@@ -193,7 +200,7 @@ class RunContext:
         return Input("candidates", tuple(self._segments))
 
     def publish_samples(self, name: str, step: str, samples: Sequence[Sample]) -> tuple[Input, list[Sample]]:
-        """A public input made of any samples, for populations that change: what was published before is not sent again.
+        """Any samples as a public input, for populations that change: what was published before is not sent again.
 
         ``step`` names the call in the journal. Returns the input and the samples, each once, in the input's order.
         """
@@ -216,11 +223,11 @@ class RunContext:
         return [texts, self.publish_numbers(f"{name}: classes", classes)]
 
     def publish_texts(self, name: str, texts: Sequence[str]) -> Input:
-        """A public input made of strings."""
+        """Strings as a public input."""
         return Input(name, (Segment(self._blocks.add(encode_texts(texts))),))
 
     def publish_embeddings(self, name: str, texts: Sequence[str]) -> tuple[Input, Float32]:
-        """A public input made of the embeddings of public texts, and those, float32 [n, d]."""
+        """The embeddings of public texts as a public input, and the embeddings themselves, float32 [n, d]."""
 
         def encode() -> bytes:
             vectors: Float32 = self._watch("embedding", lambda: self._embed(texts))
@@ -232,15 +239,15 @@ class RunContext:
         return Input(name, (Segment(identity),)), values.astype(np.float32, copy=False)
 
     def publish_vectors(self, name: str, step: str, values: Float32, labels: Int64) -> Input:
-        """A public input made of embeddings, quantised here: float32 [n, d] with one label a row (-1 = none).
+        """Embeddings as a public input, quantised here: float32 [n, d] with one label per row, int64 [n] (-1 = none).
 
-        ``step`` names them in the journal; use another one for every call.
+        ``step`` names them in the journal and differs in every call.
         """
         identity = self._blocks.published(f"vectors/{step}", lambda: encode_embeddings(quantise(values), labels))
         return Input(name, (Segment(identity),))
 
     def publish_numbers(self, name: str, values: Float64) -> Input:
-        """A public input made of numbers."""
+        """Numbers as a public input, float64 of any shape."""
         return Input(name, (Segment(self._blocks.add(encode_numbers(values))),))
 
     def _encoded(self, samples: Sequence[Sample]) -> bytes:

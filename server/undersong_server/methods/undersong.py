@@ -36,15 +36,23 @@ from undersong_server.pool import Sample
 
 
 class Options(MethodOptions):
-    """[method] keys: ``samples`` N and ``rounds`` T. The others switch parts off for ablations; none needs tuning.
+    """[method] keys. Users set ``samples`` and ``rounds``; the others are for ablations and need no tuning.
 
-    ``votes`` Q nearest candidates, ``examples`` a prompt drawn from the ``shortlist`` best (and worst); ``vote_share``
-    of the budget is for candidate votes (all rounds), ``label_share`` for the label histogram (0: labels are equally
-    common), ``match_share`` of the rest for matching, what is left for usefulness. ``certain`` examples have votes that
-    stand out of the noise; where none does the prompt shows none. ``usefulness`` is the strength of trust, which
-    without ``hedge`` is that of the likeliest values alone; without ``matching`` the weights are trust; without
-    ``shrink`` noisy sums are taken as they are. ``prune`` leaves out what was written beyond the weights and label
-    shares before those were known.
+    Attributes:
+        samples, rounds: N texts in all, and T.
+        votes: Q, nearest candidates that a record votes for.
+        examples, shortlist: texts that a prompt shows, drawn from so many best (and worst) texts per label.
+        vote_share: of the budget, for the candidate votes of all rounds.
+        label_share: of the budget, for the label histogram; 0 takes labels as equally common.
+        match_share: of the rest, for matching; usefulness has what is left.
+        usefulness: strength of usefulness in trust.
+        hedge: takes the expected share, not the share of the likeliest values.
+        matching: without it the weights are trust alone.
+        hubs: corrects votes for candidates that lie near everything.
+        shrink: without it noisy sums are taken as they are.
+        bad: shows bad examples too.
+        certain: shows only examples whose votes noise alone does not explain, or none.
+        prune: leaves out what was written beyond the weights and label shares before those were known.
     """
 
     samples: Annotated[int, Field(ge=1)] = 6000
@@ -76,7 +84,7 @@ class Options(MethodOptions):
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
-    """After round 1: labels, where records lie, how useful generators are; after all rounds but the last, votes."""
+    """Labels, places and usefulness after round 1; candidate votes after every round but the last."""
     generators, labels = len(setting.generators), len(setting.labels)
     judged = generators > 1 and labels > 1
     counted = options.label_share if labels > 1 else 0.0

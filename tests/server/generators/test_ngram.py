@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from undersong_common.errors import ConfigurationError
 from undersong_server.generators import Answer, GenerationRequest, NgramSettings
-from undersong_server.generators.counts import END, START, Counts, pack
+from undersong_server.generators.counts import END, START, Counts, context_key
 from undersong_server.generators.ngram import NgramGenerator
 from undersong_server.generators.tokens import detokenise, tokenise
 
@@ -72,14 +72,14 @@ def share(found: Sequence[str], word: str) -> float:
 
 def test_counts_are_those_of_the_texts() -> None:
     counts = Counts([[5, 6, 5, 6, 7], [5, 7]], 3, 1.0)
-    row = counts.row(2, pack((5, 6)))
+    row = counts.row(2, context_key((5, 6)))
     assert row is not None
     assert Counter(counts.pick(2, row, u) for u in (0.0, 0.49, 0.5, 0.99)) == {5: 2, 7: 2}
     assert counts.escape(2, row) == pytest.approx(2 / 4)  # Witten-Bell: T / (N + T), two successors seen twice in all
-    start = counts.row(2, pack((START, START)))
+    start = counts.row(2, context_key((START, START)))
     assert start is not None
     assert counts.pick(2, start, 0.3) == 5
-    assert counts.row(2, pack((7, 5))) is None
+    assert counts.row(2, context_key((7, 5))) is None
     assert counts.follows(7, END)
     assert not counts.follows(6, END)
     assert not counts.follows(99, 5)
@@ -95,7 +95,7 @@ def test_picks_reproduce_the_empirical_distribution(data: list[list[int]], order
             for size in range(order):
                 plain.setdefault(tuple(padded[position - size : position]), Counter())[padded[position]] += 1
     for context, successors in plain.items():
-        row = counts.row(len(context), pack(context))
+        row = counts.row(len(context), context_key(context))
         assert row is not None
         total = successors.total()
         drawn = Counter(counts.pick(len(context), row, (k + 0.5) / total) for k in range(total))
@@ -107,7 +107,7 @@ def test_temperature_sharpens() -> None:
     shares = []
     for temperature in (0.5, 1.0, 2.0):
         counts = Counts(data, 2, temperature)
-        row = counts.row(1, pack((START,)))
+        row = counts.row(1, context_key((START,)))
         assert row is not None
         shares.append(np.mean([counts.pick(1, row, u) == 2 for u in np.linspace(0, 0.9999, 1000)]))
     assert shares == pytest.approx([0.9, 0.75, 3**0.5 / (3**0.5 + 1)], abs=0.002)

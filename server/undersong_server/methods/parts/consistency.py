@@ -1,4 +1,4 @@
-"""Which synthetic texts carry a label that the rest of the corpus, weighted by trust, would give them. Public data."""
+"""Classifiers of the generators' texts, and which texts' labels they support. Public data only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from undersong_common.arrays import Float32, Float64, Int64
 
 STRENGTH = 3.0  # inverse regularisation
-SMALLEST_TRUST = 1e-6  # where the whole trust lies with a text's author, the others count equally
+SMALLEST_TRUST = 1e-6  # added to each trust: where a text's author has all of it, the others count equally
 NEVER = -1e9  # bias of a label that a classifier has not seen
 
 
@@ -20,7 +20,7 @@ def classifier(
 
     Args:
         strength: inverse regularisation.
-        weights: non-negative, one a text; only their ratios matter.
+        weights: non-negative, one per text; only their ratios matter.
     """
     from undersong_server.evaluation.task_model import fit_linear
 
@@ -39,7 +39,7 @@ def classifier(
 def classifiers(
     embeddings: Float32, labels: Int64, author: Int64, generators: int, classes: int, *, strength: float = STRENGTH
 ) -> Float64:
-    """One classifier a generator, trained on its own texts alone: float64 [K, d + 1, classes]."""
+    """One classifier per generator, trained on its own texts alone: float64 [K, d + 1, classes]."""
     return np.stack(
         [
             classifier(embeddings[author == k], labels[author == k], classes, strength=strength)
@@ -49,7 +49,7 @@ def classifiers(
 
 
 def probabilities(head: Float64, embeddings: Float32) -> Float64:
-    """float64 [n, classes] of a classifier of :func:`classifier`."""
+    """The classifier's probability of each label, float64 [n, classes]."""
     logits = embeddings @ head[:-1] + head[-1]
     odds = np.exp(logits - logits.max(axis=1, keepdims=True))
     result: Float64 = odds / odds.sum(axis=1, keepdims=True)
@@ -59,15 +59,15 @@ def probabilities(head: Float64, embeddings: Float32) -> Float64:
 def support(
     heads: Sequence[Float64] | Float64, trust: Float64, embeddings: Float32, labels: Int64, author: Int64
 ) -> Float64:
-    """What the other generators' classifiers, weighted by trust, make of each text's label.
+    """How far the other generators' classifiers, weighted by trust, support each text's label, float64 [n].
 
-    Log-odds of its own label against the best other one, float64 [n]: below 0 they would give it another label. A
-    text's own author has no say, so that no classifier judges what it was trained on.
+    The log-odds of the text's own label against the best other one: below 0 they would give it another label. The
+    classifier of a text's own author does not count, so that none judges what it was trained on.
 
     Args:
-        heads: one classifier a generator (:func:`classifier`).
-        trust: non-negative, one a generator.
-        author: the generator of each text.
+        heads: one classifier per generator (:func:`classifier`).
+        trust: non-negative, one per generator.
+        author: the generator of each text, int64 [n].
     """
     n = len(labels)
     opinion = np.zeros((n, heads[0].shape[1]))
@@ -91,7 +91,7 @@ def training_sample_variance(
     *,
     strength: float = STRENGTH,
 ) -> float:
-    """Variance of one generator's accuracy that comes from which of its texts its classifier happened to see.
+    """Variance of a generator's accuracy that comes from which of its texts its classifier was trained on.
 
     Each generator's texts are halved, a classifier is trained on either half, and both are tried on what the other
     generators wrote. A classifier of all the texts varies half as much as one of a half: a quarter of the mean

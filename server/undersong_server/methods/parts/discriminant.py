@@ -1,7 +1,8 @@
-"""Which candidates could have been private: linear scores from noisy votes or noisy moments. All post-processing.
+"""Scores of how private candidates look, linear, from noisy votes or noisy moments. All is post-processing.
 
-Both discriminators are linear in the embedding, one direction a class, and both are Bayesian with known noise: what
-noise alone explains is pulled to 0, and a class with few records leans on the direction that the classes share.
+Both discriminators are linear in the embedding, with one direction per class, and both are Bayesian with known noise:
+what noise alone explains is shrunk to 0, and a class with few records takes more of the direction that the classes
+share.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ VOTE_LEVELS = tuple(float(level) for level in np.logspace(-4, 0, 13))  # of the 
 RESIDUAL = 0.3  # share of the votes' variance (without noise) that no linear score explains
 OWN_SHARE = 1.0  # prior variance of a class's deviation beside that of the common direction, for votes
 FITTING = 0.95  # share of the candidates whose projection is at most 1 long
-CURVATURES = (0.2, 5.0)  # variances of the records relative to the candidates' that are believed
+CURVATURES = (0.2, 5.0)  # bounds of the records' variances relative to the candidates'
 MOST_WEIGHT = 1.5  # absolute logarithm of a sample's weight
 DAMPING = 0.25  # of the quadratic part: whole, it lost on both data sets of docs/discriminator.md
 
@@ -64,9 +65,9 @@ def distilled(
 ) -> Discriminator:
     """The student: Bayesian linear regression of noisy vote counts on the queries.
 
-    Counts are centred by class, since how many teachers voted is private. Weighing them by their known noise says more
-    than their majorities would, and needs no threshold. How much the votes vary between queries without the noise is
-    what makes them likeliest; scores are in deviations of that.
+    Counts are centred by class, since the number of teachers that voted is private. Weighing them by their known noise
+    says more than their majorities would, and needs no threshold. The variance of the votes without the noise is the
+    likeliest one; scores are in its standard deviations.
 
     Args:
         queries, query_classes: float32 [r, d] and int64 [r]; ``counts`` of each with noise ``sigma``, float64 [r].
@@ -164,7 +165,7 @@ def curved(
 
 
 def weights(scores: Float64, label_of: Int64) -> Float64:
-    """How much each kept sample counts in training: exp of its score above its class's median, float64 [n].
+    """Weight of each kept sample in training: exp of its score above its class's median, float64 [n].
 
     Within ``MOST_WEIGHT`` either way, and in deviations of the scores where those are above 1: importance weights of
     the full likelihood ratio would leave a handful of samples. The mean is 1 in every class.

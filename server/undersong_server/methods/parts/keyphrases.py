@@ -1,4 +1,4 @@
-"""Which terms stand out of a noisy histogram, and sequences of them drawn from noisy kernel densities (DP-KPS).
+"""Terms whose counts noise alone does not explain, and sequences of them from noisy kernel densities (DP-KPS).
 
 Everything here reads noised sums and public terms only: it is post-processing and costs no privacy.
 """

@@ -1,4 +1,4 @@
-"""Subclass keywords of each label from a generator's answers: lists that it wrote, or the telling words of texts."""
+"""Keywords of each label from a generator's answers: lists that it wrote, or the distinctive words of its texts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 LONGEST_WORDS = 4  # of a keyword
 FEWEST_ITEMS = 3  # an answer with fewer is a text, not a list
-SHORTEST_LETTERS = 4  # of a telling word; "the" and "is" tell nothing
+SHORTEST_LETTERS = 4  # of a distinctive word, which "the" and "is" are not
 
 _BETWEEN = re.compile(r"[,;\n]+")
 _NUMBERING = re.compile(r"^\s*(?:\(?\d{1,3}[.)]|[-*•–])\s*")
@@ -19,8 +19,8 @@ _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 def keywords(answers: Sequence[Sequence[str]], most: int) -> list[list[str]]:
     """At most ``most`` different keywords of each label, from what was answered for it.
 
-    A language model answers with a list. The embedded generators know no instructions and answer with texts of the
-    label: there the words are taken that are frequent in its texts and rare in the others' (tf-idf over labels).
+    A language model answers with a list. The embedded generators follow no instructions and answer with texts of the
+    label: keywords are then the words that are frequent in its texts and rare in the others' (tf-idf over labels).
 
     >>> keywords([["card lost, card stolen, PIN blocked"], ["my transfer is late", "a late transfer"]], 2)
     [['card lost', 'card stolen'], ['late', 'transfer']]
@@ -36,7 +36,7 @@ def keywords(answers: Sequence[Sequence[str]], most: int) -> list[list[str]]:
                 listed[-1] += items
             else:
                 texts[-1].append(answer)
-    return [_different([*items, *words], most) for items, words in zip(listed, _telling(texts, most), strict=True)]
+    return [_different([*items, *words], most) for items, words in zip(listed, _distinctive(texts, most), strict=True)]
 
 
 def _items(answer: str) -> list[str]:
@@ -46,7 +46,7 @@ def _items(answer: str) -> list[str]:
     return items if short and len(items) >= FEWEST_ITEMS else []
 
 
-def _telling(texts: Sequence[Sequence[str]], most: int) -> list[list[str]]:
+def _distinctive(texts: Sequence[Sequence[str]], most: int) -> list[list[str]]:
     counted = [Counter(word for text in own for word in set(_words(text))) for own in texts]
     labels_with = Counter(word for counts in counted for word in counts)
 

@@ -3,7 +3,7 @@
 The generators' texts have means mu_k around their label's centre, the mean over the generators. Only K - 1 directions
 tell them apart, so only there is the records' own mean asked for (``protocol/statistics/projections``): K - 1 noisy
 numbers, whatever the number of candidates. The shares are those of the mixture whose mean comes near (the linear
-maximum mean discrepancy, Gretton et al. 2012) and that is no farther from given shares than the known noise asks for.
+maximum mean discrepancy, Gretton et al. 2012) and that is no farther from given shares than the known noise requires.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from undersong_protocol.vectors import NoisySum
 
 MATRIX_GRID = float(1 << 16)  # times the embeddings' 2^-11: every partial sum of a product is exact in float64
 OFFSET_GRID = float(1 << 27)
-RADIUS_QUANTILE = 0.95  # of the candidates lie within the radius; a record that lies beyond it is moved onto it
+RADIUS_QUANTILE = 0.95  # share of the candidates within the radius; a record beyond it is moved onto it
 LEAST_VARIANCE = 1e-6  # of the records' mean: with none, records outside the means' hull have no shares
 
 
@@ -30,7 +30,7 @@ class Basis:
         directions: orthonormal, float64 [d, K - 1].
         centres: of the labels, float64 [max(1, C), d].
         radius: the records' coordinates are asked for in units of it.
-        spread: variance of one text's coordinate, averaged over the directions: what a single record's place tells.
+        spread: variance of one text's coordinate, averaged over the directions.
     """
 
     directions: Float64
@@ -40,7 +40,7 @@ class Basis:
 
     @classmethod
     def of(cls, embeddings: Float32, labels: Int64, author: Int64, generators: int, classes: int) -> Basis:
-        """From the first texts: unit embeddings [n, d], labels (-1 where the task has none), who wrote them."""
+        """From the first texts: unit embeddings [n, d]; labels (-1 where the task has none), authors, int64 [n]."""
         group = np.maximum(labels, 0)
         means = _means(embeddings, group, author, generators, max(1, classes))
         centres: Float64 = np.nan_to_num(np.nanmean(means, axis=0))
@@ -65,12 +65,12 @@ class Basis:
 
 
 def records_of(places: NoisySum) -> float:
-    """How many records answered. Private, hence noisy; at least what noise alone would make it, and at least 1."""
+    """The noisy number of records that answered: at least what noise alone would make it, and at least 1."""
     return max(float(places.natural[0]), places.sigma, COUNT) / COUNT
 
 
 def _fewest(places: NoisySum) -> float:
-    """How many records there are at least, but for one case in forty: few records in much noise tell nothing."""
+    """A lower bound of the number of records, wrong in one case of forty; with few records and much noise it is 1."""
     return max(float(places.natural[0]) - 2.0 * places.sigma, COUNT) / COUNT
 
 

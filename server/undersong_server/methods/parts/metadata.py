@@ -1,4 +1,4 @@
-"""What DPGA-TextSyn does with noisy label, length and keyword counts: everything here is post-processing."""
+"""Shares, length ranges and draws from noisy label, length and keyword counts (DPGA-TextSyn); all post-processing."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 
 from undersong_common.arrays import Float64, Int64
 
-# Words; each bin is at most half as wide again as the one before, so that a range found by them fits tightly.
+# In words; each bin is at most half as wide again as the one before, so that a range found by them is close.
 RANGE_EDGES = (
     *(0, 1, 2, 3, 4, 6, 8, 11, 15, 20, 26, 34, 44, 57, 74, 96, 125, 162, 211, 274, 356, 463, 602, 783, 1018),
     *(1323, 1720, 2236, 2907, 3779, 4913),
 )
 RANGE_TAIL = 0.005  # share of the records that may lie beyond either end of the range
-RANGE_DEVIATIONS = 3.0  # of its noise, which a tail has to exceed to be believed
+RANGE_DEVIATIONS = 3.0  # standard deviations of its noise that a tail must exceed to count
 
 
 def shares_of_counts(counts: Float64) -> Float64:
@@ -48,12 +48,12 @@ def length_range(counts: Float64, sigma: float, edges: Sequence[int] = RANGE_EDG
         counts: noisy counts between ``edges``, float64 [len(edges) - 1]; ``sigma`` is their noise.
 
     Returns:
-        The edges around the bins whose tails stand out; the whole range where none does.
+        The edges around the bins whose tails exceed their noise; the whole range where none does.
     """
     floor = RANGE_TAIL * max(float(counts.sum()), 0.0)
 
     def beyond(tails: Float64) -> int:
-        """How many bins at the start of ``tails`` hold next to nothing."""
+        """How many bins at the start of ``tails`` hold hardly any record."""
         limits = np.maximum(floor, RANGE_DEVIATIONS * sigma * np.sqrt(np.arange(1, len(tails) + 1)))
         found = np.flatnonzero(np.cumsum(tails) > limits)
         return int(found[0]) if len(found) else 0
@@ -83,7 +83,7 @@ def softmax_by_label(votes: Float64, label_of: Int64, labels: int) -> list[Float
 
 @dataclass(frozen=True, eq=False)
 class Metadata:
-    """What is believed of the private records, from noisy sums alone.
+    """Estimates of the private records' metadata, from noisy sums alone.
 
     Attributes:
         records: noisy number of records (with a label, where there are labels); ``records_sigma`` is its noise.

@@ -8,7 +8,7 @@ import numpy as np
 
 from undersong_common.arrays import Float64, Int64
 
-LUCKY = 0.01  # how often noise alone may put somebody among the outstanding
+FALSE_RATE = 0.01  # how often noise alone may put any candidate among the significant ones
 
 
 def largest_remainder(weights: Sequence[float] | Float64, total: int) -> Int64:
@@ -35,10 +35,10 @@ def highest(scores: Float64, among: Int64, size: int) -> Int64:
 
 
 def significant_votes(scores: Float64, among: Int64, sigma: float) -> Int64:
-    """Those of ``among`` whose score noise of deviation ``sigma`` alone gives none of them, but for one time in 100.
+    """Those of ``among`` with a score that noise of deviation ``sigma`` gives any of them in one case of 100 only.
 
-    The bound is the (1 - 0.01/n) quantile of the noise over n members; without noise, every score above 0. One lucky
-    example would be shown in every prompt, so luck must be rare and not one a list.
+    The bound is the (1 - 0.01/n) quantile of the noise over n members; without noise, 0. A single example that noise
+    alone chose would be shown in every prompt, so that must be rare, not once per list.
 
     >>> significant_votes(np.array([0.0, 9.0, 1.0, 2.0]), np.arange(4), 2.0).tolist()
     [1]
@@ -47,12 +47,12 @@ def significant_votes(scores: Float64, among: Int64, sigma: float) -> Int64:
 
     if not len(among):
         return among
-    bound = sigma * float(ndtri(1.0 - LUCKY / len(among)))
+    bound = sigma * float(ndtri(1.0 - FALSE_RATE / len(among)))
     return among[scores[among] > bound]
 
 
 def generator_weights(votes: Float64, generator_of: Int64, generators: int) -> Float64:
-    """w_k proportional to (votes for k's samples / all votes) / (k's samples / all samples); sums to 1.
+    """Weights proportional to (votes for k's samples / all votes) / (k's samples / all samples): float64 [K], sum 1.
 
     WASP (Zou et al. 2025), section 3.3. Each generator's noisy votes are summed and the sum clipped at zero:
     normalising by a noisy, possibly negative total would reverse the ranking, and clipping single candidates would add
@@ -60,7 +60,7 @@ def generator_weights(votes: Float64, generator_of: Int64, generators: int) -> F
 
     Args:
         votes: noisy nearest votes, float64 [N].
-        generator_of: who wrote each sample, int64 [N] in [0, generators).
+        generator_of: the generator of each sample, int64 [N] in [0, generators).
     """
     written = np.bincount(generator_of, minlength=generators)
     received = np.maximum(np.bincount(generator_of, weights=votes, minlength=generators), 0.0)
@@ -74,7 +74,7 @@ def generator_weights(votes: Float64, generator_of: Int64, generators: int) -> F
 
 
 def balanced_labels(count: int, labels: int, already: Int64) -> Int64:
-    """``count`` labels (int64), as even as can be; the odd ones go to the labels with the fewest samples so far."""
+    """``count`` labels, int64, as even as possible; the remainder goes to the labels with the fewest samples so far."""
     counts = np.full(labels, count // labels, dtype=np.int64)
     order = np.argsort(already + counts, kind="stable")
     counts[order[: count % labels]] += 1

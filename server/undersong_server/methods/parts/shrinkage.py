@@ -1,4 +1,4 @@
-"""How much to believe of what a noisy low-dimensional sum says of each of its coordinates."""
+"""Estimates of the true coordinates of a noisy low-dimensional sum, by empirical Bayes with the known noise."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DRAWS = 4096  # of the true values; the error of an expected share is below 0.01
 
 
 def signal_fraction(values: Float64, noise: float, caution: float = 1.0) -> float:
-    """The share of the observed variance of ``values`` (float64 [K]) that ``noise`` (a deviation) leaves unexplained.
+    """Share of the observed variance of ``values``, float64 [K], that noise of deviation ``noise`` does not explain.
 
     Empirical Bayes with the known noise (Efron and Morris 1973): the variance of the true values is estimated by
     moments, as the observed one minus ``caution`` times ``noise`` squared and at least 0. The observed variance of a
@@ -25,7 +25,7 @@ def signal_fraction(values: Float64, noise: float, caution: float = 1.0) -> floa
 
 
 def shrink_to_mean(values: Float64, noise: float, caution: float = 1.0) -> Float64:
-    """Deviations from the mean, pulled to zero as far as noise alone explains them: float64 [K], sums to 0.
+    """Deviations from the mean, shrunk as far as noise alone explains them: float64 [K], sum 0.
 
     >>> shrink_to_mean(np.array([1.0, -1.0, 0.0]), 10.0).tolist()
     [0.0, 0.0, 0.0]
@@ -39,11 +39,11 @@ def shrink_to_mean(values: Float64, noise: float, caution: float = 1.0) -> Float
 def expected_shares(
     values: Float64, noise: float, strength: float, rng: np.random.Generator, *, hedge: bool = True
 ) -> Float64:
-    """Shares proportional to exp(strength * true value), expected over what the true values may be: float64 [K], sum 1.
+    """Expected shares proportional to exp(strength * true value), over the possible true values: float64 [K], sum 1.
 
     Given the observed values the true ones are normal around the shrunk ones, with variance noise^2 times
-    :func:`signal_fraction`. The mean of the shares hedges where the shares of the mean would stake all on a lucky
-    value; without evidence they are equal. ``hedge=False`` gives the shares of the mean.
+    :func:`signal_fraction`. The mean of the shares hedges, where the shares of the mean would give all to a
+    value that chance made the highest; without evidence they are equal. ``hedge=False`` gives the shares of the mean.
 
     >>> expected_shares(np.array([0.2, 0.0]), 10.0, 40.0, np.random.default_rng(0)).tolist()
     [0.5, 0.5]

@@ -16,8 +16,8 @@ BLOCK = 512  # candidates that are compared among themselves at a time: the larg
 def suppressed(embeddings: Float32, votes: Float64, size: int, tau: float, step: float = STEP) -> tuple[Int64, float]:
     """The elite: in descending votes, each chosen sample excludes all others more similar to it than tau.
 
-    When nobody is left, tau rises by ``step`` and those that are no longer too similar to anyone chosen get their
-    turn, until ``size`` are chosen or nothing is left. Similarity is the dot product; for quantised embeddings it is
+    When none is left, tau rises by ``step`` and the samples that are no longer too similar to any chosen one get their
+    turn, until ``size`` are chosen or none is left. Similarity is the dot product; for quantised embeddings it is
     exact in float32, so that the blocks change nothing. Source: Sun et al. 2025 (DPGA-TextSyn), selection.
 
     Args:
@@ -32,7 +32,7 @@ def suppressed(embeddings: Float32, votes: Float64, size: int, tau: float, step:
     order = np.argsort(-votes, kind="stable")
     x = np.ascontiguousarray(embeddings[order])
     size = min(size, len(x))
-    nearest = np.full(len(x), -np.inf, dtype=np.float32)  # largest similarity to anyone chosen
+    nearest = np.full(len(x), -np.inf, dtype=np.float32)  # largest similarity to any chosen sample
     left = np.ones(len(x), dtype=np.bool_)
     chosen: list[Int64] = []
     found, raised = 0, 0

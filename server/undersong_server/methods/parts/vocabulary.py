@@ -1,4 +1,4 @@
-"""Public vocabularies: a file of terms, or English words by frequency; distinct when case and spaces are folded."""
+"""Public vocabularies: a file of terms, or English words by frequency. Terms differ in more than case and spaces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHORTEST = 3  # letters of a word of the default vocabulary
 
 @lru_cache(maxsize=4)
 def read_vocabulary(path: Path) -> tuple[str, ...]:
-    """The terms of a UTF-8 file, one a line, in its order; of terms that differ only in case the first is kept.
+    """The terms of a UTF-8 file, one per line, in its order; of terms that differ only in case the first is kept.
 
     Raises ConfigurationError naming the file where it is missing, unreadable or without a term.
     """
