@@ -26,7 +26,7 @@ from undersong_server.runs.building import build_author
 from undersong_server.runs.task import Task
 
 FREE_KINDS = ("ngram", "replay")  # a comparison may ask these again at no cost
-PRIVATE_ONLY = "private data only, no privacy"
+NO_PRIVACY = "private data only, no privacy"
 MIXTURE = "zero-shot mixture, no private data"
 
 
@@ -131,7 +131,7 @@ def _accuracies(
     corpora = {"synthetic": _table(simulated.outcome.samples)}
     if all(generator.kind in FREE_KINDS for generator in run_plan.task.generators):
         corpora[MIXTURE] = _table(_mixture(run_plan, workspace, simulated, environment, seed, progress))
-    corpora[PRIVATE_ONLY] = concatenate(list(simulated.tables.values()))
+    corpora[NO_PRIVACY] = concatenate(list(simulated.tables.values()))
     rows = []
     for number, (data, corpus) in enumerate(corpora.items()):
         progress.update("training the task model", number, len(corpora))
@@ -146,7 +146,7 @@ def _accuracies(
                 scores.balanced_accuracy,
                 scores.macro_f1,
                 ours=data == "synthetic",
-                reads_private=data == PRIVATE_ONLY,
+                reads_private=data == NO_PRIVACY,
             )
         )
     return tuple(rows)

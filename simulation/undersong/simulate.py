@@ -20,7 +20,7 @@ from undersong_server.federation.driver import STAGE_TIMEOUT_S
 from undersong_server.federation.transport import Transport
 from undersong_server.progress import Progress
 from undersong_server.runs.building import build_author
-from undersong_server.runs.execution import Outcome, conduct
+from undersong_server.runs.execution import Outcome, execute
 from undersong_server.runs.planning import RunPlan
 from undersong_server.runs.task import Task
 
@@ -106,7 +106,7 @@ def simulate(
     author = build_author(task, embed_public, environment, workspace.journal, progress, seed=seed)
 
     def over(transport: Transport) -> Outcome:
-        return conduct(
+        return execute(
             run_plan,
             name=_run_name(task, workspace, insecure_noise_seed),
             transport=transport,
