@@ -96,12 +96,11 @@ class Gate:
         for relay in list(self._relays):
             relay.abort()
 
-    def admit(self, peer: str) -> str:
-        """Says that a verified party speaks over gRPC's ``peer`` ("ipv4:127.0.0.1:PORT"); who that really is."""
+    def admit(self, peer: str) -> None:
+        """Notes that a verified party speaks over gRPC's ``peer`` ("ipv4:127.0.0.1:PORT")."""
         relay = self._relay(peer)
         if relay is not None:
             relay.admitted = True
-        return self.source(peer)
 
     def source(self, peer: str) -> str:
         """The address behind gRPC's ``peer``."""
@@ -114,10 +113,6 @@ class Gate:
         relay = self._relay(peer)
         if relay is not None:
             relay.judged = True
-
-    @property
-    def connections(self) -> int:
-        return len(self._relays)
 
     def _relay(self, peer: str) -> _Outer | None:
         _, _, port = peer.rpartition(":")
