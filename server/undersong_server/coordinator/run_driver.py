@@ -26,7 +26,7 @@ from undersong_server.runs.status import RunFailure, RunStatus, State
 
 log = logging.getLogger(__name__)
 
-STATUS_S = 0.5  # how often the status file is renewed at most
+STATUS_S = 0.5  # the status file is renewed at most this often
 
 
 class Interrupted(BaseException):

@@ -26,7 +26,8 @@ OUTPUT_NAMES = (JSONL_NAME, PARQUET_NAME, MANIFEST_NAME, LEDGER_NAME, CARD_NAME,
 def write_files(folder: Path, contents: Mapping[str, bytes | str]) -> None:
     """Writes files by name, all complete or none: each beside its place first, synced, and only then renamed.
 
-    Text is written as UTF-8. Raises ConfigurationError naming the folder and the remedy (no space, no right to write).
+    Text is written as UTF-8. Raises ConfigurationError that names the folder and the remedy where there is no
+    space, or no right to write.
     """
     waiting: list[tuple[str, Path]] = []
     try:
@@ -65,7 +66,7 @@ def _explained(folder: Path, error: OSError) -> ConfigurationError:
 
 
 def copy_outputs(source: Path, target: Path) -> list[str]:
-    """Copies what a finished run wrote; the names of the files, sorted."""
+    """Copies what a finished run wrote and returns the names of the files, sorted."""
     contents: dict[str, bytes | str] = {
         name: (source / name).read_bytes() for name in OUTPUT_NAMES if (source / name).exists()
     }

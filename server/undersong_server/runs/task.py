@@ -111,7 +111,7 @@ class FederationSection(Section):
 
 
 class MethodSection(BaseModel):
-    """[method]: its name here; its options are checked by the method's own file (server/methods)."""
+    """[method]: its name here; its options are checked by the method's own file (undersong_server/methods)."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -178,7 +178,7 @@ class Task(Section):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The private files of a simulation: one that is dealt to the parties, or one a party (folder or pattern)."""
+        """The private files of a simulation: one that is dealt to the parties, or one per party (folder or pattern)."""
         given = (self.data.path,) if isinstance(self.data.path, str) else self.data.path or ()
         found: list[Path] = []
         for path in map(self.locate, given):
@@ -191,7 +191,7 @@ class Task(Section):
         return tuple(found)
 
     @property
-    def one_file_a_party(self) -> bool:
+    def one_file_per_party(self) -> bool:
         """Whether the data come already divided, as a list, a folder or a pattern of files."""
         path = self.data.path
         return not isinstance(path, str) or "*" in path or self.locate(path).is_dir()
@@ -200,12 +200,12 @@ class Task(Section):
     def parties(self) -> int:
         """How many parties take part. Raises ConfigurationError where data.path and federation.parties disagree."""
         stated = self.federation.parties
-        if self.data.path is None or not self.one_file_a_party:
+        if self.data.path is None or not self.one_file_per_party:
             return DEFAULT_PARTIES if stated is None else stated
         files = len(self.files)
         if stated is not None and stated != files:
             raise ConfigurationError(
-                f"federation.parties is {stated} but data.path names {files} files, one a party",
+                f"federation.parties is {stated} but data.path names {files} files, one per party",
                 "correct one of them; a single file is dealt to any number of parties",
             )
         return files
