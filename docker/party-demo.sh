@@ -21,8 +21,11 @@ if [ ! -e "$UNDERSONG_PARTY_HOME/keys/tls.pem" ]; then
         undersong-party policy set --approval standing
     fi
     if [ ! -e "$EXCHANGE/$PARTY.request" ]; then
-        undersong-party enroll "$EXCHANGE/$PARTY.package" --fingerprint "$(cat "$EXCHANGE/fingerprint")" \
-            --request-out "$UNDERSONG_PARTY_HOME/request"
+        said=$(undersong-party enroll "$EXCHANGE/$PARTY.package" --fingerprint "$(cat "$EXCHANGE/fingerprint")" \
+            --request-out "$UNDERSONG_PARTY_HOME/request")
+        echo "$said"
+        # In life the hospital reads this to the operator over the telephone, and sends only the request.
+        echo "$said" | sed -n "s/^the operator compares this party's fingerprint: //p" > "$EXCHANGE/$PARTY.fingerprint"
         cp "$UNDERSONG_PARTY_HOME/request" "$EXCHANGE/.$PARTY.request"
         mv "$EXCHANGE/.$PARTY.request" "$EXCHANGE/$PARTY.request"
     fi

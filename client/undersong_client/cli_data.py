@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 import time
 from dataclasses import asdict
@@ -21,9 +19,10 @@ from undersong_client.cli_options import (
     home_of,
     print_json,
 )
-from undersong_client.state import FILE_MODE, PartyHome
+from undersong_client.state import PartyHome
 from undersong_common import entry
 from undersong_common.errors import ConfigurationError
+from undersong_common.files import replace_file
 from undersong_common.rows import show_rows
 
 data_app = typer.Typer(help="This party's data set. None of these commands sends anything.", no_args_is_help=True)
@@ -175,8 +174,7 @@ def ledger(
     if backup is not None:
         if backup.exists():
             raise ConfigurationError(f"{backup}: exists already", "name another file")
-        shutil.copyfile(path, backup)
-        os.chmod(backup, FILE_MODE)
+        replace_file(backup, path.read_bytes())
     budget = read.budget
     spent = None if budget is None else read.spent(budget.delta)
     left = None if budget is None or spent is None else max(0.0, budget.epsilon - spent)

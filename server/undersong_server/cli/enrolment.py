@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -52,19 +53,22 @@ def sign(
     request: Annotated[Path, typer.Argument(metavar="REQUEST", help="The request file the hospital sent back.")],
     out: Annotated[Path | None, typer.Option(help="The grant file to write (else NAME.grant).")] = None,
     fingerprint: Annotated[
-        str | None, typer.Option(help="What the hospital says its request's fingerprint is; refused if it differs.")
+        str | None,
+        typer.Option(help="The request's fingerprint as the hospital told it by telephone; needed but for a renewal."),
     ] = None,
     days: Annotated[float | None, typer.Option(help="Life of the certificate (else 365 days).", min=0.0001)] = None,
     home: HomeFolder = DEFAULT_HOME,
     as_json: AsJson = False,
     quiet: entry.Quiet = False,
 ) -> None:
-    """Enrols the party: checks its request against the invitation and writes the certificate grant."""
-    from undersong_protocol.enrolment import LARGEST_FILE_BYTES
+    """Enrols the party: checks its request against invitation and fingerprint, and writes the certificate grant."""
+    from undersong_protocol.enrolment import LARGEST_FILE_BYTES, EnrolmentRequest
     from undersong_server.operations import enrolment
 
     with request.open("rb") as file:
         data = file.read(LARGEST_FILE_BYTES + 1)
+    if fingerprint is None and sys.stdin.isatty() and not (read := EnrolmentRequest.parse(data)).renewal:
+        fingerprint = typer.prompt(f"fingerprint of {read.party}'s request, as the hospital told it by telephone")
     enrolled = enrolment.sign(home, data, fingerprint=fingerprint, days=days)
     path = out or Path(f"{enrolled.party}.grant")
     _write(path, enrolled.grant)

@@ -62,16 +62,25 @@ def sign(home: Path, request: bytes, *, fingerprint: str | None = None, days: fl
 
     Args:
         request: the bytes of the request file.
-        fingerprint: what the hospital says its request's fingerprint is; None compares nothing.
+        fingerprint: what the hospital says its request's fingerprint is, by telephone or on paper. None only for a
+            renewal, which the enrolled identity key has signed: whoever read the package on its way could have made
+            any other request.
         days: life of the certificate; None gives the authority's default.
 
     Raises ConfigurationError that says what does not fit.
     """
     parsed = EnrolmentRequest.parse(request)
-    if fingerprint is not None and not same_fingerprint(fingerprint, parsed.fingerprint):
+    if fingerprint is None and not parsed.renewal:
         raise ConfigurationError(
-            f"the request's fingerprint is {parsed.fingerprint}, not the one that was stated",
-            "ask the hospital which request file is its own",
+            f"the fingerprint of {parsed.party}'s request was not compared: whoever has read its package could have"
+            " made this request",
+            "have the hospital read its fingerprint to you by telephone, and pass it by --fingerprint",
+        )
+    if fingerprint is not None and not same_fingerprint(fingerprint, parsed.fingerprint):
+        # The request's own is not told: it would be copied, not compared.
+        raise ConfigurationError(
+            f"the request in the name of {parsed.party} has another fingerprint than the one that was stated",
+            "ask the hospital which request file is its own; if it knows of one only, invite it again",
         )
     grant = enrolment.sign(CoordinatorHome(home), parsed, now=time.time(), days=days)
     return Enrolled(parsed.party, grant, parsed.fingerprint)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.doubles.stream import Credentials
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.enrolment import EnrolmentRequest, Package
+from undersong_protocol.enrolment import EnrolmentRequest, Package, new_tls_key
 from undersong_server.coordinator.home import CoordinatorHome, Serving
 from undersong_server.operations import coordinator, enrolment
 
@@ -44,10 +45,9 @@ def test_an_invited_party_is_signed_and_listed_and_can_be_revoked(home):
     assert repr(package.token) not in repr(invitation)
     keys = Credentials(CoordinatorHome(home), "lung")
     request = EnrolmentRequest.make("heart", keys.tls, keys.identity, package.token).sign(keys.identity)
-    with pytest.raises(ConfigurationError, match="not the one that was stated"):
-        enrolment.sign(home, request, fingerprint="1234-5678")
+    own = EnrolmentRequest.parse(request).fingerprint
     with pytest.raises(ConfigurationError, match="its identity key is that of lung"):
-        enrolment.sign(home, request)
+        enrolment.sign(home, request, fingerprint=own)
     states = {facts.party.name: facts.party.state for facts in enrolment.parties(home)}
     assert states == {"heart": "invited", "lung": "enrolled"}
     assert enrolment.identities(home) == {"lung": keys.identity.public_key().public_bytes_raw()}
@@ -55,6 +55,32 @@ def test_an_invited_party_is_signed_and_listed_and_can_be_revoked(home):
     assert enrolment.identities(home) == {}
     with pytest.raises(ConfigurationError, match="no party is enrolled"):
         enrolment.roster(home, None)
+
+
+def test_whoever_read_the_package_does_not_enrol_in_the_hospitals_name(home):
+    """The attack: the package is read on its way, and a request with the thief's keys arrives first."""
+    package = Package.parse(enrolment.invite(home, "heart").package)
+    thief, hospital = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+    stolen, true = (
+        EnrolmentRequest.make("heart", new_tls_key(), identity, package.token).sign(identity)
+        for identity in (thief, hospital)
+    )
+    told = EnrolmentRequest.parse(true).fingerprint  # by telephone
+    with pytest.raises(ConfigurationError, match="was not compared") as refused:
+        enrolment.sign(home, stolen)
+    assert "--fingerprint" in refused.value.remedy
+    for stated in (told, "", told[:-1], "0" * 32):
+        with pytest.raises(ConfigurationError, match="another fingerprint") as refused:
+            enrolment.sign(home, stolen, fingerprint=stated)
+        assert EnrolmentRequest.parse(stolen).fingerprint not in str(refused.value)  # nothing to copy
+    assert enrolment.sign(home, true, fingerprint=told.upper()).party == "heart"
+    with pytest.raises(ConfigurationError, match="was used already"):
+        enrolment.sign(home, stolen, fingerprint=EnrolmentRequest.parse(stolen).fingerprint)
+    renewal = EnrolmentRequest.make("heart", new_tls_key(), hospital, None).sign(hospital)
+    assert enrolment.sign(home, renewal).party == "heart"
+    foreign = EnrolmentRequest.make("heart", new_tls_key(), thief, None).sign(thief)
+    with pytest.raises(ConfigurationError, match="only the enrolled party itself"):
+        enrolment.sign(home, foreign)
 
 
 def test_who_is_connected_is_what_the_serving_process_says_while_it_lives(home):

@@ -1,0 +1,102 @@
+"""``undersong invite`` and ``undersong sign`` as an operator types them: what is asked, who may read what is made."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from typer.testing import CliRunner
+
+from tests.doubles.stream import make_home
+from undersong_common import files
+from undersong_protocol.enrolment import EnrolmentRequest, Package, new_tls_key
+from undersong_server.cli.app import app
+
+
+@pytest.fixture
+def identity():
+    return Ed25519PrivateKey.generate()
+
+
+@pytest.fixture
+def home(tmp_path):
+    return make_home(tmp_path / "home")
+
+
+@pytest.fixture
+def anybody():
+    """Whatever this process makes, everybody may read and write, unless it says otherwise."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture
+def waiting(monkeypatch):
+    """Modes of the files as they lie beside their place, before each is put there."""
+    modes = []
+    replace = os.replace
+
+    def watched(source, target):
+        modes.append(stat.S_IMODE(os.stat(source).st_mode))
+        replace(source, target)
+
+    monkeypatch.setattr(files.os, "replace", watched)
+    return modes
+
+
+def typed(home, *arguments, **changes):
+    return CliRunner().invoke(app, [*map(str, arguments), "--home", str(home.path)], standalone_mode=False, **changes)
+
+
+def request_for(home, folder, identity):
+    typed(home, "invite", "heart", "--out", folder / "heart.package")
+    token = Package.parse((folder / "heart.package").read_bytes()).token
+    made = EnrolmentRequest.make("heart", new_tls_key(), identity, token)
+    (folder / "request").write_bytes(made.sign(identity))
+    return made.fingerprint
+
+
+def test_packages_and_grants_are_their_owners_alone_from_the_first_moment(home, tmp_path, anybody, waiting, identity):
+    (tmp_path / "heart.package").write_text("an older one")
+    (tmp_path / "heart.package").chmod(0o666)
+    fingerprint = request_for(home, tmp_path, identity)
+    assert stat.S_IMODE((tmp_path / "heart.package").stat().st_mode) == 0o600
+    done = typed(home, "sign", tmp_path / "request", "--fingerprint", fingerprint, "--out", tmp_path / "grant")
+    assert done.exception is None
+    assert stat.S_IMODE((tmp_path / "grant").stat().st_mode) == 0o600
+    assert set(waiting) == {0o600}
+    assert len(waiting) >= 2
+
+
+def test_without_a_fingerprint_and_a_terminal_nothing_is_signed(home, tmp_path, identity):
+    request_for(home, tmp_path, identity)
+    done = typed(home, "sign", tmp_path / "request", "--out", tmp_path / "grant")
+    assert "--fingerprint" in done.exception.remedy
+    assert not (tmp_path / "grant").exists()
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_on_a_terminal_the_fingerprint_is_typed_and_never_shown_before(home, tmp_path, identity, monkeypatch, right):
+    fingerprint = request_for(home, tmp_path, identity)
+    prompted = []
+
+    def prompt(question):
+        prompted.append(question)
+        return fingerprint if right else "0" * 32
+
+    monkeypatch.setattr("typer.prompt", prompt)
+    monkeypatch.setattr("undersong_server.cli.enrolment.sys", type("Terminal", (), {"stdin": _Terminal()}))
+    done = typed(home, "sign", tmp_path / "request", "--out", tmp_path / "grant")
+    assert len(prompted) == 1
+    assert fingerprint not in prompted[0]
+    assert (tmp_path / "grant").exists() == right
+    if not right:
+        assert fingerprint not in done.output + str(done.exception)
+
+
+class _Terminal:
+    def isatty(self):
+        return True
