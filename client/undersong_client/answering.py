@@ -9,8 +9,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
-from undersong_client import policy
+from undersong_client import enrolment, policy
 from undersong_client.assemble import Assembled
 from undersong_client.outbox import Outbox
 from undersong_client.party import Answer
@@ -38,7 +39,7 @@ class JournaledParty:
         self._assembled = assembled
         self._outbox = outbox
         self._clock = clock
-        self._policy_read = 0
+        self._policy_read: list[tuple[int, int]] = []
         self._runs: dict[bytes, str] = {}
         self.last: tuple[float, str] | None = None  # when and what was answered, for the status
 
@@ -47,13 +48,15 @@ class JournaledParty:
 
         Raises ConfigurationError where it cannot be journaled: then it must not leave.
         """
+        begun = time.monotonic()
         try:
             self._follow_policy()
         except UndersongError as error:
             log.error("%s", error.problem)
-            refusal = PrivacyRefusal("this party's policy cannot be read", "its people must look into its log")
-            return Answer(codec.refusal(refusal).SerializeToString())
-        begun = time.monotonic()
+            refusal = PrivacyRefusal("this party's policy does not let it answer", "its people must look into its log")
+            answer = Answer(codec.refusal(refusal).SerializeToString())
+            self._journal(data, answer.reply, time.monotonic() - begun)
+            return answer
         answer = self._assembled.party.answer(data)
         try:
             self._assembled.keep_checkpoints()
@@ -109,10 +112,25 @@ class JournaledParty:
         return self._runs.get(hash_, "")
 
     def _follow_policy(self) -> None:
-        changed = self._home.policy.stat().st_mtime_ns if self._home.policy.exists() else -1
-        if changed != self._policy_read:
+        """A changed policy counts at once, and who has left its coordinator answers it nothing, whatever carries this.
+
+        Raises ConfigurationError or PrivacyRefusal where nothing may be answered.
+        """
+        found = [_state(path) for path in (self._home.policy, self._home.coordinator)]
+        if found != self._policy_read:
+            self._policy_read = []
+            enrolment.trusted(self._home)
             self._assembled.party.allow(policy.read(self._home).bounds)
-            self._policy_read = changed
+            self._policy_read = found
+
+
+def _state(path: Path) -> tuple[int, int]:
+    """Changes whenever the file is replaced."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return -1, -1
+    return found.st_mtime_ns, found.st_ino
 
 
 def wait_for_rung(

@@ -11,14 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from undersong_client import enrolment, keys, policy
+from undersong_client import enrolment, keys
 from undersong_client.answering import Answering
 from undersong_client.approvals import Requests
 from undersong_client.assemble import Assembled
 from undersong_client.connection import Connection, Ended
 from undersong_client.outbox import Outbox
 from undersong_client.state import CLOCK_TOLERANCE_S, PartyHome, clock_words, write_json
-from undersong_common.errors import ConfigurationError, PrivacyRefusal, TransportError, UndersongError
+from undersong_common.errors import ConfigurationError, TransportError, UndersongError
 from undersong_common.printable import printable
 from undersong_common.version import SOFTWARE
 from undersong_protocol import framing
@@ -133,8 +133,7 @@ class Daemon:
 
     def _stream(self, failures: int) -> Ended:
         """Dials the next address, and stays as long as the stream lasts."""
-        coordinator = enrolment.coordinator(self._home)
-        self._check_trust(coordinator)
+        coordinator = enrolment.trusted(self._home)
         address = coordinator.addresses[failures % len(coordinator.addresses)]
         paused = self._home.pause.exists()
         hello = self._hello(paused)
@@ -265,15 +264,9 @@ class Daemon:
 
     def _trusted(self, coordinator: enrolment.Coordinator) -> bool:
         try:
-            return coordinator.fingerprint in policy.read(self._home).coordinators and self._home.coordinator.exists()
+            return enrolment.trusted(self._home).fingerprint == coordinator.fingerprint
         except UndersongError:
             return False
-
-    def _check_trust(self, coordinator: enrolment.Coordinator) -> None:
-        if coordinator.fingerprint not in policy.read(self._home).coordinators:
-            raise PrivacyRefusal(
-                f"the policy does not trust the coordinator {coordinator.name}", "enroll again with its package"
-            )
 
     def _hello(self, paused: bool) -> wire.Hello:
         settings = self._home.settings

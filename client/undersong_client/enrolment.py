@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from undersong_client import keys, policy
 from undersong_client.state import PartyHome, read_json, write_json
-from undersong_common.errors import ConfigurationError
+from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_protocol import enrolment
 from undersong_protocol.enrolment import EnrolmentRequest, Grant, Package
 
@@ -56,6 +56,17 @@ def coordinator(home: PartyHome) -> Coordinator:
     if enrolment.coordinator_fingerprint(found.ca_certificate, found.signing_key) != found.fingerprint:
         raise ConfigurationError(f"{home.coordinator}: was changed by hand", "enroll again with a new package")
     return found
+
+
+def trusted(home: PartyHome) -> Coordinator:
+    """The coordinator that this party has joined and whose fingerprint its policy trusts.
+
+    Raises ConfigurationError where it has joined none or has left, PrivacyRefusal where the policy trusts another.
+    """
+    known = coordinator(home)
+    if known.fingerprint not in policy.read(home).coordinators:
+        raise PrivacyRefusal(f"the policy does not trust the coordinator {known.name}", "enroll again with its package")
+    return known
 
 
 def check_package(home: PartyHome, data: bytes, *, now_s: float) -> Package:

@@ -359,7 +359,7 @@ def test_a_changed_policy_counts_at_once(running, coordinator, home):
     command("budget", "set", "--epsilon", 1, "--delta", "1e-4", "--home", home.path)
     assert "the policy allows 1" in propose(stream, manifest).refusal.problem
     home.policy.write_text("{}")
-    assert "policy cannot be read" in propose(stream, manifest).refusal.problem
+    assert "policy does not let it answer" in propose(stream, manifest).refusal.problem
 
 
 def test_leaving_the_coordinator_ends_the_connection(running, coordinator, home):

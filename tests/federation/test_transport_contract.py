@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import numpy as np
@@ -14,7 +15,9 @@ import pytest
 from tests.doubles.carried import TRANSPORTS, carried, losing
 from tests.doubles.parties import EMBEDDER, embed
 from undersong_common.errors import PrivacyRefusal, RoundAborted
+from undersong_protocol import codec
 from undersong_protocol.manifest import Manifest
+from undersong_protocol.messages import federation_pb2 as fed
 from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.public import Input, Segment, encode_embeddings
 from undersong_protocol.secagg.parameters import Member, defaults
@@ -153,6 +156,33 @@ def test_a_paused_party_is_a_dropout_on_flower(tmp_path):
         assert time.monotonic() - begun < 15.0  # it says at once that it does not take part
         (hospitals.homes["p3"] / "paused").unlink()
         assert run.open(2).survivors == ("p0", "p1", "p2", "p3")
+
+
+def test_who_has_left_its_coordinator_answers_nothing_on_flower(tmp_path):
+    """The attack: after `revoke --coordinator` the SuperNode signed and answered as before."""
+    from tests.doubles.party_home import command
+
+    with carried("Flower", tmp_path, parties=3) as (hospitals, transport):
+        run = Run(hospitals, transport, tmp_path)
+        run.federation.agree()
+        run.open(1)
+        before = hospitals.charges()
+        command("revoke", "--coordinator", "--home", hospitals.homes["p1"])
+        for request in (
+            fed.Request(version=codec.VERSION, introduce=fed.Introduce()),
+            fed.Request(version=codec.VERSION, propose=fed.ProposeManifest(manifest=run.manifest.to_bytes())),
+            fed.Request(version=codec.VERSION, close_run=fed.CloseRun(manifest_hash=run.manifest.hash)),
+        ):
+            data = request.SerializeToString()
+            (reply,) = transport.exchange_batches({"p1": [data]}, timeout_s=20.0)["p1"]
+            assert "does not let it answer" in codec.decode_reply(reply, "p1").refusal.problem
+        assert run.open(2).survivors == ("p0", "p2")
+        assert {name: spent for name, spent in hospitals.charges().items() if name == "p1"} == {"p1": before["p1"]}
+        kept = json.loads(command("outbox", "--last", 1, "--json", "--home", hospitals.homes["p1"]))["entries"]
+        assert kept[0]["kind"] == "refusal"  # what it did say is on record too
+    assert "joined no coordinator" in command(
+        "supernode", "--fab-hash", "0" * 64, "--home", hospitals.homes["p1"], code=2
+    )
 
 
 def test_an_impostor_is_left_aside_and_a_daemon_beside_a_supernode_is_refused(tmp_path):
