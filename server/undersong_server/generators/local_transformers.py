@@ -92,7 +92,7 @@ class TransformersGenerator:
         rows = torch.tensor([[pad] * (width - len(ids)) + ids for ids in prompts], device=device)
         seen = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts], device=device)
         ends = end_ids(tokenizer, model)
-        # The folder's own sampling habits (top_k, repetition penalty, ...) are left aside: the task's settings count.
+        # The folder's own sampling settings (top_k, repetition penalty, ...) are ignored: the task's settings count.
         plan = GenerationConfig(
             do_sample=False, max_new_tokens=self._settings.max_new_tokens, pad_token_id=pad, eos_token_id=ends or None
         )
@@ -132,7 +132,7 @@ class TransformersGenerator:
         streams = [torch.Generator(device=device).manual_seed(seed % 2**63) for seed in seeds]
 
         class GumbelNoise(LogitsProcessor):  # type: ignore[misc]  # transformers is untyped
-            """Adds one Gumbel variable a token, from each row's own stream."""
+            """Adds one Gumbel variable per token, from each row's own stream."""
 
             def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
                 noise = [
@@ -191,7 +191,7 @@ def load(path: Path, *, device: str, dtype: str, place: str) -> tuple[Any, Any, 
 
 
 def prompt_ids(tokenizer: Any, prompt: str) -> list[int]:
-    """The tokens a model is shown: the prompt as a user's turn where the tokenizer has a chat template."""
+    """The tokens that a model reads: the prompt as a user's turn where the tokenizer has a chat template."""
     if tokenizer.chat_template:
         turn = [{"role": "user", "content": prompt}]
         prompt = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
@@ -210,7 +210,7 @@ def end_ids(tokenizer: Any, model: Any) -> list[int]:
 
 
 def padding(tokenizer: Any, model: Any) -> int:
-    """A token to pad with; masked out, so any will do."""
+    """A token to pad with; it is masked out, so any token serves."""
     for token in (tokenizer.pad_token_id, tokenizer.eos_token_id, model.config.eos_token_id):
         if isinstance(token, int):
             return token

@@ -6,10 +6,10 @@ texts of all labels where the label never saw it. Good examples are a cache (Kuh
 ``cache`` the next word comes from their n-grams. Bad examples are a penalty: a word that completes an n-gram which is
 theirs and not the good ones' is refused with probability ``penalty`` and drawn again.
 
-What the kinds of request mean here: "paraphrase" and "fill_in" hide every word of the first parent with probability
-one half and fill the gaps from left to right; "cross" writes with all parents as a strong cache; ``terms`` are woven
-into the text where the corpus has a word before them; every other kind is a text of the label. ``words`` steers the
-length; without it lengths are those of the label's texts (or of the good ones).
+The kinds of request: "paraphrase" and "fill_in" hide every word of the first parent with probability one half and fill
+the gaps from left to right; "cross" writes with all parents as a strong cache; ``terms`` are inserted where the corpus
+has a word before them; every other kind is a text of the label. ``words`` sets the length; without it lengths are those
+of the label's texts (or of the good ones).
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from undersong_server.generators.tokens import detokenise, ends_sentence, is_wor
 _MASKED = 0.5  # DPGA-TextSyn's rate
 _CROSS_CACHE = 0.8
 _TRIES = 6  # draws before a refused word is taken after all
-_COMMON = 0.2  # a word in more of the texts than this says nothing about them
+_COMMON = 0.2  # a word in a larger share of the texts does not distinguish them
 _LONGEST_WORDS = 2000
 
 
 class _Model(NamedTuple):
-    """What one label's texts say; ``counts`` from the most to the least specific."""
+    """What was learnt of one label's texts; ``counts`` from the most to the least specific."""
 
     counts: tuple[Counts, ...]
     lengths: tuple[int, ...]
     punctuated: bool  # most of its texts end with a sentence
 
 
-class _Pull(NamedTuple):
-    """Where one request pulls the model."""
+class _Influence(NamedTuple):
+    """The influence of one request's examples on the model."""
 
     cache: dict[int, dict[int, list[int]]]  # context size -> context -> successors in the good examples
     weight: float
@@ -54,7 +54,7 @@ class _Pull(NamedTuple):
 
 
 class NgramGenerator:
-    """Trained at construction on the corpus that the task names."""
+    """Writes from the corpus that the task names; it is trained on it at construction."""
 
     def __init__(self, settings: NgramSettings, *, labels: Sequence[str], folder: Path) -> None:
         """Reads and counts the corpus.
@@ -107,7 +107,7 @@ class NgramGenerator:
     # The corpus
 
     def _learn_words(self, texts: Sequence[Sequence[str]]) -> None:
-        """Ids for lower-cased tokens, and the form in which each stands inside a sentence."""
+        """Gives ids to lower-cased tokens, and to each the form that it has inside a sentence."""
         inside: dict[str, Counter[str]] = {}
         for text in texts:
             start = True
@@ -124,7 +124,7 @@ class NgramGenerator:
         return len(self._surfaces) - 1
 
     def _encode(self, tokens: Sequence[str]) -> list[int]:
-        """Ids; a word that only a good example or a term knows gets one of its own, so that it can be written too.
+        """The tokens' ids; a word that only a good example or a term has gets a new one, so that it can be written too.
 
         Those are told apart by case, so that a text never depends on which request brought a word up first.
         """
@@ -170,7 +170,7 @@ class NgramGenerator:
         rng.shuffle(terms)
         return self._walk(model, min(max(1, words), _LONGEST_WORDS), terms, self._pull(good, bad, weight), rng)
 
-    def _pull(self, good: Sequence[Sequence[int]], bad: Sequence[Sequence[int]], weight: float) -> _Pull:
+    def _pull(self, good: Sequence[Sequence[int]], bad: Sequence[Sequence[int]], weight: float) -> _Influence:
         cache: dict[int, dict[int, list[int]]] = {size: {} for size in range(1, self._order)}
         for text in good:
             padded = [*[START] * (self._order - 1), *text, END]
@@ -182,7 +182,7 @@ class NgramGenerator:
         good_pairs = {context_key(pair) for text in good for pair in pairwise(text)}
         bad_words = {token for text in bad for token in text if is_word(self._surfaces[token])}
         bad_pairs = {context_key(pair) for text in bad for pair in pairwise(text)}
-        return _Pull(
+        return _Influence(
             cache,
             weight if good else 0.0,
             frozenset(bad_words - good_words - self._common),
@@ -190,7 +190,7 @@ class NgramGenerator:
             self._settings.shared,
         )
 
-    def _walk(self, model: _Model, words: int, terms: list[list[int]], pull: _Pull, rng: Random) -> list[int]:
+    def _walk(self, model: _Model, words: int, terms: list[list[int]], influence: _Influence, rng: Random) -> list[int]:
         """A text of about ``words`` words with every term in it.
 
         It ends at the first sentence end from ``words`` on, or at an end that the model draws from 90 % of it on, and
@@ -206,13 +206,13 @@ class NgramGenerator:
             term = self._next_term(model, context[-1], terms, since >= pace)
             if term is not None:
                 terms.remove(term)
-                drawn, since = [*self._bridge(model, context, term[0], pull, rng), *term], 0
+                drawn, since = [*self._bridge(model, context, term[0], influence, rng), *term], 0
             else:
-                token = self._draw(model, context, pull, rng)
+                token = self._draw(model, context, influence, rng)
                 for _ in range(3 if written >= words and not terms else 0):
                     if token == END or ends_sentence(self._surfaces[token]):
                         break
-                    token = self._draw(model, context, pull, rng)
+                    token = self._draw(model, context, influence, rng)
                 if token == END:
                     if not terms and written >= 0.9 * words and text:
                         break
@@ -240,7 +240,7 @@ class NgramGenerator:
         return self._closed(model, text, kept)
 
     def _closed(self, model: _Model, text: list[int], kept: int) -> list[int]:
-        """Without what dangles behind the first ``kept`` tokens, and with a full stop where the corpus has one."""
+        """The text without an unfinished end after ``kept`` tokens, and with a full stop where the corpus has one."""
         stop = self._ids.get(".")
         if text and ends_sentence(self._surfaces[text[-1]]):
             return text
@@ -252,21 +252,21 @@ class NgramGenerator:
         return [*text, stop] if model.punctuated and stop is not None and text else text
 
     def _next_term(self, model: _Model, last: int, terms: list[list[int]], due: bool) -> list[int] | None:
-        """The first term that the corpus knows behind the last token; the first of all where one is overdue."""
+        """The first term that follows the last token in the corpus; the first of all terms where one is overdue."""
         for term in terms:
             if any(counts.follows(last, term[0]) for counts in model.counts):
                 return term
         return terms[0] if terms and due else None
 
-    def _bridge(self, model: _Model, context: list[int], target: int, pull: _Pull, rng: Random) -> list[int]:
-        """At most one word between the text and a term, where the corpus knows no direct way."""
-        ways = [context[-1], *(self._draw(model, context, pull, rng) for _ in range(_TRIES))]
+    def _bridge(self, model: _Model, context: list[int], target: int, influence: _Influence, rng: Random) -> list[int]:
+        """At most one word between the text and a term that does not follow it in the corpus."""
+        ways = [context[-1], *(self._draw(model, context, influence, rng) for _ in range(_TRIES))]
         for index, way in enumerate(ways):
             if any(counts.follows(way, target) for counts in model.counts):
                 return [way] if index else []
         return []
 
-    def _refill(self, model: _Model, parent: Sequence[int], pull: _Pull, rng: Random) -> list[int]:
+    def _refill(self, model: _Model, parent: Sequence[int], influence: _Influence, rng: Random) -> list[int]:
         """The parent with each token hidden with probability one half and drawn again, its right neighbour in view."""
         hidden = [rng.random() < _MASKED for _ in parent]
         if ends_sentence(self._surfaces[parent[-1]]):
@@ -276,14 +276,16 @@ class NgramGenerator:
             if hidden[position]:
                 context = [*[START] * (self._order - 1), *text][-(self._order - 1) :]
                 right = parent[position + 1] if position + 1 < len(parent) and not hidden[position + 1] else None
-                token = self._fill(model, context, token, right, pull, rng)
+                token = self._fill(model, context, token, right, influence, rng)
             text.append(token)
         return text
 
-    def _fill(self, model: _Model, context: list[int], was: int, right: int | None, pull: _Pull, rng: Random) -> int:
+    def _fill(
+        self, model: _Model, context: list[int], was: int, right: int | None, influence: _Influence, rng: Random
+    ) -> int:
         last = was
         for _ in range(_TRIES):
-            drawn = self._draw(model, context, pull, rng)
+            drawn = self._draw(model, context, influence, rng)
             if drawn in (END, was) or (right is not None and ends_sentence(self._surfaces[drawn])):
                 continue
             last = drawn
@@ -293,24 +295,25 @@ class NgramGenerator:
 
     # One word
 
-    def _draw(self, model: _Model, context: Sequence[int], pull: _Pull, rng: Random) -> int:
-        """A next token, END included; what the bad examples would say next is mostly refused."""
-        token = self._draw_any(model, context, pull, rng)
+    def _draw(self, model: _Model, context: Sequence[int], influence: _Influence, rng: Random) -> int:
+        """A next token, END included; one that completes an n-gram of the bad examples is mostly refused."""
+        token = self._draw_any(model, context, influence, rng)
         for _ in range(_TRIES):
             pair = context_key((context[-1], token))
-            if (token not in pull.bad_words and pair not in pull.bad_pairs) or rng.random() >= self._settings.penalty:
+            bad = token in influence.bad_words or pair in influence.bad_pairs
+            if not bad or rng.random() >= self._settings.penalty:
                 break
-            token = self._draw_any(model, context, pull, rng)
+            token = self._draw_any(model, context, influence, rng)
         return token
 
-    def _draw_any(self, model: _Model, context: Sequence[int], pull: _Pull, rng: Random) -> int:
+    def _draw_any(self, model: _Model, context: Sequence[int], influence: _Influence, rng: Random) -> int:
         keys = [context_key(context[len(context) - size :]) for size in range(self._order)]
-        if pull.weight and rng.random() < pull.weight:
+        if influence.weight and rng.random() < influence.weight:
             for size in range(self._order - 1, 0, -1):
-                known = pull.cache[size].get(keys[size])
+                known = influence.cache[size].get(keys[size])
                 if known:
                     return known[int(rng.random() * len(known))]
-        sources = model.counts[-1:] if rng.random() < pull.shared else model.counts
+        sources = model.counts[-1:] if rng.random() < influence.shared else model.counts
         for size in range(self._order - 1, 0, -1):
             for counts in sources:
                 row = counts.row(size, keys[size])

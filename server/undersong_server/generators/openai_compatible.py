@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _TEMPLATE_TOKENS = 64
 _FIRST_PAUSE_S = 0.5
-_RETRIES_OF_UNREACHABLE = 2  # before the first answer of the run: then the address is wrong rather than the hour
+_RETRIES_OF_UNREACHABLE = 2  # before the first answer of the run: then the address is wrong
 _FAILURES_IN_A_ROW = 10
 # Gateways that lost the answer of a server that may have written it
 _BILLED_STATUS = frozenset({502, 504, 520, 522, 524})
@@ -62,7 +62,7 @@ class _Done:
 
 @dataclass(frozen=True)
 class _Parts:
-    """What is of use in a chat completion."""
+    """The parts of a chat completion that are used."""
 
     text: str
     reason: str
@@ -71,7 +71,7 @@ class _Parts:
 
 
 class OpenAIGenerator:
-    """Answers by ``concurrency`` threads, yielded in the order in which they come."""
+    """Answers requests in ``concurrency`` threads and yields the answers in the order in which they arrive."""
 
     def __init__(
         self,
@@ -255,7 +255,7 @@ class OpenAIGenerator:
         failure = state.outcome.exception() if state.outcome else None
         longest = self._settings.max_wait_s
         if isinstance(failure, _Transient) and failure.retry_after_s is not None:
-            # A little more than asked for, by chance, so that not all threads come back at once.
+            # A random part more than the server asks for, so that the threads do not all return at once.
             return min(failure.retry_after_s * random.uniform(1.0, 1.1), longest)
         return min(_FIRST_PAUSE_S * 2.0 ** (state.attempt_number - 1), longest) * random.uniform(0.5, 1.0)
 

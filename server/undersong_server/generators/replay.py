@@ -1,4 +1,4 @@
-"""Texts that a real model wrote earlier, drawn from a file as if it wrote them now.
+"""Texts that a real model wrote earlier, drawn from a file as if the model wrote them now.
 
 A draw is a softmax over score/temperature of the texts of the request's label that were not used yet. The score adds
 
@@ -35,7 +35,7 @@ _TOGETHER = 128  # requests whose scores are one matrix product
 
 
 class ReplayGenerator:
-    """One file of texts, one run's memory of which were used."""
+    """Draws from one file of texts and remembers which of them a run has used."""
 
     def __init__(
         self,

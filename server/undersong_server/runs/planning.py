@@ -14,7 +14,7 @@ from undersong_server.runs.task import Task
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A plan with what surrounds it. ``generator_calls`` counts texts ordered, without retries."""
+    """A task's plan and its public setting. ``generator_calls`` counts texts ordered, without retries."""
 
     task: Task
     setting: Setting

@@ -21,7 +21,7 @@ LEVELS = (0.0, *(float(level) for level in np.logspace(-4, 1, 11)))
 VOTE_LEVELS = tuple(float(level) for level in np.logspace(-4, 0, 13))  # of the variance of votes, to the largest
 RESIDUAL = 0.3  # share of the votes' variance (without noise) that no linear score explains
 OWN_SHARE = 1.0  # prior variance of a class's deviation beside that of the common direction, for votes
-FITTING = 0.95  # share of the candidates whose projection is at most 1 long
+FITTING = 0.95  # share of the candidates whose projection has at most norm 1
 CURVATURES = (0.2, 5.0)  # bounds of the records' variances relative to the candidates'
 MOST_WEIGHT = 1.5  # absolute logarithm of a sample's weight
 DAMPING = 0.25  # of the quadratic part: whole, it lost on both data sets of docs/discriminator.md
@@ -44,7 +44,7 @@ class Discriminator:
     curvature: Float64 | None = None
 
     def scores(self, embeddings: Float32, classes: Int64) -> Float64:
-        """float64 [n] of embeddings [n, d] and their classes [n]."""
+        """Scores of embeddings, float32 [n, d], of given classes, int64 [n]: float64 [n]."""
         x = self.whitening(embeddings, classes).astype(np.float64)
         found: Float64 = np.einsum("nd,nd->n", x, self.directions[classes])
         if self.projection is not None and self.curvature is not None:
@@ -132,7 +132,7 @@ def projection(whitening: Whitening, embeddings: Float32, classes: Int64, size: 
 
 
 def projected(whitening: Whitening, projection: Float64, embeddings: Float32, classes: Int64) -> Float64:
-    """What undersong_protocol.statistics.outer_products takes the products of: float64 [n, p], norms at most 1."""
+    """The vectors of which undersong_protocol.statistics.outer_products takes products: float64 [n, p], norms <= 1."""
     y = (embeddings - whitening.means[classes]) @ projection.T
     result: Float64 = y / np.maximum(np.linalg.norm(y, axis=1, keepdims=True), 1.0)
     return result
@@ -182,7 +182,7 @@ def weights(scores: Float64, label_of: Int64) -> Float64:
 
 
 def _log_likelihood(observed: Float64, noise: Float64, common: Float64, own: Float64) -> float:
-    """Of ``observed`` [classes, d], up to a constant: a common variance [d] plus independent ``own + noise``."""
+    """Log-likelihood of ``observed`` [classes, d] up to a constant: a common variance [d], and ``own + noise``."""
     alone = own + noise
     precision = (1.0 / alone).sum(axis=0)
     quadratic = (observed**2 / alone).sum() - (

@@ -58,7 +58,7 @@ class Densities:
     def __init__(self, features: FourierFeatures, sums: Float64, vectors: Float32) -> None:
         self._features = features
         blocks = sums.reshape(max(1, features.classes), len(features.lengths), 2, features.pairs)
-        # cosine and sine sums as one complex number a frequency: an estimate is then a real part of a product
+        # Cosine and sine sums as one complex number per frequency: an estimate is then the real part of a product.
         waves = (blocks[:, :, 0] - 1j * blocks[:, :, 1]) / np.array(features.weights)[None, :, None]
         self._sums = waves.astype(np.complex64) / features.pairs
         self._vectors = vectors
@@ -158,7 +158,7 @@ def _raised(estimates: npt.NDArray[np.floating], power: float) -> Float64:
 
 
 def _draw(weights: npt.NDArray[np.floating], taken: Int64, rng: np.random.Generator) -> Int64:
-    """One column a row with probability in proportion to its weight, none twice; evenly where no weight is left."""
+    """One column per row, drawn in proportion to its weight and none twice; evenly where no weight is left."""
     free = np.ones(weights.shape, dtype=bool)
     np.put_along_axis(free, taken, False, axis=1)
     left = np.where(free, weights, 0.0).astype(np.float64)
@@ -167,7 +167,7 @@ def _draw(weights: npt.NDArray[np.floating], taken: Int64, rng: np.random.Genera
     ends = np.cumsum(left, axis=1)
     at = rng.random(len(ends)) * ends[:, -1]
     drawn = (ends <= at[:, None]).sum(axis=1)
-    # rounding may point behind the last term that has weight
+    # Rounding may point beyond the last term that has weight.
     last = weights.shape[1] - 1 - np.argmax(left[:, ::-1] > 0, axis=1)
     columns: Int64 = np.minimum(drawn, last)
     return columns

@@ -101,11 +101,11 @@ class Metadata:
     records_sigma: float = 0.0
 
     def draw_labels(self, count: int, rng: np.random.Generator) -> Int64:
-        """int64 [count]."""
+        """Labels drawn by their shares, int64 [count]."""
         return rng.choice(len(self.labels), size=count, p=self.labels)
 
     def draw_words(self, rng: np.random.Generator) -> int | None:
-        """A wanted length in words: a bin by its share, uniform within it."""
+        """A length in words: a bin drawn by its share, uniform within the bin; None where lengths are not used."""
         if self.edges is None or self.lengths is None:
             return None
         bin_ = int(rng.choice(len(self.lengths), p=self.lengths))

@@ -1,4 +1,4 @@
-"""What several methods do with votes: counts by largest remainder, shortlists per label, weights of generators."""
+"""Selections that several methods make: shares by largest remainder, the best candidates, weights of generators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FALSE_RATE = 0.01  # how often noise alone may put any candidate among the signi
 
 
 def largest_remainder(weights: Sequence[float] | Float64, total: int) -> Int64:
-    """``total`` divided in proportion to non-negative ``weights``: int64 [len(weights)] that sums to ``total``.
+    """Divides ``total`` in proportion to non-negative ``weights``: int64 [len(weights)] that sums to ``total``.
 
     Ties go to the lower index; weights that sum to zero count as equal.
 

@@ -1,4 +1,4 @@
-"""Who writes how many texts of which label, so that the whole corpus comes near to given shares."""
+"""Numbers of texts per generator and label, such that the whole corpus comes near to given shares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Selection by votes with similarity suppression, and the private mean similarity at which it starts (DPGA-TextSyn)."""
+"""Selection by votes with similarity suppression, and an estimate of the records' mean similarity (DPGA-TextSyn)."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def _apart(x: Float32, limit: float, most: int) -> Int64:
 
 @dataclass(frozen=True)
 class MeanSimilarity:
-    """An estimate of the mean cosine of all pairs of private records, with the standard error that noise gives it."""
+    """Estimate of the mean cosine of all pairs of private records, and its standard error by noise."""
 
     value: float
     error: float
 
 
 def mean_similarity(total: Float64, sigma: float, count: float, count_sigma: float = 0.0) -> MeanSimilarity:
-    """(|S|^2 - d sigma^2 - n) / (n (n - 1)) from a noisy sum of unit embeddings; unbiased where n is known.
+    """Estimates (|S|^2 - d sigma^2 - n) / (n (n - 1)) from a noisy sum S of unit embeddings; unbiased for a known n.
 
     Args:
         total: S with noise of standard deviation ``sigma`` a coordinate, float64 [d], natural units.

@@ -10,7 +10,7 @@ from functools import cached_property
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
 
-USEFUL = 10.0  # teachers for each unit of sigma: below, the noise drowns even clear majorities
+USEFUL = 10.0  # teachers per unit of sigma: with fewer the noise hides even clear majorities
 FEWEST_QUERIES = 50  # that are worth proposing
 FEWEST = 20  # teachers in all, where there is hardly any noise
 
