@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from undersong_server.evaluation.evaluate import NOT_PRIVATE, EvaluationReport
+from undersong_server.evaluation.label_errors import LabelErrors
 from undersong_server.evaluation.membership import Interval, Membership
 from undersong_server.evaluation.overlap import CONTAINED, JACCARD, RUN_WORDS, Overlap
 
@@ -29,6 +30,8 @@ def render(report: EvaluationReport) -> RenderableType:
     if report.overlap is not None:
         parts.append(_overlap(report.overlap, report.overlap_base_rate))
     parts.extend(_membership(each) for each in report.membership)
+    if report.label_errors is not None:
+        parts.append(_label_errors(report.label_errors))
     parts.extend(Text(f"• {note}") for note in report.notes)
     parts.append(Panel(NOT_PRIVATE, title="not private", border_style="yellow"))
     return Group(*parts)
@@ -85,13 +88,26 @@ def _distances(report: EvaluationReport) -> Table:
     row("Frechet distance (0 = same)", [_number(d.frechet) for d in each])
     row("precision: synthetic among the real", [_number(d.precision) for d in each])
     row("recall: real among the synthetic", [_number(d.recall) for d in each])
-    row(
-        "self-similarity, synthetic / real",
-        [f"{_number(d.self_similarity)} / {_number(d.reference_self_similarity)}" for d in each],
-    )
+    row("density (about 1 = as dense as the real)", [_number(d.density) for d in each])
+    row("coverage: real with a synthetic one near", [_number(d.coverage) for d in each])
+    row("MAUVE (1 = same)", [_number(d.mauve) for d in each])
+    pairs = [
+        ("different word pairs, synthetic / real", [(d.distinct_bigrams, d.reference_distinct_bigrams) for d in each]),
+        ("self-BLEU, synthetic / real (lower = more diverse)", [(d.self_bleu, d.reference_self_bleu) for d in each]),
+        ("Vendi score, synthetic / real (texts in effect)", [(d.vendi, d.reference_vendi) for d in each]),
+        ("bits per word, before / after the corpus", [(d.next_word_before, d.next_word_after) for d in each]),
+        ("self-similarity, synthetic / real", [(d.self_similarity, d.reference_self_similarity) for d in each]),
+    ]
+    for name, values in pairs:
+        row(name, [" / ".join(map(_number, pair)) for pair in values])
     row("length divergence (bits, 0 to 1)", [_number(d.length) for d in each])
     row("label divergence (bits, 0 to 1)", ["–" if d.label is None else _number(d.label) for d in each])
     return table
+
+
+def _label_errors(found: LabelErrors) -> Text:
+    rows = _some([row + 1 for row in found.suspected.tolist()]) or "none"
+    return Text(f"About {found.share:.1%} of the synthetic labels seem to be wrong (confident learning); rows: {rows}")
 
 
 def _overlap(found: Overlap, base: Overlap | None) -> Table:

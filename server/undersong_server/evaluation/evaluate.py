@@ -13,12 +13,15 @@ from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning
 from undersong_common.table import Table
-from undersong_server.evaluation import metrics, task_model
+from undersong_server.evaluation import diversity, metrics, task_model
 from undersong_server.evaluation.adaptation import adapt
 from undersong_server.evaluation.fine_tuning import fine_tune
 from undersong_server.evaluation.heads import Head
+from undersong_server.evaluation.label_errors import LabelErrors, corpus_label_errors
+from undersong_server.evaluation.mauve import FEWEST_TEXTS, mauve
 from undersong_server.evaluation.membership import Membership, train_and_attack
 from undersong_server.evaluation.neighbourhoods import neighbourhoods
+from undersong_server.evaluation.next_word import next_word_loss
 from undersong_server.evaluation.overlap import Overlap, find_overlap
 from undersong_server.evaluation.scores import Scores, score
 from undersong_server.evaluation.sequences import sequences_of
@@ -53,7 +56,9 @@ class Distances:
     """Synthetic texts against one reference file; embedding figures at equal ``rows`` (drawn with the seed).
 
     Divergences are Jensen-Shannon, in bits. ``label`` is None where a side has no labels; figures that need more rows
-    than there are become NaN.
+    than there are become NaN. The figures of diversity are of equally many texts on both sides: all of them depend on
+    that number. Next-word losses are bits per word of the reference: with general word frequencies alone, and
+    after a small model has read the synthetic texts.
     """
 
     reference: str
@@ -61,8 +66,19 @@ class Distances:
     frechet: float
     precision: float
     recall: float
+    density: float
+    coverage: float
+    mauve: float
     self_similarity: float
     reference_self_similarity: float
+    distinct_bigrams: float
+    reference_distinct_bigrams: float
+    self_bleu: float
+    reference_self_bleu: float
+    vendi: float
+    reference_vendi: float
+    next_word_before: float
+    next_word_after: float
     length: float
     label: float | None
 
@@ -72,6 +88,7 @@ class EvaluationReport:
     """Everything that was found. ``notes`` are sentences for the reader.
 
     ``membership`` holds the attacks on the synthetic texts' model and, for comparison, on the private data's own.
+    ``label_errors`` says which synthetic texts probably have a wrong label; None without labels.
     """
 
     run: str
@@ -82,6 +99,7 @@ class EvaluationReport:
     overlap_base_rate: Overlap | None
     notes: tuple[str, ...]
     membership: tuple[Membership, ...] = ()
+    label_errors: LabelErrors | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; NaN becomes None."""
@@ -98,6 +116,7 @@ class EvaluationReport:
             "overlap": None if self.overlap is None else self.overlap.as_dict(),
             "overlap_of_test_file": None if self.overlap_base_rate is None else _counts(self.overlap_base_rate),
             "membership": [each.as_dict() for each in self.membership],
+            "label_errors": None if self.label_errors is None else self.label_errors.to_json(),
             "notes": list(self.notes),
         }
         finite: dict[str, Any] = _finite(result)
@@ -182,6 +201,7 @@ def evaluate_tables(
         overlap_base_rate=None if overlap is None or test is None else find_overlap(test.texts, overlap.texts),
         notes=tuple(notes),
         membership=tuple(attacked),
+        label_errors=_label_errors(synthetic, synthetic_x, seed),
     )
 
 
@@ -208,6 +228,12 @@ def _fine_tuned(data: str, table: Table, test: Table, settings: FineTuning, seed
     return Trained(data, len(table), model.description, score(test.labels, model.predict(test.texts)))
 
 
+def _label_errors(synthetic: Table, x: Float32, seed: int) -> LabelErrors | None:
+    if synthetic.labels is None or len(x) == 0 or len(set(synthetic.labels)) < 2:
+        return None
+    return corpus_label_errors(x, synthetic.labels, seed=seed)
+
+
 def _unknown_labels(synthetic: Table, test: Table) -> list[str]:
     missing = sorted(set(test.labels or ()) - set(synthetic.labels or ()))
     if not missing or synthetic.labels is None:
@@ -217,7 +243,9 @@ def _unknown_labels(synthetic: Table, test: Table) -> list[str]:
 
 
 def _distances(synthetic: Table, synthetic_x: Float32, name: str, table: Table, x: Float32, seed: int) -> Distances:
-    ours, real = metrics.equal_rows(synthetic_x, x, seed=seed)
+    chosen, others = metrics.equal_choice(len(synthetic_x), len(x), seed=seed)
+    ours, real = synthetic_x[chosen], x[others]
+    our_texts, real_texts = [synthetic.texts[row] for row in chosen], [table.texts[row] for row in others]
     enough = len(ours) > 5
     covered = neighbourhoods(ours, real) if enough else None
     labelled = synthetic.labels is not None and table.labels is not None
@@ -227,6 +255,17 @@ def _distances(synthetic: Table, synthetic_x: Float32, name: str, table: Table, 
         frechet=metrics.frechet_distance(ours, real) if len(ours) > 1 else math.nan,
         precision=covered.precision if covered else math.nan,
         recall=covered.recall if covered else math.nan,
+        density=covered.density if covered else math.nan,
+        coverage=covered.coverage if covered else math.nan,
+        mauve=mauve(ours, real, seed=seed) if len(ours) >= FEWEST_TEXTS else math.nan,
+        distinct_bigrams=diversity.distinct_n(our_texts, 2),
+        reference_distinct_bigrams=diversity.distinct_n(real_texts, 2),
+        self_bleu=diversity.self_bleu(our_texts, seed=seed),
+        reference_self_bleu=diversity.self_bleu(real_texts, seed=seed),
+        vendi=diversity.vendi_score(ours),
+        reference_vendi=diversity.vendi_score(real),
+        next_word_before=next_word_loss((), table.texts),
+        next_word_after=next_word_loss(synthetic.texts, table.texts),
         self_similarity=metrics.self_similarity(synthetic_x),
         reference_self_similarity=metrics.self_similarity(x),
         length=metrics.length_divergence(synthetic.texts, table.texts),

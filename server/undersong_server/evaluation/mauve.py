@@ -16,6 +16,7 @@ POINTS_PER_CLUSTER = 10
 MIXTURES = 25  # points of the divergence curve
 SCALING = 5.0  # c of exp(-c KL)
 RESTARTS = 5
+FEWEST_TEXTS = 2 * POINTS_PER_CLUSTER
 
 
 def mauve(synthetic: Floats, real: Floats, *, seed: int = 0) -> float:
@@ -28,7 +29,7 @@ def mauve(synthetic: Floats, real: Floats, *, seed: int = 0) -> float:
 
     Raises ValueError with fewer than 20 texts on a side.
     """
-    if min(len(synthetic), len(real)) < 2 * POINTS_PER_CLUSTER:
+    if min(len(synthetic), len(real)) < FEWEST_TEXTS:
         raise ValueError(f"{min(len(synthetic), len(real))} texts are too few for two clusters of ten")
     clusters = max(2, round(min(len(synthetic), len(real)) / POINTS_PER_CLUSTER))
     assigned = _clusters(np.concatenate([synthetic, real]), clusters, seed)

@@ -22,17 +22,23 @@ LENGTH_EDGES = (0, 3, 5, 7, 9, 12, 15, 19, 24, 30, 38, 48, 60, 76, 96, 120, 152,
 
 
 def equal_rows(first: Floats, second: Floats, *, rows: int | None = None, seed: int = 0) -> tuple[Floats, Floats]:
-    """Equally many rows of both, drawn without replacement: ``rows``, or as many as the smaller has.
+    """Equally many rows of both: those of :func:`equal_choice`."""
+    ours, theirs = equal_choice(len(first), len(second), rows=rows, seed=seed)
+    return first[ours], second[theirs]
 
-    Raises ValueError where one has fewer than ``rows``.
+
+def equal_choice(first: int, second: int, *, rows: int | None = None, seed: int = 0) -> tuple[Int64, Int64]:
+    """Row numbers of two sets, equally many of each, drawn without replacement and sorted: int64.
+
+    ``rows`` of each, or as many as the smaller set has. Raises ValueError where one has fewer than ``rows``.
     """
-    count = min(len(first), len(second)) if rows is None else rows
-    if count > min(len(first), len(second)):
-        raise ValueError(f"cannot draw {count} rows of {len(first)} and {len(second)}")
+    count = min(first, second) if rows is None else rows
+    if count > min(first, second):
+        raise ValueError(f"cannot draw {count} rows of {first} and {second}")
     rng = np.random.default_rng([seed, 0xE9])
 
-    def draw(x: Floats) -> Floats:
-        return x if len(x) == count else x[np.sort(rng.choice(len(x), size=count, replace=False))]
+    def draw(size: int) -> Int64:
+        return np.arange(size) if size == count else np.sort(rng.choice(size, size=count, replace=False))
 
     return draw(first), draw(second)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from undersong_server.evaluation.diversity import distinct_n, self_bleu, vendi_score
-from undersong_server.evaluation.label_errors import label_errors
+from undersong_server.evaluation.label_errors import corpus_label_errors, label_errors
 from undersong_server.evaluation.mauve import mauve, mauve_of_counts
 
 
@@ -83,3 +83,16 @@ def test_a_label_that_no_text_reaches_is_taken_at_its_word() -> None:
     found = label_errors(np.array([0, 0, 1]), np.array([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]]))
     assert found.joint.sum() == pytest.approx(3.0)
     assert found.joint[1, 1] + found.joint[1, 0] == pytest.approx(1.0)
+
+
+def test_a_corpus_s_wrong_labels_are_found_by_models_that_did_not_see_them() -> None:
+    rng = np.random.default_rng(11)
+    centres = np.array([[4.0, 0, 0, 0], [0, 4.0, 0, 0]])
+    true = rng.integers(0, 2, 200)
+    embeddings = (centres[true] + rng.normal(size=(200, 4))).astype(np.float32)
+    given = true.copy()
+    given[:20] = 1 - given[:20]
+    found = corpus_label_errors(embeddings, ["ab"[label] for label in given])
+    assert found.share == pytest.approx(0.1, abs=0.04)
+    assert len(set(found.suspected.tolist()) & set(range(20))) >= 16
+    assert found.to_json()["rows"][0] == int(found.suspected[0]) + 1

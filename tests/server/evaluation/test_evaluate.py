@@ -61,6 +61,12 @@ def test_a_whole_evaluation(run):
     assert [each.rows for each in report.distances] == [80, 60]
     assert report.distances[0].frechet < 0.2
     assert report.distances[0].label == 0
+    near = report.distances[0]
+    assert near.mauve > 0.9
+    assert near.coverage > 0.8
+    assert near.vendi == pytest.approx(near.reference_vendi, rel=0.2)
+    assert near.next_word_after < near.next_word_before
+    assert report.label_errors is not None
     assert 5 in report.overlap.verbatim
     loaded = report.to_json()
     assert loaded["private"] is False
