@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -11,3 +13,4 @@ Int64 = npt.NDArray[np.int64]
 UInt64 = npt.NDArray[np.uint64]
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.floating[Any]]

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from undersong_common.arrays import Float32, Int16
+from undersong_common.arrays import Float32, Floats, Int16
 from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError, InternalError
 
@@ -40,7 +39,7 @@ _MODEL_FILES = (".json", ".safetensors", ".bin", ".txt", ".model")
 _QUERY_KEYS = 500  # below SQLite's limit of host parameters
 
 
-def quantise(embeddings: npt.NDArray[np.floating[Any]]) -> Float32:
+def quantise(embeddings: Floats) -> Float32:
     """Rounds rows to multiples of 1/GRID with norm at most 1: [n, d] in, float32 [n, d] out.
 
     Rows longer than 1 are scaled to the unit sphere first; rounding goes to the nearest multiple, and a row that it
@@ -51,7 +50,7 @@ def quantise(embeddings: npt.NDArray[np.floating[Any]]) -> Float32:
     return _from_grid(_to_grid(embeddings))
 
 
-def _to_grid(embeddings: npt.NDArray[np.floating[Any]]) -> Int16:
+def _to_grid(embeddings: Floats) -> Int16:
     values = np.asarray(embeddings, dtype=np.float64)
     if not np.isfinite(values).all():
         raise InternalError("an embedding is not finite")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.floating[Any]]
+from undersong_common.arrays import Floats
 
 SELF_BLEU_TEXTS = 200  # drawn: each is compared with all others, and the mean settles long before
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
-from undersong_common.arrays import Float64, Int64
-
-Floats = npt.NDArray[np.floating[Any]]
+from undersong_common.arrays import Float64, Floats, Int64
 
 EXPLAINED = 0.9  # of the variance, kept before clustering
 POINTS_PER_CLUSTER = 10

@@ -7,14 +7,11 @@ something about them, so these functions are called only where the caller holds 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from undersong_common.arrays import Float64, Int64
-
-Floats = npt.NDArray[np.floating[Any]]
+from undersong_common.arrays import Float64, Floats, Int64
 
 BLOCK_ROWS = 1024  # rows of a distance block: 1 024 x 50 000 float32 are 200 MB
 # Fixed and public, so that figures of different runs compare; finer where texts are short, as tweets and questions are.

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from undersong_common.arrays import Float32
-
-Floats = npt.NDArray[np.floating[Any]]
+from undersong_common.arrays import Float32, Floats
 
 BLOCK_ROWS = 1024  # rows of a distance block: 1 024 x 50 000 float32 are 200 MB
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from undersong_common.arrays import Float32, Float64, Int64
+from undersong_common.arrays import Float32, Float64, Floats, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.threads import one_numpy_thread, one_torch_thread
 from undersong_server.evaluation.heads import HEADS, Head
@@ -188,7 +188,7 @@ def _split(y: Int64, seed: int) -> tuple[Int64, Int64]:
     return np.setdiff1d(np.arange(len(y)), out), out
 
 
-def _softmax(scores: npt.NDArray[np.floating]) -> Float64:
+def _softmax(scores: Floats) -> Float64:
     z = np.asarray(scores, dtype=np.float64)
     z = np.exp(z - z.max(axis=1, keepdims=True))
     normalised: Float64 = z / z.sum(axis=1, keepdims=True)

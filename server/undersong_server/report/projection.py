@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from undersong_common.arrays import Float64
+from undersong_common.arrays import Float64, Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,7 +17,7 @@ class Map:
     explained: tuple[float, float]
 
 
-def project(embeddings: npt.NDArray[np.floating]) -> Map:
+def project(embeddings: Floats) -> Map:
     """Principal components 1 and 2 of [n, d]; the sign is fixed, so the same embeddings give the same map."""
     rows, width = embeddings.shape
     if rows == 0 or width == 0:

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from undersong_common.arrays import Float32, Float64, Int64
+from undersong_common.arrays import Float32, Float64, Floats, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics.fourier import FourierFeatures
 
@@ -150,14 +150,14 @@ class Densities:
         return np.vstack([np.cos(phases), np.sin(phases)])
 
 
-def _raised(estimates: npt.NDArray[np.floating], power: float) -> Float64:
+def _raised(estimates: Floats, power: float) -> Float64:
     """Estimates below zero become zero; each row's largest becomes one, so that no power overflows."""
     positive = np.maximum(estimates, 0.0).astype(np.float64)
     raised: Float64 = (positive / np.maximum(positive.max(axis=1, keepdims=True), 1e-300)) ** power
     return raised
 
 
-def _draw(weights: npt.NDArray[np.floating], taken: Int64, rng: np.random.Generator) -> Int64:
+def _draw(weights: Floats, taken: Int64, rng: np.random.Generator) -> Int64:
     """One column per row, drawn in proportion to its weight and none twice; evenly where no weight is left."""
     free = np.ones(weights.shape, dtype=bool)
     np.put_along_axis(free, taken, False, axis=1)
