@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from undersong.inprocess import InProcess
+from undersong_common.fixed_order import cosines, sines
 from undersong_common.privacy.accounting import gaussian_mu
 from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.public import Input, MemoryBlocks, Segment, encode_texts
@@ -51,15 +52,15 @@ def feature_sums(statistic: FourierFeatures, sequences: Any, vectors: Any) -> An
     """Exact sums of the features of records whose phrases are given, int64 [n, phrases]; one class."""
     total = np.zeros(statistic.dimension)
     for structure, length in enumerate(statistic.lengths):
-        phase = np.zeros((len(sequences), statistic.pairs))
+        phase = np.zeros((len(sequences), statistic.pairs), dtype=np.int64)
         for position in range(length):
             table = statistic.phases(structure, position, vectors)
             at = sequences[:, position] if position < sequences.shape[1] else np.full(len(sequences), len(vectors))
             phase += table[at]
         start = structure * statistic.structure_dimension
         weight = statistic.weights[structure]
-        total[start : start + statistic.pairs] = weight * np.cos(phase).sum(axis=0)
-        total[start + statistic.pairs : start + statistic.structure_dimension] = weight * np.sin(phase).sum(axis=0)
+        total[start : start + statistic.pairs] = weight * cosines(phase).sum(axis=0)
+        total[start + statistic.pairs : start + statistic.structure_dimension] = weight * sines(phase).sum(axis=0)
     return total
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from undersong_client.records import PrivateRecords
-from undersong_common.arrays import Bools
-from undersong_common.privacy.stream import KeyStream
+from undersong_common.arrays import Bools, Int64, UInt64
+from undersong_common.canonical import tagged_hash
 from undersong_protocol.plan import PlannedSum, Privacy
-from undersong_protocol.statistics import PublicInputs
+from undersong_protocol.statistics import PublicFacts, PublicInputs
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.vectors import GridVector
 
@@ -30,6 +31,14 @@ class Contribution(Protocol):
     ) -> GridVector: ...
 
 
+def check_public_inputs(planned: PlannedSum, public: PublicInputs, facts: PublicFacts) -> None:
+    """Raises ConfigurationError for public inputs that are not well formed; reads no record.
+
+    Whatever passes has a vector, whatever the records are (:func:`grid_vector`).
+    """
+    planned.build().check_inputs(public, facts)
+
+
 def grid_vector(
     planned: PlannedSum,
     records: PrivateRecords,
@@ -42,13 +51,14 @@ def grid_vector(
     """The statistic's rows of this party's records, clipped, averaged or summed by unit, scaled and rounded.
 
     Args:
+        public: as :func:`check_public_inputs` has passed them.
         coins: secret 32-byte seed of the Poisson subsample of units, fresh for every attempt; unused at rate 1.
         memory: what the statistic keeps between sums over growing inputs (embeddings compared so far).
     """
     statistic = planned.build()
     rows = statistic.rows(records, public, memory)
     if planned.sampling_rate < 1.0:
-        rows = rows.keep_units(poisson_subsample(records.unit_count, planned.sampling_rate, coins))
+        rows = rows.keep_units(poisson_subsample(records, planned.sampling_rate, coins))
     return contribute(
         statistic,
         rows,
@@ -59,10 +69,28 @@ def grid_vector(
     )
 
 
-def poisson_subsample(units: int, rate: float, coins: bytes) -> Bools:
-    """Which units take part, bool [units]: each by its own coin from a cryptographic stream.
+def poisson_subsample(records: PrivateRecords, rate: float, coins: bytes) -> Bools:
+    """Which units take part, bool [units]: each by its own coin, which no other unit moves.
 
-    The probability is ``rate`` rounded down to a multiple of 2^-64, so never more than what is charged.
+    A coin is a keyed permutation of the unit's hash. Units of one hash (equal samples) are told apart by counting them:
+    which of them is which does not matter, since they contribute the same. The probability is ``rate`` rounded down to
+    a multiple of 2^-64, so never more than what is charged.
     """
-    words = np.frombuffer(KeyStream(coins).read(8 * units), dtype="<u8")
+    first = np.unique(records.units, return_index=True)[1]
+    hashes = records.unit_hashes[first]
+    blocks = np.empty((len(hashes), 2), dtype="<u8")
+    blocks[:, 0], blocks[:, 1] = hashes, _occurrences(hashes)
+    encryptor = Cipher(algorithms.AES256(tagged_hash("poisson subsample", coins)), modes.ECB()).encryptor()  # noqa: S305
+    words = np.frombuffer(encryptor.update(blocks.tobytes()), dtype="<u8")[::2]
     return words < np.uint64(min(int(rate * 2.0**64), 2**64 - 1))
+
+
+def _occurrences(values: UInt64) -> Int64:
+    """How many equal values stand before each, int64 [n]."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    begins = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])[: len(values)])
+    runs = np.diff(np.append(begins, len(values)))
+    found = np.empty(len(values), dtype=np.int64)
+    found[order] = np.arange(len(values)) - np.repeat(begins, runs)
+    return found

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from undersong_client import cautions, guard
-from undersong_client.grid_vectors import Contribution, grid_vector
+from undersong_client.grid_vectors import Contribution, check_public_inputs, grid_vector
 from undersong_client.records import DataSet, PrivateRecords
 from undersong_client.store import Store
 from undersong_common.canonical import canonical_json, tagged_hash
@@ -35,6 +35,7 @@ from undersong_protocol.public import BlockStore, Input, missing_blocks, questio
 from undersong_protocol.secagg import coordinator as secagg
 from undersong_protocol.secagg.parameters import Entropy, SumParameters
 from undersong_protocol.secagg.party import PartyMachine, Reply, WantsInput
+from undersong_protocol.statistics import PublicFacts, PublicInputs
 from undersong_protocol.vectors import GridVector
 
 COINS_BYTES = 32
@@ -158,6 +159,7 @@ class Party:
         self._records: tuple[bytes, PrivateRecords] | None = None
         self._attempts: dict[str, _Attempt] = {}
         self._first_rung_s = 0.0  # of the answer under way
+        self._checked: tuple[tuple[bytes, str, tuple[Input, ...]], PublicInputs] | None = None
         self._memory: dict[str, Any] = {}  # what statistics keep between sums
         self.cautions: dict[str, tuple[str, ...]] = {}  # what the records speak against, by run; for its own people
         self.refusals: dict[str, float] = {}  # the last words with which it refused, and when; for its own people
@@ -319,6 +321,7 @@ class Party:
         inputs = tuple(Input.from_wire(given) for given in message.inputs)
         if missing := missing_blocks(inputs, self._blocks):
             return self._reply(missing=wire.MissingBlocks(blocks=missing))
+        self._public(manifest, message.sum, inputs)
         asked = question(inputs)
         self._check_question(manifest, message.sum, asked)
         self._accept_voids(manifest, message)
@@ -403,18 +406,28 @@ class Party:
         self._keep(key, attempt)
         return self._reply(sum_reply=wire.SumReply(payload=step.payload))
 
-    def _grid(self, manifest: Manifest, name: str, inputs: Sequence[Input], coins: bytes) -> GridVector:
+    def _grid(self, manifest: Manifest, name: str, inputs: tuple[Input, ...], coins: bytes) -> GridVector:
         """This party's vector: the one place where records are read for a reply, and so the one that takes a rung."""
-        planned = manifest.plan[name]
+        planned, public = manifest.plan[name], self._public(manifest, name, inputs)
         self._first_rung_s = planned.first_rung_s
         return self._contribution(
             planned,
             self._private_records(manifest),
-            resolve(inputs, self._blocks),
+            public,
             manifest.plan.privacy,
             coins=coins,
             memory=self._memory,
         )
+
+    def _public(self, manifest: Manifest, name: str, inputs: tuple[Input, ...]) -> PublicInputs:
+        """The sum's public inputs, checked by what is public alone. Raises ConfigurationError and PeerFault."""
+        asked = (manifest.hash, name, inputs)
+        if self._checked is None or self._checked[0] != asked:
+            public = resolve(inputs, self._blocks)
+            facts = PublicFacts(self._embed(()).shape[1], len(manifest.task.get("labels", ())))
+            check_public_inputs(manifest.plan[name], public, facts)
+            self._checked = (asked, public)
+        return self._checked[1]
 
     def _attempt(self, manifest: Manifest, name: str, number: int) -> _Attempt | None:
         """The attempt as it stands, from memory or from the store; None where it was never opened."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
+from undersong_common.texts import encodable
 
 
 @dataclass(frozen=True)
@@ -146,5 +147,7 @@ def optimise(
 
 def _tokens(model: Any, tokenizer: Any, texts: Sequence[str], settings: FineTuning) -> Any:
     longest = min(settings.max_tokens, tokenizer.model_max_length)
-    tokens = tokenizer(list(texts), padding=True, truncation=True, max_length=longest, return_tensors="pt")
+    tokens = tokenizer(
+        [encodable(text) for text in texts], padding=True, truncation=True, max_length=longest, return_tensors="pt"
+    )
     return tokens.to(next(model.parameters()).device)

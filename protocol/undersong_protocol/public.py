@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -95,7 +95,7 @@ def _decoded(message: wire.Block, identity: bytes) -> Block:
         high = np.frombuffer(_inflate(message.payload[size:], size), dtype=np.uint8)
         grid = np.stack([low, high], axis=-1).reshape(-1).view("<i2").reshape(count, dimension)
         labels = np.asarray(message.labels, dtype=np.int64)
-        if labels.shape != (count,):
+        if labels.shape != (count,) or labels.min(initial=0) < -1:
             raise ValueError("labels")
         values = grid.astype(np.float32) / np.float32(GRID)
         if count and float(np.einsum("nd,nd->n", values, values, dtype=np.float64).max()) > 1.0 + 1e-12:
@@ -124,6 +124,8 @@ def _inflate(data: bytes, largest: int) -> bytes:
     result = inflater.decompress(data, largest)
     if inflater.unconsumed_tail:
         raise ValueError("too large")
+    if not inflater.eof or inflater.unused_data:
+        raise ValueError("cut, or followed by something")
     return result
 
 
@@ -209,22 +211,33 @@ def missing_blocks(inputs: Iterable[Input], store: BlockStore) -> list[bytes]:
 
 
 def resolve(inputs: Iterable[Input], store: BlockStore) -> PublicInputs:
-    """The inputs as a statistic reads them. Raises PeerFault (of the coordinator) for rows that do not exist."""
+    """The inputs as a statistic reads them.
+
+    Raises PeerFault (of the coordinator) for rows that do not exist, two inputs of one name and kind, and segments that
+    do not make one array.
+    """
     embeddings: dict[str, LabelledEmbeddings] = {}
     numbers: dict[str, Float64] = {}
     texts: dict[str, Sequence[str]] = {}
     for given in inputs:
         parts = list(_parts(given, store))
-        if all(part.texts for part in parts):
+        values = [part.values for part in parts if part.values is not None]
+        labels = [part.labels for part in parts if part.labels is not None]
+        kinds = {(part.values is None, part.labels is None) for part in parts}
+        # Rows of one shape, so that what is concatenated fits; a number of shape () has no rows.
+        if len(kinds) != 1 or len({one.shape[1:] for one in values}) > 1 or any(not one.ndim for one in values):
+            raise PeerFault("coordinator", f"publishes {given.name!r} in segments that do not make one array")
+        target: Container[str] = texts if not values else embeddings if labels else numbers
+        if given.name in target:
+            raise PeerFault("coordinator", f"publishes {given.name!r} twice in one request")
+        if not values:
             texts[given.name] = tuple(text for part in parts for text in part.texts)
-        elif all(part.labels is not None for part in parts):
-            values = [part.values for part in parts if part.values is not None]
-            labels = [part.labels for part in parts if part.labels is not None]
+        elif labels:
             embeddings[given.name] = LabelledEmbeddings(
                 np.concatenate(values).astype(np.float32, copy=False), np.concatenate(labels)
             )
         else:
-            numbers[given.name] = np.concatenate([np.asarray(part.values, dtype=np.float64) for part in parts])
+            numbers[given.name] = np.concatenate(values).astype(np.float64, copy=False)
     return PublicInputs(embeddings, numbers, texts)
 
 

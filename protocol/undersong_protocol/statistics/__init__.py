@@ -10,6 +10,7 @@ import pkgutil
 from undersong_protocol.statistics.histogram import LabelHistogram, LengthHistogram
 from undersong_protocol.statistics.interface import (
     LabelledEmbeddings,
+    PublicFacts,
     PublicInputs,
     RecordView,
     Rows,
@@ -26,6 +27,7 @@ __all__ = [
     "LabelHistogram",
     "LabelledEmbeddings",
     "LengthHistogram",
+    "PublicFacts",
     "PublicInputs",
     "RecordView",
     "Rows",

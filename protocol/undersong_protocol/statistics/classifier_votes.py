@@ -8,13 +8,30 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from undersong_common.arrays import Float64
+from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
+from undersong_common.fixed_order import decay, row_sums
 from undersong_protocol.statistics.histogram import COUNT_SCALE
-from undersong_protocol.statistics.interface import PublicInputs, RecordView, Rows, Sensitivity, Statistic
+from undersong_protocol.statistics.inputs import (
+    COEFFICIENTS,
+    check_embedding_size,
+    check_names,
+    check_shape,
+    check_task_labels,
+    labels_within,
+)
+from undersong_protocol.statistics.interface import (
+    PublicFacts,
+    PublicInputs,
+    RecordView,
+    Rows,
+    Sensitivity,
+    Statistic,
+)
 from undersong_protocol.statistics.registry import positive_integer, register
 
 BLOCK_RECORDS = 4096
+NEVER = -COEFFICIENTS.largest  # bias of a label that a classifier has not seen
 
 
 @register
@@ -31,8 +48,8 @@ class ClassifierVotes(Statistic):
         labels: labels of the task, C, at least 2.
         hard: whether s is 1 for a correct and 0 for a wrong answer instead of the probability.
 
-    Public input: numbers "classifiers", [K, d + 1, C]: weights, then the bias as the last row; a label that a
-    classifier never saw has a bias of -1e9.
+    Public input: numbers "classifiers", [K, d + 1, C], on the grid ``inputs.COEFFICIENTS``: weights, then the bias as
+    the last row; a label that a classifier never saw has the bias ``NEVER``.
     """
 
     name: ClassVar[str] = "classifier_votes"
@@ -66,30 +83,34 @@ class ClassifierVotes(Statistic):
     def base_scale(self) -> int:
         return COUNT_SCALE
 
+    def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
+        check_names(self.name, public, numbers=("classifiers",))
+        check_task_labels(self.name, self.labels, facts)
+        check_embedding_size(self.name, facts)
+        parameters = public.numbers_of("classifiers")
+        check_shape("classifiers", parameters, (self.classifiers, facts.embedding_size + 1, self.labels))
+        COEFFICIENTS.check("classifiers", parameters)
+
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
         parameters = public.numbers_of("classifiers")
-        embeddings = records.embeddings
-        expected = (self.classifiers, embeddings.shape[1] + 1, self.labels)
-        if parameters.shape != expected:
-            raise ConfigurationError(f"classifiers of shape {parameters.shape}, not {expected}", "publish all of them")
+        embeddings, labels = records.embeddings, labels_within(records.labels, self.labels)
         matrix = np.zeros((len(records), self.classifiers))
         for start in range(0, len(records), BLOCK_RECORDS):
             block = slice(start, start + BLOCK_RECORDS)
-            known = records.labels[block] >= 0
-            right = np.where(known, records.labels[block], 0)
-            scores = self._scores(embeddings[block].astype(np.float64), right, parameters)
-            matrix[block] = (scores - scores.mean(axis=1, keepdims=True)) * known[:, None]
+            known = labels[block] >= 0
+            scores = self._scores(embeddings[block].astype(np.float64), np.where(known, labels[block], 0), parameters)
+            mean = row_sums(scores) / self.classifiers
+            matrix[block] = (scores - mean[:, None]) * known[:, None]
         return Rows(matrix, records.units)
 
-    def _scores(self, embeddings: Float64, labels: Any, parameters: Float64) -> Float64:
-        """s, float64 [m, K]."""
+    def _scores(self, embeddings: Float64, labels: Int64, parameters: Float64) -> Float64:
+        """s, float64 [m, K]; the logits are exact."""
         result = np.zeros((len(embeddings), self.classifiers))
         for k, head in enumerate(parameters):
             logits = embeddings @ head[:-1] + head[-1]
             if self.hard:
                 result[:, k] = logits.argmax(axis=1) == labels
             else:
-                logits -= logits.max(axis=1, keepdims=True)
-                odds = np.exp(logits)
-                result[:, k] = odds[np.arange(len(labels)), labels] / odds.sum(axis=1)
+                odds = decay(logits.max(axis=1, keepdims=True) - logits)
+                result[:, k] = odds[np.arange(len(labels)), labels] / row_sums(odds)
         return result

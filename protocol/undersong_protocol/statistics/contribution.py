@@ -2,6 +2,10 @@
 
 The bound of a unit's integer contribution is ``scale x sensitivity`` (times ``max_per_unit`` for sums), whatever the
 rows hold: a statistic with a wrong formula loses utility here, never privacy (docs/privacy.md, "Statistics").
+
+Nothing here is refused because of what the records are, since a refusal would tell: a coordinate that is not finite
+counts as zero, and a unit that would still pass its bound, or has too many rows, contributes nothing. What becomes of a
+unit depends on its own rows alone, to the last bit.
 """
 
 from __future__ import annotations
@@ -16,13 +20,15 @@ import scipy.sparse as sp
 
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError, InternalError
+from undersong_common.fixed_order import row_norms, row_sums
 from undersong_protocol.statistics.interface import Matrix, Rows, Sensitivity, Statistic
 from undersong_protocol.vectors import GridVector
 
-CHUNK_ELEMENTS = 1 << 23  # of a dense matrix at a time: 64 MiB of float64
+CHUNK_ELEMENTS = 1 << 21  # of a dense matrix at a time: 16 MiB of float64
 # A norm may pass its bound by this much: the last bits of the float64 that states the bound, such as sqrt(43690) / 128.
 TOLERANCE = 2.0**-40
 LARGEST_INTEGER = 2.0**53  # float64 holds every integer below, so scaling and rounding are exact there
+LARGEST_COORDINATE = 2.0**400  # of a row before it is clipped: sums of squares stay finite
 
 
 def contribute(
@@ -41,7 +47,7 @@ def contribute(
         rows: R rows in natural units, with the unit of each; R = 0 gives zeros.
         scale: integer units per natural unit (for means: the plan's, a multiple of max_per_unit).
         unit_contribution: how a unit's rows count together. A mean of rows within the bound stays within it.
-        max_per_unit: rows a unit may have.
+        max_per_unit: rows a unit may have; one with more contributes nothing.
         max_records: each coordinate is clamped to what so many rows at the bound reach, which the modulus is made for.
             Two vectors that differ by one unit are no further apart after it, in any norm; dropping records to reach
             that number instead would let one unit displace another and double the distance.
@@ -50,7 +56,7 @@ def contribute(
         int64 [dimension]; the sum over units of trunc(scale x mean or sum of the unit's clipped rows), clamped.
 
     Raises:
-        InternalError: rows of a wrong shape, not finite, too many in a unit, or past the bound after clipping.
+        InternalError: rows of a wrong number of columns.
         ConfigurationError: a scale at which float64 would not be exact.
     """
     factor = max_per_unit if unit_contribution == "sum" else 1
@@ -61,13 +67,12 @@ def contribute(
         raise ConfigurationError(f"unit contribution {unit_contribution!r} is neither 'mean' nor 'sum'")
     total = np.zeros(statistic.dimension, dtype=np.int64)
     order = np.argsort(rows.units, kind="stable")
-    units = rows.units[order]
-    counts = np.unique(units, return_counts=True)[1]
-    if counts.size and counts.max() > max_per_unit:
-        raise InternalError(f"{statistic.name}: a unit has more than {max_per_unit} rows; cap the records first")
+    counts = np.unique(rows.units[order], return_counts=True)[1]
+    allowed = counts <= max_per_unit
+    order, counts = order[np.repeat(allowed, counts)], counts[allowed]
     for block, sizes in _unit_sums(statistic, rows, order, counts):
         divisor = sizes if unit_contribution == "mean" else np.ones_like(sizes)
-        _add_rounded(total, block, divisor, scale, bound, factor, statistic.name)
+        _add_rounded(total, block, divisor, scale, bound, factor)
     if max_records is not None:
         largest = math.floor(Fraction(bound.linf) * scale * max_records)
         np.clip(total, -largest, largest, out=total)
@@ -99,27 +104,42 @@ def _unit_sums(statistic: Statistic, rows: Rows, order: Int64, counts: Int64) ->
 
 
 def _sum_units(matrix: Matrix, sizes: Int64) -> Matrix:
+    """The rows of each unit added up: halves of a unit's rows onto each other, until one row is left."""
     if len(sizes) == matrix.shape[0]:
         return matrix
     starts = np.concatenate([[0], np.cumsum(sizes)])
     if isinstance(matrix, np.ndarray):
-        sums: Float64 = np.add.reduceat(matrix, starts[:-1], axis=0)
-        return sums
+        return _sum_dense(matrix, starts, sizes)
     members = sp.csr_array(
         (np.ones(matrix.shape[0]), np.arange(matrix.shape[0]), starts), shape=(len(sizes), matrix.shape[0])
     )
     return members @ matrix
 
 
+def _sum_dense(matrix: Float64, starts: Int64, sizes: Int64) -> Float64:
+    sums = matrix.copy()
+    left = sizes
+    while (half := left // 2).any():
+        left = left - half
+        within = np.arange(half.sum()) - np.repeat(np.cumsum(half) - half, half)
+        onto = np.repeat(starts[:-1], half) + within
+        sums[onto] += sums[onto + np.repeat(left, half)]
+    result: Float64 = sums[starts[:-1]]
+    return result
+
+
 def _clipped(statistic: Statistic, matrix: Matrix) -> Matrix:
-    """Rows scaled down to the statistic's bounds where they exceed one of them."""
+    """Rows of finite numbers, scaled down to the statistic's bounds where they exceed one of them."""
     if matrix.ndim != 2 or matrix.shape[1] != statistic.dimension:
         raise InternalError(f"{statistic.name}: rows have {matrix.shape[-1]} columns, not {statistic.dimension}")
     if not isinstance(matrix, np.ndarray):
         matrix = sp.csr_array(matrix)
         matrix.sum_duplicates()
-    if not np.isfinite(_data(matrix)).all():
-        raise InternalError(f"{statistic.name}: a row is not finite")
+    if not (np.abs(_data(matrix)) <= LARGEST_COORDINATE).all():  # false for NaN
+        matrix = matrix.copy()
+        data = _data(matrix)
+        data[~np.isfinite(data)] = 0.0
+        np.clip(data, -LARGEST_COORDINATE, LARGEST_COORDINATE, out=data)
     bound = statistic.sensitivity
     shrink = np.ones(matrix.shape[0])
     for norm, limit in zip(_norms(matrix), (bound.l1, bound.l2, bound.linf), strict=True):
@@ -132,33 +152,33 @@ def _clipped(statistic: Statistic, matrix: Matrix) -> Matrix:
     return sp.csr_array(sp.diags_array(shrink) @ matrix)
 
 
-def _add_rounded(
-    total: Int64, sums: Matrix, divisor: Int64, scale: int, bound: Sensitivity, factor: int, name: str
-) -> None:
-    """Adds trunc(scale x sums / divisor) of each unit to ``total``, after checking each against the integer bound."""
+def _add_rounded(total: Int64, sums: Matrix, divisor: Int64, scale: int, bound: Sensitivity, factor: int) -> None:
+    """Adds trunc(scale x sums / divisor) of each unit to ``total``; nothing where that exceeds the integer bound."""
     if isinstance(sums, np.ndarray):
         integers: Matrix = np.trunc(sums * float(scale) / divisor[:, None])
     else:
         rows = np.repeat(divisor, np.diff(sums.indptr))
         integers = sp.csr_array((np.trunc(sums.data * float(scale) / rows), sums.indices, sums.indptr), sums.shape)
+    within = np.ones(integers.shape[0], dtype=np.bool_)
     for norm, limit in zip(_norms(integers), (bound.l1, bound.l2, bound.linf), strict=True):
-        if norm.size and norm.max() > limit * factor * scale * (1.0 + 4 * TOLERANCE):
-            raise InternalError(f"{name}: a unit's contribution exceeds its bound")
+        within &= norm <= limit * factor * scale * (1.0 + 4 * TOLERANCE)
     if isinstance(integers, np.ndarray):
-        total += integers.astype(np.int64).sum(axis=0)
+        total += integers[within].astype(np.int64).sum(axis=0)
     else:
-        np.add.at(total, integers.indices, integers.data.astype(np.int64))
+        kept = np.repeat(within, np.diff(integers.indptr))
+        np.add.at(total, integers.indices[kept], integers.data[kept].astype(np.int64))
 
 
 def _norms(matrix: Matrix) -> tuple[Float64, Float64, Float64]:
     """L1, L2 and Linf norm of each row."""
     if isinstance(matrix, np.ndarray):
         dense = np.abs(matrix)
-        return dense.sum(axis=1), np.sqrt(np.einsum("ij,ij->i", dense, dense)), dense.max(axis=1, initial=0.0)
+        return row_sums(dense), row_norms(dense), dense.max(axis=1, initial=0.0)
     size: Float64 = np.abs(matrix.data)
     row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
     largest: Float64 = np.zeros(matrix.shape[0])
     np.maximum.at(largest, row, size)
+    # bincount adds one number after the other: a row's sum does not depend on the other rows.
     total: Float64 = np.bincount(row, weights=size, minlength=matrix.shape[0]).astype(np.float64)
     squares: Float64 = np.bincount(row, weights=size * size, minlength=matrix.shape[0]).astype(np.float64)
     return total, np.sqrt(squares), largest

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.sparse as sp
 
-from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics import hubness
-from undersong_protocol.statistics.interface import PublicInputs, RecordView, Rows, Sensitivity, Statistic
+from undersong_protocol.statistics.inputs import check_embeddings, check_names, check_shape, check_task_labels
+from undersong_protocol.statistics.interface import PublicFacts, PublicInputs, RecordView, Rows, Sensitivity, Statistic
 from undersong_protocol.statistics.registry import positive_integer, register
 from undersong_protocol.statistics.votes import LARGEST_Q
 
@@ -58,12 +58,15 @@ class CorrectedVotes(Statistic):
     def base_scale(self) -> int:
         return 1 << (self.q - 1)
 
+    def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
+        check_names(self.name, public, embeddings=("candidates",), numbers=("hubness correction",))
+        check_task_labels(self.name, self.labels, facts)
+        given, correction = public.embeddings_of("candidates"), public.numbers_of("hubness correction")
+        check_embeddings("candidates", given, facts, labels=self.labels, most=self.candidates)
+        check_shape("hubness correction", correction, (len(given.values),))
+        hubness.CORRECTION.check("hubness correction", correction)
+
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        count = len(public.embeddings_of("candidates").values)
-        if count > self.candidates:
-            raise ConfigurationError(
-                f"{count} candidates were published, the plan has {self.candidates}", "plan for more"
-            )
         columns = hubness.nearest(records, public, self.q, labelled=self.labels > 0)
         weights = np.broadcast_to(2.0 ** -np.arange(self.q), columns.shape)
         cast = columns != hubness.NONE

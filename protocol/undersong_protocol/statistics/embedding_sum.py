@@ -11,7 +11,16 @@ import scipy.sparse as sp
 
 from undersong_common.arrays import Int64
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.statistics.interface import Matrix, PublicInputs, RecordView, Rows, Sensitivity, Statistic
+from undersong_protocol.statistics.inputs import check_names, check_task_labels, labels_within
+from undersong_protocol.statistics.interface import (
+    Matrix,
+    PublicFacts,
+    PublicInputs,
+    RecordView,
+    Rows,
+    Sensitivity,
+    Statistic,
+)
 from undersong_protocol.statistics.registry import positive_integer, register
 
 EMBEDDING_SCALE = 2048  # the grid of quantised embeddings (undersong_common.embedding): nothing is rounded away
@@ -51,13 +60,17 @@ class EmbeddingSum(Statistic):
     def base_scale(self) -> int:
         return EMBEDDING_SCALE
 
-    def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        embeddings = records.embeddings
-        if embeddings.shape[1] != self.size:
+    def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
+        check_names(self.name, public)
+        check_task_labels(self.name, self.labels, facts)
+        if facts.embedding_size != self.size:
             raise ConfigurationError(
-                f"the embedding model gives {embeddings.shape[1]} coordinates, the plan has {self.size}",
+                f"the embedding model gives {facts.embedding_size} coordinates, the plan has {self.size}",
                 "set method.embedding_size to the model's",
             )
+
+    def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
+        embeddings = records.embeddings
 
         def compute(asked: Int64) -> Matrix:
             return embeddings[asked].astype(np.float64)
@@ -69,5 +82,5 @@ class EmbeddingSum(Statistic):
             values = embeddings[known].astype(np.float64).ravel()
             return sp.csr_array((values, columns, starts), shape=(len(asked), self.dimension))
 
-        labels = records.labels
+        labels = labels_within(records.labels, self.labels)
         return Rows(by_label if self.labels else compute, records.units)

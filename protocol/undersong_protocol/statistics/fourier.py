@@ -8,7 +8,7 @@ the L2 norm is exactly sqrt(m); a record is ONE vector, however many phrases it 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,13 +18,31 @@ import scipy.sparse as sp
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError
+from undersong_common.fixed_order import STEPS_A_TURN, cosines, sines
 from undersong_common.privacy.stream import KeyStream
-from undersong_protocol.statistics.interface import PublicInputs, RecordView, Rows, Sensitivity, Statistic
+from undersong_protocol.statistics.inputs import (
+    Grid,
+    check_embedding_size,
+    check_embeddings,
+    check_names,
+    check_task_labels,
+    labels_within,
+)
+from undersong_protocol.statistics.interface import (
+    PublicFacts,
+    PublicInputs,
+    RecordView,
+    Rows,
+    Sensitivity,
+    Statistic,
+)
 from undersong_protocol.statistics.phrases import matcher
 from undersong_protocol.statistics.registry import positive_integer, register
 
 LEAST_WEIGHT = 0.1  # of the largest, so that rounding to integers stays as fine as it was meant
 FEATURE_SCALE = 1024  # integer units: rounding toward zero takes 1/2048 of a feature on average
+FREQUENCIES = Grid(bits=22, largest=2.0**13)  # turns a unit of length: the widest are 225 deviations of at most 9
+FREQUENCIES.check_exact(record_bits=11, record_norm=1.0)
 
 
 @register
@@ -51,7 +69,8 @@ class FourierFeatures(Statistic):
         width: u times the length.
         seed: of the public frequencies.
 
-    Public inputs: texts and embeddings, both named "terms", row by row the same terms.
+    Public inputs: texts and embeddings, both named "terms", row by row the same terms. Phases are rounded to steps of
+    1/65536 of a turn a term and position (undersong_common.fixed_order), added as integers, and looked up in one table.
 
     >>> one = FourierFeatures(pairs=512, classes=14, lengths=(1,), averaged=True).sensitivity
     >>> one.l2**2, round(FourierFeatures(pairs=512, lengths=(1, 2, 4)).sensitivity.l2 / one.l2, 4)
@@ -134,17 +153,23 @@ class FourierFeatures(Statistic):
     def base_scale(self) -> int:
         return FEATURE_SCALE
 
+    def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
+        check_names(self.name, public, embeddings=("terms",), texts=("terms",))
+        check_task_labels(self.name, self.classes, facts)
+        check_embedding_size(self.name, facts)
+        terms, vectors = public.texts_of("terms"), public.embeddings_of("terms")
+        check_embeddings("terms", vectors, facts, labels=0, most=len(vectors.values))
+        if len(vectors.values) != len(terms):
+            raise ConfigurationError("the published terms and their embeddings differ in number", "publish both again")
+        matcher(tuple(terms))
+
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
         terms = matcher(tuple(public.texts_of("terms")))
         vectors = public.embeddings_of("terms").values
-        if len(vectors) != len(public.texts_of("terms")):
-            raise ConfigurationError("the published terms and their embeddings differ in number", "publish both again")
         most = None if self.averaged else self.phrases
         found = [terms.of(text, most) for text in records.texts]
-        labels = records.labels if self.classes else np.zeros(len(found), dtype=np.int64)
-        taking = np.array(
-            [row for row, one in enumerate(found) if one and 0 <= labels[row] < max(1, self.classes)], dtype=np.int64
-        )
+        labels = labels_within(records.labels, self.classes) if self.classes else np.zeros(len(found), dtype=np.int64)
+        taking = np.array([row for row, one in enumerate(found) if one and labels[row] >= 0], dtype=np.int64)
         kept = [found[row] for row in taking]
         features = self._averages(kept, vectors) if self.averaged else self._sequences(kept, vectors)
         offsets = labels[taking] * self.class_dimension
@@ -157,8 +182,11 @@ class FourierFeatures(Statistic):
 
         return Rows(compute, records.units[taking])
 
-    def phases(self, structure: int, position: int, vectors: Float32) -> Float32:
-        """w.x of each term at a position of a structure, float32 [N + 1, m]; the last row is the unfilled position."""
+    def phases(self, structure: int, position: int, vectors: Float32) -> Int64:
+        """w.x of each term at a position of a structure, int64 [N + 1, m]; the last row is the unfilled position.
+
+        In steps of 1 / ``STEPS_A_TURN`` of a turn, modulo a turn.
+        """
         from scipy.special import ndtri
 
         length = self.lengths[structure]
@@ -167,39 +195,41 @@ class FourierFeatures(Statistic):
         count = self.pairs * (vectors.shape[1] + 1)
         uniform = (np.frombuffer(stream.read(8 * count), dtype="<u8") >> np.uint64(11)) * 2.0**-53 + 2.0**-54
         deviation = math.sqrt(2.0 * self.width / length)  # exp(-u |d|^2) is the transform of N(0, 2 u)
-        frequencies = (deviation * ndtri(uniform)).reshape(vectors.shape[1] + 1, self.pairs).astype(np.float32)
-        return np.vstack([vectors @ frequencies[:-1], frequencies[-1:]])
+        turns = FREQUENCIES.quantised(deviation / (2.0 * math.pi) * ndtri(uniform))
+        frequencies = turns.reshape(vectors.shape[1] + 1, self.pairs)
+        phases = np.vstack([vectors.astype(np.float64) @ frequencies[:-1], frequencies[-1:]])
+        return np.rint(phases * STEPS_A_TURN).astype(np.int64) & (STEPS_A_TURN - 1)
 
-    def _averages(self, found: list[list[int]], vectors: Float32) -> Callable[[Int64], Float64]:
-        phases = self.phases(0, 0, vectors)[:-1].astype(np.float64)
-        table = np.hstack([np.cos(phases), np.sin(phases)])
+    def _averages(self, found: Sequence[list[int]], vectors: Float32) -> Callable[[Int64], Float64]:
+        phases = self.phases(0, 0, vectors)[:-1]
+        table = np.hstack([cosines(phases), sines(phases)])
 
         def features(asked: Int64) -> Float64:
             return np.array([table[found[row]].mean(axis=0) for row in asked]).reshape(-1, self.class_dimension)
 
         return features
 
-    def _sequences(self, found: list[list[int]], vectors: Float32) -> Callable[[Int64], Float64]:
+    def _sequences(self, found: Sequence[list[int]], vectors: Float32) -> Callable[[Int64], Float64]:
         columns = np.full((len(found), self.phrases), len(vectors), dtype=np.int64)
         for row, one in enumerate(found):
             columns[row, : len(one)] = one
         weights = self.weights
-        tables: list[list[Float32]] = []
-        behind: list[Float64] = []  # the phase of the positions that no record fills
+        tables: list[list[Int64]] = []
+        behind: list[Int64] = []  # the phase of the positions that no record fills
         for structure, length in enumerate(self.lengths):
             filled = min(length, self.phrases)
             tables.append([self.phases(structure, position, vectors) for position in range(filled)])
             rest = [self.phases(structure, position, vectors[:0])[-1] for position in range(filled, length)]
-            total: Float64 = np.sum([np.zeros(self.pairs), *rest], axis=0, dtype=np.float64)
+            total: Int64 = np.sum([np.zeros(self.pairs, dtype=np.int64), *rest], axis=0)
             behind.append(total)
 
         def features(asked: Int64) -> Float64:
             parts = []
             for positions, unfilled, weight in zip(tables, behind, weights, strict=True):
-                phase: Float64 = np.repeat(unfilled[None, :], len(asked), axis=0)
+                phase: Int64 = np.repeat(unfilled[None, :], len(asked), axis=0)
                 for position, table in enumerate(positions):
                     phase += table[columns[asked, position]]
-                parts += [weight * np.cos(phase), weight * np.sin(phase)]
+                parts += [weight * cosines(phase), weight * sines(phase)]
             return np.hstack(parts)
 
         return features

@@ -12,7 +12,8 @@ import scipy.sparse as sp
 
 from undersong_common.arrays import Int64
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.statistics.interface import PublicInputs, RecordView, Rows, Sensitivity, Statistic
+from undersong_protocol.statistics.inputs import check_names, check_task_labels
+from undersong_protocol.statistics.interface import PublicFacts, PublicInputs, RecordView, Rows, Sensitivity, Statistic
 from undersong_protocol.statistics.registry import positive_integer, register
 
 COUNT_SCALE = 256  # integer units a count (docs/privacy.md, "Noise"): shares of the noise stay well above 3 units
@@ -41,6 +42,10 @@ class LabelHistogram(Statistic):
     @property
     def base_scale(self) -> int:
         return COUNT_SCALE
+
+    def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
+        check_names(self.name, public)
+        check_task_labels(self.name, self.labels, facts)
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
         return one_hot(records.labels, records.units, self.labels)
@@ -77,6 +82,9 @@ class LengthHistogram(Statistic):
     @property
     def base_scale(self) -> int:
         return COUNT_SCALE
+
+    def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
+        check_names(self.name, public)
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
         words = _word_counts(records.texts)

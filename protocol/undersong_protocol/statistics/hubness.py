@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from undersong_common.arrays import Float32, Float64, Int64
-from undersong_common.errors import ConfigurationError
-from undersong_protocol.statistics.interface import LabelledEmbeddings, PublicInputs, RecordView
+from undersong_protocol.statistics.inputs import Grid
+from undersong_protocol.statistics.interface import PublicInputs, RecordView
 
 NONE = -1
 NEIGHBOURS = 10
-# Scores of quantised embeddings are multiples of 2^-21 below 4: with r on the same grid float32 holds them exactly, so
-# that every party and every rerun finds the same nearest candidates.
-CORRECTION_GRID = 2.0**21
+# Scores 2 cos(z, x) of quantised embeddings are multiples of 2^-21 of at most 2: with r on the same grid and at most 1
+# float32 holds every one exactly, so that every party and every rerun finds the same nearest candidates.
+CORRECTION = Grid(bits=21, largest=1.0)
 BLOCK_ELEMENTS = 1 << 22
 
 
@@ -41,18 +41,15 @@ def hubness_correction(candidates: Float32, labels: Int64, *, neighbours: int = 
             products[np.arange(len(block)), start + np.arange(len(block))] = -np.inf
             nearest = np.partition(products, len(rows) - count, axis=1)[:, len(rows) - count :]
             found[block] = nearest.mean(axis=1, dtype=np.float64)
-    on_grid: Float64 = np.rint(found * CORRECTION_GRID) / CORRECTION_GRID
-    return on_grid
+    return CORRECTION.quantised(found)
 
 
 def nearest(records: RecordView, public: PublicInputs, q: int, *, labelled: bool) -> Int64:
     """The q highest scoring candidates of each record's label, int64 [M, q], best first, ties to the lower index.
 
     ``NONE`` stands where a record has fewer. Public inputs: embeddings "candidates", numbers "hubness correction".
-
-    Raises ConfigurationError where the public inputs do not fit.
     """
-    given, correction = inputs(public)
+    given, correction = public.embeddings_of("candidates"), public.numbers_of("hubness correction").astype(np.float32)
     found = np.full((len(records), q), NONE, dtype=np.int64)
     groups: list[tuple[Any, Any]]
     if labelled:
@@ -74,13 +71,3 @@ def nearest(records: RecordView, public: PublicInputs, q: int, *, labelled: bool
             scores = 2 * (records.embeddings[block] @ given.values[columns].T) - correction[columns]
             found[block, :kept] = columns[np.argsort(-scores, axis=1, kind="stable")[:, :kept]]
     return found
-
-
-def inputs(public: PublicInputs) -> tuple[LabelledEmbeddings, Float32]:
-    """The candidates and their correction, float32 [N]. Raises ConfigurationError where sizes differ."""
-    given, correction = public.embeddings_of("candidates"), public.numbers_of("hubness correction")
-    if correction.shape != (len(given.values),):
-        raise ConfigurationError(
-            f"{len(given.values)} candidates but a correction of shape {correction.shape}", "publish one number each"
-        )
-    return given, correction.astype(np.float32)

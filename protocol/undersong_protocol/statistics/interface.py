@@ -38,12 +38,12 @@ class RecordView(Protocol):
 
     @property
     def labels(self) -> Int64:
-        """Index into the task's labels, int64 [M]; -1 = none."""
+        """Index into the task's labels, int64 [M]; -1 = none. Any other number counts as none too."""
         ...
 
     @property
     def embeddings(self) -> Float32:
-        """Quantised unit embeddings, float32 [M, d]; the same array object at every access."""
+        """Quantised embeddings of norm at most 1, float32 [M, d]; the same array object at every access."""
         ...
 
     @property
@@ -112,6 +112,19 @@ def _named(values: Mapping[str, _Value], name: str, kind: str) -> _Value:
             f"the private sum needs public {kind} named {name!r}", "publish them with the request (method file)"
         )
     return values[name]
+
+
+@dataclass(frozen=True)
+class PublicFacts:
+    """What everybody knows of a run, and what a party checks public inputs against.
+
+    Attributes:
+        embedding_size: coordinates of an embedding, d.
+        labels: how many labels the task has.
+    """
+
+    embedding_size: int
+    labels: int
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -189,8 +202,19 @@ class Statistic(ABC):
         """Integer units per natural unit, before a plan refines it."""
 
     @abstractmethod
+    def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
+        """Raises ConfigurationError unless the public inputs are well formed; looks at no record.
+
+        Names, shapes, magnitudes, grids and labels (undersong_protocol.statistics.inputs), so that :meth:`rows` is then
+        total.
+        """
+
+    @abstractmethod
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        """One row for each record that contributes.
+        """One row for each record that contributes, whatever the records are, once the inputs have been checked.
+
+        A row depends on its record and the public inputs alone, to the last bit: not on the other records, their number
+        or their order. Rows of several units (``whole``) depend on those units alone.
 
         ``memory`` is a dictionary that a party keeps per data set and run; a statistic may put there what saves it
         work at the next, larger request. It must not change the result.

@@ -16,7 +16,21 @@ import scipy.sparse as sp
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics.histogram import COUNT_SCALE
-from undersong_protocol.statistics.interface import PublicInputs, RecordView, Rows, Sensitivity, Statistic
+from undersong_protocol.statistics.inputs import (
+    WHOLE_NUMBERS,
+    check_embeddings,
+    check_names,
+    check_task_labels,
+    labels_within,
+)
+from undersong_protocol.statistics.interface import (
+    PublicFacts,
+    PublicInputs,
+    RecordView,
+    Rows,
+    Sensitivity,
+    Statistic,
+)
 from undersong_protocol.statistics.nearest import NONE, NearestFurthest
 from undersong_protocol.statistics.registry import positive_integer, register
 
@@ -36,8 +50,8 @@ class MetadataHistograms(Statistic):
         keywords: keywords the plan allows for, likewise.
         count_labels: whether the label histogram is among them.
 
-    Public inputs: numbers "length_edges", e_0 < e_1 < ... (with ``length_bins``); embeddings "keywords" with a label
-    each (with ``keywords``).
+    Public inputs: whole numbers "length_edges", e_0 < e_1 < ... (with ``length_bins``); embeddings "keywords" with a
+    label each (with ``keywords``).
 
     >>> MetadataHistograms(labels=14, length_bins=100, keywords=140).sensitivity
     Sensitivity(l1=3.0, l2=1.7320508075688772, linf=1.0)
@@ -83,6 +97,25 @@ class MetadataHistograms(Statistic):
         first, second = self.label_bins, self.label_bins + self.length_bins
         return values[:first], values[first:second], values[second:]
 
+    def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
+        edges, keywords = ("length_edges",) * (self.length_bins > 0), ("keywords",) * (self.keywords > 0)
+        check_names(self.name, public, numbers=edges, embeddings=keywords)
+        check_task_labels(self.name, self.labels, facts)
+        if edges:
+            self._check_edges(public.numbers_of("length_edges"))
+        if keywords:
+            given = public.embeddings_of("keywords")
+            check_embeddings("keywords", given, facts, labels=self.labels, most=self.keywords)
+
+    def _check_edges(self, edges: Float64) -> None:
+        if edges.ndim == 1:
+            WHOLE_NUMBERS.check("length_edges", edges)
+        if edges.ndim != 1 or not 2 <= len(edges) <= self.length_bins + 1 or (np.diff(edges) <= 0).any():
+            raise ConfigurationError(
+                f"the published length edges are not 2 to {self.length_bins + 1} increasing numbers",
+                "publish what was planned",
+            )
+
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
         bins = [
             part
@@ -102,27 +135,18 @@ class MetadataHistograms(Statistic):
     def _label_bins(self, records: RecordView, public: PublicInputs) -> Int64:
         if not self.labels:
             return np.zeros(len(records), dtype=np.int64)
-        labels = records.labels
-        return np.where((labels >= 0) & (labels < self.labels), labels, NONE)
+        return labels_within(records.labels, self.labels)
 
     def _length_bins(self, records: RecordView, public: PublicInputs) -> Int64:
         edges = public.numbers_of("length_edges")
-        if edges.ndim != 1 or not 2 <= len(edges) <= self.length_bins + 1 or (np.diff(edges) <= 0).any():
-            raise ConfigurationError(
-                f"the published length edges are not 2 to {self.length_bins + 1} increasing numbers",
-                "publish what was planned",
-            )
         words = np.array([len(text.split()) for text in records.texts], dtype=np.int64)
         bins = np.clip(np.searchsorted(edges, words, side="right") - 1, 0, len(edges) - 2)
         return bins.astype(np.int64) + self.label_bins
 
     def _keyword_bins(self, records: RecordView, public: PublicInputs) -> Int64:
         keywords = public.embeddings_of("keywords")
-        if len(keywords.values) > self.keywords:
-            raise ConfigurationError(
-                f"{len(keywords.values)} keywords were published, the plan has {self.keywords}", "plan for more"
-            )
-        nearest = NearestFurthest(records.embeddings, records.labels if self.labels else None, 1, furthest=False)
+        labels = labels_within(records.labels, self.labels) if self.labels else None
+        nearest = NearestFurthest(records.embeddings, labels, 1, furthest=False)
         nearest.extend(keywords.values, keywords.labels if self.labels else None)
         found = nearest.near[:, 0]
         return np.where(found == NONE, NONE, found + self.label_bins + self.length_bins)

@@ -16,7 +16,7 @@ import numpy as np
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.embedding import GRID
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.statistics.workers import for_each
+from undersong_common.workers import for_each
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,10 +9,31 @@ from typing import Any, ClassVar
 import numpy as np
 
 from undersong_common.arrays import Float64, Int64
-from undersong_common.errors import ConfigurationError
+from undersong_common.fixed_order import row_norms
 from undersong_protocol.statistics.embedding_sum import EMBEDDING_SCALE
-from undersong_protocol.statistics.interface import Matrix, PublicInputs, RecordView, Rows, Sensitivity, Statistic
+from undersong_protocol.statistics.inputs import (
+    LARGEST_EMBEDDING,
+    Grid,
+    check_embedding_size,
+    check_names,
+    check_shape,
+    check_task_labels,
+    labels_within,
+)
+from undersong_protocol.statistics.interface import (
+    Matrix,
+    PublicFacts,
+    PublicInputs,
+    RecordView,
+    Rows,
+    Sensitivity,
+    Statistic,
+)
 from undersong_protocol.statistics.registry import positive_integer, register
+
+MEANS = Grid(bits=16, largest=1.0)
+PROJECTION = Grid(bits=16, largest=2.0**7)  # an entry for a typical candidate's norm of 1 is below 1
+PROJECTION.check_exact(record_bits=MEANS.bits, record_norm=1.0 + MEANS.largest * LARGEST_EMBEDDING**0.5)
 
 
 @register
@@ -28,7 +49,8 @@ class OuterProducts(Statistic):
         size: rows of P, p.
         labels: labels of the task; 0 where it has none.
 
-    Public inputs: numbers "projection" [p, d] and "means" [max(1, labels), d].
+    Public inputs: numbers "projection" [p, d], on the grid ``PROJECTION``, and "means" [max(1, labels), d], on the grid
+    ``MEANS``.
     """
 
     name: ClassVar[str] = "outer_products"
@@ -52,23 +74,27 @@ class OuterProducts(Statistic):
     def base_scale(self) -> int:
         return EMBEDDING_SCALE
 
+    def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
+        check_names(self.name, public, numbers=("projection", "means"))
+        check_task_labels(self.name, self.labels, facts)
+        check_embedding_size(self.name, facts)
+        projection, means = public.numbers_of("projection"), public.numbers_of("means")
+        check_shape("projection", projection, (self.size, facts.embedding_size))
+        check_shape("means", means, (max(1, self.labels), facts.embedding_size))
+        PROJECTION.check("projection", projection)
+        MEANS.check("means", means)
+
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
         projection, means = public.numbers_of("projection"), public.numbers_of("means")
-        embeddings, labels = records.embeddings, records.labels
-        shape = (self.size, embeddings.shape[1])
-        if projection.shape != shape or means.shape != (max(1, self.labels), shape[1]):
-            raise ConfigurationError(
-                f"projection {projection.shape} and means {means.shape} do not fit",
-                f"publish {shape} and a mean a class",
-            )
+        embeddings = records.embeddings
+        labels = labels_within(records.labels, self.labels) if self.labels else np.zeros(len(records), dtype=np.int64)
         rows, columns = np.triu_indices(self.size)
         factor = np.where(rows == columns, 1.0, math.sqrt(2.0))
 
         def compute(asked: Int64) -> Matrix:
-            known = labels[asked] >= 0 if self.labels else np.ones(len(asked), dtype=np.bool_)
-            of = np.where(known, labels[asked], 0) if self.labels else np.zeros(len(asked), dtype=np.int64)
-            y = (embeddings[asked] - means[of]) @ projection.T
-            y *= (known / np.maximum(np.linalg.norm(y, axis=1), 1.0))[:, None]
+            known = labels[asked] >= 0
+            y = (embeddings[asked] - means[np.where(known, labels[asked], 0)]) @ projection.T
+            y *= (known / np.maximum(row_norms(y), 1.0))[:, None]
             found: Float64 = y[:, rows] * y[:, columns] * factor
             return found
 

@@ -9,6 +9,8 @@ from functools import lru_cache
 
 from undersong_common.errors import ConfigurationError
 
+LONGEST_TERM = 16  # words: what one word of a text can cost stays small, whatever is published
+
 _WORD = re.compile(r"[^\W_]+")
 
 
@@ -30,7 +32,8 @@ class Terms:
         terms: words or phrases, public.
 
     Raises:
-        ConfigurationError: no term, a term without a letter or digit, or two that are the same when folded.
+        ConfigurationError: no term, a term without a letter or digit or of more than ``LONGEST_TERM`` words, or two
+            that are the same when folded.
     """
 
     def __init__(self, terms: Sequence[str]) -> None:
@@ -41,7 +44,11 @@ class Terms:
         for number, term in enumerate(terms):
             found = words(term)
             if not found:
-                raise ConfigurationError(f"vocabulary term {number + 1}, {term!r}, has no word", "remove it")
+                raise ConfigurationError(f"vocabulary term {number + 1}, {term[:80]!r}, has no word", "remove it")
+            if len(found) > LONGEST_TERM:
+                raise ConfigurationError(
+                    f"vocabulary term {number + 1}, {term[:80]!r}, has more than {LONGEST_TERM} words", "shorten it"
+                )
             first = self._index.setdefault(" ".join(found), number)
             if first != number:
                 raise ConfigurationError(

@@ -8,8 +8,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from undersong_common.errors import ConfigurationError
-from undersong_protocol.statistics.interface import PublicInputs, RecordView, Rows, Sensitivity, Statistic
+from undersong_common.fixed_order import row_norms
+from undersong_protocol.statistics.inputs import (
+    COEFFICIENTS,
+    check_embedding_size,
+    check_names,
+    check_shape,
+    check_task_labels,
+    labels_within,
+)
+from undersong_protocol.statistics.interface import PublicFacts, PublicInputs, RecordView, Rows, Sensitivity, Statistic
 from undersong_protocol.statistics.registry import positive_integer, register
 
 PROJECTION_SCALE = 1024  # integer units: rounding toward zero takes 1/2048 of a unit on average
@@ -31,7 +39,8 @@ class Projections(Statistic):
         directions: P.
         labels: labels of the task, C; 0 gives all records one centre.
 
-    Public input: numbers "projections", [d + max(1, C), P]: the matrix, then one row of offsets a label.
+    Public input: numbers "projections", [d + max(1, C), P], on the grid ``inputs.COEFFICIENTS``: the matrix, then one
+    row of offsets a label.
     """
 
     name: ClassVar[str] = "projections"
@@ -56,22 +65,26 @@ class Projections(Statistic):
     def base_scale(self) -> int:
         return PROJECTION_SCALE
 
+    def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
+        check_names(self.name, public, numbers=("projections",))
+        check_task_labels(self.name, self.labels, facts)
+        check_embedding_size(self.name, facts)
+        published = public.numbers_of("projections")
+        check_shape("projections", published, (facts.embedding_size + max(1, self.labels), self.directions))
+        COEFFICIENTS.check("projections", published)
+
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
         published = public.numbers_of("projections")
         embeddings = records.embeddings
         width = embeddings.shape[1]
-        expected = (width + max(1, self.labels), self.directions)
-        if published.shape != expected:
-            raise ConfigurationError(
-                f"projections of shape {published.shape}, not {expected}", "publish the matrix and every label's offset"
-            )
-        known = records.labels >= 0 if self.labels else np.ones(len(records), dtype=bool)
-        centre = np.where(known, records.labels, 0) if self.labels else np.zeros(len(records), dtype=np.int64)
+        labels = labels_within(records.labels, self.labels) if self.labels else np.zeros(len(records), dtype=np.int64)
+        known = labels >= 0
+        centre = np.where(known, labels, 0)
         matrix = np.zeros((len(records), self.dimension))
         for start in range(0, len(records), BLOCK_RECORDS):
             block = slice(start, start + BLOCK_RECORDS)
             place = embeddings[block].astype(np.float64) @ published[:width] - published[width + centre[block]]
-            place *= PLACE / np.maximum(1.0, np.linalg.norm(place, axis=1, keepdims=True))
+            place *= PLACE / np.maximum(1.0, row_norms(place))[:, None]
             matrix[block, 0] = COUNT
             matrix[block, 1:] = place
         return Rows(matrix * known[:, None], records.units)

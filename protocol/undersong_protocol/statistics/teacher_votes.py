@@ -12,8 +12,21 @@ from undersong_common.arrays import Bools, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics import fine_tuned_teachers, teachers
 from undersong_protocol.statistics.histogram import COUNT_SCALE
-from undersong_protocol.statistics.interface import PublicInputs, RecordView, Rows, Sensitivity, Statistic
+from undersong_protocol.statistics.inputs import (
+    NO_LABEL,
+    WHOLE_NUMBERS,
+    check_embeddings,
+    check_labels,
+    check_names,
+    check_shape,
+    check_task_labels,
+    labels_within,
+)
+from undersong_protocol.statistics.interface import PublicFacts, PublicInputs, RecordView, Rows, Sensitivity, Statistic
 from undersong_protocol.statistics.registry import positive_integer, register
+
+INPUTS = ("queries", "contrast")
+LARGEST_CONTRAST = 100_000  # public candidates to train against
 
 
 @register
@@ -35,8 +48,9 @@ class TeacherVotes(Statistic):
         fine_tuned: whether a teacher is the party's own local model, fine-tuned on texts; else a linear one on
             embeddings.
 
-    Public inputs: embeddings "queries" and "contrast", the candidates that teachers tell the records from. Where
-    teachers are fine-tuned: texts of these names, and numbers "queries: classes" and "contrast: classes", one a text.
+    Public inputs: embeddings "queries" and "contrast", the candidates that teachers tell the records from, each with a
+    label in a task with labels. Where teachers are fine-tuned: texts of these names, and whole numbers
+    "queries: classes" and "contrast: classes", one a text.
     """
 
     name: ClassVar[str] = "teacher_votes"
@@ -77,12 +91,39 @@ class TeacherVotes(Statistic):
         if self.fine_tuned:
             fine_tuned_teachers.check(local_model)
 
+    def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
+        check_task_labels(self.name, self.labels, facts)
+        if self.fine_tuned:
+            classes = [_classes_of(name) for name in INPUTS]
+            check_names(self.name, public, texts=INPUTS, numbers=classes)
+        else:
+            check_names(self.name, public, embeddings=INPUTS)
+        for name, least, most in (("queries", 0, self.queries), ("contrast", 1, LARGEST_CONTRAST)):
+            if self.fine_tuned:
+                self._check_texts(name, public, least, most)
+            else:
+                given = public.embeddings_of(name)
+                check_embeddings(name, given, facts, labels=self.labels, least=least, most=most)
+                check_labels(name, given.labels, self.labels, least=0 if self.labels else NO_LABEL)
+
+    def _check_texts(self, name: str, public: PublicInputs, least: int, most: int) -> None:
+        texts, classes = public.texts_of(name), public.numbers_of(_classes_of(name))
+        if not least <= len(texts) <= most:
+            raise ConfigurationError(
+                f"{len(texts)} public texts {name!r} were published, the plan has {least} to {most}",
+                "publish those planned",
+            )
+        check_shape(_classes_of(name), classes, (len(texts),))
+        WHOLE_NUMBERS.check(_classes_of(name), classes)
+        check_labels(name, classes.astype(np.int64), self.labels, least=0)
+
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
         kept = distinct(records)
+        labels = labels_within(records.labels, self.labels)
         if self.labels:
-            kept = kept[records.labels[kept] >= 0]
+            kept = kept[labels[kept] >= 0]
         shards = (records.unit_hashes[kept] % np.uint64(self.teachers)).astype(np.int64)
-        classes = self._classes(records.labels[kept])
+        classes = self._classes(labels[kept])
         votes = (self._fine_tuned if self.fine_tuned else self._linear)(records, kept, classes, shards, public)
         present = np.unique(shards)
         matrix = np.zeros((len(present), self.queries))
@@ -91,7 +132,6 @@ class TeacherVotes(Statistic):
 
     def _linear(self, records: RecordView, kept: Int64, classes: Int64, shards: Int64, public: PublicInputs) -> Bools:
         queries, contrast = public.embeddings_of("queries"), public.embeddings_of("contrast")
-        self._check(len(queries.values), len(contrast.values))
         return teachers.votes(
             records.embeddings[kept],
             classes,
@@ -109,7 +149,6 @@ class TeacherVotes(Statistic):
         self, records: RecordView, kept: Int64, classes: Int64, shards: Int64, public: PublicInputs
     ) -> Bools:
         queries, contrast = self._candidates("queries", public), self._candidates("contrast", public)
-        self._check(len(queries.texts), len(contrast.texts))
         return fine_tuned_teachers.votes(
             [records.texts[row] for row in kept],
             classes,
@@ -122,27 +161,16 @@ class TeacherVotes(Statistic):
         )
 
     def _candidates(self, name: str, public: PublicInputs) -> fine_tuned_teachers.Candidates:
-        texts, classes = public.texts_of(name), public.numbers_of(f"{name}: classes")
-        if classes.shape != (len(texts),):
-            raise ConfigurationError(
-                f"public {name}: {len(texts)} texts do not have a class each", "publish one a text"
-            )
+        texts, classes = public.texts_of(name), public.numbers_of(_classes_of(name))
         return fine_tuned_teachers.Candidates(texts, self._classes(classes.astype(np.int64)))
 
-    def _check(self, queries: int, contrast: int) -> None:
-        if queries > self.queries:
-            raise ConfigurationError(
-                f"{queries} queries are published, the plan has {self.queries}", "publish those planned"
-            )
-        if not contrast:
-            raise ConfigurationError("no public candidate to train teachers against", "publish some as 'contrast'")
-
     def _classes(self, labels: Int64) -> Int64:
-        if not self.labels:
-            return np.zeros(len(labels), dtype=np.int64)
-        if len(labels) and (labels.min() < 0 or labels.max() >= self.labels):
-            raise ConfigurationError("a public candidate has no label of the task", "publish labelled candidates")
-        return labels
+        """The labels, or one class for everything in a task without labels."""
+        return labels if self.labels else np.zeros(len(labels), dtype=np.int64)
+
+
+def _classes_of(name: str) -> str:
+    return f"{name}: classes"
 
 
 def distinct(records: RecordView) -> Int64:

@@ -97,6 +97,7 @@ def votes(
     """
     whiten = Whitening(contrast, contrast_classes, count)
     z, q = whiten(contrast, contrast_classes), whiten(queries, query_classes)
+    shown = np.unique(contrast_classes).tolist()
     against = [z[contrast_classes == label] for label in range(count)]
     against = [part if len(part) else z for part in against]  # no candidate of a class: all of them stand for it
     found = np.zeros((teachers, len(q)), dtype=np.bool_)
@@ -104,10 +105,8 @@ def votes(
     for first in range(0, teachers, BATCH):
         bounds = np.searchsorted(shards[order], np.arange(first, first + BATCH + 1))
         members = [order[start:stop] for start, stop in pairwise(bounds)]
-        if not any(len(rows) for rows in members):
-            continue
         own_rows = [(whiten(records[rows], classes[rows]), classes[rows]) for rows in members]
-        directions, bias = _trained(own_rows, against)
+        directions, bias = _trained(own_rows, against, shown)
         scores = np.zeros((len(q), BATCH), dtype=np.float32)
         for label in np.unique(query_classes):
             scores[query_classes == label] = q[query_classes == label] @ directions[label].T + bias
@@ -136,8 +135,11 @@ def ballot(scores: Float32 | Float64, classes: Int64, half: bool) -> Bools:
     return found
 
 
-def _trained(members: list[tuple[Float32, Int64]], against: list[Float32]) -> tuple[Float32, Float32]:
+def _trained(members: list[tuple[Float32, Int64]], against: list[Float32], shown: list[int]) -> tuple[Float32, Float32]:
     """Directions, float32 [classes, BATCH, d], and biases, float32 [BATCH], of one batch of teachers.
+
+    The classes that candidates have (``shown``) are computed for every batch, whichever its records have: as much work
+    for shards without records.
 
     Accelerated gradient descent (Nesterov 1983), a fixed number of steps from zero, on half the mean loss of the
     shard's records plus half that of the candidates, plus ``REGULARISATION`` / 2 times the squared parameters.
@@ -150,7 +152,7 @@ def _trained(members: list[tuple[Float32, Int64]], against: list[Float32]) -> tu
             rows = np.ascontiguousarray(x[classes == label])
             runs.append((slot, int(label), rows, np.float32(0.5 / len(x))))
             weights[label, slot] = 0.5 * len(rows) / len(x) / len(against[label])
-    present = sorted({label for _, label, _, _ in runs})
+    computed = sorted({*shown, *(label for _, label, _, _ in runs)})
 
     step = np.float32(1.0 / (0.25 * ((1.0 + OWN_PART**2) * LONGEST**2 + 1.0) + REGULARISATION))
     ratio = float(np.sqrt(REGULARISATION * step))
@@ -163,7 +165,7 @@ def _trained(members: list[tuple[Float32, Int64]], against: list[Float32]) -> tu
         slope = np.zeros_like(own)
         slope_bias = np.zeros_like(bias)
         directions = a_common + OWN_PART * a_own
-        for label in present:
+        for label in computed:
             part = against[label]
             pull = _logistic(part @ directions[label].T + a_bias) * weights[label]
             slope[label] = pull.T @ part

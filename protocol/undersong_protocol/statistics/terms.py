@@ -11,7 +11,8 @@ import scipy.sparse as sp
 
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics.histogram import COUNT_SCALE
-from undersong_protocol.statistics.interface import PublicInputs, RecordView, Rows, Sensitivity, Statistic
+from undersong_protocol.statistics.inputs import check_names
+from undersong_protocol.statistics.interface import PublicFacts, PublicInputs, RecordView, Rows, Sensitivity, Statistic
 from undersong_protocol.statistics.phrases import matcher
 from undersong_protocol.statistics.registry import positive_integer, register
 
@@ -56,13 +57,17 @@ class TermHistogram(Statistic):
     def base_scale(self) -> int:
         return COUNT_SCALE
 
-    def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
+    def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
+        check_names(self.name, public, texts=("vocabulary",))
         vocabulary = public.texts_of("vocabulary")
         if len(vocabulary) != self.vocabulary:
             raise ConfigurationError(
                 f"{len(vocabulary)} terms were published, the plan has {self.vocabulary}", "publish the planned ones"
             )
-        terms = matcher(tuple(vocabulary))
+        matcher(tuple(vocabulary))
+
+    def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
+        terms = matcher(tuple(public.texts_of("vocabulary")))
         found = [terms.of(text, self.distinct) for text in records.texts]
         starts = np.cumsum([0, *(len(one) for one in found)])
         columns = np.array([term for one in found for term in one], dtype=np.int64)

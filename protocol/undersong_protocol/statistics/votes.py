@@ -16,8 +16,10 @@ import scipy.sparse as sp
 
 from undersong_common.arrays import Float32, Int64
 from undersong_common.errors import ConfigurationError
+from undersong_protocol.statistics.inputs import check_embeddings, check_names, check_task_labels
 from undersong_protocol.statistics.interface import (
     LabelledEmbeddings,
+    PublicFacts,
     PublicInputs,
     RecordView,
     Rows,
@@ -81,12 +83,14 @@ class TopQVotes(Statistic):
     def base_scale(self) -> int:
         return 1 << (self.q - 1)
 
+    def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
+        check_names(self.name, public, embeddings=("candidates",))
+        check_task_labels(self.name, self.labels, facts)
+        given = public.embeddings_of("candidates")
+        check_embeddings("candidates", given, facts, labels=self.labels, most=self.candidates)
+
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
         given = public.embeddings_of("candidates")
-        if len(given.values) > self.candidates:
-            raise ConfigurationError(
-                f"{len(given.values)} candidates were published, the plan has {self.candidates}", "plan for more"
-            )
         compared = self._compared(records, given, memory)
         chosen = [compared.near]
         if self.furthest:

@@ -26,7 +26,7 @@ from undersong_protocol.plan import SumRequest, plan_sums
 from undersong_protocol.public import Input
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_protocol.statistics.histogram import LabelHistogram, LengthHistogram
-from undersong_protocol.statistics.outer_products import OuterProducts
+from undersong_protocol.statistics.outer_products import MEANS, PROJECTION, OuterProducts
 from undersong_protocol.statistics.teacher_votes import TeacherVotes
 from undersong_protocol.statistics.teachers import Whitening
 from undersong_protocol.statistics.votes import TopQVotes
@@ -299,8 +299,11 @@ def _discriminant(
     )
     if not options.covariance:
         return found
-    projection = discriminant.projection(whitening, embeddings, of, options.covariance)
-    shown = [run.publish_numbers("projection", projection), run.publish_numbers("means", whitening.means)]
+    projection = PROJECTION.quantised(discriminant.projection(whitening, embeddings, of, options.covariance))
+    shown = [
+        run.publish_numbers("projection", projection),
+        run.publish_numbers("means", MEANS.quantised(whitening.means)),
+    ]
     products = run.private_sum("covariance", shown)
     records = max(float(counts.sum()), count_sigma * math.sqrt(len(counts)), 1.0)
     return discriminant.curved(found, projection, embeddings, of, products.natural / records, products.sigma / records)

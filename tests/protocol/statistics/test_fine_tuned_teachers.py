@@ -12,7 +12,7 @@ from undersong_client.records import PrivateRecords
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table
 from undersong_protocol.plan import Privacy
-from undersong_protocol.statistics import PublicInputs, fine_tuned_teachers
+from undersong_protocol.statistics import PublicFacts, PublicInputs, fine_tuned_teachers
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.teacher_votes import TeacherVotes
 
@@ -203,17 +203,31 @@ def test_classes_of_candidates_weigh_as_the_shard_s():
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"contrast": []}, "no public candidate"),
-        ({"queries": ["note"] * 11, "queries_classes": np.zeros(11)}, "11 queries"),
-        ({"queries_classes": np.zeros(3)}, "do not have a class each"),
-        ({"queries_classes": np.full(8, 2.0)}, "no label of the task"),
+        ({"contrast": []}, "0 public texts 'contrast'"),
+        ({"queries": ["note"] * 11, "queries_classes": np.zeros(11)}, "11 public texts 'queries'"),
+        ({"queries_classes": np.zeros(3)}, "of shape"),
+        ({"queries_classes": np.full(8, 2.0)}, "not one of the plan's 2"),
+        ({"queries_classes": np.full(8, 0.5)}, "multiples"),
+        ({"queries_classes": np.full(8, np.nan)}, "finite"),
     ],
 )
-def test_unusable_public_inputs_are_refused_by_name(model, changes, complaint):
+def test_unusable_public_inputs_are_refused_by_name(changes, complaint):
     if changes.get("contrast") == []:
         changes = {**changes, "contrast_classes": np.zeros(0)}
+    facts = PublicFacts(8, 2)
+    STATISTIC.check_inputs(inputs(), facts)
     with pytest.raises(ConfigurationError, match=complaint):
-        STATISTIC.rows(private(ROWS, model), inputs(**changes), {})
+        STATISTIC.check_inputs(inputs(**changes), facts)
+
+
+def test_empty_shards_are_trained_as_others_are_and_vote_nothing(model, monkeypatch):
+    trained = []
+    original = fine_tuned_teachers._scores
+    monkeypatch.setattr(
+        fine_tuned_teachers, "_scores", lambda *arguments: trained.append(arguments[-1]) or original(*arguments)
+    )
+    assert len(STATISTIC.rows(private(ROWS[:1], model), inputs(), {})) == 1
+    assert trained == list(range(5))
 
 
 def test_a_party_without_a_model_or_with_none_that_works_is_told_so(tmp_path):

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
 from undersong_protocol import statistics
-from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs
+from undersong_protocol.statistics import LabelledEmbeddings, PublicFacts, PublicInputs
 from undersong_protocol.statistics.classifier_votes import ClassifierVotes
 from undersong_protocol.statistics.corrected_votes import CorrectedVotes
-from undersong_protocol.statistics.hubness import CORRECTION_GRID, hubness_correction, nearest
+from undersong_protocol.statistics.hubness import CORRECTION, hubness_correction, nearest
+from undersong_protocol.statistics.inputs import COEFFICIENTS
 from undersong_protocol.statistics.projections import COUNT, PLACE, Projections
 
 
@@ -40,8 +41,8 @@ def made(seed, records=20, candidates=30, generators=3, labels=3):
         {"candidates": LabelledEmbeddings(shown, of)},
         {
             "hubness correction": hubness_correction(shown, of),
-            "projections": rng.normal(size=(15, generators)),
-            "classifiers": rng.normal(size=(generators, 13, labels)),
+            "projections": COEFFICIENTS.quantised(rng.normal(size=(15, generators))),
+            "classifiers": COEFFICIENTS.quantised(rng.normal(size=(generators, 13, labels))),
         },
     )
     return Records(unit(rng, records), rng.integers(-1, labels, records)), public
@@ -115,7 +116,7 @@ def test_reach_is_the_mean_similarity_to_the_nearest_fellows_on_the_grid():
         )
         if fellows:
             assert found[i] == pytest.approx(np.mean(fellows[:3]), abs=1e-6)
-    assert (found * CORRECTION_GRID == np.rint(found * CORRECTION_GRID)).all()
+    CORRECTION.check("hubness correction", found)
 
 
 def test_places_are_the_shortened_projections_around_the_labels_centre_and_a_count():
@@ -155,15 +156,22 @@ def test_a_hub_loses_votes_to_what_is_nearest_for_its_own_sake():
 
 
 def test_what_does_not_fit_is_refused():
-    records, public = made(0)
+    _, public = made(0)
+    facts = PublicFacts(embedding_size=12, labels=3)
+    votes = PublicInputs(public.embeddings, {"hubness correction": public.numbers["hubness correction"]})
+    CorrectedVotes(q=2, candidates=30, labels=3).check_inputs(votes, facts)
     with pytest.raises(ConfigurationError, match="candidates"):
-        CorrectedVotes(q=2, candidates=10, labels=3).rows(records, public, {})
-    with pytest.raises(ConfigurationError, match="projections"):
-        Projections(directions=2, labels=3).rows(records, public, {})
-    with pytest.raises(ConfigurationError, match="classifiers"):
-        ClassifierVotes(classifiers=4, labels=3).rows(records, public, {})
+        CorrectedVotes(q=2, candidates=10, labels=3).check_inputs(votes, facts)
     with pytest.raises(ConfigurationError, match="correction"):
-        nearest(records, PublicInputs(public.embeddings, {"hubness correction": np.zeros(3)}), 2, labelled=True)
+        CorrectedVotes(q=2, candidates=30, labels=3).check_inputs(
+            PublicInputs(public.embeddings, {"hubness correction": np.zeros(3)}), facts
+        )
+    for name, statistic in (
+        ("projections", Projections(directions=2, labels=3)),
+        ("classifiers", ClassifierVotes(classifiers=4, labels=3)),
+    ):
+        with pytest.raises(ConfigurationError, match=f"{name!r} of shape"):
+            statistic.check_inputs(PublicInputs({}, {name: public.numbers[name]}), facts)
     with pytest.raises(ConfigurationError, match="at least 2"):
         ClassifierVotes(classifiers=1, labels=2)
     with pytest.raises(ConfigurationError, match="hard"):

@@ -1,6 +1,7 @@
 """Term histograms and Fourier features: what counts, what does not, and bounds that no record passes."""
 
 import math
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs, build, parameters
+from undersong_protocol.statistics import LabelledEmbeddings, PublicFacts, PublicInputs, build, parameters
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.fourier import FourierFeatures
 from undersong_protocol.statistics.phrases import Terms
@@ -85,6 +86,7 @@ def test_only_the_first_distinct_terms_count():
         (("fever", "Fever"), "differ only in case"),
         (("x ray", "X-Ray"), "differ only"),
         (("--",), "no word"),
+        (("fever", " ".join(f"w{n}" for n in range(17))), "term 2, .* more than 16 words"),
     ],
 )
 def test_bad_vocabularies_are_refused_by_name(terms, message):
@@ -93,8 +95,10 @@ def test_bad_vocabularies_are_refused_by_name(terms, message):
 
 
 def test_a_vocabulary_of_another_size_than_planned_is_refused():
+    given_public = PublicInputs(texts={"vocabulary": TERMS})
+    TermHistogram(vocabulary=6, distinct=2).check_inputs(given_public, PublicFacts(24, 0))
     with pytest.raises(ConfigurationError, match="6 terms were published, the plan has 7"):
-        TermHistogram(vocabulary=7, distinct=2).rows(Records(["pain"]), published(), {})
+        TermHistogram(vocabulary=7, distinct=2).check_inputs(given_public, PublicFacts(24, 0))
 
 
 @given(
@@ -201,9 +205,10 @@ def test_wrong_parameters_of_features_are_refused(wrong):
 
 def test_terms_and_embeddings_must_agree():
     inputs = published()
-    short = PublicInputs(texts={"terms": TERMS[:3]}, embeddings=inputs.embeddings)
-    with pytest.raises(ConfigurationError, match="differ in number"):
-        FourierFeatures(pairs=4).rows(Records(["pain"]), short, {})
+    for terms, refused in ((TERMS, False), (TERMS[:3], True)):
+        given_public = PublicInputs(texts={"terms": terms}, embeddings=inputs.embeddings)
+        with pytest.raises(ConfigurationError, match="differ in number") if refused else nullcontext():
+            FourierFeatures(pairs=4).check_inputs(given_public, PublicFacts(24, 0))
 
 
 def test_features_estimate_the_kernel_without_bias():

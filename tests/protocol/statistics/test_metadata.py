@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
 from undersong_protocol import statistics
-from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs
+from undersong_protocol.statistics import LabelledEmbeddings, PublicFacts, PublicInputs
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_protocol.statistics.metadata import MetadataHistograms
@@ -109,15 +109,24 @@ def test_the_embedding_sum_gives_the_mean_pairwise_cosine():
 @pytest.mark.parametrize(
     ("statistic", "message"),
     [
-        (MetadataHistograms(labels=2, length_bins=1), "increasing"),
-        (MetadataHistograms(labels=2, keywords=1), "plan for more"),
-        (EmbeddingSum(3), "embedding_size"),
+        (MetadataHistograms(labels=2, length_bins=1, keywords=2), "increasing"),
+        (MetadataHistograms(labels=2, length_bins=2, keywords=1), "plan for more"),
+        (MetadataHistograms(labels=1, length_bins=2, keywords=2), "the task has 2"),
+        (MetadataHistograms(labels=2, keywords=2), "no public numbers named 'length_edges'"),
+        (EmbeddingSum(3), "no public embeddings"),
     ],
 )
 def test_what_was_not_planned_is_refused(statistic, message):
-    records = Records(["a b"], [0], [[1, 0]])
+    given_public, facts = public([[1, 0], [0, 1]], [0, 1]), PublicFacts(embedding_size=2, labels=2)
+    MetadataHistograms(labels=2, length_bins=2, keywords=2).check_inputs(given_public, facts)
     with pytest.raises(ConfigurationError, match=message):
-        statistic.rows(records, public([[1, 0], [0, 1]], [0, 1]), {})
+        statistic.check_inputs(given_public, facts)
+
+
+def test_a_model_of_another_size_than_planned_is_refused():
+    EmbeddingSum(3).check_inputs(PublicInputs(), PublicFacts(3, 0))
+    with pytest.raises(ConfigurationError, match="embedding_size"):
+        EmbeddingSum(3).check_inputs(PublicInputs(), PublicFacts(2, 0))
 
 
 def test_a_statistic_without_any_histogram_is_refused():

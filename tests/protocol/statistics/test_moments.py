@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
 from undersong_protocol import statistics
-from undersong_protocol.statistics import PublicInputs
+from undersong_protocol.statistics import PublicFacts, PublicInputs
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
-from undersong_protocol.statistics.outer_products import OuterProducts, symmetric
+from undersong_protocol.statistics.outer_products import MEANS, PROJECTION, OuterProducts, symmetric
 
 
 class Records:
@@ -52,7 +52,8 @@ def test_the_sum_over_all_is_as_it_was_and_its_parameters_are_read_without_label
 def test_outer_products_stay_within_their_bounds_and_are_the_matrix_s_norm(seed, size, scale):
     records = Records(seed)
     rng = np.random.default_rng(seed)
-    projection, means = scale * rng.normal(size=(size, 6)), 0.1 * rng.normal(size=(3, 6))
+    projection = PROJECTION.quantised(scale * rng.normal(size=(size, 6)))
+    means = MEANS.quantised(0.1 * rng.normal(size=(3, 6)))
     statistic = OuterProducts(size=size, labels=3)
     matrix = dense(statistic.rows(records, PublicInputs(numbers={"projection": projection, "means": means}), {}))
     assert matrix.shape == (30, statistic.dimension)
@@ -75,6 +76,10 @@ def test_the_longest_row_of_outer_products_reaches_its_l1_bound():
 
 
 def test_a_projection_that_does_not_fit_is_refused():
-    numbers = {"projection": np.zeros((2, 5)), "means": np.zeros((1, 6))}
-    with pytest.raises(ConfigurationError, match="do not fit"):
-        OuterProducts(size=2).rows(Records(0), PublicInputs(numbers=numbers), {})
+    statistic, facts = OuterProducts(size=2), PublicFacts(embedding_size=6, labels=0)
+    for wrong in ("projection", "means"):
+        numbers = {"projection": np.zeros((2, 6)), "means": np.zeros((1, 6))}
+        statistic.check_inputs(PublicInputs(numbers=numbers), facts)
+        numbers[wrong] = numbers[wrong][:, :5]
+        with pytest.raises(ConfigurationError, match=f"{wrong!r} of shape"):
+            statistic.check_inputs(PublicInputs(numbers=numbers), facts)

@@ -19,7 +19,7 @@ from undersong_protocol import statistics
 from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.public import Input, Segment, encode_embeddings
 from undersong_protocol.secagg.parameters import defaults
-from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs
+from undersong_protocol.statistics import LabelledEmbeddings, PublicFacts, PublicInputs
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.teacher_votes import TeacherVotes, distinct
 from undersong_protocol.statistics.teachers import BATCH, LONGEST, Whitening, _trained
@@ -113,9 +113,9 @@ def test_a_teacher_s_parameters_have_no_bit_of_another_shard(seed, changed, empt
 
     against = [rng.normal(size=(int(rng.integers(1, 9)), 10)).astype(np.float32) / 4 for _ in range(3)]
     members = [shard(1.0) if rng.random() < 0.7 else shard(0.0) for _ in range(BATCH)]
-    before, bias = _trained(members, against)
+    before, bias = _trained(members, against, [0, 1, 2])
     members[changed] = (np.zeros((0, 10), np.float32), np.zeros(0, np.int64)) if emptied else shard(LONGEST, 12)
-    after, moved = _trained(members, against)
+    after, moved = _trained(members, against, [0, 1, 2])
     others = np.arange(BATCH) != changed
     assert np.array_equal(before[:, others], after[:, others])
     assert np.array_equal(bias[others], moved[others])
@@ -239,20 +239,31 @@ def test_whitened_candidates_are_centred_by_class_and_bounded():
     ("public", "complaint"),
     [
         (PublicInputs({"queries": PUBLIC.embeddings["queries"]}), "contrast"),
-        (PublicInputs({**PUBLIC.embeddings, "contrast": labelled([])}), "no public candidate"),
-        (PublicInputs({**PUBLIC.embeddings, "queries": labelled([f"q{n}" for n in range(13)])}), "13 queries"),
+        (PublicInputs({**PUBLIC.embeddings, "contrast": labelled([])}), "0 public embeddings 'contrast'"),
+        (
+            PublicInputs({**PUBLIC.embeddings, "queries": labelled([f"q{n}" for n in range(13)])}),
+            "13 public embeddings 'queries'",
+        ),
         (
             PublicInputs(
                 {**PUBLIC.embeddings, "queries": LabelledEmbeddings(embed(["q"]), np.array([2], dtype=np.int64))}
             ),
-            "no label of the task",
+            "not one of the plan's 2",
+        ),
+        (
+            PublicInputs(
+                {**PUBLIC.embeddings, "queries": LabelledEmbeddings(embed(["q"]), np.array([-1], dtype=np.int64))}
+            ),
+            "not one of the plan's 2",
         ),
     ],
 )
 def test_unusable_public_inputs_are_refused_by_name(public, complaint):
     statistic = TeacherVotes(queries=12, teachers=3, labels=2)
+    facts = PublicFacts(PUBLIC.embeddings["queries"].values.shape[1], 2)
+    statistic.check_inputs(PUBLIC, facts)
     with pytest.raises(ConfigurationError, match=complaint):
-        statistic.rows(private([("note", "x", "1"), ("other", "y", "2")]), public, {})
+        statistic.check_inputs(public, facts)
 
 
 @pytest.mark.parametrize("wrong", [{"queries": 0}, {"teachers": 0}, {"labels": -1}, {"half": 1}, {"fine_tuned": 0}])

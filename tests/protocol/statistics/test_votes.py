@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from undersong_common.errors import ConfigurationError
 from undersong_protocol import statistics
-from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs, TopQVotes, top_q_votes
+from undersong_protocol.statistics import LabelledEmbeddings, PublicFacts, PublicInputs, TopQVotes, top_q_votes
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.nearest import NearestFurthest
 
@@ -237,7 +237,11 @@ def test_later_requests_compare_new_candidates_only(monkeypatch: pytest.MonkeyPa
 
 def test_more_candidates_than_planned_are_refused() -> None:
     public = PublicInputs(embeddings={"candidates": LabelledEmbeddings(np.ones((3, 2), "f"), np.zeros(3, int))})
+    facts = PublicFacts(2, 0)
+    TopQVotes(q=1, candidates=3).check_inputs(public, facts)
     with pytest.raises(ConfigurationError, match="plan"):
-        TopQVotes(q=1, candidates=2).rows(Records(np.ones((1, 2))), public, {})
+        TopQVotes(q=1, candidates=2).check_inputs(public, facts)
     with pytest.raises(ConfigurationError, match="candidates"):
-        TopQVotes(q=1, candidates=2).rows(Records(np.ones((1, 2))), PublicInputs(), {})
+        TopQVotes(q=1, candidates=2).check_inputs(PublicInputs(), facts)
+    with pytest.raises(ConfigurationError, match="not of 3 coordinates"):
+        TopQVotes(q=1, candidates=3).check_inputs(public, PublicFacts(3, 0))

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from undersong_common.arrays import Float32, Float64, Int64
+from undersong_protocol.statistics.classifier_votes import NEVER
+from undersong_protocol.statistics.inputs import COEFFICIENTS
 
 STRENGTH = 3.0  # inverse regularisation
 SMALLEST_TRUST = 1e-6  # added to each trust: where a text's author has all of it, the others count equally
-NEVER = -1e9  # bias of a label that a classifier has not seen
 
 
 def classifier(
@@ -39,13 +40,14 @@ def classifier(
 def classifiers(
     embeddings: Float32, labels: Int64, author: Int64, generators: int, classes: int, *, strength: float = STRENGTH
 ) -> Float64:
-    """One classifier per generator, trained on its own texts alone: float64 [K, d + 1, classes]."""
-    return np.stack(
-        [
-            classifier(embeddings[author == k], labels[author == k], classes, strength=strength)
-            for k in range(generators)
-        ]
-    )
+    """One classifier per generator, trained on its own texts alone: float64 [K, d + 1, classes].
+
+    On the grid on which parties take them (undersong_protocol.statistics.classifier_votes).
+    """
+    heads = [
+        classifier(embeddings[author == k], labels[author == k], classes, strength=strength) for k in range(generators)
+    ]
+    return COEFFICIENTS.quantised(np.stack(heads))
 
 
 def probabilities(head: Float64, embeddings: Float32) -> Float64:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from undersong_common.arrays import Float32, Float64, Floats, Int64
 from undersong_common.errors import ConfigurationError
+from undersong_common.fixed_order import cosines, sines
 from undersong_protocol.statistics.fourier import FourierFeatures
 
 
@@ -62,7 +63,7 @@ class Densities:
         waves = (blocks[:, :, 0] - 1j * blocks[:, :, 1]) / np.array(features.weights)[None, :, None]
         self._sums = waves.astype(np.complex64) / features.pairs
         self._vectors = vectors
-        self._tables: dict[tuple[int, int], Float32] = {}
+        self._tables: dict[tuple[int, int], Int64] = {}
 
     @property
     def terms(self) -> int:
@@ -132,13 +133,14 @@ class Densities:
 
     def _state(self, label: int, structure: int, prefixes: Int64) -> npt.NDArray[np.complex64]:
         """The class's sums turned by the phases of the prefixes, complex64 [T, m]."""
-        phase = np.zeros((len(prefixes), self._features.pairs), dtype=np.float32)
+        phase = np.zeros((len(prefixes), self._features.pairs), dtype=np.int64)
         for position in range(prefixes.shape[1]):
             phase += self._phases(structure, position)[prefixes[:, position]]
-        turned: npt.NDArray[np.complex64] = self._sums[label, structure] * np.exp(1j * phase)
+        waves = (cosines(phase) + 1j * sines(phase)).astype(np.complex64)
+        turned: npt.NDArray[np.complex64] = self._sums[label, structure] * waves
         return turned
 
-    def _phases(self, structure: int, position: int) -> Float32:
+    def _phases(self, structure: int, position: int) -> Int64:
         key = (structure, position)
         if key not in self._tables:
             self._tables[key] = self._features.phases(structure, position, self._vectors)[:-1]
@@ -147,7 +149,7 @@ class Densities:
     def _waves(self, structure: int, position: int) -> Float32:
         """Cosines, then sines, of every term's phases, float32 [2m, N]."""
         phases = self._phases(structure, position).T
-        return np.vstack([np.cos(phases), np.sin(phases)])
+        return np.vstack([cosines(phases), sines(phases)]).astype(np.float32)
 
 
 def _raised(estimates: Floats, power: float) -> Float64:

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from undersong_common.arrays import Float32, Float64, Int64
+from undersong_protocol.statistics.inputs import COEFFICIENTS
 from undersong_protocol.statistics.projections import COUNT, PLACE
 from undersong_protocol.vectors import NoisySum
 
-MATRIX_GRID = float(1 << 16)  # times the embeddings' 2^-11: every partial sum of a product is exact in float64
-OFFSET_GRID = float(1 << 27)
 RADIUS_QUANTILE = 0.95  # share of the candidates within the radius; a record beyond it is moved onto it
 LEAST_VARIANCE = 1e-6  # of the records' mean: with none, records outside the means' hull have no shares
 
@@ -58,10 +57,9 @@ class Basis:
         return result
 
     def published(self) -> Float64:
-        """The public input "projections", on a grid on which every machine computes the same products."""
-        matrix = np.rint(self.directions / self.radius * MATRIX_GRID) / MATRIX_GRID
-        offsets = np.rint(self.centres @ matrix * OFFSET_GRID) / OFFSET_GRID
-        return np.vstack([matrix, offsets])
+        """The public input "projections", on its grid."""
+        matrix = COEFFICIENTS.quantised(self.directions / self.radius)
+        return np.vstack([matrix, COEFFICIENTS.quantised(self.centres @ matrix)])
 
 
 def records_of(places: NoisySum) -> float:

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from undersong_protocol.statistics.workers import for_each
+from undersong_common.workers import for_each
 
 
 def test_every_item_once_and_errors_surface() -> None:
@@ -28,7 +28,7 @@ def test_torch_keeps_its_threads_and_a_fork_gets_its_own_pool() -> None:
     script = """
 import os, torch
 torch.set_num_threads(2)
-from undersong_protocol.statistics.workers import for_each
+from undersong_common.workers import for_each
 seen = set()
 for_each(lambda _: seen.add(torch.get_num_threads()), range(50))
 assert seen == {1}, seen

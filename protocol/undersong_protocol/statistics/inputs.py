@@ -1,0 +1,156 @@
+"""What a party checks of public inputs before it looks at a record: names, shapes, labels, magnitudes and grids.
+
+Every error here follows from public facts alone, so that it is the same whatever the records are. Numbers lie on a
+stated grid of a stated size: a record's products with them are then exact in float64, whatever kernel, block or number
+of threads computes them, so that a record's row is the same beside any other records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from undersong_common.arrays import Float64, Int64
+from undersong_common.embedding import GRID
+from undersong_common.errors import ConfigurationError, InternalError
+from undersong_protocol.statistics.interface import LabelledEmbeddings, PublicFacts, PublicInputs
+
+LARGEST_EMBEDDING = 4096  # coordinates; what the exactness of products below is counted with
+NO_LABEL = -1
+LARGEST_LABEL = 2**31 - 1
+EXACT_BITS = 53  # of float64
+
+_REMEDY = "publish what the plan's statistic asks for, on its grid (the coordinator's method file)"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Multiples of 2^-bits of magnitude at most ``largest``, a power of two.
+
+    >>> Grid(bits=1, largest=2.0).quantised(np.array([0.3, 0.2, -9.0])).tolist()
+    [0.5, 0.0, -2.0]
+    """
+
+    bits: int
+    largest: float
+
+    def quantised(self, values: npt.ArrayLike) -> Float64:
+        """``values`` on the grid: rounded to the nearest multiple, and no larger than the largest.
+
+        Raises InternalError for a value that is not finite.
+        """
+        given = np.asarray(values, dtype=np.float64)
+        if not np.isfinite(given).all():
+            raise InternalError("a public number is not finite")
+        clipped = np.clip(given, -self.largest, self.largest)
+        found: Float64 = np.rint(clipped * 2.0**self.bits) / 2.0**self.bits
+        return found
+
+    def check(self, name: str, values: Float64) -> None:
+        """Raises ConfigurationError where a value is not finite, too large or off the grid."""
+        # One comparison refuses NaN, infinities and 1e308 before anything is multiplied.
+        if not (np.abs(values) <= self.largest).all():
+            raise ConfigurationError(
+                f"public numbers {name!r} are not all finite and at most {self.largest:g} in size", _REMEDY
+            )
+        scaled = values * 2.0**self.bits
+        if not (scaled == np.rint(scaled)).all():
+            raise ConfigurationError(f"public numbers {name!r} are not all multiples of 2^-{self.bits}", _REMEDY)
+
+    def check_exact(self, *, record_bits: int, record_norm: float) -> None:
+        """Raises InternalError unless products with records are exact: for a grid's definition, not for its values.
+
+        A partial sum of a product with a record on the grid 2^-record_bits is a multiple of 2^-(bits + record_bits) no
+        larger than the record's norm times that of ``LARGEST_EMBEDDING`` values.
+        """
+        largest = record_norm * self.largest * LARGEST_EMBEDDING**0.5 + self.largest
+        if largest * 2.0 ** (self.bits + record_bits) > 2.0**EXACT_BITS:
+            raise InternalError("products on this grid are not exact in float64")
+
+
+COEFFICIENTS = Grid(bits=16, largest=2.0**16)  # of linear functions of an embedding
+COEFFICIENTS.check_exact(record_bits=GRID.bit_length() - 1, record_norm=1.0)
+WHOLE_NUMBERS = Grid(bits=0, largest=float(LARGEST_LABEL))
+
+
+def check_names(
+    statistic: str,
+    public: PublicInputs,
+    *,
+    embeddings: Collection[str] = (),
+    numbers: Collection[str] = (),
+    texts: Collection[str] = (),
+) -> None:
+    """Raises ConfigurationError unless the public inputs are exactly those of these names and kinds."""
+    for kind, given, wanted in (
+        ("embeddings", public.embeddings, embeddings),
+        ("numbers", public.numbers, numbers),
+        ("texts", public.texts, texts),
+    ):
+        if missing := sorted(set(wanted) - set(given)):
+            raise ConfigurationError(f"{statistic} needs public {kind} named {missing[0]!r}", _REMEDY)
+        if unknown := set(given) - set(wanted):
+            raise ConfigurationError(f"{statistic} takes no public {kind} named {min(unknown)!r}", _REMEDY)
+
+
+def check_task_labels(statistic: str, planned: int, facts: PublicFacts) -> None:
+    """Raises ConfigurationError where the task has more labels than the statistic has places for (0: it needs none)."""
+    if planned and facts.labels > planned:
+        raise ConfigurationError(
+            f"{statistic} is planned for {planned} labels, the task has {facts.labels}", "plan it for the task's labels"
+        )
+
+
+def check_embedding_size(statistic: str, facts: PublicFacts) -> None:
+    """Raises ConfigurationError where embeddings are longer than products with them are exact for."""
+    if facts.embedding_size > LARGEST_EMBEDDING:
+        raise ConfigurationError(
+            f"{statistic}: embeddings of {facts.embedding_size} coordinates are longer than {LARGEST_EMBEDDING}",
+            "use another embedding model",
+        )
+
+
+def check_embeddings(
+    name: str, given: LabelledEmbeddings, facts: PublicFacts, *, labels: int, most: int, least: int = 0
+) -> None:
+    """Raises ConfigurationError for published embeddings of a wrong shape, number or label.
+
+    Their grid and norm were checked when their block was decoded (:func:`undersong_protocol.public.decode_block`).
+
+    Args:
+        labels: of the statistic: a row's label is one of them or -1; 0 where it looks at no label.
+        most, least: how many the statistic takes.
+    """
+    values = given.values
+    if values.ndim != 2 or values.shape[1] != facts.embedding_size:
+        raise ConfigurationError(
+            f"public embeddings {name!r} of shape {values.shape} are not of {facts.embedding_size} coordinates",
+            "embed with the model that the run names",
+        )
+    if not least <= len(values) <= most:
+        raise ConfigurationError(
+            f"{len(values)} public embeddings {name!r} were published, the plan has {least} to {most}", "plan for more"
+        )
+    check_labels(name, given.labels, labels)
+
+
+def check_labels(name: str, given: Int64, labels: int, *, least: int = NO_LABEL) -> None:
+    """Raises ConfigurationError unless every label is one of the statistic's (any number where it has none)."""
+    largest = labels - 1 if labels else LARGEST_LABEL
+    if len(given) and (given.min() < least or given.max() > largest):
+        raise ConfigurationError(f"a label of public {name!r} is not one of the plan's {labels}", _REMEDY)
+
+
+def check_shape(name: str, values: Float64, shape: tuple[int, ...]) -> None:
+    """Raises ConfigurationError where published numbers have another shape."""
+    if values.shape != shape:
+        raise ConfigurationError(f"public numbers {name!r} of shape {values.shape} are not of shape {shape}", _REMEDY)
+
+
+def labels_within(labels: Int64, count: int) -> Int64:
+    """The records' labels, int64 [M], where one outside [0, count) counts as none (-1)."""
+    found: Int64 = np.where((labels >= 0) & (labels < count), labels, NO_LABEL)
+    return found

@@ -1,0 +1,108 @@
+"""A party's vector: checked inputs before any record is looked at, and coins that belong to one unit each."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.doubles.parties import make_manifest, make_party, make_tables
+from undersong.inprocess import InProcess
+from undersong_client.grid_vectors import poisson_subsample
+from undersong_client.records import PrivateRecords
+from undersong_common.errors import RoundAborted
+from undersong_common.table import Table
+from undersong_protocol.plan import Privacy, Quorum, SumRequest, Unit, plan_sums
+from undersong_protocol.public import Input, Segment, block_id, encode_numbers
+from undersong_protocol.secagg.parameters import defaults
+from undersong_protocol.statistics.projections import Projections
+from undersong_server.federation.blocks import PublicBlocks
+from undersong_server.federation.driver import Federation
+from undersong_server.journal import Journal
+from undersong_server.progress import Silent
+
+COINS = bytes(range(32))
+LABELS = ("x", "y")
+
+
+def private(rows: list[tuple[str, str]], unit: Unit) -> PrivateRecords:
+    texts, users = zip(*rows, strict=True) if rows else ((), ())
+    privacy = Privacy(1.0, 1e-5, unit, 1 if unit == "sample" else 8)
+    return PrivateRecords(
+        Table(tuple(texts), None, tuple(users)), (), privacy, key=COINS, embed=lambda _: pytest.fail("not asked for")
+    )
+
+
+def taking_part(rows: list[tuple[str, str]], unit: Unit, rate: float = 0.5, coins: bytes = COINS) -> list[str]:
+    """The texts whose unit takes part, sorted: equal texts of other units are told apart by their number only."""
+    records = private(rows, unit)
+    kept = poisson_subsample(records, rate, coins)
+    assert len(kept) == records.unit_count
+    return sorted(text for text, one in zip(records.texts, records.units, strict=True) if kept[one])
+
+
+ROWS = st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from("uvwxyz")), min_size=1, max_size=30)
+
+
+@settings(max_examples=100, deadline=None)
+@given(ROWS, st.sampled_from(["sample", "user"]), st.randoms(use_true_random=False), st.data())
+def test_a_unit_s_coin_is_its_own(rows: list[tuple[str, str]], unit: Unit, random: Any, data: st.DataObject) -> None:
+    """One unit less, in any place, and in any order: the others that take part are the same ones."""
+    before = taking_part(rows, unit)
+    shuffled = list(rows)
+    random.shuffle(shuffled)
+    assert taking_part(shuffled, unit) == before
+    gone = data.draw(st.integers(0, len(rows) - 1))
+    left = [row for at, row in enumerate(rows) if (at != gone if unit == "sample" else row[1] != rows[gone][1])]
+    after = taking_part(left, unit)
+    assert not Counter(after) - Counter(before)
+    assert (Counter(before) - Counter(after)).total() in (0, len(rows) - len(left))
+
+
+def test_equal_samples_have_a_coin_each() -> None:
+    kept = taking_part([("the same", "u")] * 4000, "sample", rate=0.25)
+    assert abs(len(kept) - 1000) < 6 * math.sqrt(4000 * 0.25 * 0.75)
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.5, 0.99])
+def test_the_rate_is_what_is_charged_for(rate: float) -> None:
+    rows = [(f"text {n}", "u") for n in range(20_000)]
+    deviation = math.sqrt(len(rows) * rate * (1 - rate))
+    one, two = (taking_part(rows, "sample", rate, coins) for coins in (COINS, bytes(32)))
+    assert max(abs(len(kept) - rate * len(rows)) for kept in (one, two)) < 6 * deviation
+    both = len(set(one) & set(two))
+    assert abs(both - rate * rate * len(rows)) < 6 * math.sqrt(len(rows) * rate**2 * (1 - rate**2))
+    assert taking_part([], "sample", rate) == []
+
+
+def test_malformed_inputs_are_refused_before_a_record_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = make_tables(3, 5, LABELS)
+    threshold, dropouts, colluders = defaults(3)
+    requests = [SumRequest(f"places/{n}", Projections(directions=1, labels=2)) for n in (1, 2)]
+    plan = plan_sums(requests, Privacy(math.inf, 1e-5), Quorum(3, threshold, dropouts, colluders))
+    parties = {name: make_party(tmp_path, name, table) for name, table in tables.items()}
+    journal = Journal(tmp_path / "journal.sqlite")
+    blocks = PublicBlocks(journal)
+    federation = Federation(InProcess(parties), make_manifest(plan, parties, LABELS), journal, Silent(), blocks=blocks)
+    federation.agree()
+
+    def published(value: float) -> Input:
+        numbers = np.zeros((48 + 2, 1))
+        numbers[7] = value
+        data = encode_numbers(numbers)
+        blocks.add(data)
+        return Input("projections", (Segment(block_id(data)),))
+
+    federation.private_sum("places/1", [published(0.5)])
+    with monkeypatch.context() as patched:
+        patched.setattr("undersong_client.party.grid_vector", lambda *_, **__: pytest.fail("a record was looked at"))
+        with pytest.raises(RoundAborted, match="p0 refuses: public numbers 'projections'"):
+            federation.private_sum("places/2", [published(1e308)])
