@@ -161,12 +161,14 @@ def test_the_same_run_over_another_roster_is_refused(alliance, finished, caplog)
     said = alliance.watch("twice", code=3)
     assert "alpha refuses: run 'twice' was charged under another manifest" in said
     assert {name: each.charges for name, each in alliance.hospitals.items()} == before
-    (request,) = [
+    honest, other = [
         found
         for found in json.loads(alliance.hospitals["alpha"]("requests", "--json"))["requests"]
         if found["run"] == "twice"
     ]
-    assert (request["decision"], "another manifest under this name" in request["objection"]) == ("approved", True)
+    assert (honest["decision"], honest["replaced"]) == ("approved", True)
+    assert other["decision"] == "pending"
+    assert "charged under another manifest" in other["objection"]
 
 
 def test_a_sum_outside_the_approved_plan_is_refused_by_everybody(alliance, finished, tmp_path, caplog):
