@@ -21,6 +21,8 @@ from undersong_protocol import codec, ladder
 from undersong_protocol.framing import Envelope, Outgoing
 
 KEPT_REPLIES = 64
+WAITING_REQUESTS = 64
+WAITING_BYTES = 256 * 2**20  # of all requests that wait; one may always
 
 log = logging.getLogger(__name__)
 
@@ -177,21 +179,36 @@ class Answering:
         self._send = send
         self._monotonic = monotonic
         self._sleep = sleep
-        self._jobs: queue.SimpleQueue[Envelope | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()  # ids
         self._lock = threading.Lock()
-        self._wanted: set[bytes] = set()  # ids that wait; emptied before every new stream
+        self._wanted: dict[bytes, bytes] = {}  # what waits, by id; emptied before every new stream
         self._current: bytes | None = None
         self._replies: OrderedDict[bytes, Outgoing] = OrderedDict()
         self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
         self._thread.start()
 
-    def request(self, envelope: Envelope) -> None:
-        """A request has arrived; one that is known is answered once."""
+    def wants(self, id_: bytes) -> bool:
+        """Whether a request of that id is a new one."""
         with self._lock:
-            if envelope.id in self._wanted or envelope.id == self._current or envelope.id in self._replies:
+            return not self._known(id_)
+
+    def request(self, envelope: Envelope) -> None:
+        """A request has arrived; one that is known is answered once. Raises PeerFault where too much waits already."""
+        with self._lock:
+            if self._known(envelope.id):
                 return
-            self._wanted.add(envelope.id)
-        self._jobs.put(envelope)
+            waiting = sum(map(len, self._wanted.values()))
+            if len(self._wanted) >= WAITING_REQUESTS or (waiting and waiting + len(envelope.data) > WAITING_BYTES):
+                raise PeerFault(
+                    "coordinator",
+                    f"asks faster than this party answers: {len(self._wanted)} requests of {waiting} bytes wait",
+                    "the coordinator sends a run's next request after the reply to the last one",
+                )
+            self._wanted[envelope.id] = envelope.data
+        self._jobs.put(envelope.id)
+
+    def _known(self, id_: bytes) -> bool:
+        return id_ in self._wanted or id_ == self._current or id_ in self._replies
 
     def acknowledged(self, id_: bytes) -> None:
         with self._lock:
@@ -221,21 +238,21 @@ class Answering:
 
     def _work(self) -> None:
         while True:
-            envelope = self._jobs.get()
-            if envelope is None:
+            id_ = self._jobs.get()
+            if id_ is None:
                 return
             with self._lock:
-                if envelope.id not in self._wanted:
+                data = self._wanted.pop(id_, None)
+                if data is None:
                     continue
-                self._wanted.discard(envelope.id)
-                self._current = envelope.id
+                self._current = id_
             try:
                 begun = self._monotonic()
-                answer = self._recorded.answer(envelope.data)
-                reply = Outgoing(envelope.id, answer.reply)
+                answer = self._recorded.answer(data)
+                reply = Outgoing(id_, answer.reply)
                 wait_for_rung(begun, answer.first_rung_s, monotonic=self._monotonic, sleep=self._sleep)
                 with self._lock:  # from now on a new stream may send it
-                    self._replies[envelope.id] = reply
+                    self._replies[id_] = reply
                     while len(self._replies) > KEPT_REPLIES:
                         self._replies.popitem(last=False)
                 self._send(reply)

@@ -14,6 +14,7 @@ from undersong_common.files import replace_file
 from undersong_protocol.public import Block, block_id, decode_block
 
 MEMORY_BYTES = 256 * 2**20
+DISK_BYTES = 4 * 2**30
 KEPT_S = 90 * 86400.0
 
 
@@ -23,11 +24,14 @@ class DiskBlocks:
     Args:
         folder: one file a block; what is lost is asked for again.
         memory_bytes: of decoded blocks kept at hand.
+        disk_bytes: of all files; beyond it those that were read least recently go.
     """
 
-    def __init__(self, folder: Path, memory_bytes: int = MEMORY_BYTES) -> None:
+    def __init__(self, folder: Path, memory_bytes: int = MEMORY_BYTES, disk_bytes: int = DISK_BYTES) -> None:
         self._folder = folder
         self._memory_bytes = memory_bytes
+        self._disk_bytes = disk_bytes
+        self._on_disk: int | None = None  # bytes; counted when the first block is added
         self._decoded: OrderedDict[bytes, Block] = OrderedDict()
         self._held = 0
 
@@ -60,6 +64,7 @@ class DiskBlocks:
         if not path.exists():
             make_folder(path.parent)
             replace_file(path, data)
+            self._make_room(len(data), keep=path)
         return self._remember(block)
 
     def prune(self, older_than_s: float = KEPT_S) -> int:
@@ -70,6 +75,19 @@ class DiskBlocks:
                 path.unlink(missing_ok=True)
                 removed += 1
         return removed
+
+    def _make_room(self, added: int, keep: Path) -> None:
+        if self._on_disk is not None and self._on_disk + added <= self._disk_bytes:
+            self._on_disk += added
+            return
+        files = sorted(((path, path.stat()) for path in self._folder.glob("*/*")), key=lambda found: found[1].st_mtime)
+        self._on_disk = sum(stat.st_size for _, stat in files)
+        for path, stat in files:
+            if self._on_disk <= self._disk_bytes:
+                break
+            if path != keep:
+                path.unlink(missing_ok=True)
+                self._on_disk -= stat.st_size
 
     def _path(self, identity: bytes) -> Path:
         if len(identity) != 32:

@@ -17,7 +17,7 @@ from undersong_common.errors import PeerFault, TransportError
 from undersong_common.printable import printable
 from undersong_common.version import SOFTWARE
 from undersong_protocol import framing
-from undersong_protocol.framing import Envelope, Outgoing, Reassembler, held_by
+from undersong_protocol.framing import Arrived, Envelope, Outgoing, Reassembler, held_by
 from undersong_protocol.messages import transport_pb2 as wire
 
 WELCOME_S = 20.0
@@ -30,7 +30,13 @@ Frames = Iterable[Any]
 class Listener(Protocol):
     """Who is told what arrives; called from the stream's own thread."""
 
-    def request(self, envelope: Envelope) -> None: ...
+    def wants(self, id_: bytes) -> bool:
+        """Whether a request of that id would be answered: only then is it opened."""
+        ...
+
+    def request(self, envelope: Envelope) -> None:
+        """Raises PeerFault where too many wait already."""
+        ...
 
     def acknowledged(self, id_: bytes) -> None: ...
 
@@ -252,10 +258,15 @@ class Connection:
                 raise PeerFault("coordinator", "sent a second Welcome, or a frame without content")
         return True
 
-    def _arrived(self, envelopes: list[Envelope]) -> None:
-        for envelope in envelopes:
-            self.send(wire.FromParty(ack=wire.Ack(id=envelope.id)))
-            self._listener.request(envelope)
+    def _arrived(self, arrived: Arrived | None) -> None:
+        if arrived is None:
+            return
+        wanted = [id_ for id_ in arrived.ids if self._listener.wants(id_)]
+        data = arrived.open() if wanted else b""
+        for id_ in arrived.ids:
+            self.send(wire.FromParty(ack=wire.Ack(id=id_)))
+        for id_ in wanted:
+            self._listener.request(Envelope(id_, data))
 
     def _goodbye(self, message: wire.Goodbye) -> None:
         self._end(

@@ -207,9 +207,11 @@ class Daemon:
 
     # What the stream's thread calls
 
+    def wants(self, id_: bytes) -> bool:
+        # during a pause nothing is answered; the coordinator asks again after it
+        return not self._home.pause.exists() and self._answering.wants(id_)
+
     def request(self, envelope: Envelope) -> None:
-        if self._home.pause.exists():
-            return  # left unanswered; asked again after the pause
         self._answering.request(envelope)
 
     def acknowledged(self, id_: bytes) -> None:

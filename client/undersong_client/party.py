@@ -31,7 +31,15 @@ from undersong_common.version import SOFTWARE
 from undersong_protocol import codec, receipt, statistics
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.messages import federation_pb2 as wire
-from undersong_protocol.public import BlockStore, Input, missing_blocks, question, resolve
+from undersong_protocol.public import (
+    BlockStore,
+    Input,
+    add_blocks,
+    missing_blocks,
+    question,
+    read_inputs,
+    resolve,
+)
 from undersong_protocol.secagg import coordinator as secagg
 from undersong_protocol.secagg.parameters import Entropy, SumParameters
 from undersong_protocol.secagg.party import PartyMachine, Reply, WantsInput
@@ -316,9 +324,8 @@ class Party:
     def _open_sum(self, message: wire.OpenSum) -> wire.Reply:
         manifest = self._manifest(message.manifest_hash)
         self._consent.check(manifest)
-        for data in message.blocks:
-            self._blocks.add(data)
-        inputs = tuple(Input.from_wire(given) for given in message.inputs)
+        inputs = read_inputs(message.inputs)
+        add_blocks(message.blocks, inputs, self._blocks)
         if missing := missing_blocks(inputs, self._blocks):
             return self._reply(missing=wire.MissingBlocks(blocks=missing))
         self._public(manifest, message.sum, inputs)

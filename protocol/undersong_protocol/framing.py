@@ -22,6 +22,9 @@ METHOD = f"/{SERVICE}/Connect"
 CHUNK_BYTES = 256 * 2**10
 MAX_FRAME_BYTES = CHUNK_BYTES + 4096  # gRPC's largest message at both ends
 MAX_HELD_PARTS = 64
+MAX_IDS = 8  # under which one content may be announced
+LARGEST_INFLATION = 64  # plain bytes for one byte that travelled; what shrinks more is sent as it is
+SMALL_BYTES = 2**20  # a message up to this size may inflate from anything
 ID_BYTES = 16
 CONTENT_BYTES = 32
 
@@ -38,8 +41,8 @@ class Limits:
         held_bytes: of all messages that arrived in part; the least recently touched ones are dropped beyond it.
     """
 
-    message_bytes: int = 256 * 2**20
-    held_bytes: int = 512 * 2**20
+    message_bytes: int = 128 * 2**20
+    held_bytes: int = 256 * 2**20
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,37 @@ class Envelope:
 
     id: bytes
     data: bytes = field(repr=False)
+
+
+class Arrived:
+    """A message of which every byte is here, as it travelled: nothing is joined, hashed or inflated before `open`.
+
+    Attributes:
+        ids: every id under which it was announced.
+        plain_size: bytes after inflation, as announced.
+    """
+
+    def __init__(self, peer: str, ids: Sequence[bytes], announced: _Announced, pieces: Sequence[bytes]) -> None:
+        self.ids = tuple(ids)
+        self.plain_size = announced.plain_size
+        self._peer = peer
+        self._announced = announced
+        self._pieces = pieces
+
+    def __repr__(self) -> str:
+        return f"Arrived({self.plain_size} bytes)"
+
+    def open(self) -> bytes:
+        """The message, for all its ids. Takes time and memory in proportion to ``plain_size``.
+
+        Raises:
+            PeerFault: hash or encoding do not hold.
+        """
+        body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        if hashlib.sha256(body).digest() != self._announced.content:
+            # every chunk of it is suspect: none is kept, so that all of them are sent again
+            raise _fault(self._peer, "sent a message whose bytes are not those it announced")
+        return _inflated(self._peer, body, self.plain_size) if self._announced.deflated else body
 
 
 Frame = wire.Transfer | wire.Chunk
@@ -110,148 +144,212 @@ def held_by(statements: Sequence[wire.Held]) -> dict[bytes, bytes]:
     return {part.content: part.chunks for part in list(statements)[:MAX_HELD_PARTS] if len(part.content) == 32}
 
 
+class SharedRoom:
+    """Bytes that the unfinished messages of several peers may take together.
+
+    Beyond it the peer that holds most gives way, so that no peer crowds out those that hold little.
+    """
+
+    def __init__(self, largest_bytes: int) -> None:
+        self._largest_bytes = largest_bytes
+        self._members: list[Reassembler] = []
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(member.held_bytes for member in self._members)
+
+    def join(self, member: Reassembler) -> None:
+        self._members.append(member)
+
+    def make(self) -> None:
+        """Drops messages in part until the rest fits."""
+        while self.held_bytes > self._largest_bytes:
+            max(self._members, key=lambda member: member.held_bytes).drop_oldest()
+
+
 class Reassembler:
     """Puts one peer's messages together; lives longer than a stream, so that nothing is sent twice.
 
     Args:
         peer: at whose door a malformed frame is laid.
         limits: what the peer may send.
+        room: shared with other peers' reassemblers.
     """
 
-    def __init__(self, peer: str, limits: Limits | None = None) -> None:
+    def __init__(self, peer: str, limits: Limits | None = None, room: SharedRoom | None = None) -> None:
         self._peer = peer
         self._limits = limits or Limits()
         self._parts: dict[bytes, _Part] = {}  # by content, least recently touched first
+        self._declined: dict[bytes, None] = {}  # contents whose chunks are on their way and not wanted
+        self._room = room
+        self.held_bytes = 0  # of payload, of messages that are not whole
+        if room is not None:
+            room.join(self)
 
     def __repr__(self) -> str:
         return f"Reassembler({self._peer!r}, {len(self._parts)} in part)"
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of payload held of messages that are not whole."""
-        return sum(part.held_bytes for part in self._parts.values())
 
     def held(self) -> list[wire.Held]:
         """What the first frame of a new stream states."""
         parts = list(self._parts.items())[-MAX_HELD_PARTS:]
         return [wire.Held(content=content, chunks=bytes(part.bitmap)) for content, part in parts if part.count_held]
 
-    def transfer(self, frame: wire.Transfer) -> list[Envelope]:
-        """A message begins; whole ones (one, or none yet) are returned.
+    def transfer(self, frame: wire.Transfer, *, largest_bytes: int | None = None) -> Arrived | None:
+        """A message begins; returned where it is whole already.
+
+        Args:
+            largest_bytes: what this message may have, where it is known; else any message's limit.
 
         Raises:
-            PeerFault: sizes, hash or encoding do not hold.
+            PeerFault: a size is not allowed, or the same content is announced otherwise.
         """
-        self._check(frame)
+        announced = self._announced(frame, largest_bytes)
         if frame.size <= CHUNK_BYTES:
-            if len(frame.whole) != frame.size or hashlib.sha256(frame.whole).digest() != frame.content:
+            if len(frame.whole) != frame.size:
                 raise self._fault("sent a message whose bytes are not those it announced")
-            return [Envelope(frame.id, self._unpacked(frame.whole, frame.deflated, frame.plain_size))]
+            return Arrived(self._peer, [frame.id], announced, [frame.whole])
         if frame.whole:
             raise self._fault("sent a long message in one frame")
         part = self._parts.pop(frame.content, None)
-        if part is None or part.size != frame.size:
-            part = _Part(frame.size)
-        part.announced[frame.id] = (frame.deflated, frame.plain_size)
-        if len(part.announced) > MAX_HELD_PARTS:
-            raise self._fault("announced one message under too many ids")
+        if part is not None and part.announced != announced:
+            self.held_bytes -= part.held_bytes
+            if part.ids:
+                raise self._fault("announced one message in two ways")
+            part = None
+        part = part or _Part(announced)
         self._parts[frame.content] = part
+        part.ids[frame.id] = None
+        if len(part.ids) > MAX_IDS:
+            raise self._fault("announced one message under too many ids")
+        self._declined.pop(frame.content, None)
         self._make_room(frame.content)
         return self._finished(frame.content, part)
 
-    def chunk(self, frame: wire.Chunk) -> list[Envelope]:
-        """One chunk; returns the messages that it completes.
+    def decline(self, frame: wire.Transfer) -> None:
+        """A message begins that nobody waits for: nothing of it is kept. Raises PeerFault as :meth:`transfer`."""
+        self._announced(frame, None)
+        if frame.size > CHUNK_BYTES and frame.content not in self._parts:
+            self._declined[frame.content] = None
+            while len(self._declined) > MAX_HELD_PARTS:
+                del self._declined[next(iter(self._declined))]
+
+    def chunk(self, frame: wire.Chunk) -> Arrived | None:
+        """One chunk; returns the message where it completes one.
 
         Raises:
-            PeerFault: it belongs to no announced message, has a wrong length, or completes another content.
+            PeerFault: it belongs to no announced message, or has a wrong length.
         """
+        if frame.content in self._declined:
+            return None
         part = self._parts.pop(frame.content, None)
-        if part is None or not part.announced:
+        if part is None or not part.ids:
             raise self._fault("sent a chunk of a message that it did not announce")
         self._parts[frame.content] = part
         if frame.index >= part.count or len(frame.data) != part.length(frame.index):
             raise self._fault("sent a chunk of a wrong length or place")
-        part.put(frame.index, frame.data)
+        self.held_bytes += part.put(frame.index, frame.data)
+        if self._room is not None:
+            self._room.make()
         return self._finished(frame.content, part)
 
     def new_stream(self) -> None:
         """A new stream begins: announcements of the old one no longer count, chunks that are held do."""
+        self._declined.clear()
         for part in self._parts.values():
-            part.announced.clear()
+            part.ids.clear()
 
-    def _check(self, frame: wire.Transfer) -> None:
+    def drop_oldest(self) -> None:
+        """Forgets the message in part that was touched least recently."""
+        self._drop(next(iter(self._parts)))
+
+    def _announced(self, frame: wire.Transfer, largest_bytes: int | None) -> _Announced:
         if len(frame.id) != ID_BYTES or len(frame.content) != CONTENT_BYTES:
             raise self._fault("sent a transfer without an id or a content hash")
-        if max(frame.size, frame.plain_size) > self._limits.message_bytes:
-            raise self._fault(
-                f"announced a message of {max(frame.size, frame.plain_size)} bytes; {self._limits.message_bytes} are"
-                " allowed"
-            )
-        if not frame.deflated and frame.size != frame.plain_size:
+        size, plain_size = frame.size, frame.plain_size
+        allowed = self._limits.message_bytes if largest_bytes is None else largest_bytes
+        if max(size, plain_size) > allowed:
+            raise self._fault(f"announced a message of {max(size, plain_size)} bytes; {allowed} are allowed")
+        if not frame.deflated and size != plain_size:
             raise self._fault("sent a message of two sizes")
+        if plain_size > max(SMALL_BYTES, LARGEST_INFLATION * size):
+            raise self._fault(f"announced a message that inflates to more than {LARGEST_INFLATION} times its size")
+        return _Announced(frame.content, size, plain_size, frame.deflated)
 
-    def _finished(self, content: bytes, part: _Part) -> list[Envelope]:
-        if part.count_held < part.count:
-            return []
-        del self._parts[content]
-        body = part.joined()
-        if hashlib.sha256(body).digest() != content:
-            # every chunk of it is suspect, so that all of them are asked for again
-            raise self._fault("sent chunks that are not those of the message it announced")
-        return [
-            Envelope(id_, self._unpacked(body, deflated, plain_size))
-            for id_, (deflated, plain_size) in part.announced.items()
-        ]
+    def _finished(self, content: bytes, part: _Part) -> Arrived | None:
+        if part.count_held < part.count or self._parts.get(content) is not part:
+            return None
+        self._drop(content)
+        return Arrived(self._peer, list(part.ids), part.announced, part.pieces())
 
-    def _unpacked(self, body: bytes, deflated: bool, plain_size: int) -> bytes:
-        if not deflated:
-            return body
-        inflater = zlib.decompressobj()
-        try:
-            data = inflater.decompress(body, plain_size) if plain_size else b""
-            rest = inflater.decompress(inflater.unconsumed_tail, 1) if not inflater.eof else b""
-        except zlib.error:
-            raise self._fault("sent a deflated message that does not inflate") from None
-        if len(data) != plain_size or rest or not inflater.eof or inflater.unused_data:
-            raise self._fault("sent a deflated message of another size than it announced")
-        return data
+    def _drop(self, content: bytes) -> None:
+        self.held_bytes -= self._parts.pop(content).held_bytes
 
     def _make_room(self, keep: bytes) -> None:
         # The room is claimed with the announcement: a peer cannot make us allocate by promising.
-        while sum(part.size for part in self._parts.values()) > self._limits.held_bytes and len(self._parts) > 1:
-            oldest = next(content for content in self._parts if content != keep)
-            del self._parts[oldest]
-        while len(self._parts) > MAX_HELD_PARTS:
-            del self._parts[next(iter(self._parts))]
+        claimed = sum(part.announced.size for part in self._parts.values())
+        for content in [content for content in self._parts if content != keep]:
+            if claimed <= self._limits.held_bytes and len(self._parts) <= MAX_HELD_PARTS:
+                return
+            claimed -= self._parts[content].announced.size
+            self._drop(content)
 
     def _fault(self, problem: str) -> PeerFault:
-        return PeerFault(self._peer, problem, "run the same version of Undersong at both ends")
+        return _fault(self._peer, problem)
+
+
+@dataclass(frozen=True)
+class _Announced:
+    """What a transfer says of a content; the same under each of its ids."""
+
+    content: bytes
+    size: int
+    plain_size: int
+    deflated: bool
 
 
 class _Part:
     """A message that is not whole yet."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.count = _chunk_count(size)
+    def __init__(self, announced: _Announced) -> None:
+        self.announced = announced
+        self.ids: dict[bytes, None] = {}  # under which it was announced in this stream
+        self.count = _chunk_count(announced.size)
         self.count_held = 0
         self.held_bytes = 0
         self.bitmap = bytearray((self.count + 7) // 8)
-        self.announced: dict[bytes, tuple[bool, int]] = {}
         self._chunks: dict[int, bytes] = {}
 
     def length(self, index: int) -> int:
-        return min(CHUNK_BYTES, self.size - index * CHUNK_BYTES)
+        return min(CHUNK_BYTES, self.announced.size - index * CHUNK_BYTES)
 
-    def put(self, index: int, data: bytes) -> None:
-        if index not in self._chunks:
-            self._chunks[index] = data
-            self.bitmap[index // 8] |= 1 << (index % 8)
-            self.count_held += 1
-            self.held_bytes += len(data)
+    def put(self, index: int, data: bytes) -> int:
+        """Bytes that are held more than before."""
+        if index in self._chunks:
+            return 0
+        self._chunks[index] = data
+        self.bitmap[index // 8] |= 1 << (index % 8)
+        self.count_held += 1
+        self.held_bytes += len(data)
+        return len(data)
 
-    def joined(self) -> bytes:
-        return b"".join(self._chunks[index] for index in range(self.count))
+    def pieces(self) -> list[bytes]:
+        return [self._chunks[index] for index in range(self.count)]
+
+
+def _fault(peer: str, problem: str) -> PeerFault:
+    return PeerFault(peer, problem, "run the same version of Undersong at both ends")
+
+
+def _inflated(peer: str, body: bytes, plain_size: int) -> bytes:
+    inflater = zlib.decompressobj()
+    try:
+        data = inflater.decompress(body, plain_size) if plain_size else b""
+        rest = inflater.decompress(inflater.unconsumed_tail, 1) if not inflater.eof else b""
+    except zlib.error:
+        raise _fault(peer, "sent a deflated message that does not inflate") from None
+    if len(data) != plain_size or rest or not inflater.eof or inflater.unused_data:
+        raise _fault(peer, "sent a deflated message of another size than it announced")
+    return data
 
 
 def _packed(data: bytes) -> tuple[bytes, bool]:
@@ -263,7 +361,8 @@ def _packed(data: bytes) -> tuple[bytes, bool]:
     if len(zlib.compress(sample, 1)) > _WORTH_DEFLATING * len(sample):
         return data, False
     packed = zlib.compress(data, 6)
-    return (packed, True) if len(packed) < len(data) else (data, False)
+    allowed = len(data) <= max(SMALL_BYTES, LARGEST_INFLATION * len(packed))
+    return (packed, True) if len(packed) < len(data) and allowed else (data, False)
 
 
 def _chunk_count(size: int) -> int:

@@ -17,6 +17,13 @@ from undersong_common.printable import name_fault, printable
 from undersong_protocol.plan import Plan
 from undersong_protocol.secagg.keys import verified
 from undersong_protocol.secagg.parameters import Member, SumParameters
+from undersong_protocol.sizes import (
+    LARGEST_LABELS,
+    LARGEST_MANIFEST_BYTES,
+    LARGEST_PARTIES,
+    LARGEST_SUMS,
+    check_size,
+)
 
 VERSION = 2
 LONGEST_NAME = 120  # characters, of a run, a task, a method, a label, a party or a private sum
@@ -60,8 +67,10 @@ class Manifest:
     @classmethod
     def from_bytes(cls, data: bytes) -> Manifest:
         """Parses and checks the form. Raises PrivacyRefusal: a party signs nothing that it cannot read whole."""
+        check_size("bytes in its manifest", len(data), LARGEST_MANIFEST_BYTES)
         try:
             value = json.loads(data)
+            _check_counts(value)
             version = value["version"]
             if version != VERSION:
                 raise PrivacyRefusal(
@@ -175,3 +184,13 @@ class Manifest:
                 raise PeerFault(
                     member.name, "has not signed this manifest", "propose the manifest to every party again"
                 ) from None
+
+
+def _check_counts(value: Mapping[str, Any]) -> None:
+    """Before anything is made of the parsed lists. Raises PrivacyRefusal."""
+    for what, found, allowed in (
+        ("parties", value["roster"], LARGEST_PARTIES),
+        ("private sums", value["plan"]["sums"], LARGEST_SUMS),
+        ("labels", value["task"].get("labels", ()), LARGEST_LABELS),
+    ):
+        check_size(what, len(found), allowed)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
@@ -18,10 +19,19 @@ from undersong_common.privacy.noise import DiscreteLaplaceShare
 from undersong_protocol import ladder, statistics
 from undersong_protocol.secagg import noise_share, ring
 from undersong_protocol.secagg.noise_share import Law
+from undersong_protocol.sizes import (
+    LARGEST_DIMENSION,
+    LARGEST_MECHANISMS,
+    LARGEST_PARTIES,
+    LARGEST_PARTIES_TIMES_SUMS,
+    LARGEST_SPARE_ATTEMPTS,
+    LARGEST_SUMS,
+    check_size,
+)
 from undersong_protocol.statistics import Statistic
 
 Unit = Literal["sample", "user", "party"]
-UnitContribution = Literal["mean", "sum"]
+Contribution = Literal["mean", "sum"]
 
 # Integer units: the loss of sigma_eff = sqrt(sigma^2 - 4) stays below 0.1 % (docs/privacy.md, "Noise").
 SMALLEST_SIGMA = 64.0
@@ -29,6 +39,9 @@ LARGEST_SCALE_BITS = 40
 LAPLACE_SCALES = (64.0, 4096.0)  # integer units: fine beside the noise, and a share's table builds in half a second
 LAPLACE_TAIL = 5.0  # times the Gaussian's 12 deviations: 85 scales, e^-85 a coordinate
 INTEGER_NORM_TOLERANCE = 2.0**-36  # relative; above what statistics.contribution lets a norm pass its bound
+REPLY_BYTES = 2**20  # of any reply, beside what grows with the run
+REPLY_BYTES_A_PARTY = 8192
+REPLY_BYTES_AN_ATTEMPT = 16_384  # of a sum: its charges and voids in a receipt, a few tries each
 EPSILON_TOLERANCE = 1e-6  # relative; the calibration's bisection stops within it
 
 
@@ -49,7 +62,7 @@ class Privacy:
     delta: float
     unit: Unit = "sample"
     max_per_unit: int = 1
-    contribution: UnitContribution = "mean"
+    contribution: Contribution = "mean"
     max_records: int = 100_000
 
     @property
@@ -158,10 +171,14 @@ class Plan:
     sums: tuple[PlannedSum, ...] = field(default=())
 
     def __getitem__(self, name: str) -> PlannedSum:
-        for planned in self.sums:
-            if planned.name == name:
-                return planned
-        raise PrivacyRefusal(f"the private sum {name!r} is not in the approved plan", "plan and approve a new run")
+        planned = self._by_name.get(name)
+        if planned is None:
+            raise PrivacyRefusal(f"the private sum {name!r} is not in the approved plan", "plan and approve a new run")
+        return planned
+
+    @cached_property
+    def _by_name(self) -> dict[str, PlannedSum]:
+        return {planned.name: planned for planned in reversed(self.sums)}
 
     @property
     def usable_delta(self) -> float:
@@ -170,6 +187,14 @@ class Plan:
         It costs some 1e-25 and mostly no more than the last bit of delta. Raises PrivacyRefusal where nothing is left.
         """
         return _usable_delta(self.privacy, self.quorum, [planned.dimension for planned in self.sums])
+
+    @property
+    def largest_reply_bytes(self) -> int:
+        """Generous: what no honest reply of the run exceeds (a masked vector, everyone's shares, or the receipt)."""
+        vector = 8 * max((planned.dimension for planned in self.sums), default=0)
+        shares = REPLY_BYTES_A_PARTY * self.quorum.parties
+        receipt = REPLY_BYTES_AN_ATTEMPT * (len(self.sums) + self.quorum.spare_attempts)
+        return max(vector, shares, receipt) + REPLY_BYTES
 
     def epsilon_after(self, releases: int) -> float:
         """Epsilon, at the plan's delta, after the first ``releases`` sums (information, not the limit)."""
@@ -207,6 +232,7 @@ class Plan:
     def verify(self) -> None:
         """What every party recomputes before it signs. Raises PrivacyRefusal with the first figure that is wrong."""
         _check_form(self)
+        _check_sizes(self)
         names = [planned.name for planned in self.sums]
         if len(set(names)) != len(names):
             raise PrivacyRefusal("the plan names a private sum twice", "give every sum its own name")
@@ -246,6 +272,8 @@ class Plan:
                 raise PrivacyRefusal(
                     f"{planned.name}: sigma {planned.sigma_integer:.4g} in integer units is too coarse"
                 )
+        if any(planned.law != "gaussian" or planned.sampling_rate != 1.0 for planned in self.sums):
+            check_size("different mechanisms", len(set(_events(self.sums))), LARGEST_MECHANISMS)
         spent = self.epsilon()
         if spent > self.privacy.epsilon * (1 + EPSILON_TOLERANCE):
             raise PrivacyRefusal(
@@ -289,7 +317,7 @@ def _check_form(plan: Plan) -> None:
         wrong.append("privacy.unit")
     elif privacy.unit == "sample" and privacy.max_per_unit != 1:
         wrong.append("privacy.max_per_unit (a sample is one record)")
-    if privacy.contribution not in get_args(UnitContribution):
+    if privacy.contribution not in get_args(Contribution):
         wrong.append("privacy.contribution")
     for planned in plan.sums:
         if not isinstance(planned.name, str) or not isinstance(planned.statistic, str):
@@ -308,6 +336,17 @@ def _check_form(plan: Plan) -> None:
         ]
     if wrong:
         raise PrivacyRefusal(f"the plan's figure is not one of its kind: {wrong[0]}", "have the run planned anew")
+
+
+def _check_sizes(plan: Plan) -> None:
+    """No plan keeps a party busy without end, or makes it allocate what it has not. Raises PrivacyRefusal."""
+    parties, sums = plan.quorum.parties, len(plan.sums)
+    check_size("parties", parties, LARGEST_PARTIES)
+    check_size("private sums", sums, LARGEST_SUMS)
+    check_size("parties times private sums", parties * sums, LARGEST_PARTIES_TIMES_SUMS)
+    check_size("spare attempts", plan.quorum.spare_attempts, LARGEST_SPARE_ATTEMPTS)
+    for planned in plan.sums:
+        check_size(f"coordinates in {planned.name}", planned.dimension, LARGEST_DIMENSION)
 
 
 def _counts(value: object, *, least: int = 1) -> bool:

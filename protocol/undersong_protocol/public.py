@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import zlib
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -14,11 +16,27 @@ from google.protobuf.message import DecodeError
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.canonical import tagged_hash
 from undersong_common.embedding import GRID
-from undersong_common.errors import PeerFault
+from undersong_common.errors import ConfigurationError, PeerFault
 from undersong_protocol.messages import federation_pb2 as wire
 from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs
+from undersong_protocol.wire_sizes import field_sizes
 
-LARGEST_BLOCK_BYTES = 256 * 2**20  # after decompression: a peer cannot make a party allocate more
+# What one block and all inputs of one sum may hold: a peer cannot make a party allocate more.
+LARGEST_BLOCK_BYTES = 64 * 2**20  # serialised
+LARGEST_BLOCK_ROWS = 2**20
+LARGEST_WIDTH = 2**13  # of an embedding
+LARGEST_NUMBERS = 2**25  # of a block
+LARGEST_TEXTS = 2**17  # of a block
+LONGEST_TEXT_BYTES = 2**17
+LARGEST_TEXTS_BYTES = 2**25  # of a block, inflated
+LARGEST_TEXTS_INFLATION = 64  # inflated bytes for a byte of the block, beyond the first 2^20
+SMALL_TEXTS_BYTES = 2**20
+LARGEST_INPUTS = 64
+LONGEST_INPUT_NAME = 120
+LARGEST_SEGMENTS = 10_000
+LARGEST_INPUT_ROWS = 2**21
+LARGEST_INPUT_NUMBERS = 2**26
+LARGEST_INPUT_TEXTS_BYTES = 2**26
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +54,20 @@ class Block:
     values: Float32 | Float64 | None
     labels: Int64 | None = None
     texts: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        return len(self.texts) if self.values is None else len(self.values)
+
+    @property
+    def width(self) -> int:
+        """Numbers a row."""
+        return 0 if self.values is None or not len(self.values) else self.values.size // len(self.values)
+
+    @cached_property
+    def text_bytes(self) -> Int64:
+        """UTF-8 bytes of each text, int64 [n]; empty for numbers."""
+        return np.array([len(text.encode("utf-8")) for text in self.texts], dtype=np.int64)
 
     def __repr__(self) -> str:
         shape = len(self.texts) if self.values is None else self.values.shape
@@ -57,9 +89,17 @@ def encode_embeddings(embeddings: Float32, labels: Int64) -> bytes:
 
 
 def encode_texts(texts: Sequence[str]) -> bytes:
-    """Serialised block of strings without zero bytes (vocabulary terms, keywords)."""
+    """Serialised block of strings without zero bytes (vocabulary terms, keywords).
+
+    Raises ConfigurationError where no party would take so many or so long ones.
+    """
     joined = "".join(f"{text}\0" for text in texts).encode("utf-8")
-    return _serialised(wire.Block(kind=wire.Block.TEXTS, shape=[len(texts)], payload=zlib.compress(joined, 6)))
+    if problem := _texts_problem(joined, len(texts)):
+        raise ConfigurationError(f"public texts: {problem}", "publish fewer or shorter texts in one block")
+    packed = zlib.compress(joined, 6)
+    if len(joined) > _inflated_bytes(packed):
+        packed = zlib.compress(joined, 0)
+    return _serialised(wire.Block(kind=wire.Block.TEXTS, shape=[len(texts)], payload=packed))
 
 
 def encode_numbers(values: Float64) -> bytes:
@@ -73,46 +113,80 @@ def block_id(data: bytes) -> bytes:
 
 
 def decode_block(data: bytes) -> Block:
-    """Raises PeerFault (of the coordinator, the only one who sends blocks) for anything malformed."""
+    """Raises PeerFault (of the coordinator, the only one who sends blocks) for anything malformed or too large.
+
+    Sizes are looked at first: the memory taken is a small multiple of the block's bytes.
+    """
+    if len(data) > LARGEST_BLOCK_BYTES:
+        raise PeerFault("coordinator", f"sent a public block of {len(data)} bytes; {LARGEST_BLOCK_BYTES} are allowed")
+    fields = field_sizes(data, "coordinator", most=16)
+    beside = sum(len(content) for number, content in fields if number != wire.Block.PAYLOAD_FIELD_NUMBER)
+    if beside > 5 * LARGEST_BLOCK_ROWS:  # labels, up to five bytes each
+        raise PeerFault("coordinator", f"sent a public block with labels of {beside} bytes")
     message = wire.Block()
     try:
         message.ParseFromString(data)
         return _decoded(message, block_id(data))
-    except (DecodeError, ValueError, zlib.error):
+    except (DecodeError, ValueError, zlib.error) as error:
+        reason = f": {error}" if isinstance(error, _TooLarge) else ""
         raise PeerFault(
-            "coordinator", "sent a public block that cannot be read", "run the same version everywhere"
+            "coordinator", f"sent a public block that cannot be read{reason}", "run the same version everywhere"
         ) from None
+
+
+class _TooLarge(ValueError):
+    """A block beyond what is allowed; its words name the figure."""
 
 
 def _decoded(message: wire.Block, identity: bytes) -> Block:
     shape = tuple(message.shape)
-    size = int(np.prod(shape, dtype=object)) if shape else 0
-    if size * 8 > LARGEST_BLOCK_BYTES:
-        raise ValueError("too large")
+    if len(shape) > 4 or (shape and shape[0] > LARGEST_BLOCK_ROWS):
+        raise _TooLarge(f"more than {LARGEST_BLOCK_ROWS} rows")
+    size = math.prod(shape) if shape else 0
+    if size > LARGEST_NUMBERS:
+        raise _TooLarge(f"{size} numbers; {LARGEST_NUMBERS} are allowed")
     if message.kind == wire.Block.EMBEDDINGS:
         count, dimension = shape
+        if dimension > LARGEST_WIDTH or len(message.labels) != count or len(message.payload) < size:
+            raise ValueError("shape")
         low = np.frombuffer(message.payload[:size], dtype=np.uint8)
         high = np.frombuffer(_inflate(message.payload[size:], size), dtype=np.uint8)
         grid = np.stack([low, high], axis=-1).reshape(-1).view("<i2").reshape(count, dimension)
         labels = np.asarray(message.labels, dtype=np.int64)
-        if labels.shape != (count,) or labels.min(initial=0) < -1:
+        if labels.min(initial=0) < -1:
             raise ValueError("labels")
         values = grid.astype(np.float32) / np.float32(GRID)
         if count and float(np.einsum("nd,nd->n", values, values, dtype=np.float64).max()) > 1.0 + 1e-12:
             raise ValueError("norm")  # votes are exact only for embeddings of norm at most 1
         return Block(identity, values, labels)
     if message.kind == wire.Block.TEXTS:
-        joined = _inflate(message.payload, LARGEST_BLOCK_BYTES).decode("utf-8")
-        texts = tuple(joined.split("\0")[:-1])
-        if shape != (len(texts),):
-            raise ValueError("shape")
-        return Block(identity, None, None, texts)
-    if message.kind == wire.Block.NUMBERS:
+        (count,) = shape
+        joined = _inflate(message.payload, min(LARGEST_TEXTS_BYTES, _inflated_bytes(message.payload)))
+        if problem := _texts_problem(joined, count):
+            raise _TooLarge(problem)
+        return Block(identity, None, None, tuple(joined.decode("utf-8").split("\0")[:-1]))
+    if message.kind == wire.Block.NUMBERS and shape:
         values64 = np.frombuffer(message.payload, dtype="<f8").reshape(shape).astype(np.float64)
         if not np.isfinite(values64).all():
             raise ValueError("not finite")
         return Block(identity, values64)
     raise ValueError("kind")
+
+
+def _texts_problem(joined: bytes, count: int) -> str:
+    """What is wrong with texts that each end with a zero byte, before they are taken apart; "" for nothing."""
+    if count > LARGEST_TEXTS or len(joined) > LARGEST_TEXTS_BYTES:
+        return f"{count} texts of {len(joined)} bytes; {LARGEST_TEXTS} of {LARGEST_TEXTS_BYTES} are allowed"
+    if joined.count(b"\0") != count or (joined and not joined.endswith(b"\0")):
+        return f"not {count} texts that each end with a zero byte"
+    ends = np.flatnonzero(np.frombuffer(joined, dtype=np.uint8) == 0)
+    longest = int(np.diff(ends, prepend=-1).max(initial=1)) - 1
+    return f"a text of {longest} bytes; {LONGEST_TEXT_BYTES} are allowed" if longest > LONGEST_TEXT_BYTES else ""
+
+
+def _inflated_bytes(packed: bytes) -> int:
+    """What texts may inflate to."""
+    return max(SMALL_TEXTS_BYTES, LARGEST_TEXTS_INFLATION * len(packed))
 
 
 def _serialised(message: wire.Block) -> bytes:
@@ -121,9 +195,9 @@ def _serialised(message: wire.Block) -> bytes:
 
 def _inflate(data: bytes, largest: int) -> bytes:
     inflater = zlib.decompressobj()
-    result = inflater.decompress(data, largest)
-    if inflater.unconsumed_tail:
-        raise ValueError("too large")
+    result = inflater.decompress(data, max(1, largest))  # to zlib 0 means without limit
+    if inflater.unconsumed_tail or len(result) > largest:
+        raise _TooLarge(f"it inflates to more than {largest} bytes")
     if not inflater.eof or inflater.unused_data:
         raise ValueError("cut, or followed by something")
     return result
@@ -204,6 +278,46 @@ class MemoryBlocks:
         return known
 
 
+def read_inputs(inputs: Sequence[wire.Input]) -> tuple[Input, ...]:
+    """The inputs that a request names. Raises PeerFault for more of them than any sum has."""
+    segments = sum(len(given.segments) for given in inputs)
+    rows = sum(len(part.rows) for given in inputs for part in given.segments) if segments <= LARGEST_SEGMENTS else 0
+    if len(inputs) > LARGEST_INPUTS or segments > LARGEST_SEGMENTS or rows > LARGEST_INPUT_ROWS:
+        raise PeerFault("coordinator", f"names {len(inputs)} inputs of {segments} segments and {rows} rows")
+    if any(len(given.name) > LONGEST_INPUT_NAME for given in inputs):
+        raise PeerFault("coordinator", f"names an input in more than {LONGEST_INPUT_NAME} characters")
+    return tuple(map(Input.from_wire, inputs))
+
+
+def add_blocks(blocks: Iterable[bytes], inputs: Iterable[Input], store: BlockStore) -> None:
+    """Keeps the blocks that came with ``inputs``. Raises PeerFault for one that none of them refers to."""
+    wanted = {segment.block for given in inputs for segment in given.segments}
+    for data in blocks:
+        if block_id(data) not in wanted:
+            raise PeerFault("coordinator", "sent a public block that no input of its request refers to")
+        store.add(data)
+
+
+def check_inputs(inputs: Iterable[Input], store: BlockStore) -> None:
+    """Every row exists, and what is referred to, again and again perhaps, is not too large together.
+
+    Raises PeerFault where it is not so, or a block is not held.
+    """
+    rows = numbers = text_bytes = 0
+    for given in inputs:
+        for segment in given.segments:
+            block = _held(given, segment, store)
+            chosen = slice(None) if segment.rows is None else np.asarray(segment.rows, dtype=np.int64)
+            taken = block.rows if segment.rows is None else len(segment.rows)
+            if segment.rows and max(segment.rows) >= block.rows:
+                raise PeerFault("coordinator", f"refers to a row of {given.name!r} that its block does not have")
+            rows += taken
+            numbers += taken * block.width
+            text_bytes += int(block.text_bytes[chosen].sum()) if block.texts else 0
+    if rows > LARGEST_INPUT_ROWS or numbers > LARGEST_INPUT_NUMBERS or text_bytes > LARGEST_INPUT_TEXTS_BYTES:
+        raise PeerFault("coordinator", f"names inputs of {rows} rows, {numbers} numbers and {text_bytes} bytes of text")
+
+
 def missing_blocks(inputs: Iterable[Input], store: BlockStore) -> list[bytes]:
     """Ids, each once and in order, that ``inputs`` refer to and ``store`` does not hold."""
     wanted = dict.fromkeys(segment.block for given in inputs for segment in given.segments)
@@ -213,9 +327,11 @@ def missing_blocks(inputs: Iterable[Input], store: BlockStore) -> list[bytes]:
 def resolve(inputs: Iterable[Input], store: BlockStore) -> PublicInputs:
     """The inputs as a statistic reads them.
 
-    Raises PeerFault (of the coordinator) for rows that do not exist, two inputs of one name and kind, and segments that
-    do not make one array.
+    Raises PeerFault (of the coordinator) for rows that do not exist or are too many, two inputs of one name and kind,
+    and segments that do not make one array.
     """
+    inputs = tuple(inputs)
+    check_inputs(inputs, store)
     embeddings: dict[str, LabelledEmbeddings] = {}
     numbers: dict[str, Float64] = {}
     texts: dict[str, Sequence[str]] = {}
@@ -243,19 +359,21 @@ def resolve(inputs: Iterable[Input], store: BlockStore) -> PublicInputs:
 
 def _parts(given: Input, store: BlockStore) -> Iterator[Block]:
     for segment in given.segments:
-        block = store.get(segment.block)
-        if block is None:
-            raise PeerFault("coordinator", f"refers to a public block of {given.name!r} that it never sent")
+        block = _held(given, segment, store)
         if segment.rows is None:
             yield block
             continue
         rows = np.asarray(segment.rows, dtype=np.int64)
-        size = len(block.texts) if block.values is None else len(block.values)
-        if rows.size and rows.max() >= size:
-            raise PeerFault("coordinator", f"refers to a row of {given.name!r} that its block does not have")
         yield Block(
             block.id,
             None if block.values is None else block.values[rows],
             None if block.labels is None else block.labels[rows],
             tuple(block.texts[row] for row in rows) if block.texts else (),
         )
+
+
+def _held(given: Input, segment: Segment, store: BlockStore) -> Block:
+    block = store.get(segment.block)
+    if block is None:
+        raise PeerFault("coordinator", f"refers to a public block of {given.name!r} that it never sent")
+    return block

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -72,6 +74,19 @@ def sum_reply() -> bytes:
     )
     reply = federation_pb2.SumReply(payload=payload.SerializeToString())
     return federation_pb2.Reply(version=codec.VERSION, sum_reply=reply).SerializeToString()
+
+
+def test_the_folder_does_not_grow_without_end_and_the_blocks_read_last_stay(tmp_path):
+    size = len(block())
+    blocks = DiskBlocks(tmp_path, memory_bytes=0, disk_bytes=4 * size + 100)
+    first = blocks.add(block(0)).id
+    for seed in range(1, 12):
+        os.utime(tmp_path / first.hex()[:2] / first.hex(), (time.time() + seed, time.time() + seed))
+        blocks.add(block(seed))
+        held = sum(path.stat().st_size for path in tmp_path.glob("*/*"))
+        assert held <= 4 * size + 100
+    assert held > 3 * size
+    assert DiskBlocks(tmp_path).get(first) is not None
 
 
 def test_what_left_is_kept_byte_for_byte_once_and_decoded(tmp_path):

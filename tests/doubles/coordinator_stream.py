@@ -68,10 +68,12 @@ class Stream:
             kind = message.WhichOneof("frame")
             if kind not in ("transfer", "chunk"):
                 continue
-            for envelope in getattr(self.reassembler, kind)(getattr(message, kind)):
-                if acknowledge:
-                    self.send(ack=wire.Ack(id=envelope.id))
-                return envelope
+            arrived = getattr(self.reassembler, kind)(getattr(message, kind))
+            if arrived is None:
+                continue
+            if acknowledge:
+                self.send(ack=wire.Ack(id=arrived.ids[0]))
+            return Envelope(arrived.ids[0], arrived.open())
         raise TimeoutError("no reply came")
 
     def ask(self, data: bytes) -> bytes:

@@ -166,13 +166,13 @@ class Stream:
                     continue
                 match frame.WhichOneof("frame"):
                     case "transfer":
-                        envelopes = reassembler.transfer(frame.transfer)
+                        arrived = reassembler.transfer(frame.transfer)
                     case "chunk":
-                        envelopes = reassembler.chunk(frame.chunk)
+                        arrived = reassembler.chunk(frame.chunk)
                     case _:
-                        envelopes = []
-                for envelope in envelopes:
-                    self.reply(envelope.id, handle(envelope.data))
+                        arrived = None
+                if arrived is not None:
+                    self.reply(arrived.ids[0], handle(arrived.open()))
 
         threading.Thread(target=work, daemon=True).start()
 

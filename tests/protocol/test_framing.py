@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import tracemalloc
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from undersong_common.errors import ConfigurationError, PeerFault
 from undersong_protocol import framing
-from undersong_protocol.framing import CHUNK_BYTES, Limits, Outgoing, Reassembler, held_by
+from undersong_protocol.framing import CHUNK_BYTES, Limits, Outgoing, Reassembler, SharedRoom, held_by
 from undersong_protocol.messages import transport_pb2 as wire
 
 ID = b"i" * 16
@@ -32,8 +33,17 @@ def deliver(receiver: Reassembler, frames) -> list[framing.Envelope]:
         # what travels is bytes: parse them again
         fresh = type(frame).FromString(frame.SerializeToString())
         assert len(frame.SerializeToString()) < framing.MAX_FRAME_BYTES
-        whole += receiver.transfer(fresh) if isinstance(fresh, wire.Transfer) else receiver.chunk(fresh)
+        arrived = receiver.transfer(fresh) if isinstance(fresh, wire.Transfer) else receiver.chunk(fresh)
+        if arrived is not None:
+            data = arrived.open()
+            whole += [framing.Envelope(id_, data) for id_ in arrived.ids]
     return whole
+
+
+def opened(receiver: Reassembler, frame: wire.Transfer) -> bytes:
+    arrived = receiver.transfer(frame)
+    assert arrived is not None
+    return arrived.open()
 
 
 def payload(size: int, seed: int, compressible: bool) -> bytes:
@@ -117,7 +127,7 @@ def transfer(data: bytes = b"abc", **changes) -> wire.Transfer:
 )
 def test_a_malformed_transfer_is_laid_at_its_senders_door(frame: wire.Transfer, words: str) -> None:
     with pytest.raises(PeerFault, match=words) as raised:
-        Reassembler("hospital").transfer(frame)
+        opened(Reassembler("hospital"), frame)
     assert raised.value.party == "hospital"
 
 
@@ -136,8 +146,8 @@ def deflated(data: bytes, plain_size: int) -> wire.Transfer:
 @pytest.mark.parametrize("stated", [0, 999, 1001])
 def test_a_deflated_message_of_another_size_than_stated_is_refused(stated: int) -> None:
     with pytest.raises(PeerFault, match="another size"):
-        Reassembler("peer").transfer(deflated(bytes(1000), stated))
-    assert Reassembler("peer").transfer(deflated(bytes(1000), 1000))[0].data == bytes(1000)
+        opened(Reassembler("peer"), deflated(bytes(1000), stated))
+    assert opened(Reassembler("peer"), deflated(bytes(1000), 1000)) == bytes(1000)
 
 
 def test_a_bomb_is_not_inflated_beyond_what_it_states() -> None:
@@ -145,7 +155,7 @@ def test_a_bomb_is_not_inflated_beyond_what_it_states() -> None:
     frame = deflated(b"", 10)
     frame.whole, frame.size, frame.content = bomb, len(bomb), hashlib.sha256(bomb).digest()
     with pytest.raises(PeerFault, match="another size"):
-        Reassembler("peer").transfer(frame)
+        opened(Reassembler("peer"), frame)
 
 
 def test_chunks_out_of_place_are_refused() -> None:
@@ -168,7 +178,7 @@ def test_a_forged_chunk_spoils_the_message_and_all_of_it_is_asked_for_again() ->
     outgoing = Outgoing(ID, data)
     start, one, two = outgoing.frames()
     forged = wire.Chunk(content=one.content, index=0, data=bytes(CHUNK_BYTES))
-    with pytest.raises(PeerFault, match="not those of the message"):
+    with pytest.raises(PeerFault, match="not those it announced"):
         deliver(receiver, [start, forged, two])
     assert receiver.held() == []
     assert deliver(receiver, outgoing.frames())[0].data == data
@@ -219,3 +229,92 @@ def test_nothing_of_a_message_shows() -> None:
 def test_what_shrinks_is_deflated_and_what_does_not_is_left() -> None:
     assert Outgoing(ID, b"the same words " * 10_000).size < 2000
     assert Outgoing(ID, random.Random(1).randbytes(100_000)).size == 100_000
+
+
+def bomb(plain_size: int, *, ids: int = 1) -> tuple[list[wire.Transfer], list[wire.Chunk]]:
+    """A long message that inflates as much as is allowed, announced under several ids."""
+    noise = random.Random(3).randbytes(framing.CHUNK_BYTES + plain_size // 80)
+    body = zlib.compress(noise + bytes(plain_size - len(noise)), 9)
+    content = hashlib.sha256(body).digest()
+    starts = [
+        wire.Transfer(
+            id=number.to_bytes(16, "little"), content=content, size=len(body), plain_size=plain_size, deflated=True
+        )
+        for number in range(ids)
+    ]
+    cuts = range(0, len(body), CHUNK_BYTES)
+    return starts, [wire.Chunk(content=content, index=at, data=body[b : b + CHUNK_BYTES]) for at, b in enumerate(cuts)]
+
+
+def test_a_message_of_many_ids_is_inflated_once_and_only_when_it_is_opened(monkeypatch) -> None:
+    inflated: list[int] = []
+    real = framing._inflated
+
+    def inflate(peer: str, body: bytes, plain_size: int) -> bytes:
+        inflated.append(plain_size)
+        return real(peer, body, plain_size)
+
+    monkeypatch.setattr(framing, "_inflated", inflate)
+    starts, chunks = bomb(2**25, ids=framing.MAX_IDS)
+    receiver = Reassembler("peer")
+    for start in starts:
+        assert receiver.transfer(start) is None
+    tracemalloc.start()
+    (arrived,) = [found for found in map(receiver.chunk, chunks) if found is not None]
+    assert inflated == []
+    assert tracemalloc.get_traced_memory()[1] < 2**22  # of 32 MiB
+    assert (len(arrived.ids), arrived.plain_size) == (framing.MAX_IDS, 2**25)
+    assert len(arrived.open()) == 2**25
+    assert tracemalloc.get_traced_memory()[1] < 2.5 * 2**25
+    tracemalloc.stop()
+    assert inflated == [2**25]
+
+
+def test_one_content_has_one_size_and_few_ids() -> None:
+    starts, _ = bomb(2**25, ids=framing.MAX_IDS + 1)
+    receiver = Reassembler("peer")
+    for start in starts[:-1]:
+        receiver.transfer(start)
+    with pytest.raises(PeerFault, match="too many ids"):
+        receiver.transfer(starts[-1])
+    receiver = Reassembler("peer")
+    receiver.transfer(starts[0])
+    starts[1].plain_size -= 1
+    with pytest.raises(PeerFault, match="in two ways"):
+        receiver.transfer(starts[1])
+    assert receiver.held_bytes == 0
+
+
+def test_what_inflates_too_much_is_refused_before_it_is_inflated_and_never_sent() -> None:
+    zeros = bytes(2**26)
+    frame = deflated(zeros, len(zeros))
+    assert frame.size < CHUNK_BYTES
+    with pytest.raises(PeerFault, match="inflates to more than 64 times"):
+        Reassembler("peer").transfer(frame)
+    assert deliver(Reassembler("peer"), Outgoing(ID, zeros).frames())[0].data == zeros
+
+
+def test_a_message_that_nobody_waits_for_is_not_kept() -> None:
+    starts, chunks = bomb(2**24)
+    receiver = Reassembler("peer")
+    receiver.decline(starts[0])
+    assert [receiver.chunk(chunk) for chunk in chunks] == [None] * len(chunks)
+    assert (receiver.held_bytes, receiver.held()) == (0, [])
+    receiver.new_stream()
+    with pytest.raises(PeerFault, match="did not announce"):
+        receiver.chunk(chunks[0])
+    with pytest.raises(PeerFault, match="1000 are allowed"):
+        receiver.transfer(starts[0], largest_bytes=1000)
+
+
+def test_who_holds_most_gives_way_where_all_together_hold_too_much() -> None:
+    room = SharedRoom(20 * CHUNK_BYTES)
+    small, large = Reassembler("small", room=room), Reassembler("large", room=room)
+    honest = list(Outgoing(ID, os.urandom(4 * CHUNK_BYTES)).frames())
+    deliver(small, honest[:4])
+    for number in range(10):
+        deliver(large, list(Outgoing(number.to_bytes(16, "little"), os.urandom(6 * CHUNK_BYTES)).frames())[:6])
+        assert room.held_bytes <= 20 * CHUNK_BYTES
+    assert small.held_bytes == 3 * CHUNK_BYTES
+    assert large.held_bytes == 15 * CHUNK_BYTES
+    assert deliver(small, honest[4:])[0].id == ID

@@ -24,6 +24,9 @@ _STAGES = {
     "unmask": Stage.UNMASK,
 }
 
+REQUEST_BYTES = 2**16  # of a request at most, beside
+REQUEST_BYTES_A_PARTY = 8192  # an advert with its keys, sealed shares and their hashes
+
 
 @dataclass(frozen=True)
 class Advert:
@@ -79,6 +82,9 @@ def parse_request(parameters: SumParameters, data: bytes) -> tuple[Stage, int, w
 
     Raises PeerFault for bytes that are no request or of another version, PrivacyRefusal for another attempt's sid.
     """
+    allowed = REQUEST_BYTES + REQUEST_BYTES_A_PARTY * parameters.size
+    if len(data) > allowed:
+        raise PeerFault(COORDINATOR, f"sent a secure-aggregation request of {len(data)} bytes; {allowed} are allowed")
     message = wire.Request()
     try:
         message.ParseFromString(data)

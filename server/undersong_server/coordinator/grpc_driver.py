@@ -26,7 +26,7 @@ class GrpcRunDriver(RunDriver):
 
     Args:
         transport: of the whole coordinator.
-        expelled: names of parties that were revoked; called again and again.
+        expelled: names of parties that were revoked, asked now and then.
         public_cache, environment, number, signer: see :class:`RunDriver`.
     """
 
@@ -59,7 +59,7 @@ class GrpcRunDriver(RunDriver):
         self._thread.join(timeout_s)
 
     def carrier(self, planned: Planned) -> Transport:
-        return _PatientTransport(self, self._transport, planned, self._needed)
+        return _PatientTransport(self, self._transport, planned, self._needed, self._reply_bytes)
 
     def sleep(self, seconds: float) -> None:
         self._transport.sleep(seconds)
@@ -101,7 +101,7 @@ class GrpcRunDriver(RunDriver):
         return self._journal is not None and self._journal.get("manifest/signatures") is not None
 
     def waits(self, waiting: Waiting, asked: int) -> None:
-        """Tells in the status that a request is under way and replies are missing."""
+        """A request is under way and replies are missing."""
         self.check()
         signed = self._signed
         needed = self._needed if signed else asked
@@ -124,7 +124,7 @@ class GrpcRunDriver(RunDriver):
         self._note()
 
     def answered(self) -> None:
-        """Tells in the status that the request is over."""
+        """The request is over."""
         if self._status.waiting is not None:
             self._status = replace(self._status, waiting=None)
             self._note()
@@ -137,12 +137,15 @@ class _PatientTransport:
     are enough for the run.
     """
 
-    def __init__(self, driver: GrpcRunDriver, transport: GrpcTransport, planned: Planned, needed: int) -> None:
+    def __init__(
+        self, driver: GrpcRunDriver, transport: GrpcTransport, planned: Planned, needed: int, reply_bytes: int
+    ) -> None:
         self._driver = driver
         self._transport = transport
         self._roster = planned.roster
         self._patience_s = planned.patience_s
         self._needed = needed
+        self._reply_bytes = reply_bytes
         self._gone: dict[str, float] = {}  # since when a party that was waited for in vain has been away
 
     def exchange(self, requests: Mapping[str, bytes], *, timeout_s: float) -> Mapping[str, bytes]:
@@ -153,7 +156,7 @@ class _PatientTransport:
             return self._given_up >= set(waiting.missing)
 
         begun = time.monotonic()
-        replies = self._transport.exchange(requests, timeout_s=timeout_s, watch=watch)
+        replies = self._transport.exchange(requests, timeout_s=timeout_s, watch=watch, reply_bytes=self._reply_bytes)
         if time.monotonic() - begun >= self._patience_s:
             missing = self._transport.presence([name for name in requests if name not in replies])
             self._gone.update({name: seen.since for name, seen in missing.items() if not seen.connected})

@@ -1,4 +1,4 @@
-"""The coordinator's gRPC server: one stream per party, whose name is that of the certificate that TLS has verified."""
+"""The coordinator's gRPC server: one stream a party, its name taken from the certificate that TLS has verified."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,18 +26,19 @@ from undersong_protocol.messages import transport_pb2 as wire
 from undersong_server import defaults
 from undersong_server.authority import Authority, serial_of
 from undersong_server.coordinator.gate import Gate, Refusals
-from undersong_server.coordinator.grpc_transport import GrpcTransport, Link
+from undersong_server.coordinator.grpc_transport import GrpcTransport, Link, Mailbox
 from undersong_server.coordinator.metrics import Metrics
 from undersong_server.coordinator.parties import Registry
 
 log = logging.getLogger(__name__)
 
-SILENCES = 3  # a stream is given up after so many silent keepalive periods
+SILENCES = 3  # after so many silent keepalive periods a stream is given up
 HELLO_S = 15.0
 FRAMES_A_SECOND = 500.0  # of one party; beyond that it is read more slowly, never refused
 FRAMES_AT_ONCE = 2000.0
 REVIEW_S = 1.0  # how soon a revocation ends a live stream
 MOST_STREAMS = 1000
+OPENED_AT_ONCE = 2  # long replies that are joined, hashed and inflated beside the loop
 
 OTHER_NAME = "claims another party's name"
 NOT_ALLOWED = "certificate not accepted"
@@ -56,7 +58,7 @@ class Peer:
 
 
 class GrpcServer:
-    """Serves the parties' streams, in an event loop and a thread of its own.
+    """Serves in an event loop of its own thread.
 
     Args:
         coordinator: its name, told to the parties.
@@ -97,6 +99,7 @@ class GrpcServer:
         self.health = health.aio.HealthServicer()
         self._started = threading.Event()
         self._failure: BaseException | None = None
+        self._opener = ThreadPoolExecutor(OPENED_AT_ONCE, thread_name_prefix="opens")
         self._loop = asyncio.new_event_loop()
         self._stop: asyncio.Event | None = None
         self._thread = threading.Thread(target=self._serve, name="grpc", daemon=True)
@@ -116,6 +119,7 @@ class GrpcServer:
         if self._stop is not None:
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(timeout=15.0)
+        self._opener.shutdown(wait=False, cancel_futures=True)
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -330,11 +334,14 @@ class GrpcServer:
         box = self._transport.mailbox(peer.name)
         match message.WhichOneof("frame"):
             case "transfer":
-                for envelope in box.reassembler.transfer(message.transfer):
-                    box.received(envelope)
+                largest = box.awaited_bytes(message.transfer.id)
+                if largest is None:
+                    box.reassembler.decline(message.transfer)
+                    box.acknowledge(message.transfer.id)
+                else:
+                    await self._arrived(box, box.reassembler.transfer(message.transfer, largest_bytes=largest))
             case "chunk":
-                for envelope in box.reassembler.chunk(message.chunk):
-                    box.received(envelope)
+                await self._arrived(box, box.reassembler.chunk(message.chunk))
             case "ping":
                 link.queue.put_nowait([wire.Pong(number=message.ping.number)])
             case "ack" | "pong":
@@ -348,6 +355,21 @@ class GrpcServer:
                 link.close(f"it said goodbye: {printable(message.goodbye.reason, 200)}")
             case _:
                 raise PeerFault(peer.name, "sent a second Hello, or a frame without content")
+
+    async def _arrived(self, box: Mailbox, arrived: framing.Arrived | None) -> None:
+        """Opens a reply once, outside the loop where that takes long; its party is not read from meanwhile."""
+        if arrived is None:
+            return
+        if all(box.awaited_bytes(id_) is None for id_ in arrived.ids):
+            for id_ in arrived.ids:
+                box.acknowledge(id_)
+            return
+        if arrived.plain_size <= framing.CHUNK_BYTES:
+            data = arrived.open()
+        else:
+            data = await asyncio.get_running_loop().run_in_executor(self._opener, arrived.open)
+        for id_ in arrived.ids:
+            box.received(framing.Envelope(id_, data))
 
     async def _renewed(self, peer: Peer, request: bytes) -> wire.Renewed:
         try:
@@ -406,7 +428,7 @@ class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
 
 
 def _seen(task: asyncio.Future[Any]) -> None:
-    # The end of a stream breaks off a read; its exception is fetched so that nothing is logged.
+    # A read that the end of its stream broke off is no news to anybody.
     if not task.cancelled():
         task.exception()
 

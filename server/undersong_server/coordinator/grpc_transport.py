@@ -1,7 +1,7 @@
 """The native transport: requests wait in a party's mailbox until the party has answered, however often it reconnects.
 
 The mailboxes live in the server's event loop; :meth:`GrpcTransport.exchange` is called from the threads of runs. What
-is sent after a reconnect are the same bytes under the same id, and a reply that arrived in part is continued.
+is sent after a reconnect are the same bytes under the same id, and a reply that arrived in part is gone on with.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from undersong_protocol.framing import ID_BYTES, Envelope, Limits, Outgoing, Reassembler
+from undersong_protocol.framing import ID_BYTES, Envelope, Limits, Outgoing, Reassembler, SharedRoom
 from undersong_protocol.messages import transport_pb2 as wire
 from undersong_server.coordinator.metrics import Metrics
 
 WATCH_S = 0.25  # how often a waiting run looks up
+UNFINISHED_BYTES = 2**30  # of all parties' replies that arrived in part
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class _Exchange:
     """Requests of one run that are under way; the condition guards the two maps."""
 
     pending: dict[str, bytes]  # id by party
+    reply_bytes: int  # of one reply at most
     replies: dict[str, bytes] = field(default_factory=dict)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -75,12 +77,12 @@ class Link:
 class Mailbox:
     """Everything between the coordinator and one party, across its streams. Lives in the event loop."""
 
-    def __init__(self, name: str, limits: Limits) -> None:
+    def __init__(self, name: str, limits: Limits, room: SharedRoom) -> None:
         self.name = name
         self.link: Link | None = None
         self.changed_at = time.monotonic()
         self.heard_at: float | None = None
-        self.reassembler = Reassembler(name, limits)
+        self.reassembler = Reassembler(name, limits, room)
         self._open: dict[bytes, tuple[Outgoing, _Exchange]] = {}
 
     @property
@@ -88,7 +90,7 @@ class Mailbox:
         return Presence(self.link is not None, self.changed_at, self.heard_at)
 
     def attach(self, link: Link, held: Mapping[bytes, bytes]) -> None:
-        """Replaces the old stream by a new one, and sends every open request again, but for what the party holds."""
+        """A new stream replaces the old one; every open request goes out again, but for what the party holds of it."""
         old, self.link = self.link, link
         self.changed_at = self.heard_at = time.monotonic()
         if old is not None:
@@ -111,10 +113,19 @@ class Mailbox:
     def withdraw(self, id_: bytes) -> None:
         self._open.pop(id_, None)
 
-    def received(self, envelope: Envelope) -> None:
-        """Takes a whole reply; a reply to a request that nobody waits for any more is acknowledged and dropped."""
+    def awaited_bytes(self, id_: bytes) -> int | None:
+        """What the reply to that request may have at most; None where nobody waits for it (any more)."""
+        entry = self._open.get(id_)
+        return None if entry is None else entry[1].reply_bytes
+
+    def acknowledge(self, id_: bytes) -> None:
+        """The party may drop its copy of that reply."""
         if self.link is not None:
-            self.link.queue.put_nowait([wire.Ack(id=envelope.id)])
+            self.link.queue.put_nowait([wire.Ack(id=id_)])
+
+    def received(self, envelope: Envelope) -> None:
+        """A whole reply; one to a request that nobody waits for any more is acknowledged and dropped."""
+        self.acknowledge(envelope.id)
         entry = self._open.pop(envelope.id, None)
         if entry is None:
             return
@@ -136,6 +147,7 @@ class GrpcTransport:
     def __init__(self, metrics: Metrics, limits: Limits | None = None) -> None:
         self._metrics = metrics
         self._limits = limits or Limits()
+        self._room = SharedRoom(UNFINISHED_BYTES)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._decision = threading.Event()
         self.mailboxes: dict[str, Mailbox] = {}
@@ -147,20 +159,20 @@ class GrpcTransport:
     def mailbox(self, name: str) -> Mailbox:
         """A party's mailbox; in the event loop only."""
         if name not in self.mailboxes:
-            self.mailboxes[name] = Mailbox(name, self._limits)
+            self.mailboxes[name] = Mailbox(name, self._limits, self._room)
         return self.mailboxes[name]
 
     def decided(self, name: str) -> None:
-        """Wakes whoever sleeps, because a person at a party approved or rejected something."""
+        """A person at a party approved or rejected something: whoever sleeps until then is woken."""
         self._decision.set()
 
     def sleep(self, seconds: float) -> None:
-        """Sleeps so long, or until a party says that its people have decided."""
+        """Sleeps, or less where a party says meanwhile that its people have decided."""
         if self._decision.wait(seconds):
             self._decision.clear()
 
     def presence(self, names: Iterable[str]) -> dict[str, Presence]:
-        """The connections of the named parties; from any thread."""
+        """Who is connected; from any thread."""
         absent = Presence(False, 0.0, None)
         return {name: box.presence if (box := self.mailboxes.get(name)) else absent for name in names}
 
@@ -170,17 +182,20 @@ class GrpcTransport:
         *,
         timeout_s: float,
         watch: Callable[[Waiting], bool | None] = lambda _waiting: None,
+        reply_bytes: int | None = None,
     ) -> Mapping[str, bytes]:
         """Sends every request and waits until all parties have answered, or for ``timeout_s`` seconds.
 
         Args:
+            reply_bytes: what one reply may have at most, where it is known; a party that announces more is cut off.
             watch: called every quarter of a second while replies are missing; it ends the waiting by True or by what
                 it raises.
         """
         assert self._loop is not None
         begun = time.monotonic()
         outgoing = _packed(requests)
-        exchange = _Exchange({name: sent.id for name, sent in outgoing.items()})
+        largest = self._limits.message_bytes if reply_bytes is None else min(reply_bytes, self._limits.message_bytes)
+        exchange = _Exchange({name: sent.id for name, sent in outgoing.items()}, largest)
         self._loop.call_soon_threadsafe(self._post, outgoing, exchange)
         self._metrics.sent_bytes.inc(sum(sent.size for sent in outgoing.values()))
         try:

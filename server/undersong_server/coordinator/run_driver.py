@@ -18,7 +18,7 @@ from undersong_server.journal import Journal
 from undersong_server.release.publish import publish, report_data
 from undersong_server.release.signature import Signer
 from undersong_server.runs.building import build_author
-from undersong_server.runs.execution import Outcome, execute
+from undersong_server.runs.execution import Outcome, conduct
 from undersong_server.runs.folder import RunFolder
 from undersong_server.runs.planned import Planned
 from undersong_server.runs.planning import RunPlan
@@ -26,7 +26,7 @@ from undersong_server.runs.status import RunFailure, RunStatus, State
 
 log = logging.getLogger(__name__)
 
-STATUS_S = 0.5  # the status file is renewed at most this often
+STATUS_S = 0.5  # how often the status file is renewed at most
 
 
 class Interrupted(BaseException):
@@ -55,6 +55,7 @@ class RunDriver(ABC):
         self._status = RunStatus(state="waiting", number=number, since=time.time())
         self._written = 0.0
         self._needed = 0
+        self._reply_bytes = 0
 
     @abstractmethod
     def await_roster(self, planned: Planned, journal: Journal) -> None:
@@ -108,6 +109,7 @@ class RunDriver(ABC):
         run_plan = planned.load()
         quorum = run_plan.plan.quorum
         self._needed = quorum.parties - quorum.tolerated_dropouts
+        self._reply_bytes = run_plan.plan.largest_reply_bytes
         journal = Journal(self.folder.journal_path)
         try:
             embedder = Embedder.load(run_plan.task.embedder.model)
@@ -128,7 +130,7 @@ class RunDriver(ABC):
     ) -> Outcome:
         self._status = replace(self._status, state="running")
         author = build_author(run_plan.task, embed, self._environment, journal, self, seed=planned.seed)
-        return execute(
+        return conduct(
             run_plan,
             name=planned.name,
             transport=self.carrier(planned),

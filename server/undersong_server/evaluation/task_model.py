@@ -105,7 +105,7 @@ def train(
     and not accuracy, because it still tells settings apart when the held-out part is small or its labels are noisy.
 
     Args:
-        weights: non-negative, one per row [n]; only their ratios matter.
+        weights: non-negative, one a row [n]; only their ratios matter.
 
     Raises ConfigurationError where there are fewer than two labels, or sizes or weights do not fit.
     """
@@ -154,7 +154,7 @@ def _train(x: Float32, y: Int64, w: Float64, names: tuple[str, ...], head: Head,
 
 def _numbered(labels: Sequence[str], rows: int) -> tuple[tuple[str, ...], Int64]:
     if len(labels) != rows:
-        raise ConfigurationError(f"{rows} embeddings but {len(labels)} labels", "give one label per text")
+        raise ConfigurationError(f"{rows} embeddings but {len(labels)} labels", "give one label a text")
     names, y = np.unique(np.asarray(labels, dtype=object).astype(str), return_inverse=True)
     if len(names) < 2:
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""The interface between private sums and whatever carries their messages."""
+"""The seam between the federation's driver and whatever carries its messages."""
 
 from __future__ import annotations
 

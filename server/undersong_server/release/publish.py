@@ -13,13 +13,13 @@ from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
 from undersong_common.version import VERSION
 from undersong_server.generators.author import Usage
-from undersong_server.release.corpus import corpus_files
 from undersong_server.release.files import (
     CARD_NAME,
     LEDGER_NAME,
     MANIFEST_NAME,
     REPORT_NAME,
     SEQUENCES_NAME,
+    corpus_files,
     write_files,
 )
 from undersong_server.release.signature import Signer
@@ -171,7 +171,7 @@ def _use(name: str, kind: str, usage: Usage) -> GeneratorUse:
 
 
 def _sequences(outcome: Outcome) -> dict[str, bytes | str]:
-    """The keyphrase sequences that a method recorded, one per line with its label; no file where there are none."""
+    """The keyphrase sequences that a method recorded, one a line with its label; no file where there are none."""
     rows = [row for _, recorded in outcome.records.get("sequences", ()) for row in recorded]
     if not rows:
         return {}

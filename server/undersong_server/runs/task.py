@@ -14,6 +14,7 @@ from undersong_common.embedding import PACKAGED
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.plan import Privacy, Quorum
 from undersong_protocol.secagg.parameters import check_graph, check_quorum, default_threshold, defaults
+from undersong_protocol.sizes import LARGEST_PARTIES, LARGEST_SPARE_ATTEMPTS
 from undersong_server import methods
 from undersong_server.evaluation.heads import Head
 from undersong_server.generators import GeneratorSettings
@@ -102,16 +103,16 @@ class PrivacySection(Section):
 class FederationSection(Section):
     """[federation]: how many parties, and how many may drop out or collude (defaults: docs/secagg.md, "Manifest")."""
 
-    parties: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    parties: Annotated[int, Field(ge=1, le=LARGEST_PARTIES)] | None = None
     alpha: Annotated[float, Field(gt=0)] = math.inf
     tolerated_dropouts: Annotated[int, Field(ge=0)] | None = None
     colluders: Annotated[int, Field(ge=0)] | None = None
     threshold: Annotated[int, Field(ge=1)] | None = None
-    spare_attempts: Annotated[int, Field(ge=0, le=100)] = 0
+    spare_attempts: Annotated[int, Field(ge=0, le=LARGEST_SPARE_ATTEMPTS)] = 0
 
 
 class MethodSection(BaseModel):
-    """[method]: its name here; its options are checked by the method's own file (undersong_server/methods)."""
+    """[method]: its name here; its options are checked by the method's own file (server/methods)."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -178,7 +179,7 @@ class Task(Section):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The private files of a simulation: one that is dealt to the parties, or one per party (folder or pattern)."""
+        """The private files of a simulation: one that is dealt to the parties, or one a party (folder or pattern)."""
         given = (self.data.path,) if isinstance(self.data.path, str) else self.data.path or ()
         found: list[Path] = []
         for path in map(self.locate, given):
@@ -191,7 +192,7 @@ class Task(Section):
         return tuple(found)
 
     @property
-    def one_file_per_party(self) -> bool:
+    def one_file_a_party(self) -> bool:
         """Whether the data come already divided, as a list, a folder or a pattern of files."""
         path = self.data.path
         return not isinstance(path, str) or "*" in path or self.locate(path).is_dir()
@@ -200,12 +201,12 @@ class Task(Section):
     def parties(self) -> int:
         """How many parties take part. Raises ConfigurationError where data.path and federation.parties disagree."""
         stated = self.federation.parties
-        if self.data.path is None or not self.one_file_per_party:
+        if self.data.path is None or not self.one_file_a_party:
             return DEFAULT_PARTIES if stated is None else stated
         files = len(self.files)
         if stated is not None and stated != files:
             raise ConfigurationError(
-                f"federation.parties is {stated} but data.path names {files} files, one per party",
+                f"federation.parties is {stated} but data.path names {files} files, one a party",
                 "correct one of them; a single file is dealt to any number of parties",
             )
         return files

@@ -49,7 +49,8 @@ class AwayTransport:
     def _there(self, name):
         return name not in self.since or name in self.connected
 
-    def exchange(self, requests, *, timeout_s, watch):
+    def exchange(self, requests, *, timeout_s, watch, reply_bytes):
+        assert reply_bytes == 1000
         end = time.monotonic() + timeout_s
         missing = [name for name in requests if not self._there(name)]
         while missing and time.monotonic() < end:
@@ -67,7 +68,7 @@ def waited(watched, timeout_s=0.2):
 
 def watched_over(driver, transport):
     planned = Planned("a run", {}, "", ("alpha", "beta", "delta", "gamma"), 0, None, 0.2)
-    return _PatientTransport(driver, transport, planned, 3)
+    return _PatientTransport(driver, transport, planned, 3, 1000)
 
 
 def test_who_was_away_for_a_whole_request_is_not_waited_for_again_until_it_was_back(driver):

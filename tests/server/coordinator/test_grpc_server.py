@@ -122,6 +122,81 @@ def test_chunks_that_arrived_before_the_stream_broke_are_not_sent_again_in_eithe
     assert replies == [answer]
 
 
+def inflations(monkeypatch, until=None):
+    """(peer, thread) of every inflation; each waits for ``until``."""
+    found, real = [], framing._inflated
+
+    def inflated(peer, body, plain_size):
+        found.append((peer, threading.current_thread().name))
+        assert until is None or until.wait(20)
+        return real(peer, body, plain_size)
+
+    monkeypatch.setattr(framing, "_inflated", inflated)
+    return found
+
+
+def test_a_long_reply_is_inflated_once_beside_the_loop_while_others_are_served(served, keys, home, monkeypatch):
+    go_on = threading.Event()
+    found = inflations(monkeypatch, go_on)
+    other = Credentials(home, "kidney")
+    answer = os.urandom(2**20) + bytes(2**24)
+    replies = []
+    thread = threading.Thread(target=lambda: replies.append(asked(served, b"much?", timeout_s=30.0)))
+    with Stream(served.port, keys.for_grpc) as stream, Stream(served.port, other.for_grpc) as beside:
+        stream.hello("heart")
+        beside.hello("kidney")
+        beside.answer(lambda request: request)
+        thread.start()
+        id_ = stream.next("transfer").transfer.id
+        start, *chunks = framing.Outgoing(id_, answer).frames()
+        assert start.deflated
+        for number in range(framing.MAX_IDS - 1):  # ids under which nobody waits for anything
+            stream.send(transfer=wire.Transfer(id=bytes([number]) * 16, **_without_id(start)))
+        stream.send(transfer=start)
+        for chunk in chunks:
+            stream.send(chunk=chunk)
+        wait_for(lambda: found)
+        assert all(asked(served, b"quick", "kidney", 5.0) == b"quick" for _ in range(3))
+        assert not replies
+        go_on.set()
+        thread.join(30)
+    assert replies == [answer]
+    assert [peer for peer, _ in found] == ["heart"]
+    assert found[0][1].startswith("opens")
+
+
+def _without_id(frame):
+    return {name: getattr(frame, name) for name in ("content", "size", "plain_size", "deflated", "whole")}
+
+
+def test_a_reply_that_nobody_waits_for_is_acknowledged_and_neither_kept_nor_inflated(served, keys, monkeypatch):
+    found = inflations(monkeypatch)
+    small, large = bytes(10**6), os.urandom(2**20) + bytes(2**24)
+    with Stream(served.port, keys.for_grpc) as stream:
+        stream.hello("heart")
+        for number, data in enumerate([small, large] * 20):
+            id_ = number.to_bytes(16, "little")
+            stream.reply(id_, data)
+            assert stream.next("ack").ack.id == id_
+        assert served.transport.mailboxes["heart"].reassembler.held_bytes == 0
+        stream.answer(lambda request: request)
+        assert asked(served, b"still there?") == b"still there?"
+    assert found == []
+
+
+def test_a_reply_larger_than_the_run_allows_ends_the_stream_before_it_is_sent(served, keys):
+    with Stream(served.port, keys.for_grpc) as stream:
+        stream.hello("heart")
+        thread = threading.Thread(
+            target=lambda: served.transport.exchange({"heart": b"x"}, timeout_s=5.0, reply_bytes=2**20)
+        )
+        thread.start()
+        id_ = stream.next("transfer").transfer.id
+        stream.send(transfer=next(framing.Outgoing(id_, os.urandom(2**20 + 1)).frames()))
+        assert "1048577 bytes; 1048576 are allowed" in stream.next("goodbye").goodbye.reason
+    thread.join(10)
+
+
 def test_of_two_streams_of_one_party_the_newer_one_stays(served, keys):
     with Stream(served.port, keys.for_grpc) as old:
         old.hello("heart")

@@ -1,0 +1,72 @@
+"""What waits at a party to be answered: each request once, and never more than fits."""
+
+import queue
+import threading
+
+import pytest
+
+from undersong_client import answering
+from undersong_client.answering import WAITING_BYTES, WAITING_REQUESTS, Answering
+from undersong_client.party import Answer
+from undersong_common.errors import PeerFault
+from undersong_protocol.framing import Envelope
+
+
+class Slow:
+    """Answers when it is let go."""
+
+    last = None
+
+    def __init__(self, *_, **__):
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.asked = []
+
+    def answer(self, data):
+        self.asked.append(len(data))
+        self.begun.set()
+        assert self.go_on.wait(20)
+        return Answer(b"answer")
+
+
+@pytest.fixture
+def waiting(monkeypatch):
+    monkeypatch.setattr(answering, "JournaledParty", Slow)
+    sent = queue.Queue()
+    made = Answering(None, None, None, send=sent.put)
+    yield made, made._recorded, sent
+    made._recorded.go_on.set()
+    made.stop(10.0)
+
+
+def envelope(number, data=b"x"):
+    return Envelope(number.to_bytes(16, "little"), data)
+
+
+def test_more_requests_than_any_coordinator_has_under_way_are_its_fault(waiting):
+    answers, recorded, _ = waiting
+    answers.request(envelope(0))
+    assert recorded.begun.wait(20)
+    for number in range(1, WAITING_REQUESTS + 1):
+        answers.request(envelope(number))
+    with pytest.raises(PeerFault, match="64 requests of 64 bytes wait"):
+        answers.request(envelope(WAITING_REQUESTS + 1))
+    assert not answers.wants(envelope(3).id)
+    assert answers.wants(envelope(WAITING_REQUESTS + 1).id)
+    answers.request(envelope(3))  # known: no fault
+
+
+def test_bytes_that_wait_are_bounded_over_all_streams_and_one_request_is_always_taken(waiting):
+    answers, recorded, sent = waiting
+    answers.request(envelope(0))
+    assert recorded.begun.wait(20)
+    large = bytes(WAITING_BYTES - 1)
+    for stream in range(3):  # what an ended stream left is dropped, its bytes too
+        answers.request(envelope(10 * stream + 1, large))
+        with pytest.raises(PeerFault, match="asks faster than this party answers"):
+            answers.request(envelope(10 * stream + 2, b"xx"))
+        answers.stream_ended()
+    assert not answers._wanted
+    answers.request(envelope(99, b"last"))
+    recorded.go_on.set()
+    assert [sent.get(timeout=20).id for _ in range(2)] == [envelope(0).id, envelope(99).id]
+    assert recorded.asked == [1, 4]

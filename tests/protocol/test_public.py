@@ -1,0 +1,139 @@
+"""Public blocks and what refers to them: exact, and measured before they are taken apart."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.protocol.test_sizes import peak_bytes
+from undersong_common.errors import ConfigurationError, PeerFault
+from undersong_protocol import public
+from undersong_protocol.messages import federation_pb2 as wire
+from undersong_protocol.public import (
+    Input,
+    MemoryBlocks,
+    Segment,
+    add_blocks,
+    block_id,
+    check_inputs,
+    decode_block,
+    encode_embeddings,
+    encode_numbers,
+    encode_texts,
+    read_inputs,
+    resolve,
+)
+
+TEXTS = encode_texts(["one", "two words", ""])
+
+
+def texts(joined: bytes, count: int) -> bytes:
+    return wire.Block(kind=wire.Block.TEXTS, shape=[count], payload=zlib.compress(joined, 9)).SerializeToString()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30), max_size=20))
+def test_texts_come_back_as_they_were(given_texts):
+    assert decode_block(encode_texts(given_texts)).texts == tuple(given_texts)
+
+
+def test_texts_that_shrink_too_well_are_sent_as_they_are():
+    many = ["the same text"] * 120_000
+    assert decode_block(encode_texts(many)).texts == tuple(many)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (texts(b"\0" * (33 * 2**20), 33 * 2**20), "more than 1048576 rows"),  # 33 kB that cost 0.64 GB
+        (texts(b"\0" * (33 * 2**20), 100), "inflates to more than"),
+        (texts(b"\0" * 200_000, 200_000), "200000 texts of 200000 bytes; 131072"),
+        (texts(b"a\0" * 1000, 999), "not 999 texts that each end"),
+        (texts(b"a\0b", 1), "not 1 texts that each end"),
+        (texts(b"a" * 131_073 + b"\0", 1), "a text of 131073 bytes; 131072 are allowed"),
+        (wire.Block(kind=wire.Block.NUMBERS, shape=[2**16, 2**16]).SerializeToString(), "4294967296 numbers"),
+        (wire.Block(kind=wire.Block.NUMBERS, shape=[1] * 5).SerializeToString(), "cannot be read"),
+        (wire.Block(kind=wire.Block.NUMBERS, payload=bytes(8)).SerializeToString(), "cannot be read"),
+        (wire.Block(kind=wire.Block.EMBEDDINGS, shape=[0, 2**20]).SerializeToString(), "cannot be read"),
+        (
+            wire.Block(kind=wire.Block.EMBEDDINGS, shape=[2**20, 32], payload=b"", labels=[0]).SerializeToString(),
+            "cannot be read",
+        ),
+        (wire.Block(kind=wire.Block.EMBEDDINGS, labels=[1] * (6 * 2**20)).SerializeToString(), "labels of 629145"),
+        (bytes(64 * 2**20 + 1), "67108865 bytes; 67108864 are allowed"),
+    ],
+)
+def test_a_block_that_would_grow_is_refused_before_it_does(data, words):
+    def read():
+        with pytest.raises(PeerFault, match=words):
+            decode_block(data)
+
+    assert peak_bytes(read) < 8 * 2**20
+
+
+@pytest.mark.parametrize("count", [131_073, 3])
+def test_no_one_sends_texts_that_nobody_takes(count):
+    long = ["x"] * count if count > 3 else ["x" * 131_073]
+    with pytest.raises(ConfigurationError, match="are allowed"):
+        encode_texts(long)
+
+
+def test_a_block_that_no_input_refers_to_is_refused_unread(monkeypatch):
+    store = MemoryBlocks()
+    named = (Input("words", (Segment(block_id(TEXTS)),)),)
+    add_blocks([TEXTS], named, store)
+    monkeypatch.setattr(public, "decode_block", pytest.fail)
+    with pytest.raises(PeerFault, match="no input of its request refers to"):
+        add_blocks([encode_texts(["other"])], named, store)
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        [wire.Input(name=str(number)) for number in range(65)],
+        [wire.Input(segments=[wire.Segment(all_rows=True)] * 10_001)],
+        [wire.Input(segments=[wire.Segment(rows=[0] * 2**20)] * 3)],
+    ],
+)
+def test_more_inputs_segments_or_rows_than_any_sum_has_are_refused(inputs, monkeypatch):
+    monkeypatch.setattr(Input, "from_wire", pytest.fail)
+    with pytest.raises(PeerFault, match=r"names .* inputs of .* segments and .* rows"):
+        read_inputs(inputs)
+
+
+def test_an_input_has_a_short_name():
+    with pytest.raises(PeerFault, match="more than 120 characters"):
+        read_inputs([wire.Input(name="x" * 121)])
+
+
+def test_what_is_referred_to_again_and_again_is_measured_before_it_is_joined():
+    store = MemoryBlocks()
+    wide = np.zeros((4096, 384), dtype=np.float32)
+    blocks = [encode_embeddings(wide, np.zeros(4096, dtype=np.int64)), encode_numbers(np.ones((1000, 1000)))]
+    blocks.append(encode_texts(["word " * 20_000]))
+    for data in blocks:
+        store.add(data)
+    for data, times in zip(blocks, (43, 68, 672), strict=True):
+        many = (Input("x", (Segment(block_id(data)),) * times),)
+
+        def read(many=many):
+            with pytest.raises(PeerFault, match="names inputs of"):
+                resolve(many, store)
+
+        assert peak_bytes(read) < 2**20
+        check_inputs((Input("x", (Segment(block_id(data)),) * (times - 2)),), store)
+    repeated = (Input("x", (Segment(block_id(blocks[0]), (7,) * 2**20),)),)
+    with pytest.raises(PeerFault, match="1048576 rows, 402653184 numbers"):
+        resolve(repeated, store)
+
+
+def test_rows_that_do_not_exist_are_refused():
+    store = MemoryBlocks()
+    store.add(TEXTS)
+    assert resolve((Input("x", (Segment(block_id(TEXTS), (2, 0)),)),), store).texts["x"] == ("", "one")
+    with pytest.raises(PeerFault, match="a row of 'x' that its block does not have"):
+        check_inputs((Input("x", (Segment(block_id(TEXTS), (3,)),)),), store)
