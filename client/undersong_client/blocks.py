@@ -22,7 +22,7 @@ class DiskBlocks:
     """Implements ``undersong_protocol.public.BlockStore``.
 
     Args:
-        folder: one file a block; what is lost is asked for again.
+        folder: one file per block; what is lost is asked for again.
         memory_bytes: of decoded blocks kept at hand.
         disk_bytes: of all files; beyond it those that were read least recently go.
     """

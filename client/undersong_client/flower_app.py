@@ -51,7 +51,7 @@ def answer(message: Message, context: Context) -> Message:
 
 
 def answers(home: PartyHome, requests: Sequence[bytes], *, paced: bool = True) -> list[bytes]:
-    """One reply a request, journaled in the outbox; none while the party's people have paused it.
+    """One reply per request, journaled in the outbox; none while the party's people have paused it.
 
     Args:
         paced: return at the next rung of the ladder where one of the replies took records; they leave together.

@@ -1,4 +1,4 @@
-"""Texts to unit embeddings, the same at every party, computed once a text; private ones never in the clear on a disk.
+"""Texts to unit embeddings, the same at every party, computed once per text; private ones never in the clear on a disk.
 
 Embeddings are quantised to multiples of 1/GRID with norm at most 1 before anyone compares them: half precision holds
 them exactly, and every inner product of two of them is exact in float32 in any order of summation, so that votes are

@@ -1,4 +1,4 @@
-"""What a service logs: its own words, as text or as JSON, one line a record, never what a library was given."""
+"""What a service logs: its own words, as text or as JSON, one line per record, never what a library was given."""
 
 from __future__ import annotations
 

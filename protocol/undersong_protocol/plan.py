@@ -423,7 +423,7 @@ def _pure_epsilons(requests: Sequence[SumRequest], epsilon: float, spares: int) 
 
 
 def _usable_delta(privacy: Privacy, quorum: Quorum, dimensions: Sequence[int]) -> float:
-    # Every party draws two numbers (a Laplace share's) or one a coordinate for each of its D + 1 components of noise.
+    # Every party draws two numbers (a Laplace share's) or one per coordinate for each of its D + 1 components of noise.
     coordinates = sum(dimensions) + quorum.spare_attempts * max(dimensions, default=0)
     drawn = 2 * quorum.parties * (quorum.tolerated_dropouts + 1) * coordinates
     return accounting.usable_delta(privacy.delta, samples=drawn, epsilon=privacy.epsilon)

@@ -2,7 +2,7 @@
 
 This is centralised. One trainer sees every record in the clear, no federation protects it, and its noise is torch's
 floating-point one; what it shows is what the same (epsilon, delta) buys where such a trainer is allowed. The corpus
-is written from the same zero-shot prompts, one a label, that the other methods begin with (Yue et al. 2023).
+is written from the same zero-shot prompts, one per label, that the other methods begin with (Yue et al. 2023).
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class Trainer:
         """Trains in place.
 
         Args:
-            examples: one a record.
+            examples: one per record.
             schedule: what is released.
             entropy: bytes for the secret Poisson samples and the noise; torch's streams are seeded with them.
             oom_remedy: what to do where a chunk does not fit into memory.

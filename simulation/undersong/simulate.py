@@ -99,7 +99,7 @@ def simulate(
     if engine == "flower":
         # its actors are processes: what they compute is kept, encrypted, where each of them and this process finds it
         private_cache = cast.shared_cache()
-    # one a party, as between hospitals, unless the caller keeps one for many runs
+    # one per party, as between hospitals, unless the caller keeps one for many runs
     private = {name: private_cache or MemoryCache() for name in tables}
     public = CachedEmbedder(embedder, public_cache)
     embed_public = _shown(public, "public texts", progress)

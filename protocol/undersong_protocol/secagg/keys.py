@@ -1,6 +1,6 @@
 """Keys of one attempt: X25519 agreement, HKDF-SHA256, authenticated shares, identity signatures.
 
-Two fresh X25519 keys a party: the *channel* key carries shares, the *mask* key makes pairwise masks. One key for both
+Two fresh X25519 keys per party: the *channel* key carries shares, the *mask* key makes pairwise masks. One key for both
 would let a reconstructed mask secret open the shares that its owner dealt.
 """
 

@@ -80,7 +80,7 @@ def contribute(
 
 
 def _unit_sums(statistic: Statistic, rows: Rows, order: Int64, counts: Int64) -> Iterator[tuple[Matrix, Int64]]:
-    """Sums of clipped rows a unit, [u, dimension], with the rows of each unit, in blocks of whole units."""
+    """Sums of clipped rows per unit, [u, dimension], with the rows of each unit, in blocks of whole units."""
     per_block = max(1, CHUNK_ELEMENTS // max(1, statistic.dimension))
     if not callable(rows.matrix) and sp.issparse(rows.matrix):
         per_block = max(per_block, 1 << 20)

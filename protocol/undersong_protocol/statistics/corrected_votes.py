@@ -22,7 +22,7 @@ class CorrectedVotes(Statistic):
     """Weights 2^(1-q) for the q-th best candidate of a record's label, q = 1..Q, by hub-corrected similarity.
 
     Attributes:
-        q: votes a record, Q; fewer where its label has fewer candidates.
+        q: votes per record, Q; fewer where its label has fewer candidates.
         candidates: how many the plan allows for.
         labels: labels of the task; 0 compares every record with every candidate.
 

@@ -16,7 +16,7 @@ from undersong_protocol.statistics.inputs import check_names, check_task_labels
 from undersong_protocol.statistics.interface import PublicFacts, PublicInputs, RecordView, Rows, Sensitivity, Statistic
 from undersong_protocol.statistics.registry import positive_integer, register
 
-COUNT_SCALE = 256  # integer units a count (docs/privacy.md, "Noise"): shares of the noise stay well above 3 units
+COUNT_SCALE = 256  # integer units per count (docs/privacy.md, "Noise"): shares of the noise stay well above 3 units
 
 
 @register
@@ -93,7 +93,7 @@ class LengthHistogram(Statistic):
 
 
 def one_hot(bins: Int64, units: Int64, dimension: int) -> Rows:
-    """One count a record at its bin, int64 [M]; a bin outside [0, dimension) counts nowhere."""
+    """One count per record at its bin, int64 [M]; a bin outside [0, dimension) counts nowhere."""
     inside = (bins >= 0) & (bins < dimension)
     starts = np.concatenate([[0], np.cumsum(inside)])
     return Rows(sp.csr_array((np.ones(starts[-1]), bins[inside], starts), shape=(len(bins), dimension)), units)

@@ -40,7 +40,7 @@ from undersong_protocol.statistics.registry import positive_integer, register
 class MetadataHistograms(Statistic):
     """Up to three histograms side by side; a record counts at most once in each: of h, L1 h, L2 sqrt(h), Linf 1.
 
-    In this order: records a label (one coordinate for all records where the task has no labels); records by number of
+    In this order: records per label (one coordinate for all records where the task has no labels); records by number of
     words, white space separated, where lengths below or above the edges count in the outer bins; votes for the nearest
     keyword of the record's label, by embedding. A record without label in a task with labels counts by length only.
 

@@ -50,7 +50,7 @@ class TeacherVotes(Statistic):
 
     Public inputs: embeddings "queries" and "contrast", the candidates that teachers tell the records from, each with a
     label in a task with labels. Where teachers are fine-tuned: texts of these names, and whole numbers
-    "queries: classes" and "contrast: classes", one a text.
+    "queries: classes" and "contrast: classes", one per text.
     """
 
     name: ClassVar[str] = "teacher_votes"

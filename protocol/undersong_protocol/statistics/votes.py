@@ -41,7 +41,7 @@ class TopQVotes(Statistic):
     candidates or (in a task with labels) without label none.
 
     Attributes:
-        q: votes a record, Q.
+        q: votes per record, Q.
         candidates: how many the plan allows for; where fewer are published the coordinates after them stay empty.
         labels: labels of the task; 0 compares every record with every candidate.
         furthest: whether furthest votes are cast too, in coordinates ``candidates`` and up.
@@ -148,7 +148,7 @@ def top_q_votes(
         private_labels: [M] integers, or None to compare every record with every candidate.
         candidates: float32 [N, d], of any norm.
         candidate_labels: [N] integers, or None; both or neither.
-        q: votes a record, 1..30; a record with k < q candidates of its label casts k.
+        q: votes per record, 1..30; a record with k < q candidates of its label casts k.
 
     Returns:
         (near, far), int64 [N] each.

@@ -105,7 +105,7 @@ def train(
     and not accuracy, because it still tells settings apart when the held-out part is small or its labels are noisy.
 
     Args:
-        weights: non-negative, one a row [n]; only their ratios matter.
+        weights: non-negative, one per row [n]; only their ratios matter.
 
     Raises ConfigurationError where there are fewer than two labels, or sizes or weights do not fit.
     """

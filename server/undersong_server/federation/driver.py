@@ -413,7 +413,7 @@ def _exchange(transport: Transport, requests: Mapping[str, wire.Request], timeou
 
 
 def decode(party: str, data: bytes) -> wire.Reply:
-    """A party's reply; bytes that are none become a refusal that names it."""
+    """A party's reply; invalid bytes become a refusal that names it."""
     try:
         return codec.decode_reply(data, party)
     except PeerFault as error:

@@ -21,7 +21,7 @@ class Transport(Protocol):
 
 @runtime_checkable
 class BatchTransport(Protocol):
-    """A transport whose every message is dear: one message carries several requests, which are answered in order."""
+    """A transport of expensive messages: one message carries several requests, which are answered in order."""
 
     def exchange(self, requests: Mapping[str, bytes], *, timeout_s: float) -> Mapping[str, bytes]: ...
 

@@ -22,7 +22,7 @@ LATE_S = 5.0  # how much longer than its reply is waited for a message stays val
 
 
 class FlowerTransport:
-    """Implements ``undersong_server.federation.transport.BatchTransport``: one Flower message a party and exchange.
+    """Implements ``undersong_server.federation.transport.BatchTransport``: one Flower message per party and exchange.
 
     Flower knows nodes, not parties: who a node is, it says itself in its introduction, with the identity key that its
     signature under the manifest is checked against. The newest node that introduces itself by a name has it.
@@ -69,7 +69,7 @@ class FlowerTransport:
         return self.found
 
     def exchange(self, requests: Mapping[str, bytes], *, timeout_s: float) -> Mapping[str, bytes]:
-        """One request a party. A node's introduction, which found it, answers the first request for one."""
+        """One request per party. A node's introduction, which found it, answers the first request for one."""
         known = {
             name: self._introductions.pop(name)
             for name, request in requests.items()

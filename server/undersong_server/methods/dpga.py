@@ -43,7 +43,7 @@ from undersong_server.pool import Sample
 Part = Annotated[float, Field(gt=0)]
 Proportion = Annotated[float, Field(ge=0)]
 
-LARGEST_ERROR = 0.03  # standard error up to which the private mean similarity is believed
+LARGEST_ERROR = 0.03  # standard error up to which the private mean similarity is used
 
 
 class Options(MethodOptions):
@@ -130,7 +130,7 @@ class Sizes:
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
-    """Length range, metadata histograms and mean similarity, once each; then one subsampled nearest vote a round."""
+    """Length range, metadata histograms and mean similarity, once each; then one subsampled nearest vote per round."""
     labels = len(setting.labels)
     metadata = _metadata_statistic(options, labels)
     votes = TopQVotes(q=1, candidates=options.sizes(setting).population, labels=labels, furthest=False)

@@ -171,7 +171,7 @@ def _use(name: str, kind: str, usage: Usage) -> GeneratorUse:
 
 
 def _sequences(outcome: Outcome) -> dict[str, bytes | str]:
-    """The keyphrase sequences that a method recorded, one a line with its label; no file where there are none."""
+    """The keyphrase sequences that a method recorded, one per line with its label; no file where there are none."""
     rows = [row for _, recorded in outcome.records.get("sequences", ()) for row in recorded]
     if not rows:
         return {}

@@ -22,7 +22,7 @@ def colour(index: int) -> int:
 
 
 def line_chart(names: Sequence[str], rows: Sequence[Sequence[float]], *, height: int = 300) -> Markup:
-    """One line a name over the rounds; ``rows`` [rounds][names] are shares of one. Names stand at the lines' ends."""
+    """One line per name over the rounds; ``rows`` [rounds][names] are shares of one. Names stand at the lines' ends."""
     if not rows or not names:
         return Markup("")
     values = np.array(rows, dtype=np.float64)

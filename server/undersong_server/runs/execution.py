@@ -118,7 +118,7 @@ def conduct(
 def _federation(
     transport: Transport, manifest: Manifest, journal: Journal, progress: Progress, **rest: Any
 ) -> Federation:
-    # Where a message is dear, several requests share one.
+    # Where a message is expensive, several requests share one.
     if isinstance(transport, BatchTransport):
         return PipelinedFederation(transport, manifest, journal, progress, **rest)
     return Federation(transport, manifest, journal, progress, **rest)

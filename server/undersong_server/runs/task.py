@@ -179,7 +179,7 @@ class Task(Section):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The private files of a simulation: one that is dealt to the parties, or one a party (folder or pattern)."""
+        """The private files of a simulation: one that is dealt to the parties, or one per party (folder or pattern)."""
         given = (self.data.path,) if isinstance(self.data.path, str) else self.data.path or ()
         found: list[Path] = []
         for path in map(self.locate, given):
@@ -206,7 +206,7 @@ class Task(Section):
         files = len(self.files)
         if stated is not None and stated != files:
             raise ConfigurationError(
-                f"federation.parties is {stated} but data.path names {files} files, one a party",
+                f"federation.parties is {stated} but data.path names {files} files, one per party",
                 "correct one of them; a single file is dealt to any number of parties",
             )
         return files
