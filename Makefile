@@ -1,15 +1,22 @@
-# make demo | make test | make env | make check | make test-all | make constraints | make bench | make clean
+# make demo | make quick | make test | make test-all | make check | make env | make constraints | make bench | make clean
 PYTHON := python3
 VENV := .venv
-EXTRAS := coordinator,flower,dpsgd,dev
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+EXTRAS := coordinator,flower,dpsgd,dev
 COMMA := ,
 EXTRAS_OF_UV = $(addprefix --extra ,$(subst $(COMMA), ,$(EXTRAS)))
+# Tests on this many cores; what shares a set-up stays on one (tests/conftest.py).
+JOBS := 2
+PYTEST = $(BIN)/python -m pytest -n $(JOBS)
+# What needs torch, or is of use with it only; `make test-without-torch` leaves it out.
+TORCH := ^(torch|triton|nvidia-|cuda-|sentence-transformers|accelerate|peft|opacus)
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
+# Without compiled files every program that a test starts compiles the packages anew.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all check env constraints bench clean
+.PHONY: demo quick test test-all test-without-torch check check-light env constraints resolve bench clean
 
 env: $(STAMP)
 
@@ -21,18 +28,30 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/undersong simulate examples/clinic/task.toml --out runs/clinic
 
+quick: check-light
+	$(PYTEST) -m 'not slow and not heavy'
+
 test: check
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-all: check
-	$(BIN)/python -m pytest -m ''
+	$(PYTEST) -m ''
 
-check: $(STAMP)
+# On a release of Python for which no CPU build of torch is at hand:
+# make test-without-torch PYTHON=python3.13 VENV=.venv-3.13
+test-without-torch:
+	$(PYTHON) -m venv $(VENV)
+	grep -vE '$(TORCH)' constraints.txt > $(VENV)/constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r $(VENV)/constraints.txt -e .
+	$(PYTEST) --without-torch
+
+check-light: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m tests.cycles
+
+check: check-light
+	$(BIN)/mypy
 	$(BIN)/python -m tests.documents
 
 # Resolves the exact versions for every supported Python from pyproject.toml, without downloading what they name. Versions that
@@ -41,8 +60,14 @@ constraints: $(STAMP)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate $(UPGRADE) \
 		$(EXTRAS_OF_UV) --output-file constraints.txt pyproject.toml
 
+# That every one of them can be installed as it is built, on every supported Python; downloads descriptions only.
+resolve: $(STAMP)
+	for python in 3.11 3.12 3.13; do $(BIN)/uv pip compile --quiet --python-version $$python --only-binary :all: \
+		$(EXTRAS_OF_UV) --constraint constraints.txt pyproject.toml > /dev/null || exit 1; done
+
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) runs results
+	rm -rf $(VENV) .venv-serve runs results build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

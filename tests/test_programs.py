@@ -14,6 +14,8 @@ from tests.documents import programs
 from tests.doubles.processes import HOSPITAL, OPERATOR, command
 from undersong_common.version import SOFTWARE
 
+pytestmark = pytest.mark.heavy
+
 MODULES = {"undersong": OPERATOR, "undersong-party": HOSPITAL}
 # What takes long to import, or leads to it; none of them has a part in printing help.
 HEAVY = {

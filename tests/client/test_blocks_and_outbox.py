@@ -139,6 +139,7 @@ def test_a_journal_that_cannot_be_written_says_so(tmp_path):
         journal.record(b"x", at=1.0, kind="k")
 
 
+@pytest.mark.heavy
 def test_an_outbox_that_is_opened_again_drops_no_lock_of_the_open_one(tmp_path):
     path = tmp_path / "outbox.sqlite"
     first = Outbox(path)

@@ -32,6 +32,8 @@ from undersong_protocol.plan_words import plan_words
 from undersong_protocol.secagg.parameters import Member
 from undersong_protocol.statistics import LabelHistogram, TopQVotes
 
+pytestmark = pytest.mark.heavy
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -35,6 +35,8 @@ from undersong_protocol.plan_words import plan_words
 from undersong_protocol.secagg.parameters import Member
 from undersong_protocol.statistics import LabelHistogram
 
+pytestmark = pytest.mark.heavy
+
 FAST = Backoff(first_s=0.05, largest_s=0.2, refused_s=0.4)
 INTRODUCE = fed.Request(version=codec.VERSION, introduce=fed.Introduce()).SerializeToString()
 

@@ -100,6 +100,7 @@ def packaged() -> Embedder:
     return Embedder.load()
 
 
+@pytest.mark.heavy
 def test_packaged_model_embeds_in_order_whatever_the_batch(packaged: Embedder) -> None:
     seen: list[tuple[int, int]] = []
     rows = packaged.encode(TEXTS * 30, lambda done, total: seen.append((done, total)))
@@ -114,6 +115,7 @@ def test_packaged_model_embeds_in_order_whatever_the_batch(packaged: Embedder) -
     assert near.item() > far.item()
 
 
+@pytest.mark.heavy
 def test_equal_to_sentence_transformers_own_encode(packaged: Embedder) -> None:
     reference = packaged._loaded().encode(TEXTS, convert_to_numpy=True, normalize_embeddings=True)
     np.testing.assert_allclose(packaged.encode(TEXTS), reference, atol=2e-6)

@@ -39,6 +39,7 @@ def test_ordinary_text_stays_as_it_is(text):
 
 
 @given(st.recursive(st.text() | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+@pytest.mark.heavy
 def test_json_says_the_same_and_hides_nothing(value):
     text = json_text(value)
     assert json.loads(text) == value

@@ -10,6 +10,8 @@ import torch
 
 from undersong_common.workers import for_each
 
+pytestmark = pytest.mark.heavy
+
 
 def test_every_item_once_and_errors_surface() -> None:
     done: list[int] = []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -16,18 +18,23 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 # This checkout's packages, whichever one is installed.
 SOURCES = (ROOT, *(ROOT / name for name in ("common", "protocol", "client", "server", "simulation")))
+ROOTS = (ROOT, *(ROOT / name for name in ("common", "protocol", "client", "server", "simulation")))
 OPERATOR = "undersong.cli"
 HOSPITAL = "undersong_client.cli"
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """A port that nothing listens on, below those that the system gives to whoever asks for any: until it is used,
+    neither another worker's sockets nor an outgoing connection takes it."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 32_000)
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """Of every process: one thread, nothing from the network, and no proxy of the machine."""
+    """Of every process: this tree's code, one thread, nothing from the network, and no proxy of the machine."""
     kept = {key: value for key, value in os.environ.items() if "proxy" not in key.lower()}
     fixed = {
         "PYTHONPATH": os.pathsep.join(map(str, SOURCES)),

@@ -35,6 +35,7 @@ def test_the_committed_files_are_what_the_generator_writes(tmp_path: Path) -> No
     assert not differing, "write them again: python -m examples.clinic.generate --out examples/clinic/data --seed 7"
 
 
+@pytest.mark.heavy
 def test_another_seed_writes_other_notes() -> None:
     assert generate.files(8)["test.jsonl"] != generate.files(SEED)["test.jsonl"]
 

@@ -21,6 +21,8 @@ from undersong_protocol import codec
 from undersong_protocol.messages import federation_pb2 as wire
 from undersong_server.methods import wasp
 
+pytestmark = pytest.mark.heavy
+
 OFF_S = 600.0
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.doubles.hospitals import CLINIC, HOSPITALS, Federation, no_note_in_any_log, operator, simulated, some_notes
 
+pytestmark = pytest.mark.heavy
+
 SEED = 7
 REDUCED = ["--set", "method.samples=60", "--set", "method.rounds=3"]
 

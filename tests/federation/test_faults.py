@@ -12,6 +12,8 @@ import pytest
 
 from tests.doubles.hospitals import no_note_in_any_log, operator, simulated
 
+pytestmark = pytest.mark.heavy
+
 CHANGES = ["--set", "method.samples=36", "--set", "method.rounds=3"]
 SEED = 7
 

@@ -25,6 +25,8 @@ from tests.doubles.processes import ROOT, environment
 from undersong_client.flower_supernode import pinned, run
 from undersong_common.errors import ConfigurationError
 
+pytestmark = pytest.mark.heavy
+
 SEED = 7
 CHANGES = ["--set", "method.samples=60", "--set", "method.rounds=3"]
 THREE = {"federation.parties": 3, "federation.colluders": 0, "method.samples": 60, "method.rounds": 3}

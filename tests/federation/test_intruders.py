@@ -21,6 +21,8 @@ from undersong_protocol import framing
 from undersong_protocol.messages import transport_pb2 as wire
 from undersong_server.coordinator import gate
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):

@@ -11,6 +11,8 @@ from tests.doubles.alliance import before_the_first_sum
 from tests.doubles.hospitals import operator
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.mark.slow  # it waits; the same rule is tested in tests/server/coordinator/test_grpc_driver.py
 def test_a_party_that_is_away_for_good_costs_the_patience_once(alliance, monkeypatch, tmp_path):

@@ -21,6 +21,8 @@ from undersong_server.journal import Journal
 from undersong_server.progress import Silent
 from undersong_server.runs.folder import RunFolder
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture(autouse=True)
 def warnings(caplog):

@@ -28,6 +28,8 @@ from undersong_server.federation.pipelining import PipelinedFederation
 from undersong_server.journal import Journal
 from undersong_server.progress import Silent
 
+pytestmark = pytest.mark.heavy
+
 LABELS = ("x", "y")
 CANDIDATES = [f"candidate {number}" for number in range(30)]
 REFERENCE = "in process"

@@ -12,6 +12,8 @@ import pytest
 from tests.doubles.hospitals import clinic_task, some_notes
 from tests.doubles.processes import ROOT, environment, free_port
 
+pytestmark = pytest.mark.heavy
+
 PARTIES = ("childrens", "harbour-general", "heart-institute")
 
 

@@ -13,6 +13,8 @@ from tests.doubles import wheels
 from tests.doubles.processes import ROOT
 from undersong_common.version import SOFTWARE, VERSION
 
+pytestmark = pytest.mark.heavy
+
 HOMES = {
     "undersong_common": "common",
     "undersong_protocol": "protocol",

@@ -235,6 +235,7 @@ READERS = [
         ).map(lambda value: json.dumps(value).encode()),
     )
 )
+@pytest.mark.heavy
 def test_hostile_files_raise_nothing_but_a_configuration_error(data: bytes) -> None:
     for read in READERS:
         with pytest.raises(ConfigurationError):

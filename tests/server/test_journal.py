@@ -27,6 +27,7 @@ def test_forget_and_items_take_exactly_the_prefix(tmp_path):
     assert journal.get("sum/1") == b"c"
 
 
+@pytest.mark.heavy
 def test_values_survive_a_process_that_is_killed(tmp_path):
     path = tmp_path / "journal.sqlite"
     program = (

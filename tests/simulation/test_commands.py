@@ -3,19 +3,40 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
+from tests.doubles.processes import OPERATOR, environment
 from tests.doubles.tasks import LABELS, make_task
+from undersong import cli
 from undersong.deliver import deliver
 from undersong_server.progress import Silent
 from undersong_server.release.files import JSONL_NAME
 from undersong_server.runs import task as tasks
 
+pytestmark = pytest.mark.heavy
 
-def undersong(*arguments):
-    command = [sys.executable, "-m", "undersong.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+@pytest.fixture
+def undersong(capsys, monkeypatch):
+    """What a command line prints and its exit code, by the program's own entry point."""
+
+    def typed(*arguments):
+        monkeypatch.setattr(sys, "argv", ["undersong", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        printed = capsys.readouterr()
+        return SimpleNamespace(returncode=ended.value.code, stdout=printed.out, stderr=printed.err)
+
+    return typed
+
+
+def process(*arguments):
+    """The same of a process of its own."""
+    command = [sys.executable, "-m", OPERATOR, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment())
 
 
 @pytest.mark.parametrize(
@@ -31,7 +52,7 @@ def undersong(*arguments):
         ),
     ],
 )
-def test_plan_prints_the_contract_s_sigma_and_spends_nothing(tmp_path, assignments, sigma):
+def test_plan_prints_the_contract_s_sigma_and_spends_nothing(tmp_path, undersong, assignments, sigma):
     task = make_task(tmp_path, method={"rounds": 5, "votes": 8})
     before = sorted(path.name for path in tmp_path.rglob("*"))
     options = [part for assignment in assignments for part in ("--set", assignment)]
@@ -48,12 +69,12 @@ def test_plan_prints_the_contract_s_sigma_and_spends_nothing(tmp_path, assignmen
 
 
 def test_plan_for_people_says_that_prompts_are_public(tmp_path):
-    finished = undersong("plan", make_task(tmp_path))
+    finished = process("plan", make_task(tmp_path))
     assert finished.returncode == 0, finished.stderr
     assert "go to the model provider" in " ".join(finished.stdout.split())
 
 
-def test_init_writes_a_task_that_plan_accepts(tmp_path):
+def test_init_writes_a_task_that_plan_accepts(tmp_path, undersong):
     make_task(tmp_path)
     out = tmp_path / "mine.toml"
     finished = undersong("init", "--from", tmp_path / "good.jsonl", "--out", out)
@@ -75,11 +96,16 @@ def test_init_writes_a_task_that_plan_accepts(tmp_path):
         (["simulat"], "No such command"),
     ],
 )
-def test_a_wrong_command_line_exits_with_2_and_one_message(arguments, words):
+def test_a_wrong_command_line_exits_with_2_and_one_message(undersong, arguments, words):
     finished = undersong(*arguments)
     assert finished.returncode == 2
     assert words in finished.stderr
     assert "Traceback" not in finished.stderr
+
+
+def test_a_process_ends_with_the_same_code_and_message(undersong):
+    here, there = undersong("plan", "nowhere.toml"), process("plan", "nowhere.toml")
+    assert (there.returncode, there.stdout, there.stderr) == (here.returncode, here.stdout, here.stderr)
 
 
 def run(task, out, *assignments):
@@ -108,7 +134,7 @@ def test_wasp_writes_zero_shot_first_then_by_contrast_and_prunes_by_one_more_vot
     assert len(pruned.report.samples) <= len(plain.report.samples) // 2 + len(LABELS)
 
 
-def test_evaluate_reports_and_searches_for_copies_without_showing_them(tmp_path):
+def test_evaluate_reports_and_searches_for_copies_without_showing_them(tmp_path, undersong):
     task = make_task(tmp_path / "task", method={"rounds": 1})
     run(task, tmp_path / "out")
     copied = json.loads((tmp_path / "out" / JSONL_NAME).read_text().splitlines()[0])["text"]

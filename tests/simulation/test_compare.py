@@ -243,6 +243,7 @@ def test_the_benchmark_names_what_is_missing(tmp_path):
         utility.main(["--quick", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
 
 
+@pytest.mark.heavy
 def test_workers_end_with_a_parent_that_was_killed():
     script = (
         "import multiprocessing, os, time\n"

@@ -15,6 +15,8 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import accounting
 from undersong_server.runs import task as tasks
 
+pytestmark = pytest.mark.heavy
+
 TASK = """
 [task]
 name = "tiny"

@@ -11,6 +11,8 @@ from undersong_common.errors import ConfigurationError
 from undersong_server.progress import Silent
 from undersong_server.runs import task as tasks
 
+pytestmark = pytest.mark.heavy
+
 MARKER = "zyzzyva-4712"
 WORDS = ("pan", "oven", "soup", "knife", "rose", "spade", "soil", "hedge", "the", "near")
 

@@ -76,6 +76,7 @@ def test_a_users_records_lie_at_one_party(records, parties, alpha, seed):
 @pytest.mark.parametrize("unit", ["sample", "user"])
 @settings(max_examples=40, deadline=None)
 @given(records=RECORDS, gone=st.integers(0, 39), seed=st.integers(0, 9), alpha=st.sampled_from([0.1, 1.0, math.inf]))
+@pytest.mark.heavy
 def test_the_opened_sum_moves_by_the_declared_sensitivity_at_most(tmp_path_factory, unit, records, gone, seed, alpha):
     folder = tmp_path_factory.mktemp("dealt")
     path = make_task(folder, parties=1, records=1)

@@ -178,12 +178,14 @@ SETTINGS = settings(deadline=None, suppress_health_check=list(HealthCheck), dera
 
 @settings(SETTINGS, max_examples=60)
 @given(schedules())
+@pytest.mark.heavy
 def test_complete_graph_and_direct_mode(schedule: Schedule) -> None:
     check(schedule)
 
 
 @settings(SETTINGS, max_examples=40)
 @given(schedules(graph=True))
+@pytest.mark.heavy
 def test_regular_graph_and_direct_mode_on_it(schedule: Schedule) -> None:
     check(schedule)
 

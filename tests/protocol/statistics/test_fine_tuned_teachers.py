@@ -16,6 +16,8 @@ from undersong_protocol.statistics import PublicFacts, PublicInputs, fine_tuned_
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.teacher_votes import TeacherVotes
 
+pytestmark = pytest.mark.heavy
+
 LABELS = ("x", "y")
 WORDS = ("own", "made", "note", "walk", "sleep", "knee", "cough")
 KEY = bytes(range(32))

@@ -62,6 +62,7 @@ ROWS = st.lists(
 
 @settings(max_examples=15, deadline=None)
 @given(ROWS, st.sampled_from(["sample", "user"]), st.integers(2, 2 * BATCH), st.data())
+@pytest.mark.heavy
 def test_one_unit_changes_one_shard_and_no_bit_elsewhere(rows, unit, teachers, data):
     """Sample: one record more or less. User: all of theirs. Wherever in the file it stands."""
     gone = data.draw(st.integers(0, len(rows) - 1))

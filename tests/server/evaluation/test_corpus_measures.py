@@ -21,6 +21,7 @@ def test_mauve_of_a_clustering_is_that_of_the_package() -> None:
     assert mauve_of_counts([5, 0, 12, 3, 9], [1, 4, 10, 10, 2]) == pytest.approx(0.6113833913906019, abs=1e-12)
 
 
+@pytest.mark.heavy
 def test_mauve_of_embeddings_is_near_the_package_s() -> None:
     """mauve-text 0.4.0 with faiss: 0.835, 0.832 and 0.850 for three seeds; another k-means clusters otherwise."""
     assert mauve(*clouds(0.9), seed=1) == pytest.approx(0.835, abs=0.04)
@@ -51,6 +52,7 @@ def test_distinct_n_counts_by_hand() -> None:
     assert np.isnan(distinct_n(["a"], 2))
 
 
+@pytest.mark.heavy
 def test_self_bleu_of_copies_is_one_and_of_strangers_near_zero() -> None:
     assert self_bleu(["the cat sat on the mat"] * 3) == pytest.approx(1.0)
     assert self_bleu(["one two three four", "five six seven eight"]) < 0.05

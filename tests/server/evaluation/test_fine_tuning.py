@@ -6,6 +6,8 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning
 from undersong_server.evaluation.fine_tuning import fine_tune
 
+pytestmark = pytest.mark.heavy
+
 GOOD = ["warm calm kind", "kind calm", "warm kind calm calm", "calm warm"]
 BAD = ["cold loud rude", "rude loud", "cold rude loud loud", "loud cold"]
 

@@ -17,6 +17,8 @@ from undersong_protocol.secagg.messages import advertise_request
 from undersong_server.federation.pipelining import PipelinedFederation
 from undersong_server.progress import Silent
 
+pytestmark = pytest.mark.heavy
+
 
 class Counting(InProcessBatches):
     """Counts the exchanges."""

@@ -14,6 +14,8 @@ from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_server.generators import Answer, GenerationRequest, TransformersSettings
 from undersong_server.generators.local_transformers import TransformersGenerator, prompt_ids
 
+pytestmark = pytest.mark.heavy
+
 PROMPTS = (
     "Write a note.",
     "The patient reports chest pain since this morning and",

@@ -25,6 +25,8 @@ from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_server.generators import Answer, BudgetExhausted, GenerationRequest, OpenAISettings, build
 from undersong_server.generators.openai_compatible import OpenAIGenerator, _retry_after_s
 
+pytestmark = pytest.mark.heavy
+
 
 def no_embedding(texts: Sequence[str]) -> Float32:
     raise AssertionError("an endpoint embeds nothing")

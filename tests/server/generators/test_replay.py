@@ -162,6 +162,7 @@ def test_a_file_without_any_label_of_the_task_is_refused(tmp_path: Path) -> None
 
 @settings(max_examples=25, deadline=None)
 @given(cut=st.integers(0, 60), seeds=st.lists(st.integers(0, 2**56), min_size=60, max_size=60), clean=st.booleans())
+@pytest.mark.heavy
 def test_a_resumed_run_goes_on_as_the_undisturbed_one(
     tmp_path_factory: pytest.TempPathFactory, cut: int, seeds: list[int], clean: bool
 ) -> None:
@@ -202,6 +203,7 @@ def test_the_file_is_embedded_once_and_examples_once(tmp_path: Path) -> None:
     assert len(embedded) == 120 + 2  # both labels hold the same texts
 
 
+@pytest.mark.heavy
 def test_six_thousand_draws_take_seconds(tmp_path: Path) -> None:
     rows = [{"text": f"word{n % 97} word{n % 89} word{n}", "label": "ab"[n % 2]} for n in range(6000)]
     generator = replay(tmp_path, rows)

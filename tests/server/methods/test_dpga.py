@@ -35,6 +35,7 @@ def planned(options, epsilon=1.0):
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 2.0, 4.0])
+@pytest.mark.heavy
 def test_paper_accounting_gives_the_contract_s_figures_and_the_default_needs_less_noise(epsilon):
     divided, jointly = PAPER[epsilon]
     paper = dpga.Options(accounting="paper")
@@ -183,6 +184,7 @@ def test_a_run_asks_for_exactly_its_plan_and_orders_what_it_said(task_file, chan
     assert len(carried) > 1  # beside an elite carried over unchanged
 
 
+@pytest.mark.heavy
 def test_a_federation_of_real_parties_runs_the_whole_plan_and_spends_no_more_when_asked_again(task_file, tmp_path):
     task = tasks.load(task_file("8.0"), ("federation.parties=3", "method.rounds=2", "method.fallback_similarity=0.2"))
     whole = read_table(task.files[0], "text", "label", labels=task.task.labels)

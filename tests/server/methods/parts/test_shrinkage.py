@@ -126,6 +126,7 @@ def test_a_label_that_a_generator_never_wrote_is_never_its_answer():
     assert consistency.probabilities(single, embeddings).argmax(axis=1).tolist() == [1, 1, 1]
 
 
+@pytest.mark.heavy
 def test_the_luck_of_a_classifiers_training_is_its_variance_over_samples():
     rng = np.random.default_rng(0)
 

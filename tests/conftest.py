@@ -1,0 +1,82 @@
+"""How the suite runs: one thread per worker, what shares a set-up on one worker, and quick tests that stay quick."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+# Workers share the cores, and the tests' models are so small that a second thread only waits for the first. Set before
+# numpy or torch is imported; the programs that tests start inherit it.
+os.environ["OMP_NUM_THREADS"] = "1"
+
+# What takes longest is begun first, so that no worker is left with it at the end.
+LONGEST_FIRST = tuple(f"tests/{room}/" for room in ("federation", "simulation", "packaging", "server", "client"))
+# The clinic's coordinator and five daemons, as processes, serve both.
+TOGETHER = dict.fromkeys(("tests/federation/test_end_to_end.py", "tests/federation/test_faults.py"), "clinic")
+
+NEED_TORCH = ("torch", "sentence_transformers", "accelerate", "peft", "opacus")
+
+
+class SkipsTorch(MetaPathFinder):
+    """Skips the test, or the file of tests, that imports torch or what is built on it."""
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> None:
+        if fullname in NEED_TORCH:
+            pytest.skip(f"needs {fullname}", allow_module_level=True)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--without-torch", action="store_true", help="skip what needs torch (another release of Python)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.register_profile("suite", deadline=None)  # time passes on a busy machine too
+    settings.load_profile("suite")
+    if config.getoption("--without-torch"):
+        sys.meta_path.insert(0, SkipsTorch())
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def rank(item: pytest.Item) -> int:
+        return next((place for place, start in enumerate(LONGEST_FIRST) if item.nodeid.startswith(start)), 99)
+
+    items.sort(key=rank)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """One worker runs all tests of a file, and of the files that share a set-up of the session."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return TOGETHER.get(file, file)
+
+    config.option.loadscopereorder = False  # by number of tests, which says little of the time that they take
+    return ByFile(config, log)
+
+
+@pytest.fixture(autouse=True)
+def quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that is marked neither heavy nor slow starts no Python process and loads no embedder."""
+    if request.node.get_closest_marker("heavy") or request.node.get_closest_marker("slow"):
+        return
+    start = subprocess.Popen.__init__
+
+    def no_python(self: subprocess.Popen[bytes], command: Any, *arguments: Any, **options: Any) -> None:
+        assert sys.executable not in command, "this test starts a Python process: mark it heavy"
+        start(self, command, *arguments, **options)
+
+    def no_weights(_: object) -> None:
+        pytest.fail("this test loads an embedder's weights: mark it heavy")
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", no_python)
+    monkeypatch.setattr("undersong_common.embedding.Embedder._loaded", no_weights)
