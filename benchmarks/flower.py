@@ -124,8 +124,8 @@ def measure(
     parties: int, actors: int | None = None, report: Callable[[str], None] = lambda _words: None
 ) -> dict[str, Any]:
     """The figures of one size; see the module's docstring."""
-    from undersong.cast import Cast
     from undersong.flower import over_flower
+    from undersong.parties import SimulatedParties
     from undersong.records import private_tables
     from undersong.workspace import Workspace
 
@@ -136,10 +136,10 @@ def measure(
         task = load(_task(folder, parties), [])
         workspace = Workspace(folder / "run", task, {}, fresh=False)
         tables = private_tables(task, 0)
-        cast = Cast(task, workspace.state, workspace.parties_path, 0, None)
-        cast.draw_keys(workspace, tables)
+        made = SimulatedParties(task, workspace.state, workspace.parties_path, 0, None)
+        made.draw_keys(workspace, tables)
         embedder = Embedder.load()
-        cached = CachedEmbedder(embedder, _Copied(PublicFileCache(public_cache_path(os.environ)), cast.shared_cache()))
+        cached = CachedEmbedder(embedder, _Copied(PublicFileCache(public_cache_path(os.environ)), made.shared_cache()))
         cached.encode(sorted({text for table in tables.values() for text in table.texts}))
         watch.start()
         begun = time.perf_counter()
@@ -187,7 +187,7 @@ def measure(
             return opened
 
         opened = over_flower(
-            cast,
+            made,
             list(tables),
             run,
             progress=Reporting(report),

@@ -31,7 +31,7 @@ from undersong_protocol.sizes import (
 from undersong_protocol.statistics import Statistic
 
 Unit = Literal["sample", "user", "party"]
-Contribution = Literal["mean", "sum"]
+UnitContribution = Literal["mean", "sum"]
 
 # Integer units: the loss of sigma_eff = sqrt(sigma^2 - 4) stays below 0.1 % (docs/privacy.md, "Noise").
 SMALLEST_SIGMA = 64.0
@@ -62,7 +62,7 @@ class Privacy:
     delta: float
     unit: Unit = "sample"
     max_per_unit: int = 1
-    contribution: Contribution = "mean"
+    contribution: UnitContribution = "mean"
     max_records: int = 100_000
 
     @property
@@ -317,7 +317,7 @@ def _check_form(plan: Plan) -> None:
         wrong.append("privacy.unit")
     elif privacy.unit == "sample" and privacy.max_per_unit != 1:
         wrong.append("privacy.max_per_unit (a sample is one record)")
-    if privacy.contribution not in get_args(Contribution):
+    if privacy.contribution not in get_args(UnitContribution):
         wrong.append("privacy.contribution")
     for planned in plan.sums:
         if not isinstance(planned.name, str) or not isinstance(planned.statistic, str):

@@ -1,7 +1,7 @@
 """The coordinator's own certificate authority: who may connect, and by which name.
 
 The certificate authority's key (ECDSA P-256, because TLS libraries at large verify nothing newer) signs the
-coordinator's server certificate and one client certificate a party. The coordinator's signing key (Ed25519) signs
+coordinator's server certificate and one client certificate per party. The coordinator's signing key (Ed25519) signs
 enrolment packages and grants. Every key file is 0600 in a 0700 folder.
 """
 
@@ -72,7 +72,7 @@ class Authority:
 
         Args:
             name: the coordinator's name, as people read it in certificates.
-            server_names: host names and addresses by which parties reach it; the bind address is no part of them.
+            server_names: host names and addresses by which parties reach it; the bind address is not among them.
             now: seconds since the epoch.
 
         Raises ConfigurationError where the folder holds keys already: they are never overwritten.
@@ -140,7 +140,7 @@ class Authority:
         return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
 
     def issue_server(self, names: Sequence[str], *, now: float, days: int = SERVER_DAYS) -> None:
-        """Makes a new server key and certificate for ``names``. Raises ConfigurationError for a name that is none."""
+        """Makes a new server key and certificate for ``names``. Raises ConfigurationError for an invalid name."""
         if not names:
             raise ConfigurationError("the server's certificate needs a name", "give --names HOST[,HOST...]")
         key = ec.generate_private_key(ec.SECP256R1())

@@ -15,7 +15,7 @@ class Progress(Protocol):
 
 
 class Silent:
-    """Shows nothing (tests, ``--json``)."""
+    """Shows nothing (tests, ``--json``, ``--quiet``)."""
 
     def update(self, phase: str, done: int, total: int) -> None: ...
 

@@ -166,7 +166,7 @@ def _read(folder: Path, cell: Cell, fingerprint: str) -> dict[str, Any] | None:
 
 
 def _fingerprint(bench: Bench) -> str:
-    """Of everything the cells share: two comparisons in one folder would be one table of different things."""
+    """A hash of what all cells share: two comparisons in one folder would be one table of different things."""
     task = tasks.load(bench.task_file, bench.assignments)
     described = task.model_dump(mode="json", exclude={"output", "method", "folder"})
     described |= {
@@ -240,7 +240,7 @@ def _guarded(bench: Bench, cell: Cell) -> dict[str, Any] | UndersongError:
 
 
 def default_jobs() -> int:
-    """One worker a core."""
+    """One worker per core."""
     return max(1, len(os.sched_getaffinity(0)))
 
 

@@ -1,6 +1,6 @@
 """The table of a comparison: means, deviations and paired differences with their intervals; Markdown, CSV and HTML.
 
-A difference is called one only where its 95 % interval, over seeds and paired by seed, leaves out zero.
+A difference is called higher or lower only where its 95 % interval, over seeds and paired by seed, leaves out zero.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Difference:
 
     @classmethod
     def of(cls, ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference:
-        """Paired by key (the seed): same private records, same division, same test set.
+        """Pairs values by their key (the seed): same private records, same division, same test set.
 
         >>> found = Difference.of({0: 3.0, 1: 4.0, 2: 5.0}, {0: 1.0, 1: 2.5, 2: 2.5})
         >>> round(found.mean, 3), round(found.low, 3), round(found.high, 3)
@@ -188,7 +188,7 @@ def markdown(title: str, grid: Grid, table: Sequence[Line], command: str) -> str
 
 
 def to_csv(table: Sequence[Line]) -> str:
-    """Every figure at full precision, one row a variant, epsilon and federation."""
+    """Every figure at full precision, one row per variant, epsilon and federation."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     head = ["method", "epsilon", "parties", "records"]
@@ -247,7 +247,7 @@ def _plot(
     heading: str,
     factor: float,
 ) -> str:
-    """An SVG of one metric over epsilon: mean and 95 % interval of the mean, one colour a variant."""
+    """An SVG of one metric over epsilon: mean and 95 % interval of the mean, one colour per variant."""
     from scipy.stats import t
 
     chosen = [line for line in table if (line.parties, line.records) == federation]

@@ -26,7 +26,7 @@ from undersong_server.runs.building import build_author
 from undersong_server.runs.task import Task
 
 FREE_KINDS = ("ngram", "replay")  # a comparison may ask these again at no cost
-PRIVATE_ONLY = "private data only, no privacy"
+NO_PRIVACY = "private data only, no privacy"
 MIXTURE = "zero-shot mixture, no private data"
 
 
@@ -103,7 +103,6 @@ def deliver(
             seconds=not insecure,  # such a run's outputs are compared byte for byte
         )
         publish(workspace.folder, simulated.outcome, report)
-        workspace.journal.put_json("run/complete", True)
     finally:
         workspace.journal.close()
     return Delivered(folder, report)
@@ -131,7 +130,7 @@ def _accuracies(
     corpora = {"synthetic": _table(simulated.outcome.samples)}
     if all(generator.kind in FREE_KINDS for generator in run_plan.task.generators):
         corpora[MIXTURE] = _table(_mixture(run_plan, workspace, simulated, environment, seed, progress))
-    corpora[PRIVATE_ONLY] = concatenate(list(simulated.tables.values()))
+    corpora[NO_PRIVACY] = concatenate(list(simulated.tables.values()))
     rows = []
     for number, (data, corpus) in enumerate(corpora.items()):
         progress.update("training the task model", number, len(corpora))
@@ -146,7 +145,7 @@ def _accuracies(
                 scores.balanced_accuracy,
                 scores.macro_f1,
                 ours=data == "synthetic",
-                reads_private=data == PRIVATE_ONLY,
+                reads_private=data == NO_PRIVACY,
             )
         )
     return tuple(rows)

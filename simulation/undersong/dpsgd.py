@@ -111,7 +111,7 @@ def check(task: Task, options: Options) -> None:
         raise ConfigurationError(
             f"{options.name}: {' and '.join(missing)} not installed", "pip install 'undersong[coordinator,dpsgd]'"
         )
-    folder = model_folder(task, options)
+    folder = trained_model_folder(task, options)
     if not (folder / "config.json").is_file():
         raise ConfigurationError(
             f"{options.name}: {folder} is not the folder of a model (it has no config.json)",
@@ -120,7 +120,7 @@ def check(task: Task, options: Options) -> None:
     _samples(task, options)
 
 
-def model_folder(task: Task, options: Options) -> Path:
+def trained_model_folder(task: Task, options: Options) -> Path:
     """The folder named, from the current one; else that of the task's only local model."""
     if options.model:
         return Path(options.model).expanduser().absolute()
@@ -168,7 +168,7 @@ def corpus(
     Raises:
         ConfigurationError: what :func:`check` finds, a model that cannot be loaded or that Opacus cannot train,
             prompts longer than its context, or no records.
-        GenerationError: training ended in weights that are no numbers.
+        GenerationError: training ended in weights that are not finite.
     """
     import torch
 
@@ -181,7 +181,7 @@ def corpus(
     # where the task declares no number, theirs counts as public
     records = task.data.records or task.data.file_records or len(texts)
     plan = schedule(options, records, task.privacy.epsilon, task.privacy.delta)
-    folder = model_folder(task, options)
+    folder = trained_model_folder(task, options)
     prompts = build_prompts(task)
     model, tokenizer, device = load(folder, device=options.device, dtype="float32", place=options.name)
     source = entropy.from_system if insecure_noise_seed is None else entropy.insecure(insecure_noise_seed, options.name)

@@ -107,7 +107,7 @@ class Trainer:
 
         Raises:
             ConfigurationError: a chunk does not fit.
-            GenerationError: the weights are no numbers any more.
+            GenerationError: the weights are not finite any more.
         """
         import torch
         from opacus.utils.uniform_sampler import UniformWithReplacementSampler
@@ -135,7 +135,7 @@ class Trainer:
                     delattr(weight, left)
             weight.grad = None
         if not all(bool(torch.isfinite(weight).all()) for weight in self._weights):
-            raise GenerationError("the fine-tuned weights are not numbers any more", "lower rate")
+            raise GenerationError("the fine-tuned weights are not finite any more", "lower rate")
 
     def accumulate(self, optimiser: Any, batch: Sequence[Example]) -> None:
         """One step of ``optimiser`` (Opacus's): every record clipped, chunk by chunk, the sum noised once."""
@@ -165,7 +165,7 @@ class Trainer:
             seen[row, : len(example.ids)] = 1
             learned[row, example.start : len(example.ids)] = 1
         ids, seen, learned = ids.to(self._device), seen.to(self._device), learned[:, 1:].to(self._device)
-        # Positions are given a row each: GPT-2 would look up one row for all, and with it one gradient for all.
+        # Each row has its own positions: GPT-2 would look up one row for all, and with it one gradient for all.
         positions = torch.arange(width, device=self._device).expand(len(batch), width)
         logits = self._hooked(input_ids=ids, attention_mask=seen, position_ids=positions, use_cache=False).logits
         each = torch.nn.functional.cross_entropy(logits[:, :-1].float().transpose(1, 2), ids[:, 1:], reduction="none")

@@ -20,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from undersong.cast import Cast, clocks
+from undersong.parties import SimulatedParties, clocks
 from undersong.records import private_tables
 from undersong_common.errors import ConfigurationError, InternalError, TransportError
 from undersong_server.federation.transport import Lazily, Transport
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from undersong_common.embedding import CachedEmbedder
     from undersong_server.flower.transport import FlowerTransport
 
-STAGE = "flower.json"
+STATE_FILE = "flower.json"  # what an actor needs to know of the simulation
 OBJECT_STORE_BYTES = 256 * 2**20  # Ray's shared memory: messages only, a few at a time
 NODES_S = 600.0
-OUTSTANDING = 16  # messages an actor: enough to keep it busy, few enough to stay small
+OUTSTANDING = 16  # messages per actor: enough to keep it busy, few enough to stay small
 OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -49,7 +49,7 @@ OFFLINE = {
 
 
 def over_flower(
-    cast: Cast,
+    parties: SimulatedParties,
     names: Sequence[str],
     run: Callable[[Transport], Outcome],
     *,
@@ -57,13 +57,13 @@ def over_flower(
     reachable: Callable[[str, int], bool] = lambda _name, _message: True,
     actors: int | None = None,
 ) -> Outcome:
-    """Lets Flower's engine play the parties while ``run`` drives the coordinator over it.
+    """Lets Flower's engine host the parties while ``run`` drives the coordinator over it.
 
     Args:
-        names: of the parties, one a simulated SuperNode.
+        names: of the parties, one per simulated SuperNode.
         run: makes the run over the transport it is given; called in the ServerApp's thread.
         reachable: which message arrives (simulated dropouts).
-        actors: Ray's processes; one a core if None.
+        actors: Ray's processes; one per core if None.
 
     Raises:
         ConfigurationError: Flower or Ray is not installed.
@@ -82,9 +82,9 @@ def over_flower(
     from undersong_server.flower.transport import FlowerTransport
 
     count = actors or len(os.sched_getaffinity(0))
-    _write_stage(cast)
+    _write_state(parties)
     server, client = ServerApp(), ClientApp()
-    client.query()(_Actor(str(cast.state)))
+    client.query()(_Actor(str(parties.state)))
     ended: list[Outcome | BaseException] = []
 
     @server.main()  # type: ignore[untyped-decorator]  # flwr has no types
@@ -96,7 +96,7 @@ def over_flower(
         except BaseException as error:  # noqa: BLE001 - raised again by whoever waits for the engine
             ended.append(error)
 
-    with _quiet(), _looking_where_something_waits():
+    with _quiet(), _idle_nodes_skipped():
         run_simulation(
             server_app=server,
             client_app=client,
@@ -114,7 +114,7 @@ def over_flower(
 
 
 def _await_nodes(transport: FlowerTransport, count: int) -> None:
-    """The engine adds its nodes while the ServerApp runs already."""
+    """Blocks until every node has introduced itself: the engine adds them while the ServerApp runs already."""
     ends = time.monotonic() + NODES_S
     while len(transport.locate(timeout_s=NODES_S)) < count:
         if time.monotonic() > ends:
@@ -161,25 +161,25 @@ class _Lossy:
 
 @dataclass(frozen=True)
 class _Actor:
-    """What the engine sends to its actors with every message: no more than where the stage is."""
+    """What the engine sends to its actors with every message: only where the simulation's state lies."""
 
     state: str
 
     def __call__(self, message: Message, context: Context) -> Message:
         from undersong_client.flower_app import reply_to, requests_of
 
-        return reply_to(message, _stage(self.state).answers(context.node_config["partition-id"], requests_of(message)))
+        return reply_to(message, _state(self.state).answers(context.node_config["partition-id"], requests_of(message)))
 
 
-class _Stage:
+class _ActorState:
     """What one actor keeps between messages: nothing that belongs to a message."""
 
     def __init__(self, state: Path) -> None:
         from undersong_client.blocks import DiskBlocks
 
-        value = json.loads((state / STAGE).read_text(encoding="utf-8"))
+        value = json.loads((state / STATE_FILE).read_text(encoding="utf-8"))
         task = Task.model_validate({**value["task"], "folder": Path(value["folder"])})
-        self._cast = Cast(task, state, Path(value["store"]), value["seed"], value["insecure_noise_seed"])
+        self._parties = SimulatedParties(task, state, Path(value["store"]), value["seed"], value["insecure_noise_seed"])
         self._clock = clocks(value["insecure_noise_seed"])[0]
         self._tables = private_tables(task, value["seed"])
         self._names = list(self._tables)
@@ -190,11 +190,11 @@ class _Stage:
     def _embedder(self) -> CachedEmbedder:
         from undersong_common.embedding import CachedEmbedder, Embedder
 
-        return CachedEmbedder(Embedder.load(self._model), self._cast.shared_cache())
+        return CachedEmbedder(Embedder.load(self._model), self._parties.shared_cache())
 
     def answers(self, partition: int, requests: Sequence[bytes]) -> list[bytes]:
         name = self._names[partition]
-        party = self._cast.party(
+        party = self._parties.party(
             name,
             self._tables[name],
             blocks=self._blocks,
@@ -205,19 +205,22 @@ class _Stage:
         return [party.handle(request) for request in requests]
 
 
-_stages: dict[str, _Stage] = {}
+_states: dict[str, _ActorState] = {}
 
 
-def _stage(state: str) -> _Stage:
-    if state not in _stages:
-        _stages[state] = _Stage(Path(state))
-    return _stages[state]
+def _state(state: str) -> _ActorState:
+    if state not in _states:
+        _states[state] = _ActorState(Path(state))
+    return _states[state]
 
 
 @contextmanager
-def _looking_where_something_waits() -> Iterator[None]:
-    """Ten times a second, Flower's engine looks through every stored message for each of its nodes: with a thousand of
-    both that keeps one core busy with nothing else. Nodes for which nothing was stored since are passed over."""
+def _idle_nodes_skipped() -> Iterator[None]:
+    """Keeps Flower's engine from searching for messages to nodes that have none.
+
+    Ten times a second it looks through every stored message for each of its nodes: with a thousand of both that keeps
+    one core busy with nothing else.
+    """
     from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkState
 
     store, get = InMemoryLinkState.store_message_ins, InMemoryLinkState.get_message_ins
@@ -248,7 +251,7 @@ def _looking_where_something_waits() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Flower's own words are of use where it fails; and it leaves the environment as it found it."""
+    """Silences Flower's own log unless ours is verbose, and restores the environment that it changes."""
     logger = logging.getLogger("flwr")
     level, path = logger.level, os.environ.get("PYTHONPATH")
     logger.setLevel(logging.DEBUG if logging.getLogger("undersong").level == logging.DEBUG else logging.ERROR)
@@ -259,15 +262,15 @@ def _quiet() -> Iterator[None]:
         os.environ.pop("PYTHONPATH", None) if path is None else os.environ.update(PYTHONPATH=path)
 
 
-def _write_stage(cast: Cast) -> None:
+def _write_state(parties: SimulatedParties) -> None:
     from undersong_client.state import make_folder
 
-    make_folder(cast.state / "blocks")
+    make_folder(parties.state / "blocks")
     value = {
-        "task": cast.task.model_dump(exclude={"folder"}),  # not in JSON mode: that has no infinity
-        "folder": str(cast.task.folder),
-        "store": str(cast.store),
-        "seed": cast.seed,
-        "insecure_noise_seed": cast.insecure_noise_seed,
+        "task": parties.task.model_dump(exclude={"folder"}),  # not in JSON mode: that has no infinity
+        "folder": str(parties.task.folder),
+        "store": str(parties.store),
+        "seed": parties.seed,
+        "insecure_noise_seed": parties.insecure_noise_seed,
     }
-    (cast.state / STAGE).write_text(json.dumps(value, default=str), encoding="utf-8")
+    (parties.state / STATE_FILE).write_text(json.dumps(value, default=str), encoding="utf-8")

@@ -35,7 +35,7 @@ def read_private_files(task: Task) -> list[Table]:
 
 def dealt(task: Task, tables: Sequence[Table], seed: int) -> dict[str, Table]:
     """The records of each party by its name, from what :func:`read_private_files` read: a file each, or one dealt."""
-    if task.one_file_a_party:
+    if task.one_file_per_party:
         names = [path.stem for path in task.files]
         if len(set(names)) != len(names):
             raise ConfigurationError("two files of data.path have the same name", "a party is named after its file")

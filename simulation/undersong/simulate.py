@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from undersong.cast import Cast, clocks
 from undersong.engines import Engine
 from undersong.inprocess import InProcess
+from undersong.parties import SimulatedParties, clocks
 from undersong.records import check_units
 from undersong.workspace import Workspace
 from undersong_client.grid_vectors import Contribution, grid_vector
@@ -20,7 +20,7 @@ from undersong_server.federation.driver import STAGE_TIMEOUT_S
 from undersong_server.federation.transport import Transport
 from undersong_server.progress import Progress
 from undersong_server.runs.building import build_author
-from undersong_server.runs.execution import Outcome, conduct
+from undersong_server.runs.execution import Outcome, execute
 from undersong_server.runs.planning import RunPlan
 from undersong_server.runs.task import Task
 
@@ -94,11 +94,11 @@ def simulate(
     check_units(run_plan.plan.privacy, tables)
     embedder = embedder or Embedder.load(task.embedder.model)
     clock, monotonic = clocks(insecure_noise_seed)
-    cast = Cast(task, workspace.state, workspace.parties_path, seed, insecure_noise_seed)
-    cast.draw_keys(workspace, tables)
+    made = SimulatedParties(task, workspace.state, workspace.parties_path, seed, insecure_noise_seed)
+    made.draw_keys(workspace, tables)
     if engine == "flower":
         # its actors are processes: what they compute is kept, encrypted, where each of them and this process finds it
-        private_cache = cast.shared_cache()
+        private_cache = made.shared_cache()
     # one per party, as between hospitals, unless the caller keeps one for many runs
     private = {name: private_cache or MemoryCache() for name in tables}
     public = CachedEmbedder(embedder, public_cache)
@@ -106,7 +106,7 @@ def simulate(
     author = build_author(task, embed_public, environment, workspace.journal, progress, seed=seed)
 
     def over(transport: Transport) -> Outcome:
-        return conduct(
+        return execute(
             run_plan,
             name=_run_name(task, workspace, insecure_noise_seed),
             transport=transport,
@@ -125,11 +125,11 @@ def simulate(
     if engine == "flower":
         from undersong.flower import over_flower
 
-        outcome = over_flower(cast, list(tables), over, progress=progress, reachable=reachable)
+        outcome = over_flower(made, list(tables), over, progress=progress, reachable=reachable)
     else:
         blocks = MemoryBlocks()  # public and named by content, so the parties may share what each would hold
         parties = {
-            name: cast.party(
+            name: made.party(
                 name,
                 table,
                 blocks=blocks,

@@ -48,10 +48,6 @@ class Workspace:
         self._claim(task, arguments)
 
     @property
-    def complete(self) -> bool:
-        return self.journal.get("run/complete") is not None
-
-    @property
     def parties_path(self) -> Path:
         return self.state / "parties.sqlite"
 

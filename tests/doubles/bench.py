@@ -23,7 +23,7 @@ from undersong_server.methods.interface import RunContext
 from undersong_server.pool import Sample
 from undersong_server.progress import Silent
 from undersong_server.runs.building import build_author
-from undersong_server.runs.execution import Outcome, conduct
+from undersong_server.runs.execution import Outcome, execute
 from undersong_server.runs.planning import RunPlan
 from undersong_server.runs.task import Task
 
@@ -119,7 +119,7 @@ def run_federated(task: Task, run_plan: RunPlan, folder: Path, tables: Mapping[s
     parties = {name: make_party(folder, name, table, blocks=blocks) for name, table in tables.items()}
     journal = Journal(folder / "journal.sqlite")
     try:
-        return conduct(
+        return execute(
             run_plan,
             name="federated",
             transport=InProcess(parties),

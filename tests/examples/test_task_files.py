@@ -41,7 +41,7 @@ def test_a_benchmark_is_valid_and_reads_below_the_given_root_only(path: Path, tm
 def test_the_clinic_finds_its_hospitals_corpora_and_test_set() -> None:
     loaded = task.load(CLINIC)
     assert loaded.task.labels == LABELS
-    assert loaded.one_file_a_party
+    assert loaded.one_file_per_party
     assert loaded.parties == len(loaded.files) == 5
     assert len(public_files(loaded)) == 4
     for file in (*loaded.files, *public_files(loaded)):

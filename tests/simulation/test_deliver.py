@@ -13,8 +13,8 @@ import pytest
 
 from tests.doubles.tasks import LABELS, make_task, write_rows
 from undersong import deliver as deliver_module
-from undersong.cast import Cast
 from undersong.deliver import deliver
+from undersong.parties import SimulatedParties
 from undersong.records import private_tables
 from undersong.workspace import Workspace, read_keys
 from undersong_client.records import fingerprint
@@ -315,7 +315,7 @@ def test_the_key_of_a_simulated_data_set_is_drawn_anew_for_every_run(tmp_path):
     drawn = []
     for name, seed in (("one", None), ("two", None), ("three", 5), ("four", 5)):
         workspace = Workspace(tmp_path / name, task, {}, fresh=False)
-        Cast(task, workspace.state, workspace.parties_path, 3, seed).draw_keys(workspace, ["site-0"])
+        SimulatedParties(task, workspace.state, workspace.parties_path, 3, seed).draw_keys(workspace, ["site-0"])
         workspace.journal.close()
         drawn.append(read_keys(workspace.state)["data/site-0"])
     assert drawn[0] != drawn[1]

@@ -123,7 +123,7 @@ def test_variants_are_read_and_wrong_ones_are_refused(task_file, llama, tmp_path
 def test_the_tasks_only_local_model_is_taken(task_file, llama):
     generator = f'[[generators]]\nname = "two"\nkind = "transformers"\npath = "{llama}"\n'
     task_file.write_text(TASK + generator)
-    assert dpsgd.model_folder(tasks.load(task_file), dpsgd.Options()) == llama
+    assert dpsgd.trained_model_folder(tasks.load(task_file), dpsgd.Options()) == llama
 
 
 def test_a_schedule_spends_the_tasks_epsilon_and_no_more():

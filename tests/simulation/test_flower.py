@@ -18,7 +18,7 @@ def test_nodes_without_messages_are_passed_over_and_no_message_is_lost(monkeypat
         return original(self, node_id, limit, **rest)
 
     monkeypatch.setattr(InMemoryLinkState, "get_message_ins", looking)
-    with flower._looking_where_something_waits():
+    with flower._idle_nodes_skipped():
         world = FlowerInMemory(None, {str(number): "" for number in range(20)})
         state, nodes = world.grid.state, list(world.grid.get_node_ids())
         transport = FlowerTransport(world.grid, identities=None)

@@ -45,7 +45,7 @@ def verify(
 ) -> None:
     """Recomputes the whole (epsilon, delta) of a published data set offline, and says who took part.
 
-    Exit code 3 where anything does not hold; what it is, is named.
+    Exit code 3 where anything does not hold; each fault is named.
     """
     from undersong_server.operations import releases
 

@@ -134,7 +134,7 @@ def watch(
 ) -> None:
     """Shows what a run does until it ends: for whom it waits, how long, and when it goes on with which quorum.
 
-    Who refused what is told as it happens. Exit code 0 when it finished, that of its error when it failed, 3 when it
+    It tells who refused what, as it happens. Exit code 0 when it finished, that of its error when it failed, 3 when it
     was stopped.
     """
     from undersong_server.operations import watching

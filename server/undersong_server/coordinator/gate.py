@@ -1,8 +1,8 @@
-"""The open port: counts, limits and names who knocks, before TLS has to look at anything.
+"""The open port: counts, limits and logs connections before TLS reads anything of them.
 
 gRPC tells nobody about a connection whose handshake failed. The gate accepts every connection, lets what looks like
-TLS through to gRPC's own socket on the loopback interface, byte for byte, and knows in the end whether a stream of an
-enrolled party came of it. It decides nothing about identity: certificates are checked behind it.
+TLS through to gRPC's own socket on the loopback interface, byte for byte, and learns whether it became the stream of an
+enrolled party. It decides nothing about identity: certificates are checked behind it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Refusals:
         self._seen: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
 
     def note(self, source: str, reason: str, detail: str = "") -> None:
-        """One refusal. ``reason`` is one of few (it becomes a metric's label); ``detail`` is for the log only."""
+        """Counts and logs one refusal. ``reason`` is one of few, a metric's label; ``detail`` is for the log only."""
         self._metrics.refused.labels(reason=reason).inc()
         at, count = self._seen.get((source, reason), (-QUIET_S, 0))
         now = self._clock()
@@ -73,7 +73,7 @@ class Gate:
         self.port = 0
 
     async def listen(self, host: str, port: int) -> None:
-        """Raises OSError where the address cannot be bound."""
+        """Begins to accept connections. Raises OSError where the address cannot be bound."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, kind, protocol, _, address in dict.fromkeys(found):
@@ -96,12 +96,11 @@ class Gate:
         for relay in list(self._relays):
             relay.abort()
 
-    def admit(self, peer: str) -> str:
-        """Says that a verified party speaks over gRPC's ``peer`` ("ipv4:127.0.0.1:PORT"); who that really is."""
+    def admit(self, peer: str) -> None:
+        """Notes that a verified party speaks over gRPC's ``peer`` ("ipv4:127.0.0.1:PORT")."""
         relay = self._relay(peer)
         if relay is not None:
             relay.admitted = True
-        return self.source(peer)
 
     def source(self, peer: str) -> str:
         """The address behind gRPC's ``peer``."""
@@ -110,14 +109,10 @@ class Gate:
         return "a closed connection" if relay is None else relay.source
 
     def excuse(self, peer: str) -> None:
-        """The connection was refused by name already: its end is not logged a second time."""
+        """Notes that the connection was refused by name already, so that its end is not logged a second time."""
         relay = self._relay(peer)
         if relay is not None:
             relay.judged = True
-
-    @property
-    def connections(self) -> int:
-        return len(self._relays)
 
     def _relay(self, peer: str) -> _Outer | None:
         _, _, port = peer.rpartition(":")

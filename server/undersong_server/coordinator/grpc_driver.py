@@ -26,7 +26,7 @@ class GrpcRunDriver(RunDriver):
 
     Args:
         transport: of the whole coordinator.
-        expelled: names of parties that were revoked, asked now and then.
+        expelled: names of parties that were revoked; called again and again.
         public_cache, environment, number, signer: see :class:`RunDriver`.
     """
 
@@ -101,7 +101,7 @@ class GrpcRunDriver(RunDriver):
         return self._journal is not None and self._journal.get("manifest/signatures") is not None
 
     def waits(self, waiting: Waiting, asked: int) -> None:
-        """A request is under way and replies are missing."""
+        """Tells in the status that a request is under way and replies are missing."""
         self.check()
         signed = self._signed
         needed = self._needed if signed else asked
@@ -124,7 +124,7 @@ class GrpcRunDriver(RunDriver):
         self._note()
 
     def answered(self) -> None:
-        """The request is over."""
+        """Tells in the status that the request is over."""
         if self._status.waiting is not None:
             self._status = replace(self._status, waiting=None)
             self._note()

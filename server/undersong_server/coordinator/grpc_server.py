@@ -1,4 +1,4 @@
-"""The coordinator's gRPC server: one stream a party, its name taken from the certificate that TLS has verified."""
+"""The coordinator's gRPC server: one stream per party, whose name is that of the certificate that TLS has verified."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from undersong_server.coordinator.parties import Registry
 
 log = logging.getLogger(__name__)
 
-SILENCES = 3  # after so many silent keepalive periods a stream is given up
+SILENCES = 3  # a stream is given up after so many silent keepalive periods
 HELLO_S = 15.0
 FRAMES_A_SECOND = 500.0  # of one party; beyond that it is read more slowly, never refused
 FRAMES_AT_ONCE = 2000.0
@@ -58,7 +58,7 @@ class Peer:
 
 
 class GrpcServer:
-    """Serves in an event loop of its own thread.
+    """Serves the parties' streams, in an event loop and a thread of its own.
 
     Args:
         coordinator: its name, told to the parties.
@@ -428,7 +428,7 @@ class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
 
 
 def _seen(task: asyncio.Future[Any]) -> None:
-    # A read that the end of its stream broke off is no news to anybody.
+    # The end of a stream breaks off a read; its exception is fetched so that nothing is logged.
     if not task.cancelled():
         task.exception()
 

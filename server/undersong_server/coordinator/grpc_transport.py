@@ -1,7 +1,7 @@
 """The native transport: requests wait in a party's mailbox until the party has answered, however often it reconnects.
 
 The mailboxes live in the server's event loop; :meth:`GrpcTransport.exchange` is called from the threads of runs. What
-is sent after a reconnect are the same bytes under the same id, and a reply that arrived in part is gone on with.
+is sent after a reconnect are the same bytes under the same id, and a reply that arrived in part is continued.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Mailbox:
         return Presence(self.link is not None, self.changed_at, self.heard_at)
 
     def attach(self, link: Link, held: Mapping[bytes, bytes]) -> None:
-        """A new stream replaces the old one; every open request goes out again, but for what the party holds of it."""
+        """Replaces the old stream by a new one, and sends every open request again, but for what the party holds."""
         old, self.link = self.link, link
         self.changed_at = self.heard_at = time.monotonic()
         if old is not None:
@@ -124,7 +124,7 @@ class Mailbox:
             self.link.queue.put_nowait([wire.Ack(id=id_)])
 
     def received(self, envelope: Envelope) -> None:
-        """A whole reply; one to a request that nobody waits for any more is acknowledged and dropped."""
+        """Takes a whole reply; a reply to a request that nobody waits for any more is acknowledged and dropped."""
         self.acknowledge(envelope.id)
         entry = self._open.pop(envelope.id, None)
         if entry is None:
@@ -163,16 +163,16 @@ class GrpcTransport:
         return self.mailboxes[name]
 
     def decided(self, name: str) -> None:
-        """A person at a party approved or rejected something: whoever sleeps until then is woken."""
+        """Wakes whoever sleeps, because a person at a party approved or rejected something."""
         self._decision.set()
 
     def sleep(self, seconds: float) -> None:
-        """Sleeps, or less where a party says meanwhile that its people have decided."""
+        """Sleeps so long, or until a party says that its people have decided."""
         if self._decision.wait(seconds):
             self._decision.clear()
 
     def presence(self, names: Iterable[str]) -> dict[str, Presence]:
-        """Who is connected; from any thread."""
+        """The connections of the named parties; from any thread."""
         absent = Presence(False, 0.0, None)
         return {name: box.presence if (box := self.mailboxes.get(name)) else absent for name in names}
 

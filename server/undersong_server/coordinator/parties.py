@@ -61,7 +61,7 @@ class Party:
 
 
 class Registry:
-    """The file. Every method is one transaction; safe between threads and processes."""
+    """The registry's file. Every method is one transaction; safe between threads and processes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -192,20 +192,20 @@ class Registry:
             )
 
     def touch(self, times: dict[str, float]) -> None:
-        """Notes when each party was heard last (many at once, now and then)."""
+        """Notes when each party was heard last."""
         with self._transaction() as database:
             database.executemany(
                 "UPDATE party SET last_seen = ? WHERE name = ?", [(at, name) for name, at in times.items()]
             )
 
     def party(self, name: str) -> Party:
-        """Raises ConfigurationError for an unknown name."""
+        """The party of that name. Raises ConfigurationError for an unknown one."""
         with self._lock:
             self._required(name)
         return next(party for party in self.parties() if party.name == name)
 
     def parties(self) -> list[Party]:
-        """Everyone who was ever invited, by name."""
+        """Every party that was ever invited, by name."""
         with self._lock:
             rows = self._database.execute(
                 "SELECT party.*, (SELECT MAX(expires_at) FROM certificate"

@@ -18,7 +18,7 @@ from undersong_server.journal import Journal
 from undersong_server.release.publish import publish, report_data
 from undersong_server.release.signature import Signer
 from undersong_server.runs.building import build_author
-from undersong_server.runs.execution import Outcome, conduct
+from undersong_server.runs.execution import Outcome, execute
 from undersong_server.runs.folder import RunFolder
 from undersong_server.runs.planned import Planned
 from undersong_server.runs.planning import RunPlan
@@ -26,7 +26,7 @@ from undersong_server.runs.status import RunFailure, RunStatus, State
 
 log = logging.getLogger(__name__)
 
-STATUS_S = 0.5  # how often the status file is renewed at most
+STATUS_S = 0.5  # the status file is renewed at most this often
 
 
 class Interrupted(BaseException):
@@ -130,7 +130,7 @@ class RunDriver(ABC):
     ) -> Outcome:
         self._status = replace(self._status, state="running")
         author = build_author(run_plan.task, embed, self._environment, journal, self, seed=planned.seed)
-        return conduct(
+        return execute(
             run_plan,
             name=planned.name,
             transport=self.carrier(planned),

@@ -154,7 +154,7 @@ def _train(x: Float32, y: Int64, w: Float64, names: tuple[str, ...], head: Head,
 
 def _numbered(labels: Sequence[str], rows: int) -> tuple[tuple[str, ...], Int64]:
     if len(labels) != rows:
-        raise ConfigurationError(f"{rows} embeddings but {len(labels)} labels", "give one label a text")
+        raise ConfigurationError(f"{rows} embeddings but {len(labels)} labels", "give one label per text")
     names, y = np.unique(np.asarray(labels, dtype=object).astype(str), return_inverse=True)
     if len(names) < 2:
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""The coordinator's driver: agrees on the manifest, makes private sums, and loses nothing on the way.
+"""The coordinator's side of private sums: agrees on the manifest, opens the sums, and loses nothing on the way.
 
 Every stage's replies are journaled before the state machine sees them, so that a killed coordinator replays the
 machine to the very stage it stood in; parties answer a repeated request with the same bytes.

@@ -1,4 +1,4 @@
-"""The driver for transports whose messages are expensive: as few of them for a private sum as the protocol allows.
+"""Private sums over transports whose messages are expensive: as few of them per sum as the protocol allows.
 
 A sum's adverts, nonces and shares depend on the roster alone, not on its public inputs. So while one sum is masked,
 agreed on and unmasked, those of the next one travel in the same messages, and from the second sum on only the three

@@ -1,4 +1,4 @@
-"""The seam between the federation's driver and whatever carries its messages."""
+"""The interface between private sums and whatever carries their messages."""
 
 from __future__ import annotations
 

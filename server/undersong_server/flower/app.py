@@ -77,7 +77,7 @@ class FlowerRunSettings:
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> FlowerRunSettings:
-        """Raises ConfigurationError that names the key."""
+        """The settings of a run configuration. Raises ConfigurationError that names the key."""
         if not config.get("coordinator"):
             raise ConfigurationError(
                 "the run configuration does not name the coordinator's folder",
@@ -97,7 +97,7 @@ class FlowerRunSettings:
 
 
 def planned_run(settings: FlowerRunSettings, flower_run: int) -> str:
-    """The run's name, planned. Raises ConfigurationError where it neither exists nor can be planned."""
+    """Plans the run where it is new, and returns its name. Raises ConfigurationError where it cannot be planned."""
     if settings.run and CoordinatorHome(settings.coordinator).run(settings.run).exists:
         return settings.run
     if settings.task_file is None:
@@ -175,7 +175,7 @@ class FlowerRunDriver(RunDriver):
         time.sleep(max(seconds, APPROVAL_S))
 
     def say(self, message: str) -> None:
-        """Flower keeps what is printed as the run's log."""
+        """Prints the line as well: Flower keeps what is printed as the run's log."""
         super().say(message)
         print(message, flush=True)
 
@@ -185,7 +185,7 @@ class FlowerRunDriver(RunDriver):
 
 
 def _alone(folder: RunFolder) -> AbstractContextManager[None]:
-    """Two drivers of one run would both write its journal."""
+    """The run's lock: two drivers of one run would both write its journal."""
     return holding(
         folder.path / "driver.lock",
         ConfigurationError(f"run {folder.name!r} is under way already", "wait for it, or stop it"),

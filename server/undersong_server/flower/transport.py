@@ -18,20 +18,20 @@ from undersong_server.federation.transport import Lazily
 INTRODUCE = wire.Request(version=codec.VERSION, introduce=wire.Introduce()).SerializeToString()
 PULL_S = 0.3
 PULL_SOON_S = 0.05  # where few messages are under way, so that none waits for room
-LATE_S = 5.0  # how much longer than its reply is waited for a message stays valid
+LATE_S = 5.0  # a message stays valid so much longer than its reply is waited for
 
 
 class FlowerTransport:
     """Implements ``undersong_server.federation.transport.BatchTransport``: one Flower message per party and exchange.
 
-    Flower knows nodes, not parties: who a node is, it says itself in its introduction, with the identity key that its
+    Flower knows nodes, not parties: a node says itself who it is, in its introduction, with the identity key that its
     signature under the manifest is checked against. The newest node that introduces itself by a name has it.
 
     Args:
         grid: of the run.
         identities: Ed25519 public key by party name, of those who are enrolled; a node with another key is left aside.
             None trusts every node (one owner's simulation).
-        say: told of nodes that are left aside.
+        say: called with a sentence for each node that is left aside.
         watch: called while replies are missing; what it raises ends the waiting.
         outstanding: messages under way at a time; None sends all of an exchange at once.
     """
@@ -51,7 +51,7 @@ class FlowerTransport:
         self._watch = watch
         self._outstanding = outstanding
         self._nodes: dict[str, int] = {}
-        self._answered: set[int] = set()  # nodes that have introduced themselves, as whomever
+        self._answered: set[int] = set()  # nodes that have introduced themselves, under any name
         self._introductions: dict[str, bytes] = {}
         self.messages = 0
 
@@ -69,7 +69,7 @@ class FlowerTransport:
         return self.found
 
     def exchange(self, requests: Mapping[str, bytes], *, timeout_s: float) -> Mapping[str, bytes]:
-        """One request per party. A node's introduction, which found it, answers the first request for one."""
+        """Sends one request per party. A node's introduction, which found it, answers the first request for one."""
         known = {
             name: self._introductions.pop(name)
             for name, request in requests.items()
@@ -113,7 +113,7 @@ class FlowerTransport:
         return found
 
     def _push(self, requests: Mapping[int, Sequence[bytes]], ttl_s: float) -> dict[str, int]:
-        """Sends messages; their ids with their nodes."""
+        """Sends messages and returns their ids with their nodes."""
         if not requests:
             return {}
         messages = [

@@ -1,4 +1,4 @@
-"""Generators of text behind one interface. ``build`` turns settings into generators."""
+"""Generators of text behind one interface. ``build_generators`` makes them from settings."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ __all__ = [
     "OpenAISettings",
     "ReplaySettings",
     "TransformersSettings",
-    "build",
+    "build_generators",
 ]
 
 
-def build(
+def build_generators(
     settings: Sequence[GeneratorSettings],
     *,
     labels: Sequence[str],

@@ -1,6 +1,6 @@
 """The ``[[generators]]`` tables of a task file: one frozen model per ``kind``.
 
-Paths are kept as written; :func:`undersong_server.generators.build` resolves them against the task file's folder.
+Paths are kept as written; ``build_generators`` resolves them against the folder of the task file.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Prompts from templates: data files with named placeholders, each replaceable by the task.
+"""Prompts from templates: data files with named placeholders, each of which a task may replace by its own.
 
-A template is the ``template`` key of ``<kind>.toml``. In it ``{name}`` stands for a field and ``[[ ... ]]`` for a part
-that is left out where one of its own fields is empty; ``{{`` and ``}}`` are plain braces. Texts (good, bad, parents)
-become one item a line; labels and terms a list with commas.
+A template is the ``template`` key of ``<kind>.toml``. ``{name}`` stands for a field and ``[[ ... ]]`` for a part that
+is left out where one of its own fields is empty; ``{{`` and ``}}`` are plain braces. Texts (good, bad, parents) are
+written one per line, labels and terms as a list with commas.
 """
 
 from __future__ import annotations

@@ -1,19 +1,16 @@
-"""The synthetic corpus on disk: JSONL and Parquet, whole or not at all."""
+"""The files of a published data set: their names, and how they are written, whole or not at all."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import io
-import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import sync_folder
-from undersong_server.pool import Sample
 
 JSONL_NAME = "synthetic.jsonl"
 PARQUET_NAME = "synthetic.parquet"
@@ -24,29 +21,13 @@ REPORT_NAME = "report.html"
 SEQUENCES_NAME = "sequences.jsonl"  # of a method that writes from keyphrases only
 # Everything a finished run leaves in its folder for its user.
 OUTPUT_NAMES = (JSONL_NAME, PARQUET_NAME, MANIFEST_NAME, LEDGER_NAME, CARD_NAME, REPORT_NAME, SEQUENCES_NAME)
-COLUMNS = ("text", "label", "generator", "round", "prompt_kind")
-
-
-def write_corpus(folder: Path, samples: Sequence[Sample]) -> tuple[Path, Path]:
-    """Writes ``synthetic.jsonl`` and ``synthetic.parquet`` into ``folder`` and returns their paths.
-
-    Same samples, same bytes. Raises ConfigurationError naming the folder where they cannot be written; then neither
-    file is new or changed.
-    """
-    write_files(folder, corpus_files(samples))
-    return folder / JSONL_NAME, folder / PARQUET_NAME
-
-
-def corpus_files(samples: Sequence[Sample]) -> dict[str, bytes | str]:
-    """The corpus in both formats, by file name, for :func:`write_files`."""
-    rows = [_row(sample) for sample in samples]
-    return {JSONL_NAME: _jsonl(rows), PARQUET_NAME: _parquet(rows)}
 
 
 def write_files(folder: Path, contents: Mapping[str, bytes | str]) -> None:
     """Writes files by name, all complete or none: each beside its place first, synced, and only then renamed.
 
-    Text is written as UTF-8. Raises ConfigurationError naming the folder and the remedy (no space, no right to write).
+    Text is written as UTF-8. Raises ConfigurationError that names the folder and the remedy where there is no
+    space, or no right to write.
     """
     waiting: list[tuple[str, Path]] = []
     try:
@@ -84,32 +65,8 @@ def _explained(folder: Path, error: OSError) -> ConfigurationError:
     )
 
 
-def _row(sample: Sample) -> tuple[str, str, str, int, str]:
-    # A lone surrogate (half an emoji, from a broken answer) is no text and would stop either format.
-    text = sample.text.encode("utf-8", "replace").decode("utf-8")
-    return (text, sample.label, sample.generator, sample.round, sample.kind)
-
-
-def _jsonl(rows: Sequence[tuple[str, str, str, int, str]]) -> bytes:
-    lines = [json.dumps(dict(zip(COLUMNS, row, strict=True)), ensure_ascii=False) + "\n" for row in rows]
-    return "".join(lines).encode("utf-8")
-
-
-def _parquet(rows: Sequence[tuple[str, str, str, int, str]]) -> bytes:
-    import pyarrow
-    import pyarrow.parquet
-
-    kinds = (pyarrow.string(), pyarrow.string(), pyarrow.string(), pyarrow.int32(), pyarrow.string())
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(COLUMNS)
-    arrays = [pyarrow.array(column, type=kind) for column, kind in zip(columns, kinds, strict=True)]
-    table = pyarrow.Table.from_arrays(arrays, names=list(COLUMNS))
-    sink = io.BytesIO()
-    pyarrow.parquet.write_table(table, sink, compression="zstd")
-    return sink.getvalue()
-
-
 def copy_outputs(source: Path, target: Path) -> list[str]:
-    """Copies what a finished run wrote; the names of the files, sorted."""
+    """Copies what a finished run wrote and returns the names of the files, sorted."""
     contents: dict[str, bytes | str] = {
         name: (source / name).read_bytes() for name in OUTPUT_NAMES if (source / name).exists()
     }

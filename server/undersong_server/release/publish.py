@@ -13,13 +13,13 @@ from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
 from undersong_common.version import VERSION
 from undersong_server.generators.author import Usage
+from undersong_server.release.corpus import corpus_files
 from undersong_server.release.files import (
     CARD_NAME,
     LEDGER_NAME,
     MANIFEST_NAME,
     REPORT_NAME,
     SEQUENCES_NAME,
-    corpus_files,
     write_files,
 )
 from undersong_server.release.signature import Signer

@@ -48,7 +48,7 @@ class PublisherSignature:
     fingerprint: str
 
 
-def read(published: Mapping[str, Any]) -> PublisherSignature | None:
+def read_signature(published: Mapping[str, Any]) -> PublisherSignature | None:
     """The signature of a ``manifest.json``; None where nobody signed it (a simulation has no coordinator).
 
     Raises PrivacyRefusal where the signature is not of these very contents.

@@ -21,17 +21,16 @@ from undersong_protocol.enrolment import same_fingerprint
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.receipt import Receipt, check_receipt
 from undersong_protocol.secagg.evidence import check_evidence
-from undersong_server.release import signature as imprints
 from undersong_server.release.files import LEDGER_NAME
 from undersong_server.release.publish import published_manifest
-from undersong_server.release.signature import PublisherSignature
+from undersong_server.release.signature import PublisherSignature, read_signature
 
 REMEDY = "the files are not those that the run wrote: get a fresh copy from the coordinator"
 
 
 @dataclass(frozen=True)
 class Opened:
-    """One private sum of the data set: who is in it and who signed for that; ``charged``: by a receipt of each."""
+    """One private sum of the data set: who is in it and who signed for that."""
 
     name: str
     attempt: int
@@ -181,7 +180,7 @@ def _publisher_signature(
     published: Mapping[str, Any], fingerprint: str | None, faults: list[str]
 ) -> PublisherSignature | None:
     try:
-        found = imprints.read(published)
+        found = read_signature(published)
     except PrivacyRefusal as refusal:
         faults.append(f"the coordinator's signature: {refusal.problem}")
         return None
@@ -207,7 +206,7 @@ def _sums(manifest: Manifest, sums: Mapping[str, Any], faults: list[str]) -> dic
             plan = parameters.noise_plan
             possible = [float(plan.opened_variance(dropped, left)) for left in range(len(proved.survivors) + 1)]
             if not any(math.isclose(facts["variance"], variance, rel_tol=1e-9) for variance in possible):
-                raise PrivacyRefusal("the variance of its noise is none that the plan allows")
+                raise PrivacyRefusal("the variance of its noise is not one that the plan allows")
             opened[name] = Opened(name, attempt, proved.survivors, proved.signers, proved.question.hex())
         except UndersongError as error:
             faults.append(f"private sum {name}: {error.problem}")
@@ -257,7 +256,7 @@ def _spending(
 
 
 def _ledger(folder: Path, checked: Mapping[str, Receipt], receipts: Mapping[str, Any], faults: list[str]) -> None:
-    """The ledger file, where there is one, says nothing else than the receipts."""
+    """Checks that the ledger file, where there is one, says what the receipts say."""
     path = folder / LEDGER_NAME
     if not path.exists():
         return

@@ -152,9 +152,9 @@ class ReportData:
         run: its name; task: the task's name; description: what one text is, as the task file says.
         method: wire name of the method; settings: its options as (key, value).
         labels, generators: names in the task file's order; labels may be empty.
-        weights: rows [rounds or rounds + 1], each one weight a generator, those of round 0 first.
+        weights: rows [rounds or rounds + 1], each one weight per generator, those of round 0 first.
         samples: the corpus.
-        embeddings: float32 [n, d], one row a sample, for the map; None leaves the map out.
+        embeddings: float32 [n, d], one row per sample, for the map; None leaves the map out.
         seconds: wall-clock time by phase, in order of display.
         created: date and time in words; "" where the output must not depend on the time.
         plan_hash: SHA-256 (hex) of the manifest that every party signed; "" where there is none.

@@ -26,7 +26,7 @@ def build_author(
 
     Raises ConfigurationError for a generator or a prompt that cannot be built.
     """
-    built = generators.build(
+    built = generators.build_generators(
         task.generators,
         labels=task.task.labels,
         folder=task.locate(""),

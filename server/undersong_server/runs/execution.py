@@ -1,4 +1,4 @@
-"""One run from plan to corpus, over any transport: agree, let the method work, collect the receipts."""
+"""Executes a planned run over any transport: the parties agree, the method runs, the receipts are collected."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from undersong_server.runs.planning import RunPlan
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a finished run leaves behind, all of it public.
+    """The result of a finished run, all of it public.
 
     Attributes:
-        manifest, signatures: what everyone signed.
+        manifest, signatures: what every party signed, and its signature by name.
         samples: the corpus.
         sums: of every opened sum by name: survivors, scale, variance of its noise, evidence, attempt.
         receipts: each party's signed statement of its spending.
@@ -51,7 +51,7 @@ class Outcome:
 
 
 class Stopwatch:
-    """Adds up the time of named phases. ``clock`` in seconds."""
+    """Sums the time of named phases, in seconds of ``clock``."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -65,7 +65,7 @@ class Stopwatch:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + self._clock() - start
 
 
-def conduct(
+def execute(
     run_plan: RunPlan,
     *,
     name: str,
@@ -81,7 +81,7 @@ def conduct(
     timeout_s: float = STAGE_TIMEOUT_S,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Outcome:
-    """Runs the plan to its end. A journal that knows part of it already is continued, not repeated.
+    """Runs the plan to its end. What the journal has of the run already is not repeated.
 
     Args:
         name: of the run, as it stands in the manifest.
@@ -89,7 +89,7 @@ def conduct(
         embed: public texts to quantised embeddings; ``embedder`` is that model's SHA-256 (hex).
         seed: of everything public: prompts, draws, embedded generators.
         timeout_s: how long a request waits for a party.
-        sleep: between two questions for an approval; may return early where a party has decided.
+        sleep: waits between two requests for an approval; may return early where a party has decided.
     """
     watch = Stopwatch(clock)
     manifest = _manifest(run_plan, name, transport, parties, journal, embedder, timeout_s)
@@ -118,7 +118,7 @@ def conduct(
 def _federation(
     transport: Transport, manifest: Manifest, journal: Journal, progress: Progress, **rest: Any
 ) -> Federation:
-    # Where a message is expensive, several requests share one.
+    # Where a message is costly, several requests share one.
     if isinstance(transport, BatchTransport):
         return PipelinedFederation(transport, manifest, journal, progress, **rest)
     return Federation(transport, manifest, journal, progress, **rest)

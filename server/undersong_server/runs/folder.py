@@ -67,7 +67,7 @@ class RunFolder:
         replace_json(self.path / "plan.json", asdict(planned), durable=True)
 
     def planned(self) -> Planned:
-        """Raises ConfigurationError where the folder holds no run."""
+        """What was planned. Raises ConfigurationError where the folder holds no run."""
         value = read_json(self.path / "plan.json")
         if value is None:
             raise ConfigurationError(f"no run {self.name!r}", "see `undersong run list`")

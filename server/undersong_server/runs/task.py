@@ -112,7 +112,7 @@ class FederationSection(Section):
 
 
 class MethodSection(BaseModel):
-    """[method]: its name here; its options are checked by the method's own file (server/methods)."""
+    """[method]: its name here; its options are checked by the method's own file (undersong_server/methods)."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -192,7 +192,7 @@ class Task(Section):
         return tuple(found)
 
     @property
-    def one_file_a_party(self) -> bool:
+    def one_file_per_party(self) -> bool:
         """Whether the data come already divided, as a list, a folder or a pattern of files."""
         path = self.data.path
         return not isinstance(path, str) or "*" in path or self.locate(path).is_dir()
@@ -201,7 +201,7 @@ class Task(Section):
     def parties(self) -> int:
         """How many parties take part. Raises ConfigurationError where data.path and federation.parties disagree."""
         stated = self.federation.parties
-        if self.data.path is None or not self.one_file_a_party:
+        if self.data.path is None or not self.one_file_per_party:
             return DEFAULT_PARTIES if stated is None else stated
         files = len(self.files)
         if stated is not None and stated != files:

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from tests.doubles.corpora import write_corpus
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import read_table
 from undersong_server.cli.evaluation_screen import render
 from undersong_server.operations.evaluation import evaluate
 from undersong_server.pool import Sample
-from undersong_server.release import files as outputs
 
 TOPICS = {"chest": ["heart", "pressure", "chest", "arm"], "ankle": ["foot", "twisted", "swollen", "ankle"]}
 FILLER = ["today", "patient", "says", "since", "morning", "worse", "walking", "quiet"]
@@ -39,7 +39,7 @@ def write(path, rows, label="label"):
 
 @pytest.fixture
 def run(tmp_path):
-    outputs.write_corpus(tmp_path / "run", [Sample(t, y, "ngram", 0, "zero_shot") for t, y in notes(120, 0)])
+    write_corpus(tmp_path / "run", [Sample(t, y, "ngram", 0, "zero_shot") for t, y in notes(120, 0)])
     write(tmp_path / "test.jsonl", notes(80, 1))
     write(tmp_path / "train.jsonl", notes(60, 2))
     return tmp_path
@@ -99,7 +99,7 @@ def test_a_file_that_is_named_for_several_purposes_is_read_once(run, monkeypatch
 
 
 def test_without_labels_there_is_no_task_model_but_the_distances_stand(run):
-    outputs.write_corpus(run / "plain", [Sample(t, "", "ngram", 0, "zero_shot") for t, _ in notes(50, 0)])
+    write_corpus(run / "plain", [Sample(t, "", "ngram", 0, "zero_shot") for t, _ in notes(50, 0)])
     report = evaluate(run / "plain", test=run / "test.jsonl", embed=bag_of_words, label_field=None)
     assert report.trained == ()
     assert report.distances[0].label is None
@@ -116,7 +116,7 @@ def test_a_label_nobody_wrote_is_named(run):
 
 def test_markup_in_a_label_is_shown_not_interpreted(run):
     rows = [(t, f"[red]{y}[/red]") for t, y in notes(40, 0)]
-    outputs.write_corpus(run / "run", [Sample(t, y, "ngram", 0, "zero_shot") for t, y in rows])
+    write_corpus(run / "run", [Sample(t, y, "ngram", 0, "zero_shot") for t, y in rows])
     write(run / "test.jsonl", rows)
     report = evaluate(run / "run", test=run / "test.jsonl", embed=bag_of_words, head="linear")
     console = Console(width=160, record=True, file=io.StringIO())

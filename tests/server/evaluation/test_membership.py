@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from tests.doubles.corpora import write_corpus
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table
 from undersong_server.cli.app import app
@@ -18,7 +19,6 @@ from undersong_server.evaluation import membership as attacks
 from undersong_server.evaluation.membership import auc_interval, clopper_pearson, membership
 from undersong_server.operations.evaluation import evaluate
 from undersong_server.pool import Sample
-from undersong_server.release import files as outputs
 
 
 @dataclass
@@ -96,7 +96,7 @@ def test_too_few_records_are_refused():
 def run(tmp_path):
     rng = np.random.default_rng(0)
     rows = [(f"{label} {n} " + " ".join(map(str, rng.integers(0, 50, 4))), label) for n in range(30) for label in "ab"]
-    outputs.write_corpus(tmp_path / "run", [Sample(text, label, "one", 0, "zero_shot") for text, label in rows])
+    write_corpus(tmp_path / "run", [Sample(text, label, "one", 0, "zero_shot") for text, label in rows])
     for name, part in (("members", rows[:30]), ("others", rows[30:])):
         (tmp_path / f"{name}.jsonl").write_text(
             "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in part)

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from tests.doubles.tiny_llama import save_tiny_llama
 from tests.doubles.word_embedding import embed
 from undersong_common.errors import ConfigurationError
-from undersong_server.generators import Generator, GeneratorSettings, build
+from undersong_server.generators import Generator, GeneratorSettings, build_generators
 
 TABLES: list[dict[str, Any]] = [
     {"name": "book", "kind": "ngram", "corpus": "pool.jsonl"},
@@ -26,7 +26,7 @@ ADAPTER: TypeAdapter[GeneratorSettings] = TypeAdapter(GeneratorSettings)
 
 def made(folder: Path, tables: list[dict[str, Any]]) -> list[Generator]:
     settings = [ADAPTER.validate_python(table) for table in tables]
-    return build(settings, labels=("a",), folder=folder, embed=embed, environment={"K": "key"})
+    return build_generators(settings, labels=("a",), folder=folder, embed=embed, environment={"K": "key"})
 
 
 def test_every_kind_is_built_by_its_table_in_order(tmp_path: Path) -> None:

@@ -20,9 +20,10 @@ from typing import Any
 import pytest
 
 from tests.doubles.chat_server import ChatServer, FaultProxy, completion, refusal, serving, stream
+from tests.doubles.processes import SOURCES
 from undersong_common.arrays import Float32
 from undersong_common.errors import ConfigurationError, GenerationError
-from undersong_server.generators import Answer, BudgetExhausted, GenerationRequest, OpenAISettings, build
+from undersong_server.generators import Answer, BudgetExhausted, GenerationRequest, OpenAISettings, build_generators
 from undersong_server.generators.openai_compatible import OpenAIGenerator, _retry_after_s
 
 pytestmark = pytest.mark.heavy
@@ -139,7 +140,7 @@ def test_an_interrupt_ends_at_once_whatever_is_in_flight() -> None:
         return completion(prompt)
 
     with serving(ChatServer(write)) as server:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, SOURCES))}
         process = subprocess.Popen(
             [sys.executable, "-c", INTERRUPTED, server.url],
             cwd=ROOT,
@@ -248,7 +249,7 @@ def test_forms_of_retry_after(headers: dict[str, str], seconds: float | None) ->
 def test_a_missing_key_variable_is_found_at_the_start() -> None:
     settings = OpenAISettings(name="far", kind="openai", model="m", api_key_env="TEST_KEY")
     with pytest.raises(ConfigurationError, match=r"far.*TEST_KEY"):
-        build([settings], labels=(), folder=Path(), embed=no_embedding, environment={"TEST_KEY": " "})
+        build_generators([settings], labels=(), folder=Path(), embed=no_embedding, environment={"TEST_KEY": " "})
 
 
 def test_an_endpoint_without_keys_needs_no_variable() -> None:

@@ -5,9 +5,10 @@ import os
 import pyarrow.parquet
 import pytest
 
+from tests.doubles.corpora import write_corpus
 from undersong_common.errors import ConfigurationError
 from undersong_server.pool import Sample
-from undersong_server.release import files as outputs
+from undersong_server.release.corpus import COLUMNS
 
 SAMPLES = [
     Sample('He said "no"\nand left', "chest", "good", 0, "zero_shot"),
@@ -16,7 +17,7 @@ SAMPLES = [
 
 
 def test_both_formats_hold_every_sample(tmp_path):
-    jsonl, parquet = outputs.write_corpus(tmp_path / "a" / "b", SAMPLES)
+    jsonl, parquet = write_corpus(tmp_path / "a" / "b", SAMPLES)
     rows = [json.loads(line) for line in jsonl.read_text(encoding="utf-8").split("\n")[:-1]]
     assert rows == pyarrow.parquet.read_table(parquet).to_pylist()
     assert rows[1] == {
@@ -30,22 +31,22 @@ def test_both_formats_hold_every_sample(tmp_path):
 
 
 def test_same_samples_same_bytes(tmp_path):
-    first = [path.read_bytes() for path in outputs.write_corpus(tmp_path / "1", SAMPLES)]
-    assert first == [path.read_bytes() for path in outputs.write_corpus(tmp_path / "2", SAMPLES)]
+    first = [path.read_bytes() for path in write_corpus(tmp_path / "1", SAMPLES)]
+    assert first == [path.read_bytes() for path in write_corpus(tmp_path / "2", SAMPLES)]
 
 
 def test_an_empty_corpus_and_a_broken_character(tmp_path):
-    jsonl, parquet = outputs.write_corpus(tmp_path, [])
+    jsonl, parquet = write_corpus(tmp_path, [])
     assert jsonl.read_bytes() == b""
-    assert pyarrow.parquet.read_table(parquet).column_names == list(outputs.COLUMNS)
-    jsonl, parquet = outputs.write_corpus(tmp_path, [Sample("half \ud83d emoji", "a", "g", 0, "k")])
+    assert pyarrow.parquet.read_table(parquet).column_names == list(COLUMNS)
+    jsonl, parquet = write_corpus(tmp_path, [Sample("half \ud83d emoji", "a", "g", 0, "k")])
     assert json.loads(jsonl.read_text())["text"] == pyarrow.parquet.read_table(parquet)["text"][0].as_py()
 
 
 @pytest.mark.parametrize("failing", ["fsync", "replace"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_changes_nothing(tmp_path, monkeypatch, failing, code):
-    outputs.write_corpus(tmp_path, SAMPLES[:1])
+    write_corpus(tmp_path, SAMPLES[:1])
     before = {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)}
 
     def full(*_):
@@ -53,7 +54,7 @@ def test_a_full_disk_changes_nothing(tmp_path, monkeypatch, failing, code):
 
     monkeypatch.setattr(os, failing, full)
     with pytest.raises(ConfigurationError, match="no space left") as caught:
-        outputs.write_corpus(tmp_path, SAMPLES)
+        write_corpus(tmp_path, SAMPLES)
     assert str(tmp_path) in str(caught.value)
     assert "output.dir" in caught.value.remedy
     assert {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)} == before
@@ -73,7 +74,7 @@ def test_a_really_full_disk(tmp_path):
     os.fdopen = divert
     try:
         with pytest.raises(ConfigurationError, match="no space left"):
-            outputs.write_corpus(tmp_path, SAMPLES)
+            write_corpus(tmp_path, SAMPLES)
     finally:
         os.fdopen = real
     assert opened
@@ -83,4 +84,4 @@ def test_a_really_full_disk(tmp_path):
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ConfigurationError, match="cannot be written"):
-        outputs.write_corpus(tmp_path / "file" / "run", SAMPLES)
+        write_corpus(tmp_path / "file" / "run", SAMPLES)

@@ -1,4 +1,4 @@
-"""The parties of a simulation, made from what its workspace holds, by whichever process plays them."""
+"""The parties of a simulation, made from what its workspace holds, in whichever process needs them."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def _ledger_path(state: Path, party: str) -> Path:
 
 
 @dataclass(frozen=True)
-class Cast:
-    """Whoever plays the parties of a simulation: this process, or the actors of Flower's engine.
+class SimulatedParties:
+    """Makes the parties of a simulation, in this process or in the actors of Flower's engine.
 
     Attributes:
         task: of the simulation.
@@ -51,7 +51,7 @@ class Cast:
     insecure_noise_seed: int | None
 
     def draw_keys(self, workspace: Workspace, names: Iterable[str]) -> None:
-        """Once a simulation."""
+        """Draws the parties' keys, once per simulation."""
         workspace.secrets(
             lambda: (
                 {"store": os.urandom(32).hex()}
@@ -78,7 +78,7 @@ class Cast:
         clock: Callable[[], float],
         contribution: Contribution = grid_vector,
     ) -> Party:
-        """One party, as it stands in the workspace."""
+        """The named party as it stands in the workspace, with its records."""
         data = DataSet(table, self.keys[f"data/{name}"])
         return Party(
             name,
@@ -102,7 +102,7 @@ class Cast:
 
 
 def clocks(insecure_noise_seed: int | None) -> tuple[Callable[[], float], Callable[[], float]]:
-    """(seconds since the epoch, monotonic seconds)."""
+    """Two clocks: seconds since the epoch, and monotonic seconds."""
     # Under an insecure seed the outputs are compared byte by byte: no time may stand in them.
     if insecure_noise_seed is not None:
         return (lambda: 0.0), (lambda: 0.0)
