@@ -43,4 +43,5 @@ done
 undersong run start demo
 undersong run watch demo
 undersong export demo --out "$OUT"
-undersong verify "$OUT"
+# Who receives the data set has the fingerprint from one of the hospitals.
+undersong verify "$OUT" --fingerprint "$(cat "$EXCHANGE/fingerprint")"

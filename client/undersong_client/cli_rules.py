@@ -128,12 +128,12 @@ def set_policy(
     as_json: AsJson = False,
 ) -> None:
     """Changes the policy and signs it. What is not given stays."""
-    from undersong_client.policy import required_party
+    from undersong_protocol.enrolment import named_party
 
     opened = PartyHome(home_of(home))
     if require_nobody and required_parties:
         raise ConfigurationError("--require-nobody and --require-party contradict each other", "give one of them")
-    required = ["=".join(required_party(each)) for each in required_parties or ()]
+    required = ["=".join(named_party(each)) for each in required_parties or ()]
     changes: dict[str, Any] = {
         "required_parties": tuple(required) if required or require_nobody else None,
         "statistics": None if statistics is None else tuple(_known_statistics(statistics)),

@@ -10,7 +10,6 @@ from undersong_client.guard import Policy as Bounds
 from undersong_client.state import PartyHome, read_json, write_json
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
-from undersong_common.printable import printable
 from undersong_protocol import enrolment
 
 TAG = "undersong policy"
@@ -62,7 +61,7 @@ class HospitalPolicy:
         if type(self.declared_units) is not int or self.declared_units < 0:
             raise ConfigurationError("the declared number of units is not a whole number of at least 0", remedy)
         for required in self.required_parties:
-            required_party(required)
+            enrolment.named_party(required)
         if self.approval not in get_args(Approval):
             raise ConfigurationError(f"approval {self.approval!r} is unknown", 'write "each" or "standing"')
         if unknown := sorted(set(self.units) - set(UNITS)):
@@ -83,7 +82,7 @@ class HospitalPolicy:
             statistics=frozenset(self.statistics),
             units=frozenset(self.units),
             declared_units=self.declared_units,
-            required_parties=tuple(required_party(required) for required in self.required_parties),
+            required_parties=tuple(enrolment.named_party(required) for required in self.required_parties),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -92,26 +91,6 @@ class HospitalPolicy:
         for key in ("run_epsilon", "total_epsilon"):
             value[key] = "inf" if math.isinf(value[key]) else value[key]
         return {key: list(item) if isinstance(item, tuple) else item for key, item in value.items()}
-
-
-def required_party(stated: str) -> tuple[str, str]:
-    """Name and fingerprint, as it is printed, of ``NAME=FINGERPRINT``. Raises ConfigurationError for anything else.
-
-    >>> required_party("heart=0001 0203 0405 0607 0809 0A0B 0C0D 0E0F")
-    ('heart', '0001-0203-0405-0607-0809-0a0b-0c0d-0e0f')
-    """
-    name, _, fingerprint = stated.partition("=")
-    digits = enrolment.bare_fingerprint(fingerprint)
-    try:
-        digest = bytes.fromhex(digits)
-    except ValueError:
-        digest = b""
-    if len(digest) != enrolment.FINGERPRINT_BYTES:
-        raise ConfigurationError(
-            f"{printable(stated, 120)!r} does not name a party by its fingerprint",
-            "write NAME=1a2b-..., with the fingerprint that the party itself has told you",
-        )
-    return enrolment.check_party_name(name.strip()), enrolment.groups(digest)
 
 
 def write(home: PartyHome, policy: HospitalPolicy) -> None:

@@ -91,6 +91,25 @@ def same_fingerprint(stated: str, computed: str) -> bool:
     return hmac.compare_digest(digits.encode(), computed.replace("-", "").encode())
 
 
+def named_party(stated: str) -> tuple[str, str]:
+    """Name and fingerprint, as it is printed, of ``NAME=FINGERPRINT``. Raises ConfigurationError for anything else.
+
+    >>> named_party("heart=0001 0203 0405 0607 0809 0A0B 0C0D 0E0F")
+    ('heart', '0001-0203-0405-0607-0809-0a0b-0c0d-0e0f')
+    """
+    name, _, fingerprint = stated.partition("=")
+    try:
+        digest = bytes.fromhex(bare_fingerprint(fingerprint))
+    except ValueError:
+        digest = b""
+    if len(digest) != FINGERPRINT_BYTES:
+        raise ConfigurationError(
+            f"{_shown(stated)} does not name a party by its fingerprint",
+            "write NAME=1a2b-..., with the fingerprint that the party itself has told you",
+        )
+    return check_party_name(name.strip()), groups(digest)
+
+
 def new_tls_key() -> ec.EllipticCurvePrivateKey:
     """A key for TLS: ECDSA P-256, which every TLS 1.3 stack offers."""
     return ec.generate_private_key(ec.SECP256R1())

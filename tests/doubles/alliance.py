@@ -144,6 +144,11 @@ class Alliance:
     def shown(self, run: str) -> dict[str, Any]:
         return dict(json.loads(self.operator("run", "show", run, "--json")))
 
+    def verdict(self, folder: Path) -> dict[str, Any]:
+        """What `undersong verify` says of a published folder to somebody who knows this coordinator's fingerprint."""
+        fingerprint = json.loads(self.operator("coordinator", "show", "--json"))["fingerprint"]
+        return dict(json.loads(operator("verify", folder, "--fingerprint", fingerprint, "--json")))
+
     @staticmethod
     def until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
         end = time.monotonic() + timeout_s

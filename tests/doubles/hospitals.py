@@ -124,6 +124,11 @@ class Federation:
         each("budget", "set", "--epsilon", 50, "--delta", "1e-3")
         each("policy", "set", "--approval", self._approval)
 
+    def verdict(self, folder: Path) -> dict[str, Any]:
+        """What `undersong verify` says of a published folder to somebody who knows this coordinator's fingerprint."""
+        fingerprint = json.loads(self.operator("coordinator", "show", "--json"))["fingerprint"]
+        return dict(json.loads(operator("verify", folder, "--fingerprint", fingerprint, "--json")))
+
     def status(self, run: str) -> dict[str, Any]:
         return dict(json.loads(self.operator("run", "show", run, "--json"))["status"])
 

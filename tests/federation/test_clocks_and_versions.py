@@ -10,7 +10,6 @@ import time
 import pytest
 
 from tests.doubles.alliance import Alliance
-from tests.doubles.hospitals import operator
 from tests.doubles.party_home import HashedEmbedder
 from undersong_client import checks, daemon
 from undersong_client.daemon import Daemon
@@ -58,7 +57,7 @@ def test_clocks_ten_minutes_off_are_named_and_the_run_ends_right(alliance, tmp_p
     alliance.start("clocks")
     alliance.watch("clocks")
     alliance.operator("export", "clocks", "--out", tmp_path / "published")
-    verdict = json.loads(operator("verify", tmp_path / "published", "--json"))
+    verdict = alliance.verdict(tmp_path / "published")
     assert verdict["holds"], verdict["faults"]
     assert all(len(found["survivors"]) == 4 for found in verdict["sums"])
     for each in alliance.hospitals.values():

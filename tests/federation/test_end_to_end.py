@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.doubles.hospitals import CLINIC, HOSPITALS, Federation, no_note_in_any_log, operator, simulated, some_notes
+from tests.doubles.hospitals import CLINIC, HOSPITALS, Federation, no_note_in_any_log, simulated, some_notes
 
 pytestmark = pytest.mark.heavy
 
@@ -41,8 +41,7 @@ def check(federation, task, changes, folder, timeout_s):
     federation.wait(run, ["finished"], timeout_s)
     federation.operator("export", run, "--out", published)
 
-    fingerprint = json.loads(federation.operator("coordinator", "show", "--json"))["fingerprint"]
-    verdict = json.loads(operator("verify", published, "--fingerprint", fingerprint, "--json"))
+    verdict = federation.verdict(published)
     assert verdict["holds"], verdict["faults"]
     assert verdict["parties"] == list(HOSPITALS)
     assert verdict["without_receipt"] == []

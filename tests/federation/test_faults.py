@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from tests.doubles.hospitals import no_note_in_any_log, operator, simulated
+from tests.doubles.hospitals import no_note_in_any_log, simulated
 
 pytestmark = pytest.mark.heavy
 
@@ -26,7 +26,7 @@ def started(federation, run, *options):
 def published(federation, run, folder):
     """The verified manifest of a finished run; what was charged is what was sent."""
     federation.operator("export", run, "--out", folder)
-    verdict = json.loads(operator("verify", folder, "--json"))
+    verdict = federation.verdict(folder)
     assert verdict["holds"], verdict["faults"]
     for each in federation.hospitals.values():
         each("ledger", "--verify")

@@ -71,7 +71,7 @@ def finished(federation, flower, run, timeout_s):
 def check(federation, folder, run):
     """Exported, verified, and byte for byte what the simulation in one process writes."""
     federation.operator("export", run, "--out", folder / "published")
-    verdict = json.loads(operator("verify", folder / "published", "--json"))
+    verdict = federation.verdict(folder / "published")
     assert verdict["holds"], verdict["faults"]
     assert verdict["parties"] == list(HOSPITALS[:3])
     alone = simulated(federation.task, folder / "simulated", federation, [], SEED, run)

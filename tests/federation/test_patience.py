@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
 
 import pytest
 
 from tests.doubles.alliance import before_the_first_sum
-from tests.doubles.hospitals import operator
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 
 pytestmark = pytest.mark.heavy
@@ -43,7 +41,7 @@ def test_a_party_that_is_away_for_good_costs_the_patience_once(alliance, monkeyp
     ]
     assert "gamma (away for" in said
     alliance.operator("export", "left", "--out", tmp_path / "published")
-    verdict = json.loads(operator("verify", tmp_path / "published", "--json"))
+    verdict = alliance.verdict(tmp_path / "published")
     assert verdict["holds"], verdict["faults"]
     assert verdict["without_receipt"] == ["gamma"]
 

@@ -11,6 +11,8 @@ from undersong_common import entry
 from undersong_common.errors import PrivacyRefusal
 from undersong_server.cli.options import DEFAULT_HOME, AsJson, HomeFolder, RunName, print_json
 
+UNCONFIRMED = 8  # exit code: nothing is wrong with the papers, and nothing shows whose they are
+
 
 def mount(app: typer.Typer) -> None:
     """Adds the commands to ``undersong``."""
@@ -39,20 +41,33 @@ def verify(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A published data set (its manifest.json).")],
     fingerprint: Annotated[
         str | None,
-        typer.Option(help="Of the coordinator that must have signed it; refused if another one or none did."),
+        typer.Option(help="Of the coordinator that must have signed it, as one of its hospitals has told you."),
+    ] = None,
+    parties: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--party",
+            metavar="NAME=FINGERPRINT",
+            help="A party that must have taken part, by the fingerprint that it has told you; repeat for several.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Recomputes the whole (epsilon, delta) of a published data set offline, and says who took part.
 
-    Exit code 3 where anything does not hold; each fault is named.
+    Exit code 3 where anything does not hold; each fault is named. Exit code 8 where all papers fit together and nothing
+    shows who made them: without --fingerprint, or without a signature, everything in a folder may be invented.
     """
+    from undersong_protocol.enrolment import named_party
     from undersong_server.operations import releases
 
-    verdict = releases.verify(folder, fingerprint=fingerprint)
+    stated = dict(map(named_party, parties or ()))
+    verdict = releases.verify(folder, fingerprint=fingerprint, parties=stated)
     if as_json:
         print_json(verdict.to_json())
     else:
         print("\n".join(verdict.lines()))
     if verdict.faults:
         raise typer.Exit(PrivacyRefusal.exit_code)
+    if not verdict.holds:
+        raise typer.Exit(UNCONFIRMED)

@@ -141,6 +141,7 @@ class RunDriver(ABC):
             embed=embed,
             embedder=embedder.fingerprint,
             seed=planned.seed,
+            identities=self._signer.identities,
             timeout_s=planned.patience_s,
             sleep=self.sleep,
         )

@@ -151,8 +151,12 @@ class Coordinator:
             public_cache=self._public_cache,
             environment=self._environment,
             number=number,
-            signer=Signer(self._home.settings.name, self._authority),
+            signer=Signer(self._home.settings.name, self._authority, self._identities()),
         )
+
+    def _identities(self) -> dict[str, bytes]:
+        """The key that each party enrolled with, those that were revoked since included."""
+        return {party.name: bytes.fromhex(party.identity) for party in self._registry.parties() if party.identity}
 
     def _expelled(self) -> Sequence[str]:
         return [party.name for party in self._registry.parties() if party.state == REVOKED]

@@ -121,14 +121,15 @@ def planned_run(settings: FlowerRunSettings, flower_run: int) -> str:
 def drive(grid: Grid, home: CoordinatorHome, folder: RunFolder) -> None:
     """Drives the run to its end. Raises UndersongError with its reason where it did not finish."""
     environment = dict(os.environ)
+    identities = enrolment.identities(home.path)
     driver = FlowerRunDriver(
         folder,
         grid,
-        enrolment.identities(home.path),
+        identities,
         public_cache=public_cache_path(environment),
         environment=environment,
         number=folder.requested().number,
-        signer=Signer(home.settings.name, home.authority()),
+        signer=Signer(home.settings.name, home.authority(), identities),
     )
     driver.run()
     status = folder.status()

@@ -112,7 +112,7 @@ def published_manifest(folder: Path) -> dict[str, Any]:
         value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigurationError(f"{path}: no such file", "name the output folder of a finished run") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ConfigurationError(f"{path}: is not JSON", "it was changed after the run; get a fresh copy") from None
     return value
 

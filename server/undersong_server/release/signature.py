@@ -1,7 +1,8 @@
 """The coordinator's signature under a published data set: its files and papers are those that its run wrote.
 
 The parties sign what was asked and spent, never the corpus: that is the coordinator's work, and so is its signature.
-Who knows the coordinator's fingerprint, as every hospital does, can tell its data sets from anybody else's.
+Who knows the coordinator's fingerprint, as every hospital does, can tell its data sets from anybody else's. With it the
+coordinator certifies which keys its parties have enrolled with: anybody can make keys and call them a hospital.
 """
 
 from __future__ import annotations
@@ -15,19 +16,21 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
-from undersong_protocol.enrolment import coordinator_fingerprint
+from undersong_protocol.enrolment import coordinator_fingerprint, party_fingerprint
 from undersong_server.authority import Authority
 
 KEY = "coordinator"  # of manifest.json; everything else in it is signed
+ENROLLED = "enrolled"  # of manifest.json: fingerprint of each party of the roster, as its registry has it
 TAG = "undersong published"
 
 
 @dataclass(frozen=True)
 class Signer:
-    """A coordinator that publishes: its name and its keys."""
+    """A coordinator that publishes: its name, its keys, and the Ed25519 public keys of the parties it has enrolled."""
 
     name: str
     authority: Authority
+    identities: Mapping[str, bytes]
 
     def sign(self, published: Mapping[str, Any]) -> dict[str, Any]:
         """``manifest.json`` with the signature; ``published`` is all of it but that, JSON-able and finite."""
@@ -36,6 +39,9 @@ class Signer:
             "ca_certificate": self.authority.certificate_pem.decode("ascii"),
             "signing_key": self.authority.signing_public.hex(),
         }
+        names = [member["name"] for member in published["manifest"]["roster"]]
+        enrolled = {name: party_fingerprint(name, self.identities[name]) for name in names if name in self.identities}
+        published = {**published, ENROLLED: enrolled}
         signature = self.authority.signing_key.sign(_statement(published, publisher))
         return {**published, KEY: {**publisher, "signature": signature.hex()}}
 

@@ -2,6 +2,11 @@
 
 Everything is recomputed: the plan's sensitivities, noise and epsilon; everyone's signature under it; for every opened
 sum the parties' signed statements on who is in it; every party's receipt, charge by charge. A fault names its place.
+
+Papers that fit together prove nothing about who wrote them: anybody can invent hospitals, give each a key and sign for
+all of them. So a data set is confirmed only by a fingerprint that the caller has from elsewhere: the coordinator's,
+whose signature covers the texts and certifies the keys of the parties it has enrolled; or a party's own, for what that
+party has signed.
 """
 
 from __future__ import annotations
@@ -16,14 +21,15 @@ from typing import Any
 
 from undersong_common.canonical import canonical_json
 from undersong_common.errors import PeerFault, PrivacyRefusal, UndersongError
+from undersong_common.printable import printable
 from undersong_common.privacy import accounting
-from undersong_protocol.enrolment import same_fingerprint
+from undersong_protocol.enrolment import party_fingerprint, same_fingerprint
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.receipt import Receipt, check_receipt
 from undersong_protocol.secagg.evidence import check_evidence
-from undersong_server.release.files import LEDGER_NAME
+from undersong_server.release.files import CORPUS_NAMES, LEDGER_NAME, MANIFEST_NAME
 from undersong_server.release.publish import published_manifest
-from undersong_server.release.signature import PublisherSignature, read_signature
+from undersong_server.release.signature import ENROLLED, PublisherSignature, read_signature
 
 REMEDY = "the files are not those that the run wrote: get a fresh copy from the coordinator"
 
@@ -46,10 +52,14 @@ class Verdict:
     Attributes:
         epsilon, delta: of the whole data set for any one privacy unit at any party; inf where it is not private.
         promised: epsilon of the signed manifest.
-        spent: epsilon by party, from its receipt; those ``without_receipt`` are priced by the evidence.
+        spent: epsilon by party, from its receipt; one ``without_receipt`` has the price of the whole plan, for papers
+            that are missing say nothing.
         faults: everything that does not hold, in words; the figures mean nothing unless this is empty.
         insecure: the noise came from a fixed seed, by the data set's own word.
         signature: the coordinator that signed the papers and the hashes of the files; None where nobody did.
+        confirmed: its fingerprint is the one that the caller has stated.
+        known: parties whose keys are certified by that signature, or have the fingerprint that the caller has stated.
+        unchecked: files of the data set that are not there.
     """
 
     run: str
@@ -66,12 +76,28 @@ class Verdict:
     faults: tuple[str, ...]
     insecure: bool
     signature: PublisherSignature | None
+    confirmed: bool
+    known: tuple[str, ...]
+    unchecked: tuple[str, ...]
+
+    @property
+    def strangers(self) -> tuple[str, ...]:
+        """Parties of which nothing shows that they are who they are called."""
+        return tuple(party for party in self.parties if party not in self.known)
+
+    @property
+    def holds(self) -> bool:
+        """Whether everything fits together, and is the stated coordinator's and its enrolled parties'."""
+        return not self.faults and self.confirmed and not self.strangers
 
     def to_json(self) -> dict[str, Any]:
         return {
             "run": self.run,
             "manifest": self.manifest,
-            "holds": not self.faults,
+            "holds": self.holds,
+            "consistent": not self.faults,
+            "coordinator_confirmed": self.confirmed,
+            "parties_confirmed": list(self.known),
             "faults": list(self.faults),
             "private": not self.insecure and math.isfinite(self.epsilon),
             "epsilon": _finite(self.epsilon),
@@ -92,22 +118,23 @@ class Verdict:
                 for opened in self.opened
             ],
             "planned_but_not_opened": list(self.unopened),
+            "files_not_there": list(self.unchecked),
         }
 
     def lines(self) -> list[str]:
         """The verdict as a person reads it."""
         if self.faults:
-            return ["NOT VERIFIED:", *(f"  {fault}" for fault in self.faults), REMEDY]
+            return ["NOT VERIFIED:", *(f"  {printable(fault, 600)}" for fault in self.faults), REMEDY]
+        whole = "every signature, charge and statement holds" if self.holds else "its papers fit together"
         found = [
-            f"run {self.run!r}, manifest {self.manifest[:16]}...: every signature, charge and statement holds",
+            *self._doubts(),
+            f"run {self.run!r}, manifest {self.manifest[:16]}...: {whole}",
             f"epsilon {self.epsilon:.6g} at delta {self.delta:g} for one {self.unit}"
             f" (promised: {self.promised:.6g}), add/remove neighbours",
-            "signed by no coordinator: a simulation, or somebody took the signature off and may have changed the texts"
-            if self.signature is None
-            else f"signed by the coordinator {self.signature.name}; compare its fingerprint:"
-            f" {self.signature.fingerprint}",
-            f"took part: {', '.join(self.parties)}",
         ]
+        if self.confirmed and self.signature is not None:
+            found.append(f"signed by the coordinator {printable(self.signature.name, 63)}, as you stated it")
+        found.append(f"took part: {', '.join(self.parties)}")
         for opened in self.opened:
             away = sorted(set(self.parties) - set(opened.survivors))
             found.append(
@@ -118,19 +145,47 @@ class Verdict:
         if self.unopened:
             found.append(f"planned and never opened: {', '.join(self.unopened)}")
         if self.without_receipt:
-            found.append(f"no receipt of {', '.join(self.without_receipt)}: priced by the sums that hold their vectors")
+            found.append(
+                f"no final receipt of {', '.join(self.without_receipt)}: priced as if the whole plan was spent"
+            )
+        if self.unchecked:
+            found.append(f"not here, so not compared: {', '.join(self.unchecked)}")
         if self.insecure:
             found.append("NOT PRIVATE: by its own word the noise came from a fixed seed (tests)")
         elif math.isinf(self.epsilon):
             found.append("NOT PRIVATE: the run was made without noise")
         return found
 
+    def _doubts(self) -> list[str]:
+        """What nothing here shows, first of all; empty where everything is confirmed."""
+        if self.holds:
+            return []
+        found = ["NOT CONFIRMED: the papers fit together, and nothing shows yet who made them."]
+        if self.signature is None:
+            found += [
+                "  No coordinator has signed them (a simulation has none). Whoever made this folder may have invented",
+                "  its hospitals, with their keys, signatures and receipts, and may have changed every text.",
+            ]
+        elif not self.confirmed:
+            found += [
+                f"  A coordinator {printable(self.signature.name, 63)!r} has signed them, with the fingerprint"
+                f" {self.signature.fingerprint}.",
+                "  Anybody can make one of that name: have one of its hospitals tell you the true fingerprint,",
+                "  and pass it by --fingerprint.",
+            ]
+        if self.known:
+            found.append(f"  By their fingerprints these are who they are called: {', '.join(self.known)}.")
+        if self.strangers:
+            found.append(f"  Only their names are known of {', '.join(self.strangers)}.")
+        return found
 
-def verify(folder: Path, *, fingerprint: str | None = None) -> Verdict:
+
+def verify(folder: Path, *, fingerprint: str | None = None, parties: Mapping[str, str] | None = None) -> Verdict:
     """Checks a published folder.
 
     Args:
-        fingerprint: of the coordinator that must have signed it, as it told its hospitals; None accepts any, or none.
+        fingerprint: of the coordinator that must have signed it, as it told its hospitals; None confirms nobody.
+        parties: fingerprints by name of parties that must have taken part, as they themselves have told them.
 
     Raises ConfigurationError where there is nothing to check, PrivacyRefusal where the manifest itself cannot be read;
     every other fault stands in the verdict.
@@ -141,7 +196,7 @@ def verify(folder: Path, *, fingerprint: str | None = None) -> Verdict:
         manifest = Manifest.from_bytes(canonical_json(published["manifest"]))
         sums, receipts = dict(published["sums"]), dict(published["receipts"])
         signatures = {str(party): bytes.fromhex(value) for party, value in published["signatures"].items()}
-    except (KeyError, ValueError, TypeError, AttributeError):
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
         raise PrivacyRefusal(f"{folder}: manifest.json is not the manifest of a run", REMEDY) from None
     if published.get("manifest_hash") != manifest.hash.hex():
         faults.append(f"the manifest was changed: its hash is {manifest.hash.hex()[:16]}..., not the one stated")
@@ -152,8 +207,10 @@ def verify(folder: Path, *, fingerprint: str | None = None) -> Verdict:
     checked = _receipts(manifest, receipts, faults)
     spent = _spending(manifest, opened, checked, faults)
     _ledger(folder, checked, receipts, faults)
-    _files(folder, published, faults)
+    unchecked = _files(folder, published, faults)
     signature = _publisher_signature(published, fingerprint, faults)
+    confirmed = signature is not None and fingerprint is not None
+    known = _known(manifest, published if confirmed else {}, parties or {}, faults)
     total = max(spent.values(), default=0.0)
     if total > manifest.plan.privacy.epsilon * (1 + 1e-6):
         faults.append(f"the parties were charged epsilon {total:.6g}, more than the promised amount")
@@ -167,13 +224,36 @@ def verify(folder: Path, *, fingerprint: str | None = None) -> Verdict:
         unit=manifest.plan.privacy.unit,
         parties=tuple(member.name for member in manifest.roster),
         spent=spent,
-        without_receipt=tuple(member.name for member in manifest.roster if member.name not in receipts),
+        without_receipt=tuple(member.name for member in manifest.roster if member.name not in checked),
         opened=tuple(opened.values()),
         unopened=tuple(name for name in names if name not in opened),
         faults=tuple(faults),
         insecure=published.get("private") is False and math.isfinite(manifest.plan.privacy.epsilon),
         signature=signature,
+        confirmed=confirmed,
+        known=known,
+        unchecked=unchecked,
     )
+
+
+def _known(
+    manifest: Manifest, published: Mapping[str, Any], stated: Mapping[str, str], faults: list[str]
+) -> tuple[str, ...]:
+    """The parties whose keys are those that a confirmed coordinator has enrolled, or that the caller has named.
+
+    Args:
+        published: what a coordinator that is confirmed has signed; empty where none is.
+    """
+    enrolled = published.get(ENROLLED, {})
+    certified = enrolled if isinstance(enrolled, Mapping) else {}
+    own = {member.name: party_fingerprint(member.name, member.identity) for member in manifest.roster}
+    for what, fingerprints in (("the coordinator has enrolled", certified), ("was stated", stated)):
+        for name, fingerprint in fingerprints.items():
+            if name not in own:
+                faults.append(f"{name}: takes no part in this run")
+            elif not same_fingerprint(str(fingerprint), own[name]):
+                faults.append(f"{name}: has signed with another key ({own[name]}) than the one that {what}")
+    return tuple(name for name in own if name in certified or name in stated)
 
 
 def _publisher_signature(
@@ -210,7 +290,7 @@ def _sums(manifest: Manifest, sums: Mapping[str, Any], faults: list[str]) -> dic
             opened[name] = Opened(name, attempt, proved.survivors, proved.signers, proved.question.hex())
         except UndersongError as error:
             faults.append(f"private sum {name}: {error.problem}")
-        except (KeyError, ValueError, TypeError, AttributeError):
+        except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
             faults.append(f"private sum {name}: its facts cannot be read")
     return opened
 
@@ -223,7 +303,7 @@ def _receipts(manifest: Manifest, receipts: Mapping[str, Any], faults: list[str]
             checked[party] = check_receipt(manifest, party, body, signature)
         except PeerFault as fault:
             faults.append(f"receipt of {fault.problem}")
-        except (KeyError, ValueError, TypeError, AttributeError):
+        except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
             faults.append(f"receipt of {party}: cannot be read")
     return checked
 
@@ -234,13 +314,14 @@ def _spending(
     """Epsilon by party; every vector in an opened sum must have been charged by its party."""
     plan = manifest.plan
     if not math.isfinite(plan.privacy.epsilon):
-        return {member.name: math.inf for member in manifest.roster} if opened else {}
+        return {member.name: math.inf for member in manifest.roster}
     spent = {}
     for member in manifest.roster:
         took_part = [found for found in opened.values() if member.name in found.survivors]
         receipt = receipts.get(member.name)
         if receipt is None:
-            events = [plan[found.name].event() for found in took_part]
+            # What is not here may have been left out: sums that were opened, and this party's part in them.
+            events = plan.charged_events()
         else:
             counted = {(charge.query, charge.attempt): charge.question for charge in receipt.counted}
             for found in took_part:
@@ -275,11 +356,21 @@ def _ledger(folder: Path, checked: Mapping[str, Receipt], receipts: Mapping[str,
             faults.append(f"{LEDGER_NAME}: {len(missing)} entries of {party} are not those of its receipt")
 
 
-def _files(folder: Path, published: Mapping[str, Any], faults: list[str]) -> None:
-    for name, stated in dict(published.get("files", {})).items():
-        path = folder / Path(name).name
-        if path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() != stated:
+def _files(folder: Path, published: Mapping[str, Any], faults: list[str]) -> tuple[str, ...]:
+    """Compares the corpus with its hashes; the names of files that are not there."""
+    named = published.get("files", {})
+    if not isinstance(named, Mapping) or not set(named) <= set(CORPUS_NAMES):
+        faults.append(f"{MANIFEST_NAME}: its list of files cannot be read")
+        return ()
+    for name in CORPUS_NAMES:
+        path = folder / name
+        if not path.is_file():
+            continue
+        if name not in named:
+            faults.append(f"{name}: the papers know no such file")
+        elif hashlib.sha256(path.read_bytes()).hexdigest() != named[name]:
             faults.append(f"{name}: is not the file that the run wrote")
+    return tuple(name for name in named if not (folder / name).is_file())
 
 
 def _noted(faults: list[str], what: str, check: Any) -> None:

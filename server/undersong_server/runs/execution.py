@@ -77,6 +77,7 @@ def execute(
     embed: Embed,
     embedder: str,
     seed: int,
+    identities: Mapping[str, bytes] | None = None,
     clock: Callable[[], float] = time.monotonic,
     timeout_s: float = STAGE_TIMEOUT_S,
     sleep: Callable[[float], None] = time.sleep,
@@ -88,11 +89,12 @@ def execute(
         author: writes the texts, from the same journal.
         embed: public texts to quantised embeddings; ``embedder`` is that model's SHA-256 (hex).
         seed: of everything public: prompts, draws, embedded generators.
+        identities: Ed25519 public key of each party, as it enrolled; None in a simulation, where nobody enrols.
         timeout_s: how long a request waits for a party.
         sleep: waits between two requests for an approval; may return early where a party has decided.
     """
     watch = Stopwatch(clock)
-    manifest = _manifest(run_plan, name, transport, parties, journal, embedder, timeout_s)
+    manifest = _manifest(run_plan, name, transport, parties, journal, embedder, identities, timeout_s)
     blocks = PublicBlocks(journal)
     federation = _federation(transport, manifest, journal, progress, blocks=blocks, timeout_s=timeout_s, sleep=sleep)
     run = RunContext(run_plan.setting, author, federation, blocks, embed=embed, seed=seed, watch=watch.measure)
@@ -131,6 +133,7 @@ def _manifest(
     parties: Sequence[str],
     journal: Journal,
     embedder: str,
+    identities: Mapping[str, bytes] | None,
     timeout_s: float,
 ) -> Manifest:
     known = journal.get("manifest")
@@ -140,6 +143,11 @@ def _manifest(
     for party, introduction in found.items():
         if introduction.name != party:
             raise PrivacyRefusal(f"{party}: introduces itself as {printable(introduction.name, 63)}")
+        if identities is not None and identities.get(party) != introduction.identity:
+            raise PrivacyRefusal(
+                f"{party}: introduces itself with another identity key than it has enrolled with",
+                "talk to its people: another party folder answers in its name",
+            )
         if introduction.embedder.hex() != embedder:
             raise ConfigurationError(
                 f"{party}: holds embedder {introduction.embedder.hex()[:16]}..., the coordinator {embedder[:16]}...",

@@ -28,7 +28,9 @@ def driver(tmp_path):
         public_cache=tmp_path / "cache.sqlite",
         environment={},
         number=1,
-        signer=Signer("clinics", Authority.create(tmp_path / "authority", "clinics", ["localhost"], now=time.time())),
+        signer=Signer(
+            "clinics", Authority.create(tmp_path / "authority", "clinics", ["localhost"], now=time.time()), {}
+        ),
     )
     made._needed = 3
     made._journal = Journal(tmp_path / "journal.sqlite")

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
+import math
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from tests.doubles.forgeries import FORGERIES, harmless
 from tests.doubles.parties import embed, make_manifest, make_party, make_tables
 from undersong.inprocess import InProcess
+from undersong_common.printable import json_text
 from undersong_common.privacy import accounting
+from undersong_protocol.enrolment import party_fingerprint
 from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.public import Input, MemoryBlocks, Segment, encode_embeddings
 from undersong_protocol.secagg.parameters import defaults
 from undersong_protocol.statistics import TopQVotes
+from undersong_server.cli.app import app
 from undersong_server.federation.blocks import PublicBlocks
 from undersong_server.federation.driver import Federation
 from undersong_server.journal import Journal
@@ -27,8 +34,11 @@ LABELS = ("x", "y")
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
-    """What a run of five parties leaves behind; p2 is silent in the second sum."""
-    folder = tmp_path_factory.mktemp("run")
+    return federated(tmp_path_factory.mktemp("run"), 3.0)
+
+
+def federated(folder, epsilon):
+    """What a run of five parties leaves behind, and its plan; p2 is silent in the second sum."""
     tables = make_tables(5, 10, LABELS)
     store = MemoryBlocks()
     parties = {name: make_party(folder, name, table, blocks=store) for name, table in tables.items()}
@@ -36,7 +46,7 @@ def published(tmp_path_factory):
     statistic = TopQVotes(q=3, candidates=10, labels=2)
     plan = plan_sums(
         [SumRequest(f"votes/{t}", statistic) for t in (1, 2, 3)],
-        Privacy(3.0, 1e-5),
+        Privacy(epsilon, 1e-5),
         Quorum(5, threshold, dropouts, colluders),
     )
     manifest = make_manifest(plan, parties, LABELS)
@@ -89,13 +99,29 @@ def test_an_honest_data_set_is_priced_from_its_papers_alone(tmp_path, published)
     assert "without p2" in "\n".join(verdict.lines())
 
 
-def test_a_party_without_a_receipt_is_priced_by_the_sums_that_hold_its_vector(tmp_path, published):
-    value = json.loads(json.dumps(published[0]))
+def test_a_party_without_a_receipt_is_priced_as_if_the_whole_plan_was_spent(tmp_path, published):
+    """The attack: whoever publishes leaves sums and receipts out, and the data set looks cheaper than it was."""
+    value, plan = json.loads(json.dumps(published[0])), published[1]
+    whole = accounting.epsilon(plan.charged_events(), 1e-5)
     del value["receipts"]["p1"]
     verdict = verdict_of(tmp_path, value)
     assert verdict.faults == ()
     assert verdict.without_receipt == ("p1",)
-    assert verdict.spent["p1"] == pytest.approx(verdict.epsilon)
+    assert verdict.spent["p1"] == pytest.approx(whole)
+    assert verdict.epsilon == pytest.approx(whole)
+    assert any("priced as if the whole plan was spent" in line for line in verdict.lines())
+    value["receipts"], value["sums"] = {}, {}
+    verdict = verdict_of(tmp_path, value)
+    assert verdict.faults == ()
+    assert verdict.spent == pytest.approx(dict.fromkeys(("p0", "p1", "p2", "p3", "p4"), whole))
+
+
+def test_a_receipt_that_does_not_hold_prices_nothing(tmp_path, published):
+    value = json.loads(json.dumps(published[0]))
+    value["receipts"]["p2"]["signature"] = "00" * 64
+    verdict = verdict_of(tmp_path, value)
+    assert verdict.without_receipt == ("p2",)
+    assert verdict.spent["p2"] == pytest.approx(accounting.epsilon(published[1].charged_events(), 1e-5))
 
 
 def _less_noise(value):
@@ -232,7 +258,21 @@ def test_a_ledger_file_that_says_something_else_and_a_changed_corpus_are_named(t
 def signer(tmp_path_factory):
     from tests.doubles.stream import make_home
 
-    return Signer("clinics", make_home(tmp_path_factory.mktemp("coordinator") / "home").authority())
+    authority = make_home(tmp_path_factory.mktemp("coordinator") / "home").authority()
+    return Signer("clinics", authority, {name: public_of(name) for name in ("p0", "p1", "p2", "p3", "p4")})
+
+
+def public_of(name):
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    secret = hashlib.sha256(f"identity of {name}".encode()).digest()
+    return Ed25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
+
+
+def other_signer(folder, identities):
+    from tests.doubles.stream import make_home
+
+    return Signer("clinics", make_home(folder / "other").authority(), identities)
 
 
 def test_the_coordinators_signature_is_checked_and_its_fingerprint_compared(tmp_path, published, signer):
@@ -240,8 +280,15 @@ def test_the_coordinators_signature_is_checked_and_its_fingerprint_compared(tmp_
     (tmp_path / "manifest.json").write_text(json.dumps(signed, indent=2))
     verdict = verify(tmp_path, fingerprint=signer.authority.fingerprint.upper())
     assert verdict.faults == ()
+    assert verdict.holds
+    assert verdict.unchecked == ("synthetic.jsonl",)
+    assert "every signature, charge and statement holds" in verdict.lines()[0]
     assert (verdict.signature.name, verdict.signature.fingerprint) == ("clinics", signer.authority.fingerprint)
-    assert any(signer.authority.fingerprint in line for line in verdict.lines())
+    unsure = verify(tmp_path)
+    assert (unsure.faults, unsure.holds, unsure.known) == ((), False, ())
+    assert unsure.lines()[0].startswith("NOT CONFIRMED")
+    assert any(signer.authority.fingerprint in line for line in unsure.lines())
+    assert not any("holds" in line for line in unsure.lines())
     assert "not the one that was stated" in verify(tmp_path, fingerprint="1234-5678").faults[0]
 
 
@@ -249,8 +296,112 @@ def test_without_a_signature_the_data_set_says_so(tmp_path, published):
     verdict = verdict_of(tmp_path, published[0])
     assert verdict.signature is None
     assert verdict.to_json()["coordinator"] is None
-    assert any("signed by no coordinator" in line for line in verdict.lines())
+    assert (verdict.holds, verdict.to_json()["holds"], verdict.to_json()["consistent"]) == (False, False, True)
+    assert verdict.lines()[0].startswith("NOT CONFIRMED")
+    assert any("may have invented" in line for line in verdict.lines())
     assert "nobody signed it" in verify(tmp_path, fingerprint="1234-5678").faults[0]
+
+
+def signed_by(folder, signer, value):
+    (folder / "manifest.json").write_text(json.dumps(signer.sign(value)))
+    return signer.authority.fingerprint
+
+
+def test_invented_hospitals_are_confirmed_by_nobody(tmp_path, published, signer):
+    """The attack: five keys of one hand, called by the names of five hospitals; every paper of theirs fits."""
+    true = {name: party_fingerprint(name, hashlib.sha256(name.encode()).digest()) for name in ("p0", "p1")}
+    (tmp_path / "manifest.json").write_text(json.dumps(published[0]))
+    assert not verify(tmp_path).holds
+    verdict = verify(tmp_path, parties=true)
+    assert [fault.split(":")[0] for fault in verdict.faults] == ["p0", "p1"]
+    assert "has signed with another key" in verdict.faults[0]
+    assert "p9: takes no part" in verify(tmp_path, parties={"p9": true["p0"]}).faults[0]
+    # a coordinator of the same name signs them: only the fingerprint tells
+    forger = other_signer(tmp_path, signer.identities)
+    signed_by(tmp_path, forger, published[0])
+    assert not verify(tmp_path).holds
+    assert "not the one that was stated" in verify(tmp_path, fingerprint=signer.authority.fingerprint).faults[0]
+
+
+def test_parties_that_told_their_fingerprints_are_known_and_the_texts_are_still_not(tmp_path, published):
+    (tmp_path / "manifest.json").write_text(json.dumps(published[0]))
+    own = {name: party_fingerprint(name, public_of(name)) for name in ("p0", "p1", "p2", "p3", "p4")}
+    verdict = verify(tmp_path, parties={"p1": own["p1"]})
+    assert (verdict.faults, verdict.known, verdict.strangers) == ((), ("p1",), ("p0", "p2", "p3", "p4"))
+    assert any("By their fingerprints these are who they are called: p1." in line for line in verdict.lines())
+    verdict = verify(tmp_path, parties=own)
+    assert (verdict.strangers, verdict.holds) == ((), False)  # nobody has signed for the corpus
+
+
+@pytest.mark.parametrize("enrolled", ["another key", "nobody"])
+def test_the_coordinator_certifies_the_keys_that_its_parties_enrolled_with(tmp_path, published, signer, enrolled):
+    identities = {**signer.identities, "p3": hashlib.sha256(b"the enrolled key").digest()}
+    if enrolled == "nobody":
+        del identities["p3"]
+    other = other_signer(tmp_path, identities)
+    fingerprint = signed_by(tmp_path, other, published[0])
+    verdict = verify(tmp_path, fingerprint=fingerprint)
+    assert not verdict.holds
+    if enrolled == "nobody":
+        assert (verdict.faults, verdict.strangers) == ((), ("p3",))
+        own = {"p3": party_fingerprint("p3", public_of("p3"))}
+        assert verify(tmp_path, fingerprint=fingerprint, parties=own).holds
+    else:
+        assert "p3: has signed with another key" in verdict.faults[0]
+        assert "that the coordinator has enrolled" in verdict.faults[0]
+
+
+def test_a_run_without_noise_is_not_private_whatever_is_left_out(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    value = federated(folder, math.inf)[0]
+    for sums in (value["sums"], {}):
+        verdict = verdict_of(tmp_path, {**value, "sums": sums, "receipts": {}})
+        assert math.isinf(verdict.epsilon)
+        assert verdict.to_json()["private"] is False
+
+
+def test_files_that_the_papers_do_not_know_are_named(tmp_path, published):
+    (tmp_path / "synthetic.jsonl").write_bytes(b"slipped in")
+    assert "know no such file" in verdict_of(tmp_path, published[0]).faults[0]
+    for files in ([], {"../../etc/passwd": "00"}, {"synthetic.jsonl": 5}):
+        assert verdict_of(tmp_path, {**published[0], "files": files}).faults
+
+
+@pytest.mark.parametrize("forged", [each for each in FORGERIES if "\ud800" not in each], ids=ascii)
+def test_strings_of_a_strangers_folder_forge_no_line(tmp_path, published, signer, forged):
+    value = json.loads(json.dumps(published[0]))
+    value["sums"][forged] = value["sums"]["votes/1"]
+    value["receipts"][forged] = {"body": forged, "signature": "00"}
+    value["receipts"]["p0"]["body"] = forged
+    for name in ("clinics", forged):
+        given = dataclasses.replace(signer, name=name)
+        lines = []
+        for content in (published[0], value):
+            signed_by(tmp_path, given, content)
+            verdict = verify(tmp_path)
+            assert all(map(harmless, verdict.lines()))
+            assert harmless(json_text(verdict.to_json()).replace("\n", ""))
+            lines.append(len(verdict.lines()))
+        if name == "clinics":
+            honest = lines
+    assert lines == honest
+
+
+def test_the_command_tells_confirmed_unconfirmed_and_false_papers_apart(tmp_path, published, signer):
+    def code(*arguments):
+        done = CliRunner().invoke(app, ["verify", str(tmp_path), *arguments], standalone_mode=False)
+        return done.return_value if done.exception is None else done.exception.exit_code
+
+    fingerprint = signed_by(tmp_path, signer, published[0])
+    assert code("--fingerprint", fingerprint) in (0, None)
+    assert code() == 8
+    assert code("--party", f"p0={party_fingerprint('p0', public_of('p0'))}") == 8
+    assert code("--fingerprint", "1234-5678") == 3
+    assert code("--fingerprint", fingerprint, "--party", f"p0={'0' * 32}") == 3
+    assert code("--party", "p0") == 2
+    (tmp_path / "manifest.json").write_text(json.dumps(published[0]))
+    assert code() == 8
 
 
 def _other_corpus(value):
