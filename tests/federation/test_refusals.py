@@ -163,14 +163,14 @@ def test_the_same_run_over_another_roster_is_refused(alliance, finished, caplog)
     said = alliance.watch("twice", code=3)
     assert "alpha refuses: run 'twice' was charged under another manifest" in said
     assert {name: each.charges for name, each in alliance.hospitals.items()} == before
-    honest, other = [
+    first, second = [
         found
         for found in json.loads(alliance.hospitals["alpha"]("requests", "--json"))["requests"]
         if found["run"] == "twice"
     ]
-    assert (honest["decision"], honest["replaced"]) == ("approved", True)
-    assert other["decision"] == "pending"
-    assert "charged under another manifest" in other["objection"]
+    assert (first["decision"], first["objection"], first["replaced"]) == ("approved", "", True)
+    assert (second["decision"], second["changes"][0]) == ("pending", "without the party delta")
+    assert "charged under another manifest" in second["objection"]
 
 
 def test_a_sum_outside_the_approved_plan_is_refused_by_everybody(alliance, finished, tmp_path, caplog):

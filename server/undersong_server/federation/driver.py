@@ -28,6 +28,7 @@ from undersong_protocol.manifest import Manifest
 from undersong_protocol.messages import federation_pb2 as wire
 from undersong_protocol.plan_words import plan_words
 from undersong_protocol.public import Input, question
+from undersong_protocol.receipt import check_receipt
 from undersong_protocol.secagg import coordinator as secagg
 from undersong_protocol.secagg.messages import advertise_request
 from undersong_protocol.vectors import NoisySum
@@ -236,14 +237,16 @@ class Federation:
         return RoundAborted(problem, aborted.remedy or "start a new run, or plan one with federation.spare_attempts")
 
     def receipts(self) -> dict[str, wire.Receipt]:
-        """Each party's signed statement of what it spent; a party that is away, or gives none, is left out."""
+        """Each party's signed statement of what it spent, where it gives one that holds."""
         close = wire.Request(version=codec.VERSION, close_run=wire.CloseRun(manifest_hash=self.manifest.hash))
         names = [member.name for member in self.manifest.roster]
         replies = _exchange(self._transport, dict.fromkeys(names, close), self._timeout_s)
         receipts = {}
         for name, reply in replies.items():
             try:
-                receipts[name] = expect(name, reply, "receipt").receipt
+                receipt = expect(name, reply, "receipt").receipt
+                check_receipt(self.manifest, name, receipt.body, receipt.signature)  # what does not hold says nothing
+                receipts[name] = receipt
             except UndersongError as error:  # the sums are open: a receipt that is missing is priced by them
                 self._progress.say(f"no receipt: {error.problem}")
         return receipts

@@ -11,11 +11,14 @@ import pytest
 from tests.doubles.parties import embed, make_manifest, make_party, make_tables
 from undersong.inprocess import InProcess
 from undersong_client.party import StandingConsent
+from undersong_common.canonical import tagged_hash
 from undersong_common.errors import PeerFault, PrivacyRefusal, RoundAborted
 from undersong_common.privacy.ledger import Budget, Ledger
+from undersong_protocol import codec
 from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.plan_words import plan_words
 from undersong_protocol.public import Input, MemoryBlocks, Segment, encode_embeddings
+from undersong_protocol.receipt import TAG
 from undersong_protocol.secagg.parameters import defaults
 from undersong_protocol.statistics import TopQVotes, top_q_votes
 from undersong_server.federation.blocks import PublicBlocks
@@ -107,6 +110,25 @@ class Told(Silent):
 
     def say(self, message):
         self.lines.append(message)
+
+
+@pytest.mark.parametrize("forged", [b"\xff", b"[" * 100_000, b"{}", b'{"party": "p1"}'])
+def test_a_receipt_that_does_not_hold_is_left_out_and_breaks_nothing(tmp_path, forged):
+    world = World(tmp_path)
+    world.federation.agree()
+    honest = world.federation.receipts()
+    party = world.parties["p1"]
+    handle = party.handle
+
+    def lies(data):
+        reply = codec.decode_reply(handle(data), "p1")
+        if reply.WhichOneof("body") == "receipt":
+            reply.receipt.body = forged
+            reply.receipt.signature = party._identity.sign(tagged_hash(TAG, forged))
+        return reply.SerializeToString()
+
+    party.handle = lies
+    assert sorted(world.federation.receipts()) == sorted(honest.keys() - {"p1"})
 
 
 def test_while_people_decide_the_run_tells_the_plans_words_once(tmp_path):
