@@ -97,7 +97,7 @@ def revoke(
 
 
 def parties(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
-    """Everyone who was invited: state, connected or when last seen, certificate, software, embedder, budget left."""
+    """Everyone who was invited: state, last seen, certificate, software, embedder, budget left, fingerprint."""
     from undersong_server.operations import enrolment
 
     found = enrolment.parties(home)
@@ -117,9 +117,19 @@ def parties(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
                 party.software,
                 party.embedder[:12],
                 "not shared" if party.epsilon_left is None else f"{party.epsilon_left:g}",
+                facts.fingerprint,
             )
         )
-    headings = ("party", "state", "last seen", "certificate until", "software", "embedder", "epsilon left")
+    headings = (
+        "party",
+        "state",
+        "last seen",
+        "certificate until",
+        "software",
+        "embedder",
+        "epsilon left",
+        "fingerprint",
+    )
     show_rows(headings, rows, "nobody was invited yet: undersong invite NAME")
 
 

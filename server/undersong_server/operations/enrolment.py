@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.enrolment import EnrolmentRequest, same_fingerprint
+from undersong_protocol.enrolment import EnrolmentRequest, party_fingerprint, same_fingerprint
 from undersong_server import defaults
 from undersong_server.coordinator import enrolment
 from undersong_server.coordinator.home import CoordinatorHome
@@ -102,7 +102,13 @@ class PartyFacts:
     connected: bool
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self.party), "connected": self.connected}
+        return {**asdict(self.party), "fingerprint": self.fingerprint, "connected": self.connected}
+
+    @property
+    def fingerprint(self) -> str:
+        """Of its identity key, as its hospital reads it out; empty until it is enrolled."""
+        identity = bytes.fromhex(self.party.identity)
+        return party_fingerprint(self.party.name, identity) if identity else ""
 
 
 def parties(home: Path) -> tuple[PartyFacts, ...]:

@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from undersong_common import configuration
 from undersong_common.embedding import PACKAGED
 from undersong_common.errors import ConfigurationError
+from undersong_common.printable import name_fault, printable
+from undersong_protocol.manifest import LONGEST_DESCRIPTION, LONGEST_NAME
 from undersong_protocol.plan import Privacy, Quorum
 from undersong_protocol.secagg.parameters import check_graph, check_quorum, default_threshold, defaults
 from undersong_protocol.sizes import LARGEST_PARTIES, LARGEST_SPARE_ATTEMPTS
@@ -34,8 +36,17 @@ class TaskSection(Section):
     """[task]: public words. They go to the model provider."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$", max_length=80)]
-    description: Annotated[str, Field(min_length=1)]
+    description: Annotated[str, Field(min_length=1, max_length=LONGEST_DESCRIPTION)]
     labels: tuple[str, ...] = ()
+
+    @field_validator("name", "labels")
+    @classmethod
+    def _readable(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        # every party refuses other names when the run is proposed to it
+        for name in (value,) if isinstance(value, str) else value:
+            if name.strip() and (fault := name_fault(name, LONGEST_NAME)):
+                raise ValueError(f"{printable(name, 60)!r} {fault}")
+        return value
 
     @field_validator("labels")
     @classmethod

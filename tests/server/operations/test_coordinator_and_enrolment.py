@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.doubles.stream import Credentials
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.enrolment import EnrolmentRequest, Package, new_tls_key
+from undersong_protocol.enrolment import EnrolmentRequest, Package, new_tls_key, party_fingerprint
 from undersong_server.coordinator.home import CoordinatorHome, Serving
 from undersong_server.operations import coordinator, enrolment
 
@@ -50,7 +50,12 @@ def test_an_invited_party_is_signed_and_listed_and_can_be_revoked(home):
         enrolment.sign(home, request, fingerprint=own)
     states = {facts.party.name: facts.party.state for facts in enrolment.parties(home)}
     assert states == {"heart": "invited", "lung": "enrolled"}
-    assert enrolment.identities(home) == {"lung": keys.identity.public_key().public_bytes_raw()}
+    public = keys.identity.public_key().public_bytes_raw()
+    assert enrolment.identities(home) == {"lung": public}
+    assert [facts.to_json()["fingerprint"] for facts in enrolment.parties(home)] == [
+        "",
+        party_fingerprint("lung", public),
+    ]
     enrolment.revoke(home, "lung", "left")
     assert enrolment.identities(home) == {}
     with pytest.raises(ConfigurationError, match="no party is enrolled"):

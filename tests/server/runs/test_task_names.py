@@ -1,0 +1,29 @@
+"""A task whose names no party would sign is refused when it is read, not when everybody is connected."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.doubles.forgeries import FORGERIES, harmless
+from undersong_common import configuration
+from undersong_common.errors import ConfigurationError
+from undersong_server.runs.task import TaskSection
+
+
+def read(**changes):
+    value = {"name": "triage", "description": "a note", "labels": ["a", "b"], **changes}
+    return configuration.validate(TaskSection, value, "the task file")
+
+
+@pytest.mark.parametrize("forged", FORGERIES, ids=ascii)
+def test_a_label_that_cannot_be_read_whole_is_refused_in_harmless_words(forged):
+    with pytest.raises(ConfigurationError) as refused:
+        read(labels=["a", forged])
+    assert harmless(refused.value.problem.replace("\n", ""))
+
+
+def test_names_with_a_space_too_many_and_endless_descriptions_are_refused():
+    for changes in ({"name": "a  b"}, {"name": "a "}, {"labels": ["a "]}, {"description": "a" * 20_001}):
+        with pytest.raises(ConfigurationError):
+            read(**changes)
+    assert read(labels=["\u05e9\u05dc\u05d5\u05dd", "c\u0153ur"]).labels[1] == "c\u0153ur"
