@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -19,7 +20,8 @@ import pytest
 from tests.doubles.stream import Credentials, Served, Stream, make_home
 from undersong_protocol import framing
 from undersong_protocol.messages import transport_pb2 as wire
-from undersong_server.coordinator import gate
+from undersong_server.coordinator import gate, grpc_server
+from undersong_server.coordinator.grpc_server import STREAMS_AT_ONCE, STREAMS_OF_A_PARTY
 
 pytestmark = pytest.mark.heavy
 
@@ -225,6 +227,93 @@ def test_streams_live_on_through_a_flood(served, keys):
         assert sorted(times)[len(times) // 2] < 1.0
 
 
+def test_silent_connections_from_many_addresses_keep_nobody_out(served, keys, caplog):
+    """2 000 from 8 addresses held every place for 20 s, again and again; fewer here, all at once."""
+    opened = []
+    try:
+        for number in range(800):
+            source = f"127.0.0.{2 + number % 8}"
+            opened.append(socket.create_connection(("127.0.0.1", served.port), 5, source_address=(source, 0)))
+            if number % 2:
+                with contextlib.suppress(OSError):
+                    opened[-1].sendall(b"\x16\x03\x01")  # a handshake that never goes on
+        begun = time.monotonic()
+        assert still_serves(served, keys)
+        assert time.monotonic() - begun < gate.HANDSHAKE_S / 2
+        limits = served.server._gate._places.limits
+        assert served.server._gate.connections <= limits.unproven
+        wait_for(lambda: refused(served, gate.CROWDED) >= 800 - limits.unproven - 8)
+        assert sum(gate.CROWDED in line for line in refusals(caplog)) == 8  # one line an address
+    finally:
+        for connection in opened:
+            connection.close()
+
+
+def test_who_says_nothing_is_given_up_soon(served, monkeypatch):
+    monkeypatch.setattr(gate, "SILENT_S", 0.3)
+    with socket.create_connection(("127.0.0.1", served.port)) as connection:
+        connection.settimeout(5)
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(1) == b""
+    wait_for(lambda: refused(served, gate.SILENT) == 1)
+
+
+def test_silent_streams_of_one_party_keep_no_other_out(served, home, keys):
+    """1 000 of them took every place that streams have; here as many as one program opens in a moment."""
+    loud = Credentials(home, "loud")
+    streams = [Stream(served.port, loud.for_grpc) for _ in range(60)]
+    try:
+        wait_for(lambda: refused(served, gate.PARTY_CROWDED) > 0, 20.0)
+        assert still_serves(served, keys)
+        assert served.server._streams["loud"] <= STREAMS_OF_A_PARTY
+        wait_for(lambda: served.server._gate.connections <= served.server._gate._places.limits.a_party + 1, 20.0)
+    finally:
+        for stream in streams:
+            stream.close()
+    with Stream(served.port, loud.for_grpc) as stream:  # the newest is heard, whatever the older ones did
+        stream.hello("loud")
+
+
+def test_silent_streams_over_one_connection_give_way_to_the_newest(served, home, keys):
+    loud = Credentials(home, "louder")
+    channel = grpc.secure_channel(f"localhost:{served.port}", loud.for_grpc)
+    calls = [channel.stream_stream(framing.METHOD)(iter(threading.Event().wait, True)) for _ in range(12)]
+    try:
+        wait_for(lambda: sum(call.done() for call in calls) >= 8, 20.0)
+        found = {(call.code(), call.details()) for call in calls if call.done()}
+        # beyond the streams that a connection may have, gRPC itself refuses them
+        beyond = (grpc.StatusCode.UNAVAILABLE, "Stream removed (Received RST_STREAM with error code 7 (RST_STREAM))")
+        assert found - {beyond} == {(grpc.StatusCode.RESOURCE_EXHAUSTED, "this party opened another stream")}
+        assert served.server._streams["louder"] <= STREAMS_OF_A_PARTY
+        assert still_serves(served, keys)
+    finally:
+        channel.close()
+
+
+def test_a_party_opens_streams_at_a_rate(served, home, keys):
+    quick = Credentials(home, "quick")
+    codes = []
+    for _ in range(int(STREAMS_AT_ONCE) + 20):
+        with Stream(served.port, quick.for_grpc) as stream:
+            stream.raw(b"\xff")
+            codes.append(stream.wait_ended())
+    assert codes.count(grpc.StatusCode.INVALID_ARGUMENT) >= STREAMS_AT_ONCE
+    assert codes[-1] == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert refused(served, "opens too many streams") > 0
+    assert still_serves(served, keys)
+
+
+def test_a_party_that_does_not_read_is_cut_off(served, home, monkeypatch):
+    monkeypatch.setattr(grpc_server, "LONGEST_QUEUE", 50)
+    served.server._write = lambda link, context: asyncio.sleep(60)  # as where nothing is taken off the wire
+    with Stream(served.port, Credentials(home, "deaf").for_grpc) as stream:
+        stream.hello("deaf")
+        for number in range(200):
+            stream.send(ping=wire.Ping(number=number))
+        wait_for(lambda: refused(served, "sent a malformed message") == 1, 10.0)
+        wait_for(lambda: "deaf" not in served.server.connected, 10.0)
+
+
 def test_two_hundred_parties_are_held_at_once(served, home):
     names = [f"p{number}" for number in range(200)]
     streams = []
@@ -248,7 +337,7 @@ def test_a_minute_of_random_frames_changes_nothing(served, keys):
     random_ = random.Random(7)
     sent = 0
     while time.monotonic() < end:
-        time.sleep(0.03)  # below the gate's limit on new connections
+        time.sleep(1 / STREAMS_A_SECOND)
         with Stream(served.port, keys.for_grpc) as stream:
             if random_.random() < 0.8:
                 stream.hello("heart")

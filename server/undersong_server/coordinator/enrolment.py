@@ -64,12 +64,21 @@ def sign(home: CoordinatorHome, request: EnrolmentRequest, *, now: float, days: 
     return grant.sign(authority.signing_key)
 
 
-def renew(home: CoordinatorHome, name: str, request: bytes) -> bytes:
-    """The grant for a renewal that arrived over the stream of the party ``name``."""
+def renew(home: CoordinatorHome, name: str, serial: str, request: bytes) -> bytes:
+    """The grant for a renewal that arrived over the stream of the party ``name``.
+
+    Args:
+        serial: hex, of the certificate that the stream shows.
+
+    Raises ConfigurationError that says what does not fit: another party's request, too early, or too often.
+    """
+    now = time.time()
+    with closing(home.registry()) as registry:
+        registry.check_renewal(name, serial, now=now)
     parsed = EnrolmentRequest.parse(request)
     if parsed.party != name or not parsed.renewal:
         raise ConfigurationError("a stream renews the certificate of its own party only")
-    return sign(home, parsed, now=time.time())
+    return sign(home, parsed, now=now)
 
 
 def revoke(home: CoordinatorHome, name: str, reason: str, *, now: float) -> None:

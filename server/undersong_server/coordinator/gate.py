@@ -16,16 +16,14 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from undersong_server.coordinator.metrics import Metrics
+from undersong_server.coordinator.places import REMEMBERED, Limits, Places, source_of
 
 log = logging.getLogger(__name__)
 
 ACCEPTED_AT_ONCE = 64  # connections taken in one turn of the loop, so that streams get theirs
 BACKLOG = 512
-BURST = 256.0  # new connections of one source at once, and per second from then on
-RATE = 50.0
+SILENT_S = 5.0  # until a connection must have said something
 HANDSHAKE_S = 20.0  # until a connection must have become a party's stream
-LARGEST_CONNECTIONS = 2000
-SOURCES = 10_000  # remembered at once
 QUIET_S = 3600.0  # a source's next refusal for the same reason is logged after this long
 BUFFER_BYTES = 1 << 20
 TLS_HANDSHAKE = 0x16
@@ -34,6 +32,8 @@ NOT_TLS = "does not speak TLS"
 SILENT = "connected and said nothing"
 NO_CERTIFICATE = "showed no valid certificate of this federation (none, foreign or expired), or no TLS 1.3"
 TOO_FAST = "opens too many connections"
+CROWDED = "gave way to another connection before it had authenticated"
+PARTY_CROWDED = "is an older one of more connections than one party may hold"
 
 
 class Refusals:
@@ -54,7 +54,7 @@ class Refusals:
             return
         self._seen[source, reason] = (now, 0)
         self._seen.move_to_end((source, reason))
-        while len(self._seen) > SOURCES:
+        while len(self._seen) > REMEMBERED:
             self._seen.popitem(last=False)
         earlier = f" ({count} times since it was last logged)" if count else ""
         log.warning("refused %s: %s%s%s", source, reason, f": {detail}" if detail else "", earlier)
@@ -63,13 +63,13 @@ class Refusals:
 class Gate:
     """Listens on the public address and relays to ``inner_port`` of the loopback interface. Lives in one event loop."""
 
-    def __init__(self, inner_port: int, refusals: Refusals) -> None:
+    def __init__(self, inner_port: int, refusals: Refusals, limits: Limits | None = None) -> None:
         self._inner_port = inner_port
         self._refusals = refusals
         self._listeners: list[socket.socket] = []
+        self._places: Places[_Outer] = Places(limits)
         self._relays: set[_Outer] = set()
         self._by_inner: dict[int, _Outer] = {}
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
         self.port = 0
 
     async def listen(self, host: str, port: int) -> None:
@@ -96,11 +96,13 @@ class Gate:
         for relay in list(self._relays):
             relay.abort()
 
-    def admit(self, peer: str) -> None:
+    def admit(self, peer: str, party: str) -> None:
         """Notes that a verified party speaks over gRPC's ``peer`` ("ipv4:127.0.0.1:PORT")."""
         relay = self._relay(peer)
         if relay is not None:
             relay.admitted = True
+            for older in self._places.prove(relay, party):
+                older.give_way(PARTY_CROWDED)
 
     def source(self, peer: str) -> str:
         """The address behind gRPC's ``peer``."""
@@ -127,37 +129,28 @@ class Gate:
             except OSError as error:
                 log.error("cannot accept a connection: %s", error.strerror)
                 return
-            source = str(address[0])
-            if not self._has_room(source):
+            outer = _Outer(self, str(address[0]))
+            leaving = self._places.take(outer, source_of(outer.source), time.monotonic())
+            if leaving is None:
                 connection.close()
-                self._refusals.note(source, TOO_FAST)
+                self._refusals.note(source_of(outer.source), TOO_FAST)
                 continue
+            for other in leaving:
+                other.give_way(CROWDED)
             connection.setblocking(False)
             with contextlib.suppress(OSError):
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            task = asyncio.ensure_future(self._relayed(connection, source))
+            self._relays.add(outer)
+            task = asyncio.ensure_future(self._relayed(connection, outer))
             task.add_done_callback(_forget)
 
-    def _has_room(self, source: str) -> bool:
-        if len(self._relays) >= LARGEST_CONNECTIONS:
-            return False
-        now = time.monotonic()
-        tokens, at = self._buckets.pop(source, (BURST, now))
-        tokens = min(BURST, tokens + (now - at) * RATE)
-        allowed = tokens >= 1.0
-        self._buckets[source] = (tokens - 1.0 if allowed else tokens, now)
-        while len(self._buckets) > SOURCES:
-            self._buckets.popitem(last=False)
-        return allowed
-
-    async def _relayed(self, connection: socket.socket, source: str) -> None:
+    async def _relayed(self, connection: socket.socket, outer: _Outer) -> None:
         loop = asyncio.get_running_loop()
-        outer = _Outer(self, source)
-        self._relays.add(outer)
         try:
             await loop.connect_accepted_socket(lambda: outer, connection)
         except OSError:
             self._relays.discard(outer)
+            self._places.leave(outer)
             connection.close()
 
     async def _open_inner(self, outer: _Outer) -> None:
@@ -173,10 +166,10 @@ class Gate:
 
     def _closed(self, outer: _Outer) -> None:
         self._relays.discard(outer)
+        self._places.leave(outer)
         self._by_inner.pop(outer.inner_port, None)
-        if outer.admitted or outer.judged:
-            return
-        self._refusals.note(outer.source, outer.reason)
+        if not outer.judged and (outer.gave_way or not outer.admitted):
+            self._refusals.note(source_of(outer.source), outer.reason)
 
 
 class _Side(asyncio.Protocol):
@@ -221,6 +214,7 @@ class _Outer(_Side):
         self.inner_port = 0
         self.admitted = False
         self.judged = False
+        self.gave_way = False
         self.reason = SILENT
         self._first: list[bytes] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -228,7 +222,10 @@ class _Outer(_Side):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._late)
+        if self.gave_way:
+            self.abort()
+            return
+        self._timer = asyncio.get_running_loop().call_later(min(SILENT_S, HANDSHAKE_S), self._late)
 
     def data_received(self, data: bytes) -> None:
         if self.other is not None:
@@ -240,6 +237,9 @@ class _Outer(_Side):
                 self.abort()
                 return
             self.reason = NO_CERTIFICATE
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._late)
             self._task = asyncio.ensure_future(self._gate._open_inner(self))
         self._first.append(data)
         if self.transport is not None:
@@ -262,6 +262,12 @@ class _Outer(_Side):
             self._timer.cancel()
         super().connection_lost(error)
         self._gate._closed(self)
+
+    def give_way(self, reason: str) -> None:
+        """Ends this connection in favour of another one."""
+        self.reason = reason
+        self.gave_way = True
+        self.abort()
 
     def abort(self) -> None:
         if self.transport is not None:

@@ -7,6 +7,7 @@ import logging
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from undersong_server.coordinator.gate import Gate, Refusals
 from undersong_server.coordinator.grpc_transport import GrpcTransport, Link, Mailbox
 from undersong_server.coordinator.metrics import Metrics
 from undersong_server.coordinator.parties import Registry
+from undersong_server.coordinator.places import Rate
 
 log = logging.getLogger(__name__)
 
@@ -37,15 +39,23 @@ HELLO_S = 15.0
 FRAMES_A_SECOND = 500.0  # of one party; beyond that it is read more slowly, never refused
 FRAMES_AT_ONCE = 2000.0
 REVIEW_S = 1.0  # how soon a revocation ends a live stream
-MOST_STREAMS = 1000
+MOST_STREAMS = 2000
+STREAMS_OF_A_PARTY = 4  # at once: the live one, and those that are ending or have not begun
+STREAMS_AT_ONCE = 60.0  # that one party opens, and a second for long
+STREAMS_A_SECOND = 2.0
+GOODBYE_S = 2.0  # for a party to take the reason why its stream ends
+LONGEST_QUEUE = 10_000  # frames that a party was sent and did not read
+DECISION_S = 1.0  # a party's word that its people decided counts once in so long
 OPENED_AT_ONCE = 2  # long replies that are joined, hashed and inflated beside the loop
 
 OTHER_NAME = "claims another party's name"
 NOT_ALLOWED = "certificate not accepted"
 MALFORMED = "sent a malformed message"
+TOO_MANY_STREAMS = "opens too many streams"
+NOT_RENEWED = "asked for a certificate that it does not get"
 OTHER_VERSION = "speaks another version of the transport"
 
-Renew = Callable[[str, bytes], bytes]
+Renew = Callable[[str, str, bytes], bytes]
 
 
 @dataclass(frozen=True)
@@ -62,7 +72,8 @@ class GrpcServer:
 
     Args:
         coordinator: its name, told to the parties.
-        renew: a certificate request of the named party to the grant's bytes; raises UndersongError to refuse.
+        renew: party, serial number of the certificate it shows, and its request, to the grant's bytes; raises
+            UndersongError to refuse.
         keepalive_s: how much silence either side allows before it asks.
 
     Raises:
@@ -94,6 +105,9 @@ class GrpcServer:
         self._clock = clock
         self._refusals = Refusals(metrics)
         self._links: dict[str, tuple[Link, Peer]] = {}
+        self._streams: Counter[str] = Counter()  # that are open, by party, said hello or not
+        self._greeting: dict[str, asyncio.Future[wire.Hello]] = {}
+        self._stream_rate = Rate(STREAMS_AT_ONCE, STREAMS_A_SECOND)
         self._presented: tuple[bytes, bytes] = (b"", b"")
         self.port = 0
         self.health = health.aio.HealthServicer()
@@ -200,7 +214,7 @@ class GrpcServer:
             self._gate.excuse(context.peer())
             self._refusals.note(source, NOT_ALLOWED, problem)
             return None
-        self._gate.admit(context.peer())
+        self._gate.admit(context.peer(), name)
         return Peer(name, serial, source)
 
     async def _connect(self, requests: Any, context: Any) -> None:
@@ -208,11 +222,34 @@ class GrpcServer:
         if peer is None:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "this certificate is not accepted here any more")
             return
-        try:
-            hello = await asyncio.wait_for(_hello(context, peer), HELLO_S)
-        except TimeoutError:
-            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no Hello came")
+        full = self._streams[peer.name] >= STREAMS_OF_A_PARTY
+        if full or not self._stream_rate.allows(peer.name, time.monotonic()):
+            self._refusals.note(peer.source, TOO_MANY_STREAMS, peer.name)
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "this party opens too many streams")
             return
+        self._streams[peer.name] += 1
+        try:
+            await self._greeted(peer, context)
+        finally:
+            self._streams[peer.name] -= 1
+            if not self._streams[peer.name]:
+                del self._streams[peer.name]
+
+    async def _greeted(self, peer: Peer, context: Any) -> None:
+        """A stream from its Hello on."""
+        before = self._greeting.get(peer.name)
+        if before is not None:
+            before.cancel()  # of two that say nothing the newer one is waited for
+        greeting = self._greeting[peer.name] = asyncio.ensure_future(_hello(context, peer))
+        try:
+            await asyncio.wait([greeting], timeout=HELLO_S)
+            if not greeting.done():
+                await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no Hello came")
+                return
+            if greeting.cancelled():
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "this party opened another stream")
+                return
+            hello = greeting.result()
         except _OtherVersion as fault:
             # The operator sees in `undersong parties` who has to update.
             self._registry.seen(
@@ -230,6 +267,10 @@ class GrpcServer:
             self._refusals.note(peer.source, MALFORMED, fault.problem)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, fault.problem)
             return
+        finally:
+            greeting.cancel()
+            if self._greeting.get(peer.name) is greeting:
+                del self._greeting[peer.name]
         if hello.party != peer.name:
             self._refusals.note(peer.source, OTHER_NAME, f"{peer.name} calls itself {printable(hello.party, 63)!r}")
             await context.abort(
@@ -270,12 +311,15 @@ class GrpcServer:
             log.warning("%s runs %s, this coordinator %s", peer.name, software, SOFTWARE)
         reader = asyncio.ensure_future(self._read(peer, link, context))
         writer = asyncio.ensure_future(self._write(link, context))
+        ending = asyncio.ensure_future(link.over.wait())
         try:
-            await asyncio.wait([reader, writer], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([reader, writer, ending], return_when=asyncio.FIRST_COMPLETED)
+            if link.closed:
+                await asyncio.wait([writer], timeout=GOODBYE_S)
         finally:
-            for task in (reader, writer):
+            for task in (reader, writer, ending):
                 task.cancel()
-            await asyncio.gather(reader, writer, return_exceptions=True)
+            await asyncio.gather(reader, writer, ending, return_exceptions=True)
             box.detach(link)
             if self._links.get(peer.name, (None,))[0] is link:
                 del self._links[peer.name]
@@ -332,6 +376,8 @@ class GrpcServer:
 
     async def _frame(self, peer: Peer, link: Link, message: wire.FromParty) -> None:
         box = self._transport.mailbox(peer.name)
+        if link.queue.qsize() > LONGEST_QUEUE:
+            raise PeerFault(peer.name, "does not read what it is sent")
         match message.WhichOneof("frame"):
             case "transfer":
                 largest = box.awaited_bytes(message.transfer.id)
@@ -344,11 +390,12 @@ class GrpcServer:
                 await self._arrived(box, box.reassembler.chunk(message.chunk))
             case "ping":
                 link.queue.put_nowait([wire.Pong(number=message.ping.number)])
-            case "ack" | "pong":
-                pass
-            case "decided":
+            case "decided" if (now := time.monotonic()) - link.decided_at >= DECISION_S:
+                link.decided_at = now
                 log.info("%s decided about run %s", peer.name, printable(message.decided.run, 80))
                 self._transport.decided(peer.name)
+            case "ack" | "pong" | "decided":
+                pass
             case "renew":
                 link.queue.put_nowait([await self._renewed(peer, message.renew.request)])
             case "goodbye":
@@ -373,10 +420,11 @@ class GrpcServer:
 
     async def _renewed(self, peer: Peer, request: bytes) -> wire.Renewed:
         try:
-            grant = await asyncio.get_running_loop().run_in_executor(None, self._renew, peer.name, request)
+            grant = await asyncio.get_running_loop().run_in_executor(None, self._renew, peer.name, peer.serial, request)
         except UndersongError as error:
-            log.warning("%s: its certificate was not renewed: %s", peer.name, error.problem)
+            self._refusals.note(peer.source, NOT_RENEWED, f"{peer.name}: {error.problem}")
             return wire.Renewed(problem=error.problem)
+        self._metrics.renewals.labels(party=peer.name).inc()
         log.info("%s: certificate renewed", peer.name)
         return wire.Renewed(grant=grant)
 

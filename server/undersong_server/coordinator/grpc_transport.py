@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import math
 import os
 import threading
 import time
@@ -63,8 +64,10 @@ class Link:
     def __init__(self, boot: bytes) -> None:
         self.boot = boot
         self.queue: asyncio.Queue[Iterable[Any] | None] = asyncio.Queue()
+        self.over = asyncio.Event()
         self.closed = ""
         self.reconnect_after_s = 0.0
+        self.decided_at = -math.inf  # when its party last said that its people have decided
 
     def close(self, reason: str, reconnect_after_s: float = 0.0) -> None:
         """Asks the stream to end with a Goodbye; what is queued is dropped."""
@@ -72,6 +75,7 @@ class Link:
             self.closed = reason
             self.reconnect_after_s = reconnect_after_s
             self.queue.put_nowait(None)
+            self.over.set()
 
 
 class Mailbox:

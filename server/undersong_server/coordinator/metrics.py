@@ -36,6 +36,9 @@ class Metrics:
         self.connections = Gauge("undersong_connections", "Parties connected now.", registry=registry)
         self.streams = Counter("undersong_streams", "Streams that a party opened.", ["party"], registry=registry)
         self.refused = Counter("undersong_refused", "Connections and streams refused.", ["reason"], registry=registry)
+        self.renewals = Counter(
+            "undersong_renewals", "Certificates that a party was given over its stream.", ["party"], registry=registry
+        )
         self.sent_bytes = Counter(
             "undersong_sent_bytes", "Bytes of requests sent to the parties, framing apart.", registry=registry
         )

@@ -19,6 +19,9 @@ from undersong_protocol.enrolment import check_party_name
 from undersong_server.authority import Issued
 
 SCHEMA_VERSION = 1
+RENEWABLE_SHARE = 0.5  # of a certificate's life is left when it may be renewed; parties ask when a third is left
+RENEWALS_AN_HOUR = 3
+VALID_CERTIFICATES = 16  # of one party, over its stream
 INVITED, ENROLLED, REVOKED = "invited", "enrolled", "revoked"
 
 _SCHEMA = """
@@ -145,6 +148,33 @@ class Registry:
             database.execute(
                 "INSERT INTO certificate (serial, party, issued_at, expires_at) VALUES (?, ?, ?, ?)",
                 (issued.serial, name, now, issued.expires_at),
+            )
+
+    def check_renewal(self, name: str, serial: str, *, now: float) -> None:
+        """Whether a party may have another certificate over the stream that shows the certificate ``serial``.
+
+        Raises ConfigurationError: that certificate has more than half of its life left, or the party was given
+        several already, within an hour or in all (one may be lost on its way, so one is not enough).
+        """
+        with self._lock:
+            rows = self._database.execute(
+                "SELECT serial, issued_at, expires_at FROM certificate WHERE party = ? AND revoked_at IS NULL", (name,)
+            ).fetchall()
+        shown = next((row for row in rows if row["serial"] == serial), None)
+        if shown is None:
+            raise ConfigurationError(f"{name}: shows no certificate of its own", "enroll again")
+        due = shown["expires_at"] - RENEWABLE_SHARE * (shown["expires_at"] - shown["issued_at"])
+        if now < due:
+            raise ConfigurationError(
+                f"{name}: its certificate may be renewed in {(due - now) / 86400:.1f} days", "ask again then"
+            )
+        if sum(row["issued_at"] > now - 3600.0 for row in rows) >= RENEWALS_AN_HOUR:
+            raise ConfigurationError(
+                f"{name}: was given {RENEWALS_AN_HOUR} certificates within an hour", "install one of them, or wait"
+            )
+        if sum(row["expires_at"] > now for row in rows) >= VALID_CERTIFICATES:
+            raise ConfigurationError(
+                f"{name}: has {VALID_CERTIFICATES} valid certificates", "install the newest, or let the operator sign"
             )
 
     def revoke(self, name: str, reason: str, *, now: float) -> None:

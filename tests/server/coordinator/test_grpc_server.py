@@ -10,8 +10,10 @@ import time
 
 import grpc
 import pytest
+from cryptography import x509
 
 from tests.doubles.stream import Credentials, Served, Stream, make_home
+from undersong_common.errors import ConfigurationError
 from undersong_protocol import framing
 from undersong_protocol.enrolment import EnrolmentRequest
 from undersong_protocol.messages import transport_pb2 as wire
@@ -231,22 +233,61 @@ def test_a_revoked_party_is_cut_off_and_not_let_in_again(served, home, caplog):
     assert (home.path / "authority" / "revoked.crl").stat().st_mode & 0o777 == 0o600
 
 
+def half_spent(home, name):
+    """Keys whose certificate has less than half of its life left."""
+    return Credentials(home, name, now=time.time() - 60 * 86400, days=100)
+
+
+def renewal(keys):
+    return EnrolmentRequest.make(keys.name, keys.tls, keys.identity, None).sign(keys.identity)
+
+
 def test_a_certificate_renews_over_its_own_stream_and_the_old_one_stays_good(served, home):
-    keys = Credentials(home, "brain")
+    keys = half_spent(home, "brain")
     with Stream(served.port, keys.for_grpc) as stream:
         stream.hello("brain")
-        request = EnrolmentRequest.make("brain", keys.tls, keys.identity, None).sign(keys.identity)
-        stream.send(renew=wire.Renew(request=request))
+        stream.send(renew=wire.Renew(request=renewal(keys)))
         assert stream.next("renewed").renewed.grant
         stream.answer(lambda request: b"still here")
         assert asked(served, b"?", "brain") == b"still here"
-        other = Credentials(home, "spleen")
-        foreign = EnrolmentRequest.make("spleen", other.tls, other.identity, None).sign(other.identity)
-        stream.send(renew=wire.Renew(request=foreign))
     with Stream(served.port, keys.for_grpc) as stream:
         stream.hello("brain")
-        stream.send(renew=wire.Renew(request=foreign))
+        stream.send(renew=wire.Renew(request=renewal(Credentials(home, "spleen"))))
         assert "own party only" in stream.next("renewed").renewed.problem
+    assert served.metrics.registry.get_sample_value("undersong_renewals_total", {"party": "brain"}) == 1
+
+
+def test_certificates_are_given_when_they_are_due_and_a_few_at_most(served, home):
+    refused = {"reason": "asked for a certificate that it does not get"}
+    before = served.metrics.registry.get_sample_value("undersong_refused_total", refused) or 0
+    early = Credentials(home, "skin")
+    with Stream(served.port, early.for_grpc) as stream:
+        stream.hello("skin")
+        stream.send(renew=wire.Renew(request=renewal(early)))
+        assert "may be renewed in 182." in stream.next("renewed").renewed.problem
+    keys = half_spent(home, "bone")
+    with Stream(served.port, keys.for_grpc) as stream:
+        stream.hello("bone")
+        for _ in range(30):
+            stream.send(renew=wire.Renew(request=renewal(keys)))
+        answers = [stream.next("renewed").renewed for _ in range(30)]
+    assert [bool(answer.grant) for answer in answers] == [True] * 3 + [False] * 27
+    assert {answer.problem for answer in answers[3:]} == {"bone: was given 3 certificates within an hour"}
+    assert served.metrics.registry.get_sample_value("undersong_renewals_total", {"party": "bone"}) == 3
+    assert served.metrics.registry.get_sample_value("undersong_refused_total", refused) - before == 28
+
+
+def test_a_party_holds_a_bounded_number_of_valid_certificates(home):
+    keys = half_spent(home, "vein")
+    registry = home.registry()
+    serial = f"{x509.load_pem_x509_certificate(keys.certificate).serial_number:x}"
+    registry, now = home.registry(), time.time()
+    for hour in range(15):
+        registry.check_renewal("vein", serial, now=now + 3600.0 * hour)
+        enrolment.sign(home, EnrolmentRequest.parse(renewal(keys)), now=now + 3600.0 * hour)
+    with pytest.raises(ConfigurationError, match="has 16 valid certificates"):
+        registry.check_renewal("vein", serial, now=now + 3600.0 * 15)
+    registry.close()
 
 
 def test_the_server_certificate_is_renewed_without_a_restart(served, keys):
