@@ -21,7 +21,7 @@ from tests.doubles.stream import Credentials, Served, Stream, make_home
 from undersong_protocol import framing
 from undersong_protocol.messages import transport_pb2 as wire
 from undersong_server.coordinator import gate, grpc_server
-from undersong_server.coordinator.grpc_server import STREAMS_AT_ONCE, STREAMS_OF_A_PARTY
+from undersong_server.coordinator.grpc_server import STREAMS_A_SECOND, STREAMS_AT_ONCE, STREAMS_OF_A_PARTY
 
 pytestmark = pytest.mark.heavy
 
@@ -241,7 +241,7 @@ def test_silent_connections_from_many_addresses_keep_nobody_out(served, keys, ca
         assert still_serves(served, keys)
         assert time.monotonic() - begun < gate.HANDSHAKE_S / 2
         limits = served.server._gate._places.limits
-        assert served.server._gate.connections <= limits.unproven
+        assert len(served.server._gate._places) <= limits.unproven
         wait_for(lambda: refused(served, gate.CROWDED) >= 800 - limits.unproven - 8)
         assert sum(gate.CROWDED in line for line in refusals(caplog)) == 8  # one line an address
     finally:
@@ -266,7 +266,7 @@ def test_silent_streams_of_one_party_keep_no_other_out(served, home, keys):
         wait_for(lambda: refused(served, gate.PARTY_CROWDED) > 0, 20.0)
         assert still_serves(served, keys)
         assert served.server._streams["loud"] <= STREAMS_OF_A_PARTY
-        wait_for(lambda: served.server._gate.connections <= served.server._gate._places.limits.a_party + 1, 20.0)
+        wait_for(lambda: len(served.server._gate._places) <= served.server._gate._places.limits.a_party + 1, 20.0)
     finally:
         for stream in streams:
             stream.close()
