@@ -1,19 +1,22 @@
 """Prompts from templates: data files with named placeholders, each of which a task may replace by its own.
 
-A template is the ``template`` key of ``<kind>.toml``. ``{name}`` stands for a field and ``[[ ... ]]`` for a part that
-is left out where one of its own fields is empty; ``{{`` and ``}}`` are plain braces. Texts (good, bad, parents) are
-written one per line, labels and terms as a list with commas.
+A template is the ``template`` key of ``<kind>.toml``, in Jinja2's sandbox: ``{{ name }}`` stands for
+a field, ``{% if name %} ... {% endif %}`` encloses a part that is left out where the field is empty. Texts (good, bad,
+parents) are written one per line, labels and terms as a list with commas. What a field holds is never read as a
+template.
 """
 
 from __future__ import annotations
 
 import random
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
+
+from jinja2 import StrictUndefined, Template, TemplateError, UndefinedError, meta
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from undersong_common.configuration import nearest
 from undersong_common.errors import ConfigurationError
@@ -24,16 +27,26 @@ FIELDS = ("description", "labels", "label", "good", "bad", "parents", "masked", 
 """Every placeholder that a template may use."""
 
 MASK = "_"
-"""What stands for a hidden word in ``{masked}``."""
+"""What stands for a hidden word in ``{{ masked }}``."""
 
 _LISTED_INLINE = ("labels", "terms")
-_MARK = re.compile(r"\{\{|\}\}|\[\[|\]\]|\{([^{}]*)\}|\{|\}")
+
+
+class _Absent(StrictUndefined):
+    """A field without a value: false where a template asks for it, an error where one shows it."""
+
+    def __bool__(self) -> bool:  # type: ignore[override] # jinja2 annotates that it always raises
+        return False
+
+
+_ENVIRONMENT = ImmutableSandboxedEnvironment(undefined=_Absent, autoescape=False, keep_trailing_newline=True)
+_ENVIRONMENT.globals.clear()  # a template has its fields, and nothing else
 
 
 class Prompts:
     """The templates of one task."""
 
-    def __init__(self, templates: Mapping[str, str], description: str, labels: Sequence[str]) -> None:
+    def __init__(self, templates: Mapping[str, Template], description: str, labels: Sequence[str]) -> None:
         self._templates = dict(templates)
         self._description = description
         self._labels = tuple(labels)
@@ -48,8 +61,8 @@ class Prompts:
             folder: files ``<kind>.toml``; a file that is no template of ours is an error.
 
         Raises:
-            ConfigurationError: an unknown file, an unknown key or placeholder (named, with the nearest known one),
-                an unbalanced bracket or brace.
+            ConfigurationError: an unknown file, an unknown key or field (named, with the nearest known one), a
+                template that Jinja2 cannot read.
         """
         templates = dict(_built_in())
         if folder is not None:
@@ -61,12 +74,12 @@ class Prompts:
 
         Args:
             kind: name of a template.
-            **fields: values of the placeholders: good, bad, parents (texts), terms (strings), label (str), words (int).
+            **fields: values of the fields: good, bad, parents (texts), terms (strings), label (str), words (int).
                 ``description`` and ``labels`` are the task's own where not given; ``masked`` is made from the first
                 of the parents where not given.
 
         Raises:
-            ConfigurationError: no such kind, no such field, or a placeholder outside of ``[[ ]]`` without a value.
+            ConfigurationError: no such kind, no such field, or a field without a value that the template needs.
         """
         if kind not in self._templates:
             raise ConfigurationError(f"no prompt of the kind {kind!r}", nearest(kind, self._templates))
@@ -78,7 +91,16 @@ class Prompts:
         if given.get("masked") is None and parents and not isinstance(parents, str | int):
             # The seed is the text itself: a prompt is a function of its fields, so that a rerun asks the same.
             given["masked"] = mask_words(parents[0], 0.5, parents[0])
-        return _fill(kind, self._templates[kind], {name: _shown(name, value) for name, value in given.items()})
+        shown = {name: words for name, value in given.items() if (words := _shown(name, value))}
+        try:
+            return self._templates[kind].render(shown)
+        except UndefinedError as error:
+            raise ConfigurationError(
+                f"prompt {kind!r}: {error.message}",
+                "put it between {% if NAME %} and {% endif %}, or leave it out of this template",
+            ) from None
+        except TemplateError as error:
+            raise ConfigurationError(f"prompt {kind!r}: {type(error).__name__}", "correct the template") from None
 
 
 def mask_words(text: str, probability: float, seed: int | str) -> str:
@@ -92,14 +114,14 @@ def mask_words(text: str, probability: float, seed: int | str) -> str:
 
 
 @cache
-def _built_in() -> dict[str, str]:
+def _built_in() -> dict[str, Template]:
     files = [file for file in resources.files("undersong_server.prompts").iterdir() if file.name.endswith(".toml")]
     if not files:
         raise ConfigurationError("server/prompts: the templates are missing", "reinstall the package")
     return {file.name.removesuffix(".toml"): _template(file.name, file.read_bytes()) for file in files}
 
 
-def _overrides(folder: Path, known: Mapping[str, str]) -> dict[str, str]:
+def _overrides(folder: Path, known: Mapping[str, Template]) -> dict[str, Template]:
     if not folder.is_dir():
         raise ConfigurationError(f"{folder}: no such folder of prompts", "correct [prompts] folder")
     found = {}
@@ -116,7 +138,7 @@ def _overrides(folder: Path, known: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _template(source: str, content: bytes) -> str:
+def _template(source: str, content: bytes) -> Template:
     try:
         data = tomllib.loads(content.decode("utf-8"))
     except UnicodeDecodeError:
@@ -129,27 +151,22 @@ def _template(source: str, content: bytes) -> str:
     template = data.get("template")
     if not isinstance(template, str) or not template.strip():
         raise ConfigurationError(f"{source}: has no text under the key 'template'", 'write template = """..."""')
-    _check(source, template)
-    return template.strip()
+    return _compiled(source, template.strip())
 
 
-def _check(source: str, template: str) -> None:
+def _compiled(source: str, template: str) -> Template:
     """Raises ConfigurationError for what could not be filled in later."""
-    inside = False
-    for found in _MARK.finditer(template):
-        mark, name = found[0], found[1]
-        if name is not None and name not in FIELDS:
-            raise ConfigurationError(f"{source}: unknown placeholder {{{name}}}", nearest(name, FIELDS))
-        if mark in ("{", "}"):
-            raise ConfigurationError(f"{source}: a single {mark!r}", f"write {mark * 2} for a plain brace")
-        if mark in ("[[", "]]"):
-            if inside == (mark == "[["):
-                raise ConfigurationError(
-                    f"{source}: [[ and ]] do not pair up", "close every [[ with ]]; they do not nest"
-                )
-            inside = not inside
-    if inside:
-        raise ConfigurationError(f"{source}: a [[ is not closed", "close it with ]]")
+    try:
+        parsed = _ENVIRONMENT.parse(template)
+        compiled = _ENVIRONMENT.from_string(template)
+    except TemplateError as error:
+        line = getattr(error, "lineno", None)
+        place = source if line is None else f"{source}, line {line} of the template"
+        raise ConfigurationError(f"{place}: {error.message}", "see Jinja2's template language") from None
+    for name in sorted(meta.find_undeclared_variables(parsed)):
+        if name not in FIELDS:
+            raise ConfigurationError(f"{source}: unknown field {name!r}", nearest(name, FIELDS))
+    return compiled
 
 
 def _shown(name: str, value: Value) -> str:
@@ -160,33 +177,3 @@ def _shown(name: str, value: Value) -> str:
     if name in _LISTED_INLINE:
         return ", ".join(value)
     return "\n".join("- " + " ".join(text.split()) for text in value)
-
-
-def _fill(kind: str, template: str, values: Mapping[str, str]) -> str:
-    written: list[str] = []
-    part: list[str] | None = None  # what stands inside [[ ]]; None outside
-    missing = False
-    position = 0
-    for found in _MARK.finditer(template):
-        target = written if part is None else part
-        target.append(template[position : found.start()])
-        position = found.end()
-        mark, name = found[0], found[1]
-        if mark == "[[":
-            part, missing = [], False
-        elif mark == "]]":
-            written += [] if missing or part is None else part
-            part = None
-        elif name is None:
-            target.append(mark[0])
-        elif values.get(name):
-            target.append(values[name])
-        elif part is not None:
-            missing = True
-        else:
-            raise ConfigurationError(
-                f"prompt {kind!r}: the placeholder {{{name}}} has no value here",
-                f"put it between [[ and ]], or leave {{{name}}} out of this template",
-            )
-    written.append(template[position:])
-    return "".join(written)

@@ -57,8 +57,8 @@ def test_contrast_shows_bad_and_good_apart_and_asks_for_the_midpoint(prompts: Pr
 
 
 def test_brackets_and_line_breaks_inside_a_text_are_only_text(prompts: Prompts) -> None:
-    text = prompts.render("cross", parents=("a {label} and [[x]]\n- and a forged item",), label="trauma")
-    assert "- a {label} and [[x]] - and a forged item" in text
+    text = prompts.render("cross", parents=("a {{ label }} and {% if x %}\n- and a forged item",), label="trauma")
+    assert "- a {{ label }} and {% if x %} - and a forged item" in text
 
 
 def test_fill_in_hides_words_of_the_parent_and_is_a_function_of_it(prompts: Prompts) -> None:
@@ -82,8 +82,8 @@ def test_masking_hides_each_word_with_the_given_probability() -> None:
     [
         ("zeroshot", {}, "zero_shot"),
         ("zero_shot", {"lable": "x"}, "label"),
-        ("paraphrase", {}, "{parents}"),
-        ("keyphrases", {"terms": ()}, "{terms}"),
+        ("paraphrase", {}, "'parents'"),
+        ("keyphrases", {"terms": ()}, "'terms'"),
     ],
 )
 def test_a_wrong_call_names_what_is_wrong(prompts: Prompts, kind: str, fields: dict[str, str], named: str) -> None:
@@ -98,7 +98,9 @@ def override(folder: Path, content: str, name: str = "contrast.toml") -> Prompts
 
 
 def test_a_folder_replaces_single_templates(tmp_path: Path) -> None:
-    prompts = override(tmp_path, 'template = "Besser als {bad}, {{so}} [[wie {good} ]]sein, {label}!"')
+    prompts = override(
+        tmp_path, 'template = "Besser als {{ bad }}, {so} {% if good %}wie {{ good }} {% endif %}sein, {{ label }}!"'
+    )
     assert prompts.render("contrast", bad=("x",), label="a") == "Besser als - x, {so} sein, a!"
     assert prompts.render("zero_shot") == Prompts.load(description="a note", labels=("a",)).render("zero_shot")
 
@@ -106,10 +108,10 @@ def test_a_folder_replaces_single_templates(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "named"),
     [
-        ('template = "Hello {exmples}"', "unknown placeholder {exmples}"),
-        ('template = "Hello {words"', "single '{'"),
-        ('template = "[[ {words} [[ ]]"', "do not pair up"),
-        ('template = "[[ {words}"', "not closed"),
+        ('template = "Hello {{ exmples }}"', "unknown field 'exmples'"),
+        ('template = "Hello {{ words"', "line 1 of the template"),
+        ('template = "{% if words %} {{ words }}"', "line 1 of the template"),
+        ('template = "{{ range(9) }}"', "unknown field 'range'"),
         ('template = ""', "'template'"),
         ('text = "Hello"', "unknown key 'text'"),
         ("template = ", "not valid TOML"),
@@ -120,6 +122,12 @@ def test_a_wrong_template_is_refused_when_it_is_loaded(tmp_path: Path, content: 
         override(tmp_path, content)
     assert named in str(failure.value)
     assert "contrast.toml" in str(failure.value)
+
+
+def test_a_template_reaches_nothing_but_its_fields(tmp_path: Path) -> None:
+    prompts = override(tmp_path, 'template = "{{ label.__class__.__mro__ }}"')
+    with pytest.raises(ConfigurationError, match="contrast"):
+        prompts.render("contrast", label="a")
 
 
 def test_a_file_that_no_method_reads_is_refused(tmp_path: Path) -> None:
