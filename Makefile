@@ -52,6 +52,7 @@ check-light: $(STAMP)
 
 check: check-light
 	$(BIN)/mypy
+	$(BIN)/python -m tests.cycles
 	$(BIN)/python -m tests.documents
 
 # Resolves the exact versions for every supported Python from pyproject.toml, without downloading what they name. Versions that
