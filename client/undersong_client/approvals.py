@@ -20,7 +20,7 @@ from undersong_client.state import FILE_MODE, PartyHome, read_json, write_json
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
 from undersong_common.files import replace_file
-from undersong_common.printable import printable
+from undersong_common.printable import printable, shell_word
 from undersong_protocol.plan_words import plan_words, same_words
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ class Requests:
             stated, plan_words(bytes.fromhex(request.manifest))
         ):
             return
-        remedy = f"look at it again: undersong-party preview {request.run!r}"
+        remedy = f"look at it again: undersong-party preview {shell_word(request.run)}"
         if any(same_words(stated, each.words) for each in self.under(request.run)):
             raise PrivacyRefusal(
                 f"these are the words of an earlier plan of run {request.run!r}; the plan was CHANGED since: "
@@ -344,7 +344,8 @@ def _check_decision(request: Request, decision: Decision) -> None:
         raise ConfigurationError(f"{run} was {request.decision}", "have the operator propose it under a new name")
     if decision == "approved" and request.replaced:
         raise ConfigurationError(
-            f"{run} has another plan by now", f"undersong-party preview {request.run!r}, and decide about that one"
+            f"{run} has another plan by now",
+            f"undersong-party preview {shell_word(request.run)}, and decide about that one",
         )
     if decision == "revoked" and request.decision not in ("approved", "revoked"):
         raise ConfigurationError(f"{run} was not approved", "undersong-party reject RUN")

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from undersong_client import datasets, keys, policy
 from undersong_client.approvals import PersonalConsent
 from undersong_client.blocks import DiskBlocks
@@ -94,6 +96,9 @@ class Embeddings:
             self._without_file(error)
 
     def __call__(self, texts: Sequence[str]) -> Float32:
+        if not texts:
+            # How long an embedding is, which an unpaced reply asks: to wait here for the records would show how many.
+            return np.zeros((0, self._cached.dimension), dtype=np.float32)
         with self._lock:
             try:
                 return self._cached.encode(texts, self.show)

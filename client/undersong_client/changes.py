@@ -76,10 +76,11 @@ def _parties(before: tuple[Member, ...], now: tuple[Member, ...]) -> list[str]:
     old, new = ({member.name: member.identity for member in roster} for roster in (before, now))
     found = [f"without the party {name}" for name in sorted(old.keys() - new.keys())]
     found += [
-        f"with the party {name} ({party_fingerprint(name, new[name])})" for name in sorted(new.keys() - old.keys())
+        f"with the party of fingerprint {party_fingerprint(name, new[name])}, {name}"
+        for name in sorted(new.keys() - old.keys())
     ]
     found += [
-        f"{name} has another identity key ({party_fingerprint(name, new[name])})"
+        f"another identity key, of fingerprint {party_fingerprint(name, new[name])}, for the party {name}"
         for name in sorted(old.keys() & new.keys())
         if old[name] != new[name]
     ]

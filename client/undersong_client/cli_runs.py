@@ -22,7 +22,7 @@ from undersong_client.cli_options import (
 )
 from undersong_client.state import PartyHome
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
-from undersong_common.printable import printable
+from undersong_common.printable import printable, shell_word
 from undersong_common.rows import show_rows
 
 if TYPE_CHECKING:
@@ -91,7 +91,8 @@ def preview(run: RunName, home: HomeFolder = None, as_json: AsJson = False) -> N
         return
     print("\n".join(preview.words(value)))
     if request.decision == "pending":
-        print(f"\nnext: undersong-party approve {request.run!r} WORDS, or undersong-party reject {request.run!r}")
+        run = shell_word(request.run)
+        print(f"\nnext: undersong-party approve {run} WORDS, or undersong-party reject {run}")
     else:
         print(f"\ndecided: {request.decision}")
     shown.note(opened, request.run, request.manifest, at=time.time())
@@ -151,7 +152,7 @@ def approve(
     if bool(words) == latest_shown:
         raise ConfigurationError(
             f"which plan of run {request.run!r}? It may have been changed since you saw it",
-            f"undersong-party preview {request.run!r}, then approve it with the words that it shows, or by"
+            f"undersong-party preview {shell_word(request.run)}, then approve it with the words that it shows, or by"
             " --latest-shown in the same terminal",
         )
     if words:

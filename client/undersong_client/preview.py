@@ -201,15 +201,15 @@ def _which(value: dict[str, Any]) -> list[str]:
 def _roster(value: dict[str, Any]) -> list[str]:
     """The parties by identity: a name alone proves nothing."""
     parties, required = value["parties"], value["required_parties"]
-    width = max(len(party["name"]) for party in parties)
     lines = [
         f"  {len(parties)} parties, as the coordinator names them; only a fingerprint that its hospital has told you"
     ]
     lines.append("  says who it is:")
     for party in parties:
-        mark = "  (this party)" if party["name"] == value["party"] else ""
-        mark += "  (named by your policy)" if party["name"] in required else ""
-        lines.append(f"    {party['name']:{width}}  {party['fingerprint']}{mark}")
+        # What this program knows stands before the name, which may imitate a fingerprint or a mark.
+        mark = "(this party)  " if party["name"] == value["party"] else ""
+        mark += "(named by your policy)  " if party["name"] in required else ""
+        lines.append(f"    {party['fingerprint']}  {mark}{party['name']}")
     if not required and len(parties) > 1:
         lines.append("  Your policy names none of them (undersong-party policy set --require-party NAME=FINGERPRINT).")
     return lines

@@ -13,7 +13,7 @@ from typing import Any
 
 from undersong_client.state import PartyHome, read_json, write_json
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
-from undersong_common.printable import printable
+from undersong_common.printable import printable, shell_word
 
 LASTS_S = 3600.0  # a screen that was filled longer ago is not remembered
 MOST_SESSIONS = 50
@@ -63,7 +63,7 @@ def check(home: PartyHome, run: str, manifest: str, changes: Sequence[str], *, a
         PrivacyRefusal: the plan was changed since.
     """
     here = session()
-    remedy = f"undersong-party preview {run!r}, then approve it with the words that it shows"
+    remedy = f"undersong-party preview {shell_word(run)}, then approve it with the words that it shows"
     if not here:
         raise ConfigurationError("--latest-shown needs a terminal: here is none", remedy)
     last = _read(home)[0].get(here)

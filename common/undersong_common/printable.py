@@ -69,6 +69,15 @@ def printable_lines(text: str) -> str:
     return "\n".join(_indent(line) + printable(line.lstrip(" "), len(line) * 10) for line in text.split("\n"))
 
 
+def shell_word(text: str) -> str:
+    """``text``, made printable, as one word of a POSIX shell: for a command that a person is told to type, and copies.
+
+    >>> print(shell_word("spring"), shell_word("it's $(date)"))
+    'spring' 'it'\\''s $(date)'
+    """
+    return "'" + printable(text).replace("'", "'\\''") + "'"
+
+
 def name_fault(name: object, longest: int) -> str:
     """Why ``name`` cannot be a name that people read and sign; empty where it can.
 

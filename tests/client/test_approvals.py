@@ -192,7 +192,7 @@ def test_daemon_and_commands_lose_no_decision_to_each_other(home, consent):
         (lambda m: dataclasses.replace(m, task={**m.task, "name": "u"}), "task t -> u"),
         (lambda m: dataclasses.replace(m, task={**m.task, "description": "other"}), "the task's description"),
         (lambda m: dataclasses.replace(m, embedder="11" * 32), "the embedding model"),
-        (lambda m: dataclasses.replace(m, roster=(Member("alpha", bytes(32)),)), "alpha has another identity key"),
+        (lambda m: dataclasses.replace(m, roster=(Member("alpha", bytes(32)),)), "another identity key, of"),
         (lambda m: dataclasses.replace(m, roster=(Member("beta", bytes(32)),)), "without the party alpha"),
         (lambda m: _privacy(m, unit="user", max_per_unit=4), "privacy unit sample -> user"),
         (lambda m: _privacy(m, delta=2e-5), "delta 1e-05 -> 2e-05"),

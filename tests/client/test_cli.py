@@ -195,8 +195,8 @@ def test_preview_says_in_plain_words_what_leaves_and_what_it_costs(home):
         "epsilon 1.5 at delta 1e-05 for one user (at most 4 records)",
         "budget is epsilon 4 at delta 0.0001; spent so far 0, left before this run 4",
         "5 parties, as the coordinator names them",
-        f"alpha  {party_fingerprint('alpha', manifest.roster[0].identity)}  (this party)",
-        f"gamma  {party_fingerprint('gamma', manifest.roster[3].identity)}\n",
+        f"{party_fingerprint('alpha', manifest.roster[0].identity)}  (this party)  alpha\n",
+        f"{party_fingerprint('gamma', manifest.roster[3].identity)}  gamma\n",
         "Your policy names none of them",
         "At least 4 of them must take part",
         spoken(manifest),
@@ -319,7 +319,7 @@ def test_parties_that_the_policy_names_must_take_part(home):
     command(*set_, f"beta={beta.upper().replace('-', ' ')}")
     assert json.loads(command("policy", "show", "--json", "--home", home))["required_parties"] == [f"beta={beta}"]
     shown = command("preview", "spring", "--home", home)
-    assert f"{beta}  (named by your policy)" in shown
+    assert f"{beta}  (named by your policy)  beta" in shown
     assert "REFUSES" not in shown
     for wrong, words in (
         (f"zeta={beta}", "and zeta takes no part"),

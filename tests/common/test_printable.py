@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import unicodedata
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from tests.doubles.forgeries import FORGERIES, harmless
 from undersong_common.entry import run
 from undersong_common.errors import PrivacyRefusal
-from undersong_common.printable import json_text, name_fault, printable, printable_lines
+from undersong_common.printable import json_text, name_fault, printable, printable_lines, shell_word
 from undersong_common.rows import show_rows
 
 
@@ -74,3 +75,9 @@ def test_tables_and_errors_pass_nothing_on(forged, capsys):
     assert len(said.out.splitlines()) == len(said.err.splitlines()) == 2
     assert harmless(said.out.replace("\n", "").replace("\t", ""))
     assert harmless(said.err.replace("\n", ""))
+
+
+@pytest.mark.parametrize("name", ["spring", "it's $(echo run)", "`echo run`; echo 'a' \"b\" $HOME \\"])
+def test_a_command_to_copy_takes_a_name_as_a_name(name):
+    said = subprocess.run(["sh", "-c", f"printf %s {shell_word(name)}"], capture_output=True, check=True).stdout
+    assert said.decode() == name

@@ -21,6 +21,7 @@ from undersong_protocol.statistics.inputs import (
     labels_within,
 )
 from undersong_protocol.statistics.interface import (
+    Matrix,
     PublicFacts,
     PublicInputs,
     RecordView,
@@ -94,14 +95,19 @@ class ClassifierVotes(Statistic):
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
         parameters = public.numbers_of("classifiers")
         embeddings, labels = records.embeddings, labels_within(records.labels, self.labels)
-        matrix = np.zeros((len(records), self.classifiers))
-        for start in range(0, len(records), BLOCK_RECORDS):
-            block = slice(start, start + BLOCK_RECORDS)
-            known = labels[block] >= 0
-            scores = self._scores(embeddings[block].astype(np.float64), np.where(known, labels[block], 0), parameters)
-            mean = row_sums(scores) / self.classifiers
-            matrix[block] = (scores - mean[:, None]) * known[:, None]
-        return Rows(matrix, records.units)
+
+        def compute(asked: Int64) -> Matrix:
+            matrix = np.zeros((len(asked), self.classifiers))
+            for start in range(0, len(asked), BLOCK_RECORDS):
+                block = asked[start : start + BLOCK_RECORDS]
+                known = labels[block] >= 0
+                own = np.where(known, labels[block], 0)
+                scores = self._scores(embeddings[block].astype(np.float64), own, parameters)
+                mean = row_sums(scores) / self.classifiers
+                matrix[start : start + BLOCK_RECORDS] = (scores - mean[:, None]) * known[:, None]
+            return matrix
+
+        return Rows(compute, records.units)
 
     def _scores(self, embeddings: Float64, labels: Int64, parameters: Float64) -> Float64:
         """s, float64 [m, K]; the logits are exact."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from undersong_common.arrays import Int64
 from undersong_common.fixed_order import row_norms
 from undersong_protocol.statistics.inputs import (
     COEFFICIENTS,
@@ -17,7 +18,15 @@ from undersong_protocol.statistics.inputs import (
     check_task_labels,
     labels_within,
 )
-from undersong_protocol.statistics.interface import PublicFacts, PublicInputs, RecordView, Rows, Sensitivity, Statistic
+from undersong_protocol.statistics.interface import (
+    Matrix,
+    PublicFacts,
+    PublicInputs,
+    RecordView,
+    Rows,
+    Sensitivity,
+    Statistic,
+)
 from undersong_protocol.statistics.registry import positive_integer, register
 
 PROJECTION_SCALE = 1024  # integer units: rounding toward zero takes 1/2048 of a unit on average
@@ -80,11 +89,15 @@ class Projections(Statistic):
         labels = labels_within(records.labels, self.labels) if self.labels else np.zeros(len(records), dtype=np.int64)
         known = labels >= 0
         centre = np.where(known, labels, 0)
-        matrix = np.zeros((len(records), self.dimension))
-        for start in range(0, len(records), BLOCK_RECORDS):
-            block = slice(start, start + BLOCK_RECORDS)
-            place = embeddings[block].astype(np.float64) @ published[:width] - published[width + centre[block]]
-            place *= PLACE / np.maximum(1.0, row_norms(place))[:, None]
-            matrix[block, 0] = COUNT
-            matrix[block, 1:] = place
-        return Rows(matrix * known[:, None], records.units)
+
+        def compute(asked: Int64) -> Matrix:
+            matrix = np.zeros((len(asked), self.dimension))
+            for start in range(0, len(asked), BLOCK_RECORDS):
+                block = asked[start : start + BLOCK_RECORDS]
+                place = embeddings[block].astype(np.float64) @ published[:width] - published[width + centre[block]]
+                place *= PLACE / np.maximum(1.0, row_norms(place))[:, None]
+                matrix[start : start + BLOCK_RECORDS, 0] = COUNT
+                matrix[start : start + BLOCK_RECORDS, 1:] = place
+            return matrix * known[asked, None]
+
+        return Rows(compute, records.units)

@@ -22,7 +22,15 @@ from undersong_protocol.statistics.inputs import (
     check_task_labels,
     labels_within,
 )
-from undersong_protocol.statistics.interface import PublicFacts, PublicInputs, RecordView, Rows, Sensitivity, Statistic
+from undersong_protocol.statistics.interface import (
+    Matrix,
+    PublicFacts,
+    PublicInputs,
+    RecordView,
+    Rows,
+    Sensitivity,
+    Statistic,
+)
 from undersong_protocol.statistics.registry import positive_integer, register
 
 INPUTS = ("queries", "contrast")
@@ -126,9 +134,13 @@ class TeacherVotes(Statistic):
         classes = self._classes(labels[kept])
         votes = (self._fine_tuned if self.fine_tuned else self._linear)(records, kept, classes, shards, public)
         present = np.unique(shards)
-        matrix = np.zeros((len(present), self.queries))
-        matrix[:, : votes.shape[1]] = votes[present]
-        return Rows(matrix, present)
+
+        def compute(asked: Int64) -> Matrix:
+            matrix = np.zeros((len(asked), self.queries))
+            matrix[:, : votes.shape[1]] = votes[present[asked]]
+            return matrix
+
+        return Rows(compute, present)
 
     def _linear(self, records: RecordView, kept: Int64, classes: Int64, shards: Int64, public: PublicInputs) -> Bools:
         queries, contrast = public.embeddings_of("queries"), public.embeddings_of("contrast")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -237,3 +238,26 @@ def test_products_on_the_grids_are_exact_in_any_order(grid: Grid, record_bits: i
             product = float(x[order] @ w[order])
             assert int(product * 2 ** (grid.bits + record_bits)) == exact
             assert float(np.cumsum(w[order] * x[order])[-1]) == product
+
+
+@pytest.mark.parametrize("name", ["projections", "classifier_votes"])
+def test_wide_rows_are_computed_block_by_block(name: str) -> None:
+    """All rows at once would pass a party's memory where it has many records, and the refusal would tell."""
+    records, width, size = 4_000, 40_000, 2
+    statistic: Statistic
+    shape: tuple[int, ...]
+    if name == "projections":
+        statistic, shape = Projections(width), (size + 1, width)
+    else:
+        statistic, shape = ClassifierVotes(width, labels=2, hard=True), (width, size + 1, 2)
+    given = {"projections": "projections", "classifier_votes": "classifiers"}[name]
+    public = PublicInputs({}, {given: np.zeros(shape)})
+    statistic.check_inputs(public, PublicFacts(size, 2))
+    view = ExampleRecords(0, records, size=size, labels=2)
+    tracemalloc.start()
+    try:
+        rows = statistic.rows(view, public, {})
+        assert rows.take(np.arange(2)).shape == (2, statistic.dimension)
+        assert tracemalloc.get_traced_memory()[1] < 2**26  # one such matrix has 1.2 GiB
+    finally:
+        tracemalloc.stop()
