@@ -226,8 +226,8 @@ BAD = {
     "more dropouts than the quorum holds": (["federation.tolerated_dropouts=2"], "tolerated_dropouts"),
     "a Q too large": (["method.votes=99"], "votes"),
     "a missing key variable": (
-        ["generators.0.kind=openai", "generators.0.model=m", "generators.0.api_key_env=NO_SUCH_KEY"],
-        "corpus|NO_SUCH_KEY",
+        ["generators.0.kind=openai", "generators.0.model=m", "generators.0.api_key_env=NO_SUCH_API_KEY"],
+        "corpus|NO_SUCH_API_KEY",
     ),
     "two generators of one name": (["generators.1.name=good"], "share a name|occurs twice"),
     "a user unit without users": (["privacy.unit=user", "data.user="], "user"),

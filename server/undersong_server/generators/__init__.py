@@ -70,7 +70,7 @@ def build_generators(
         elif isinstance(one, OpenAISettings):
             from undersong_server.generators.openai_compatible import OpenAIGenerator
 
-            made.append(OpenAIGenerator(one, environment=environment))
+            made.append(OpenAIGenerator(one, environment=environment, folder=folder))
         else:
             from undersong_server.generators.local_transformers import TransformersGenerator
 

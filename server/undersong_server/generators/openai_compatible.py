@@ -15,20 +15,25 @@ import json
 import math
 import queue
 import random
+import re
+import ssl
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from undersong_common.errors import ConfigurationError, GenerationError
+from undersong_common.version import SOFTWARE
 from undersong_server.generators.budget import CallBudget
 from undersong_server.generators.interface import Answer, BudgetExhausted, GenerationRequest
 from undersong_server.generators.settings import OpenAISettings
 
 if TYPE_CHECKING:
+    import httpx
     import openai
     import tenacity
 
@@ -38,6 +43,8 @@ _RETRIES_OF_UNREACHABLE = 2  # before the first answer of the run: then the addr
 _FAILURES_IN_A_ROW = 10
 # Gateways that lost the answer of a server that may have written it
 _BILLED_STATUS = frozenset({502, 504, 520, 522, 524})
+_SENT_HEADERS = frozenset({"accept-encoding", "connection", "content-length"})  # of those that the library writes
+_JSON = {"Accept": "application/json", "Content-Type": "application/json"}
 
 
 class _Transient(Exception):
@@ -78,17 +85,19 @@ class OpenAIGenerator:
         settings: OpenAISettings,
         *,
         environment: Mapping[str, str],
+        folder: Path = Path(),
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Looks up the key; connects at the first call.
 
         Args:
             settings: the task's table.
-            environment: where the key variable is looked up.
+            environment: where the key variable is looked up, and nothing else.
+            folder: where a relative ``ca_file`` starts.
             clock: seconds since the epoch, for Retry-After dates.
 
         Raises:
-            ConfigurationError: the key variable is not set.
+            ConfigurationError: the key variable is not set, or holds what cannot be a key; no ``ca_file``.
         """
         self.name = settings.name
         self._settings = settings
@@ -99,6 +108,15 @@ class OpenAIGenerator:
                 f"generator {self.name}: the environment variable {settings.api_key_env} with its key is not set",
                 f'export {settings.api_key_env}=..., or set api_key_env = "" for an endpoint without keys',
             )
+        if not re.fullmatch(r"[\x21-\x7e]+", self._key):
+            raise ConfigurationError(
+                f"generator {self.name}: the environment variable {settings.api_key_env} holds no key (a space, a line"
+                " break, or a character beyond ASCII)",
+                f"export {settings.api_key_env} anew, with the key alone",
+            )
+        self._ca_file = folder / settings.ca_file if settings.ca_file else None
+        if self._ca_file is not None and not self._ca_file.is_file():
+            raise ConfigurationError(f"generator {self.name}: ca_file {self._ca_file}: no such file", "check the path")
         self._budget = CallBudget(self.name, settings.token_budget, settings.price_budget_usd)
         self._tally: Counter[str] = Counter(calls=0, retries=0, lost_attempts=0, failed=0)
         self._lock = threading.Lock()
@@ -341,6 +359,11 @@ class OpenAIGenerator:
             variable = self._settings.api_key_env or "api_key_env"
             # The server's own words are left out: some repeat the key.
             return ConfigurationError(f"{where} refuses the key ({status})", f"set {variable} to a key that may use it")
+        if 300 <= status < 400:
+            # Where to is left out too: it may hold anything.
+            return ConfigurationError(
+                f"{where} sends elsewhere ({status}), which is not followed", "write the address itself as base_url"
+            )
         if status == 404:
             return ConfigurationError(
                 f"{where} does not know the model {self._settings.model!r} or the path ({said})",
@@ -360,12 +383,42 @@ class OpenAIGenerator:
         if self._client is None:
             import openai
 
+            settings = self._settings
+            try:
+                verify: Any = True if self._ca_file is None else ssl.create_default_context(cafile=str(self._ca_file))
+            except (OSError, ssl.SSLError):
+                raise ConfigurationError(
+                    f"generator {self.name}: ca_file {self._ca_file}: holds no certificate in PEM form",
+                    "name the file with your authority's certificate",
+                ) from None
             self._client = openai.OpenAI(
                 api_key=self._key,
-                base_url=self._settings.base_url,
-                timeout=self._settings.timeout_s,
+                base_url=settings.base_url,
+                timeout=settings.timeout_s,
                 max_retries=0,
+                # The library would read a proxy, more headers and other addresses from the environment, and follow a
+                # redirect to another host.
+                http_client=openai.DefaultHttpxClient(
+                    trust_env=False,
+                    follow_redirects=False,
+                    proxy=settings.proxy or None,
+                    verify=verify,
+                    timeout=settings.timeout_s,
+                    event_hooks={"request": [self._only_what_is_set]},
+                ),
             )
+
+    def _only_what_is_set(self, request: httpx.Request) -> None:
+        """The last word on every request: no header but these leaves, whatever the library or the environment adds."""
+        settings = self._settings
+        for name in set(request.headers) - _SENT_HEADERS:
+            del request.headers[name]
+        request.headers.update({"Host": request.url.netloc.decode("ascii"), "User-Agent": SOFTWARE, **_JSON})
+        if settings.api_key_env:
+            request.headers["Authorization"] = f"Bearer {self._key}"
+        for name, value in (("OpenAI-Organization", settings.organization), ("OpenAI-Project", settings.project)):
+            if value:
+                request.headers[name] = value
 
 
 def _whole(response: Any) -> _Parts | None:

@@ -5,7 +5,10 @@ Paths are kept as written; ``build_generators`` resolves them against the folder
 
 from __future__ import annotations
 
+import re
+from ipaddress import ip_address
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -18,6 +21,18 @@ _TOKENS_PER_WORD = (1.2, 2.0)
 
 def _one_or_many(value: object) -> object:
     return (value,) if isinstance(value, str) else value
+
+
+# A host and a path: no user name, password, query or fragment.
+_ADDRESS = r"^https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?$"
+
+
+def _is_loopback(address: str) -> bool:
+    host = urlsplit(address).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class _Common(BaseModel):
@@ -77,8 +92,12 @@ class OpenAISettings(_Common):
 
     Attributes:
         model: the model's name at the endpoint.
-        base_url: up to and including ``/v1``.
-        api_key_env: name of the environment variable that holds the key; "" for an endpoint that needs none.
+        base_url: up to and including ``/v1``. With a key https, or http on this machine only.
+        api_key_env: name of the environment variable that holds the key, which ends in ``_API_KEY``; "" for an endpoint
+            that needs none.
+        organization, project: sent as OpenAI-Organization and OpenAI-Project; "" sends none.
+        proxy: ``http://HOST:PORT`` that calls go through; "" goes straight. The environment's proxies are not asked.
+        ca_file: certificates (PEM) by which the endpoint's is checked, relative to the task file; "" takes the usual.
         temperature: None sends none (some reasoning models refuse it).
         max_tokens: longest answer in tokens.
         max_tokens_field: newer OpenAI models want "max_completion_tokens", other servers "max_tokens".
@@ -95,8 +114,12 @@ class OpenAISettings(_Common):
 
     kind: Literal["openai"]
     model: str = Field(min_length=1)
-    base_url: str = Field(default="https://api.openai.com/v1", pattern=r"^https?://[^\s/]")
-    api_key_env: str = Field(default="OPENAI_API_KEY", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$|^$")
+    base_url: str = Field(default="https://api.openai.com/v1", pattern=_ADDRESS)
+    api_key_env: str = "OPENAI_API_KEY"
+    organization: str = Field(default="", pattern=r"^[A-Za-z0-9_.-]*$")
+    project: str = Field(default="", pattern=r"^[A-Za-z0-9_.-]*$")
+    proxy: str = Field(default="", pattern=rf"{_ADDRESS}|^$")
+    ca_file: str = ""
     temperature: float | None = Field(default=1.0, ge=0.0, le=2.0)
     max_tokens: int = Field(default=512, ge=1)
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
@@ -109,6 +132,27 @@ class OpenAISettings(_Common):
     price_budget_usd: float | None = Field(default=None, gt=0.0)
     price_per_1k_prompt: float | None = Field(default=None, ge=0.0)
     price_per_1k_completion: float | None = Field(default=None, ge=0.0)
+
+    @model_validator(mode="after")
+    def _key_goes_where_it_belongs(self) -> Self:
+        """A task file says what is sent where: neither another secret of this machine, nor a key in the clear."""
+        variable = self.api_key_env
+        if not variable:
+            return self
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*_API_KEY", variable):
+            # not repeated where it may be a key that stands where its variable's name belongs
+            named = f" {variable!r}" if re.fullmatch(r"[A-Z]+(_[A-Z]+)+", variable) else ""
+            raise ValueError(
+                f"api_key_env{named} is no name that ends in _API_KEY; export the key under such a name, and write that"
+                ' name here ("" for an endpoint without keys)'
+            )
+        through = self.base_url if not (self.proxy and _is_loopback(self.base_url)) else self.proxy
+        if self.base_url.startswith("http:") and not _is_loopback(through):
+            raise ValueError(
+                f"{'base_url' if through == self.base_url else 'proxy'} {through!r} would carry the key of {variable} unencrypted over a network; write an"
+                ' address with https, or api_key_env = "" for an endpoint without keys'
+            )
+        return self
 
     @model_validator(mode="after")
     def _prices_belong_together(self) -> Self:

@@ -18,7 +18,7 @@ TABLES: list[dict[str, Any]] = [
     {"name": "book", "kind": "ngram", "corpus": "pool.jsonl"},
     {"name": "books", "kind": "ngram", "corpus": ["pool.jsonl", "pool.jsonl"], "order": 4},
     {"name": "old", "kind": "replay", "path": "pool.jsonl"},
-    {"name": "far", "kind": "openai", "model": "m", "base_url": "http://127.0.0.1:9/v1", "api_key_env": "K"},
+    {"name": "far", "kind": "openai", "model": "m", "base_url": "http://127.0.0.1:9/v1", "api_key_env": "K_API_KEY"},
     {"name": "near", "kind": "transformers", "path": "model"},
 ]
 ADAPTER: TypeAdapter[GeneratorSettings] = TypeAdapter(GeneratorSettings)
@@ -26,7 +26,7 @@ ADAPTER: TypeAdapter[GeneratorSettings] = TypeAdapter(GeneratorSettings)
 
 def made(folder: Path, tables: list[dict[str, Any]]) -> list[Generator]:
     settings = [ADAPTER.validate_python(table) for table in tables]
-    return build_generators(settings, labels=("a",), folder=folder, embed=embed, environment={"K": "key"})
+    return build_generators(settings, labels=("a",), folder=folder, embed=embed, environment={"K_API_KEY": "key"})
 
 
 def test_every_kind_is_built_by_its_table_in_order(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -11,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -22,7 +23,9 @@ import pytest
 from tests.doubles.chat_server import ChatServer, FaultProxy, completion, refusal, serving, stream
 from tests.doubles.processes import SOURCES
 from undersong_common.arrays import Float32
+from undersong_common.configuration import validate
 from undersong_common.errors import ConfigurationError, GenerationError
+from undersong_common.version import SOFTWARE
 from undersong_server.generators import Answer, BudgetExhausted, GenerationRequest, OpenAISettings, build_generators
 from undersong_server.generators.openai_compatible import OpenAIGenerator, _retry_after_s
 
@@ -34,7 +37,7 @@ def no_embedding(texts: Sequence[str]) -> Float32:
 
 
 ROOT = Path(__file__).resolve().parents[3]
-KEY = {"TEST_KEY": "secret-key"}
+KEY = {"TEST_API_KEY": "secret-key"}
 
 
 def requests(count: int) -> list[GenerationRequest]:
@@ -48,7 +51,7 @@ def generator(url: str, environment: dict[str, str] | None = None, **fields: Any
             "kind": "openai",
             "model": "tiny",
             "base_url": url,
-            "api_key_env": "TEST_KEY",
+            "api_key_env": "TEST_API_KEY",
             "max_wait_s": 0.05,
             "timeout_s": 5.0,
             "max_tokens": 20,
@@ -247,9 +250,9 @@ def test_forms_of_retry_after(headers: dict[str, str], seconds: float | None) ->
 
 
 def test_a_missing_key_variable_is_found_at_the_start() -> None:
-    settings = OpenAISettings(name="far", kind="openai", model="m", api_key_env="TEST_KEY")
-    with pytest.raises(ConfigurationError, match=r"far.*TEST_KEY"):
-        build_generators([settings], labels=(), folder=Path(), embed=no_embedding, environment={"TEST_KEY": " "})
+    settings = OpenAISettings(name="far", kind="openai", model="m", api_key_env="TEST_API_KEY")
+    with pytest.raises(ConfigurationError, match=r"far.*TEST_API_KEY"):
+        build_generators([settings], labels=(), folder=Path(), embed=no_embedding, environment={"TEST_API_KEY": " "})
 
 
 def test_an_endpoint_without_keys_needs_no_variable() -> None:
@@ -258,11 +261,174 @@ def test_an_endpoint_without_keys_needs_no_variable() -> None:
 
 
 def test_a_wrong_key_is_named_by_its_variable_and_never_shown(server: ChatServer) -> None:
-    with pytest.raises(ConfigurationError, match="TEST_KEY") as failure:
-        one(generator(server.url, environment={"TEST_KEY": "sk-wrong"}))
+    with pytest.raises(ConfigurationError, match="TEST_API_KEY") as failure:
+        one(generator(server.url, environment={"TEST_API_KEY": "sk-wrong"}))
     assert "sk-wrong" not in str(failure.value)
     assert failure.value.__cause__ is None
     assert failure.value.__suppress_context__
+
+
+def test_a_key_that_is_none_is_not_sent_and_not_shown(server: ChatServer) -> None:
+    for held in ("two words", "line\r\nX-Other: 1", "schlüssel"):
+        with pytest.raises(ConfigurationError, match=r"TEST_API_KEY holds no key") as failure:
+            generator(server.url, environment={"TEST_API_KEY": held})
+        assert held not in str(failure.value)
+    assert server.bodies == []
+
+
+# What leaves this machine
+
+
+@dataclass
+class Recorder:
+    """Answers every call, or sends it elsewhere, and keeps the headers and paths."""
+
+    elsewhere: str = ""
+    status: int = 307
+    url: str = ""
+    seen: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+
+    def reply(self, path: str, headers: dict[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
+        self.seen.append((path, headers))
+        if self.elsewhere:
+            return self.status, {"Location": self.elsewhere + "?sk-in-the-address"}, b""
+        return 200, {"Content-Type": "application/json"}, json.dumps(completion("fine")).encode()
+
+
+HIDDEN_SETTINGS = {
+    "OPENAI_API_KEY": "sk-of-another-task",
+    "OPENAI_ADMIN_KEY": "sk-admin",
+    "OPENAI_ORG_ID": "org-hidden",
+    "OPENAI_PROJECT_ID": "proj-hidden",
+    "OPENAI_CUSTOM_HEADERS": "X-Hidden: 1\nHost: hidden.example\nAuthorization: Bearer hidden\nUser-Agent: hidden",
+    "OPENAI_BASE_URL": "http://127.0.0.1:9/hidden",
+    **dict.fromkeys(("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "HTTPS_PROXY"), "http://127.0.0.1:9"),
+    "NO_PROXY": "",
+    "no_proxy": "",
+}
+
+
+@pytest.fixture
+def hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in HIDDEN_SETTINGS.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.usefixtures("hidden")
+def test_nothing_but_what_the_settings_say_is_sent() -> None:
+    with serving(Recorder()) as recorder:
+        assert isinstance(one(generator(recorder.url)), Answer)
+        assert isinstance(one(generator(recorder.url, organization="org-1", project="proj_2")), Answer)
+        assert isinstance(one(generator(recorder.url, environment={}, api_key_env="")), Answer)
+    plain, named, open_ = (headers for _, headers in recorder.seen)
+    host = recorder.url.removeprefix("http://").removesuffix("/v1")
+    always = {
+        "host": host,
+        "accept": "application/json",
+        "content-type": "application/json",
+        "user-agent": SOFTWARE,
+        "accept-encoding": plain["accept-encoding"],
+        "connection": "keep-alive",
+        "content-length": plain["content-length"],
+    }
+    key = {"authorization": "Bearer secret-key"}
+    assert plain == always | key
+    assert named == always | key | {"openai-organization": "org-1", "openai-project": "proj_2"}
+    assert open_ == always
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("same_host", [True, False])
+def test_a_redirect_is_followed_nowhere(status: int, same_host: bool) -> None:
+    with serving(Recorder()) as other, serving(Recorder(status=status)) as recorder:
+        recorder.elsewhere = f"{recorder.url if same_host else other.url}/chat/completions"
+        with pytest.raises(ConfigurationError, match=rf"{recorder.url} sends elsewhere \({status}\)") as failure:
+            one(generator(recorder.url))
+    assert "write the address itself as base_url" in str(failure.value)
+    assert "sk-in-the-address" not in str(failure.value)
+    assert (len(recorder.seen), other.seen) == (1, [])
+
+
+@pytest.mark.usefixtures("hidden")
+def test_a_proxy_is_asked_where_the_settings_name_it() -> None:
+    with serving(Recorder()) as proxy:
+        far = generator("http://localhost:1/v1", proxy=proxy.url.removesuffix("/v1"))
+        assert isinstance(one(far), Answer)
+    assert [path for path, _ in proxy.seen] == ["http://localhost:1/v1/chat/completions"]
+
+
+def refused(**fields: Any) -> str:
+    with pytest.raises(ConfigurationError) as failure:
+        validate(OpenAISettings, {"name": "far", "kind": "openai", "model": "m", **fields}, "[[generators]]")
+    return str(failure.value)
+
+
+@pytest.mark.parametrize("variable", ["AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "MY_API_KEY_OLD"])
+def test_only_variables_that_are_named_as_keys_are_read(variable: str) -> None:
+    said = refused(api_key_env=variable)
+    assert f"api_key_env '{variable}' is no name that ends in _API_KEY; export the key under such a name" in said
+
+
+def test_a_key_in_the_place_of_its_variable_is_not_repeated() -> None:
+    for key in ("sk-proj-0123456789abcdef", "AKIA0123456789", "ghp_abcdefghijkl"):
+        said = refused(api_key_env=key)
+        assert "api_key_env is no name that ends in _API_KEY" in said
+        assert key not in said
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://api.example.com/v1",
+        "http://10.0.0.5:8000/v1",
+        "http://localhost.example.com/v1",
+        "http://127.0.0.1.example.com/v1",
+        "http://[2001:db8::1]/v1",
+        "http://0.0.0.0:8000/v1",
+    ],
+)
+def test_a_key_never_travels_in_the_clear(url: str) -> None:
+    said = refused(base_url=url)
+    assert f"base_url '{url}' would carry the key of OPENAI_API_KEY unencrypted" in said
+    assert "write an address with https" in said
+    OpenAISettings(name="far", kind="openai", model="m", base_url=url, api_key_env="")
+
+
+def test_nor_in_the_clear_through_a_proxy_elsewhere() -> None:
+    said = refused(base_url="http://localhost:8000/v1", proxy="http://proxy.example.com:3128")
+    assert "proxy 'http://proxy.example.com:3128' would carry the key" in said
+    OpenAISettings(name="far", kind="openai", model="m", proxy="http://proxy.example.com:3128")  # https: a tunnel
+
+
+@pytest.mark.parametrize("url", ["http://localhost:1/v1", "http://127.9.9.9/v1", "http://[::1]:8/v1", "https://a.b/v1"])
+def test_a_key_may_go_to_this_machine_or_over_tls(url: str) -> None:
+    assert OpenAISettings(name="far", kind="openai", model="m", base_url=url).base_url == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://localhost@evil.example/v1",
+        "https://user:password@api.example.com/v1",
+        "https://api.example.com/v1?key=1",
+        "https://api.example.com/v1#x",
+        "https://api.example.com\\@evil.example/v1",
+        "ftp://api.example.com/v1",
+        "https:///v1",
+    ],
+)
+def test_an_address_is_a_host_and_a_path(url: str) -> None:
+    assert "base_url" in refused(base_url=url)
+    assert "proxy" in refused(proxy=url)
+
+
+def test_a_file_of_certificates_is_read_or_named(tmp_path: Path) -> None:
+    settings = OpenAISettings(name="far", kind="openai", model="m", api_key_env="TEST_API_KEY", ca_file="ca.pem")
+    with pytest.raises(ConfigurationError, match=r"ca_file .*ca\.pem: no such file"):
+        OpenAIGenerator(settings, environment=KEY, folder=tmp_path)
+    (tmp_path / "ca.pem").write_text("no certificate")
+    with pytest.raises(ConfigurationError, match=r"ca_file .*ca\.pem: holds no certificate"):
+        one(OpenAIGenerator(settings, environment=KEY, folder=tmp_path))
 
 
 def test_an_unknown_model_or_path_is_named(server: ChatServer) -> None:
