@@ -146,11 +146,13 @@ class OpenAISettings(_Common):
                 f"api_key_env{named} is no name that ends in _API_KEY; export the key under such a name, and write that"
                 ' name here ("" for an endpoint without keys)'
             )
-        through = self.base_url if not (self.proxy and _is_loopback(self.base_url)) else self.proxy
-        if self.base_url.startswith("http:") and not _is_loopback(through):
+        key, address = "base_url", self.base_url
+        if self.proxy and _is_loopback(address):
+            key, address = "proxy", self.proxy
+        if self.base_url.startswith("http:") and not _is_loopback(address):
             raise ValueError(
-                f"{'base_url' if through == self.base_url else 'proxy'} {through!r} would carry the key of {variable} unencrypted over a network; write an"
-                ' address with https, or api_key_env = "" for an endpoint without keys'
+                f"{key} {address!r} would carry the key of {variable} unencrypted over a network; write a base_url with"
+                ' https, or api_key_env = "" for an endpoint without keys'
             )
         return self
 

@@ -390,7 +390,7 @@ def test_a_key_in_the_place_of_its_variable_is_not_repeated() -> None:
 def test_a_key_never_travels_in_the_clear(url: str) -> None:
     said = refused(base_url=url)
     assert f"base_url '{url}' would carry the key of OPENAI_API_KEY unencrypted" in said
-    assert "write an address with https" in said
+    assert "write a base_url with https" in said
     OpenAISettings(name="far", kind="openai", model="m", base_url=url, api_key_env="")
 
 
