@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
 import shutil
+import sqlite3
 
 import pytest
 
@@ -171,6 +173,22 @@ def test_the_same_run_over_another_roster_is_refused(alliance, finished, caplog)
     assert (first["decision"], first["objection"], first["replaced"]) == ("approved", "", True)
     assert (second["decision"], second["changes"][0]) == ("pending", "without the party delta")
     assert "charged under another manifest" in second["objection"]
+
+
+def test_a_party_that_answers_with_another_key_than_it_enrolled_with_ends_the_run(alliance):
+    """A certificate alone does not say whose signatures the data set will hold: the registry does."""
+    registry = sqlite3.connect(alliance.home / "registry.sqlite", isolation_level=None)
+    with contextlib.closing(registry):
+        (identity,) = registry.execute("SELECT identity FROM party WHERE name = 'beta'").fetchone()
+        registry.execute("UPDATE party SET identity = ? WHERE name = 'beta'", ("ab" * 32,))
+        try:
+            alliance.start("exchanged")
+            said = alliance.watch("exchanged", code=3)
+        finally:
+            registry.execute("UPDATE party SET identity = ? WHERE name = 'beta'", (identity,))
+    assert "beta: introduces itself with another identity key than it has enrolled with" in said
+    requests = json.loads(alliance.hospitals["alpha"]("requests", "--json"))["requests"]
+    assert "exchanged" not in {found["run"] for found in requests}  # nobody was asked to sign with it
 
 
 def test_a_sum_outside_the_approved_plan_is_refused_by_everybody(alliance, finished, tmp_path, caplog):
