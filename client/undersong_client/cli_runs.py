@@ -209,8 +209,15 @@ def _decide(run: str, decision: Decision, reason: str, home: Path | None, as_jso
     from undersong_client.approvals import Requests
 
     known = Requests(PartyHome(home_of(home)))
+    at = time.time()
     request = known.find(run, decision="approved" if decision == "revoked" else None)
-    _say(known.decide(request, decision, at=time.time(), reason=reason), as_json)
+    # A name stands for every plan that was approved under it: another one than the last must not be signed either.
+    approved = [each for each in known.under(run) if each.decision == "approved" and each.manifest != request.manifest]
+    for each in approved if decision == "revoked" else ():
+        known.decide(each, decision, at=at, reason=reason)
+    _say(known.decide(request, decision, at=at, reason=reason), as_json)
+    if decision == "rejected" and approved and not as_json:
+        print(f"an earlier plan of this run stays approved; to withdraw that: undersong-party revoke {shell_word(run)}")
 
 
 def _say(decided: Request, as_json: bool) -> None:

@@ -297,6 +297,25 @@ def test_a_plan_that_was_changed_after_it_was_shown_is_not_approved(home):
     assert decided == {shown.hash.hex(): "pending", changed.hash.hex(): "approved"}
 
 
+def test_a_name_that_is_revoked_takes_every_plan_that_was_approved_under_it(home):
+    """The attack: two plans under one name were approved; the last is revoked, and the first is proposed again."""
+    first = proposed(home, epsilon=1.0)
+    command("approve", "spring", plan_words(first.hash), "--home", home)
+    second = proposed(home, epsilon=0.5)
+    assert "an earlier plan of this run stays approved" in command("reject", "spring", "--home", home)
+    third = proposed(home, epsilon=0.6)
+    command("approve", "spring", plan_words(third.hash), "--home", home)
+    command("revoke", "spring", "--reason", "no more", "--home", home)
+    decided = {each.manifest: each.decision for each in Requests(PartyHome(home)).all()}
+    assert decided == {
+        first.hash.hex(): "revoked",
+        second.hash.hex(): "rejected",
+        third.hash.hex(): "revoked",
+    }
+    proposed(home, epsilon=1.0)  # the first once more: what was decided about it stands
+    assert Requests(PartyHome(home)).find("spring").decision == "revoked"
+
+
 def test_what_the_guard_refuses_cannot_be_approved(home):
     manifest = proposed(home, epsilon=2.5)
     said = command("approve", "spring", plan_words(manifest.hash), "--home", home, code=3)
