@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.abc import MetaPathFinder
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,12 @@ from hypothesis import settings
 # Workers share the cores, and the tests' models are so small that a second thread only waits for the first. Set before
 # numpy or torch is imported; the programs that tests start inherit it.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+# Journals and ledgers wait for the disk at every entry, which is half of the time of many tests. No test cuts the power,
+# and a killed process loses nothing that it wrote, whether it lies on a disk or in memory.
+MEMORY = Path("/dev/shm")
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 2 << 30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 # What takes longest is begun first, so that no worker is left with it at the end.
 LONGEST_FIRST = tuple(f"tests/{room}/" for room in ("federation", "simulation", "packaging", "server", "client"))
@@ -62,6 +70,26 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     config.option.loadscopereorder = False  # by number of tests, which says little of the time that they take
     return ByFile(config, log)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def weights_hashed_once() -> Iterator[None]:
+    """A file that has not changed has the hash that it had: each set-up of a party checks 90 MB of weights."""
+    from undersong_common import embedding
+
+    known: dict[tuple[object, ...], str] = {}
+    compute = embedding._sha256
+
+    def remembered(path: Path) -> str:
+        state = path.stat()
+        key = (path, state.st_ino, state.st_size, state.st_mtime_ns)
+        if key not in known:
+            known[key] = compute(path)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(embedding, "_sha256", remembered)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -10,11 +10,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from tests.doubles.batches import InProcessBatches
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.stream import Served, make_home
+from tests.doubles.typed import typed
 from undersong.inprocess import InProcess
 from undersong_client import keys
 from undersong_client.assemble import assemble
@@ -61,7 +61,7 @@ class Hospitals:
 
     def _enrol(self, name: str, home: Path) -> None:
         def hospital(*arguments: object) -> None:
-            done = CliRunner().invoke(hospital_cli, [*map(str, arguments), "--home", str(home)], standalone_mode=False)
+            done = typed(hospital_cli, *arguments, "--home", home, standalone_mode=False)
             assert not done.exit_code, f"{arguments}: {done.output} {done.exception!r}"
 
         notes, package, request, grant = (

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from typer.testing import CliRunner
-
 from tests.doubles.processes import HOSPITAL, ROOT, CoordinatorProcess, Process, free_port
+from tests.doubles.typed import typed
 
 CLINIC = ROOT / "examples" / "clinic"
 HOSPITALS = ("childrens", "harbour-general", "heart-institute", "ranges-district", "stella-maris")
@@ -30,7 +29,7 @@ def hospital(*arguments: object, code: int = 0) -> str:
 
 
 def _invoked(app: Any, arguments: Sequence[object], code: int) -> str:
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    done = typed(app, *arguments)
     found = getattr(done.exception, "exit_code", done.exit_code)
     if isinstance(done.return_value, int) and not found:
         found = done.return_value

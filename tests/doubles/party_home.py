@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from typer.testing import CliRunner
-
 from tests.doubles.authority import Authority
 from tests.doubles.parties import DIMENSION, EMBEDDER, embed
+from tests.doubles.typed import typed
 from undersong_client.cli import app
 from undersong_common.embedding import Embedder
 
@@ -34,7 +33,7 @@ def command(*arguments: object, code: int | None = 0) -> str:
 
     ``code`` None: however it ends.
     """
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments], standalone_mode=False)
+    done = typed(app, *arguments, standalone_mode=False)
     found = getattr(done.exception, "exit_code", done.exit_code)
     if not found and isinstance(done.return_value, int):
         found = done.return_value

@@ -7,9 +7,9 @@ import stat
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from typer.testing import CliRunner
 
 from tests.doubles.stream import make_home
+from tests.doubles.typed import typed as type_in
 from undersong_common import files
 from undersong_protocol.enrolment import EnrolmentRequest, Package, new_tls_key
 from undersong_server.cli.app import app
@@ -48,7 +48,7 @@ def waiting(monkeypatch):
 
 
 def typed(home, *arguments, **changes):
-    return CliRunner().invoke(app, [*map(str, arguments), "--home", str(home.path)], standalone_mode=False, **changes)
+    return type_in(app, *arguments, "--home", home.path, standalone_mode=False, **changes)
 
 
 def request_for(home, folder, identity):

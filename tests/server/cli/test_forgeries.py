@@ -7,11 +7,11 @@ import io
 
 import grpc
 import pytest
-from typer.testing import CliRunner
 
 from tests.doubles.forgeries import FORGERIES, harmless
 from tests.doubles.stream import Credentials, Served, Stream, make_home
 from tests.doubles.tasks import make_task
+from tests.doubles.typed import typed
 from undersong_common import entry
 from undersong_common.errors import PeerFault, UndersongError
 from undersong_protocol import codec
@@ -90,4 +90,4 @@ def test_what_a_party_says_when_it_connects_is_harmless_in_registry_and_log(home
     assert found.software == r"undersong 1\x1b[2J\nbeta connected from ...: REFUSED, transport version 99"
     assert found.epsilon_left is None
     assert all(harmless(record.getMessage()) for record in caplog.records)
-    assert CliRunner().invoke(app, ["parties", "--home", str(home.path)]).exit_code == 0
+    assert typed(app, "parties", "--home", home.path).exit_code == 0
