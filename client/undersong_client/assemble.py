@@ -189,7 +189,7 @@ def _party(
         data=data,
         policy=policy.read(home).bounds,
         ledger=ledger,
-        store=Store(home.journal, settings.party, keys.secret(home, "store")),
+        store=Store(home.journal, settings.party, keys.secret(home, "store"), home.attempts),
         blocks=blocks,
         embed=embeddings,
         embedder=embedder,

@@ -31,6 +31,9 @@ def set_budget(
     epsilon: Annotated[float, typer.Option(help="In all, over every run.")],
     delta: Annotated[float, typer.Option(help="Far below 1 / (number of patients), for example 1e-6.")],
     per_run: Annotated[float | None, typer.Option(help="The most that one run may promise (default: all).")] = None,
+    parts: Annotated[
+        int, typer.Option(help="Parts of delta: one for all Gaussian runs together, one for any other run.", min=1)
+    ] = 1,
     despite_cautions: DespiteCautions = False,
     home: HomeFolder = None,
     as_json: AsJson = False,
@@ -45,7 +48,12 @@ def set_budget(
         )
     changed = _change(
         opened,
-        {"total_epsilon": epsilon, "total_delta": delta, "run_epsilon": epsilon if per_run is None else per_run},
+        {
+            "total_epsilon": epsilon,
+            "total_delta": delta,
+            "total_parts": parts,
+            "run_epsilon": epsilon if per_run is None else per_run,
+        },
         despite_cautions,
     )
     if opened.ledger.exists():
@@ -73,6 +81,7 @@ def _show_budget(opened: PartyHome, as_json: bool) -> None:
     value: dict[str, Any] = {
         "epsilon": allowed.total_epsilon,
         "delta": allowed.total_delta,
+        "parts": allowed.total_parts,
         "per_run": allowed.run_epsilon,
         "spent_epsilon": spent,
         "left_epsilon": None if spent is None else max(0.0, allowed.total_epsilon - spent),
@@ -83,7 +92,10 @@ def _show_budget(opened: PartyHome, as_json: bool) -> None:
     if not allowed.has_budget:
         print("no budget is set: every run is refused")
         return
-    print(f"epsilon {value['epsilon']:g} at delta {value['delta']:g} in all; at most {value['per_run']:g} a run")
+    divided = f", divided into {allowed.total_parts} parts," if allowed.total_parts > 1 else ""
+    print(
+        f"epsilon {value['epsilon']:g} at delta {value['delta']:g}{divided} in all; at most {value['per_run']:g} a run"
+    )
     if spent is not None:
         print(f"spent {spent:.4g}, left {value['left_epsilon']:.4g}")
 

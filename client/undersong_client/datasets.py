@@ -1,8 +1,9 @@
 """The data set: counted without showing it, and bound to its ledger beyond the life of this program's folder.
 
 Whoever deletes the party's folder, or restores an old copy of it, must not get a fresh budget. So the head of the
-ledger is kept twice outside it: beside the data and in the user's state folder. A ledger that does not contain those
-heads is missing or too old, and nothing is answered until the right one is restored.
+ledger and what it has charged are kept twice outside it: beside the data and in the user's state folder. A ledger that
+does not contain those heads is missing or too old, and nothing is answered until the right one is restored, or until
+one is continued at the price of all that may have been charged.
 """
 
 from __future__ import annotations
@@ -12,18 +13,24 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from undersong_client import cautions, keys, snapshot
+from undersong_client import cautions, keys, snapshot, store
 from undersong_client.policy import HospitalPolicy
 from undersong_client.records import DataSet, fingerprint
 from undersong_client.snapshot import Facts
 from undersong_client.state import FILE_MODE, PartyHome, make_folder, read_json, write_json
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
-from undersong_common.privacy.ledger import Budget, Ledger
+from undersong_common.privacy import statement
+from undersong_common.privacy.budget import Budget
+from undersong_common.privacy.ledger import Ledger, PlanPrice
+from undersong_common.privacy.statement import RunSpending, Statement
 from undersong_common.table import Table, read_table, row_count
+from undersong_protocol.manifest import Manifest
+from undersong_protocol.receipt import Receipt
 
 RESTORE = "restore it from a backup: undersong-party data add FILE --restore-ledger BACKUP"
 _START = "0" * 64
@@ -205,19 +212,31 @@ class LedgerCheckpoints:
         self._last = ""
 
     def read(self) -> list[str]:
-        return _heads(self._paths)
+        """Heads of the ledger at releases; before the first there is nothing that a lost ledger could hide."""
+        return [str(mark.get("ledger_head", "")) for mark in self._marks() if mark.get("released", True)]
+
+    def statements(self) -> list[Statement]:
+        """What the ledger said when it was last kept in each place; none of a place that version 1 wrote."""
+        found = []
+        for mark in self._marks():
+            with suppress(ValueError, KeyError, TypeError):
+                found.append(Statement.from_json(mark))
+        return found
+
+    def _marks(self) -> list[dict[str, Any]]:
+        return [read_json(path) for path in self._paths if path.exists()]
 
     def keep(self, ledger: Ledger) -> None:
         """Writes the present head; before a reply leaves. Raises PrivacyRefusal where no place takes it."""
         head = ledger.head
         if head == self._last or not self._paths:
             return
-        released = any(entry["kind"] == "charge" for entry in ledger.entries())
+        mark = {**statement.of_ledger(ledger).to_json(), "home": str(self._home.path)}
         kept = 0
         for path in self._paths:
             try:
                 make_folder(path.parent)
-                write_json(path, {"ledger_head": head, "released": released, "home": str(self._home.path)})
+                write_json(path, mark)
                 kept += 1
             except OSError:
                 continue  # a data folder that is mounted read-only; the other place has to do
@@ -236,7 +255,7 @@ def _read(home: PartyHome, path: Path, text: str, label: str, user: str) -> Data
 
 def _budget(policy: HospitalPolicy) -> Budget:
     # An unset budget is the smallest there is, never none.
-    return Budget(policy.total_epsilon or 1e-12, policy.total_delta)
+    return Budget(policy.total_epsilon or 1e-12, policy.total_delta, policy.total_parts)
 
 
 def checkpoint_name(table: Table, checkpoints: Path) -> str:
@@ -263,20 +282,17 @@ def _salt(checkpoints: Path) -> bytes:
     return path.read_bytes()
 
 
-def _heads(paths: Sequence[Path]) -> list[str]:
-    # Before the first release there is nothing that a lost ledger could hide.
-    found = [read_json(path) for path in paths if path.exists()]
-    return [str(mark.get("ledger_head", "")) for mark in found if mark.get("released", True)]
-
-
 def _check(heads: Sequence[str], ledger: Ledger | None) -> None:
     if ledger is None:
         if heads:
             raise PrivacyRefusal("releases were made from this data set, and their ledger is not here", RESTORE)
         return
-    known = {_START, *(entry["hash"] for entry in ledger.entries())}
-    if any(head not in known for head in heads):
+    if not _holds(ledger, heads):
         raise PrivacyRefusal("the ledger is older than the releases that were made from this data set", RESTORE)
+
+
+def _holds(ledger: Ledger, heads: Sequence[str]) -> bool:
+    return {_START, *(entry["hash"] for entry in ledger.entries())}.issuperset(heads)
 
 
 def _restore(home: PartyHome, backup: Path, heads: Sequence[str]) -> None:
@@ -290,9 +306,79 @@ def _restore(home: PartyHome, backup: Path, heads: Sequence[str]) -> None:
         shutil.copyfile(backup, copy)
         os.chmod(copy, FILE_MODE)
         _check(heads, Ledger.read(copy))
+        # The journal beside it may be older than it: what it would answer could be a second vector under old masks.
+        _discard_journal(home)
         os.replace(copy, home.ledger)
     finally:
         copy.unlink(missing_ok=True)
+
+
+def continue_lost(
+    home: PartyHome,
+    kept: LedgerCheckpoints,
+    fingerprint: str,
+    policy: HospitalPolicy,
+    receipts: Sequence[tuple[Manifest, Receipt]] = (),
+    *,
+    at: float,
+) -> Ledger:
+    """Continues a lost ledger, or one that is older than its checkpoints, at the price of all that may be missing.
+
+    One entry charges what checkpoints and receipts show and, for every run of which they do not show the end, its whole
+    plan; these runs are over for this party. Where no checkpoint shows what was charged, the whole budget counts as
+    spent too: the policy's, and more than any where it has none. What the journal held is discarded.
+
+    Args:
+        kept: of the data set.
+        fingerprint: of the data set (keyed, hex).
+        receipts: this party's own, checked (``receipt.check_receipt``), with the manifests of their runs.
+        at: seconds since the epoch.
+
+    Raises ConfigurationError where nothing is missing, PrivacyRefusal where the ledger that is here is broken.
+    """
+    heads = kept.read()
+    ledger = Ledger.read(home.ledger) if home.ledger.exists() else None
+    complete = not (heads or receipts) if ledger is None else _holds(ledger, heads)
+    if complete:
+        raise ConfigurationError(
+            "the ledger holds everything that its checkpoints know of", "use it: there is nothing to continue"
+        )
+    statements = sorted(kept.statements(), key=lambda found: found.entries, reverse=True)
+    runs: dict[str, RunSpending] = {}
+    for spent in (spent for found in statements for spent in found.runs):
+        runs.setdefault(spent.run, spent.at_most())
+    for manifest, receipt in receipts:
+        runs[manifest.run] = _spending(manifest, receipt).at_most(runs.get(manifest.run))
+    budgets = [
+        budget
+        for budget in (statements[0].lost_budgets if statements else (_budget(policy) if policy.has_budget else None,))
+        if ledger is None or budget not in ledger.lost()[1]
+    ]
+    _discard_journal(home)
+    if ledger is None:
+        ledger = Ledger.open(home.ledger, fingerprint, _budget(policy), at=at)
+    ledger.lose(statement.missing(ledger, runs.values()), budgets, at=at)
+    ledger.adopt(fingerprint, at=at)
+    kept.keep(ledger)
+    return ledger
+
+
+def _spending(manifest: Manifest, receipt: Receipt) -> RunSpending:
+    plan = manifest.plan
+    return RunSpending(
+        manifest.run,
+        manifest.hash.hex(),
+        statement.compressed(event for charge in receipt.counted for event in charge.events),
+        statement.compressed(plan[charge.query].event_alone(plan.quorum) for charge in receipt.charges),
+        PlanPrice(tuple(plan.charged_events()), tuple(plan.alone_events())),
+        receipt.closed,
+    )
+
+
+def _discard_journal(home: PartyHome) -> None:
+    if home.is_running:
+        raise ConfigurationError(f"{home.path}: a daemon runs here", "stop it first: systemctl stop undersong-party")
+    store.discard(home.journal, home.attempts)
 
 
 def _entries(path: Path) -> list[dict[str, Any]]:

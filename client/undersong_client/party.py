@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from undersong_client import cautions, guard
+from undersong_client.attempts import Attempt, Attempts
 from undersong_client.grid_vectors import Contribution, check_public_inputs, grid_vector
 from undersong_client.records import DataSet, PrivateRecords
 from undersong_client.store import Store
@@ -25,7 +26,7 @@ from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.embedding import Embed
 from undersong_common.errors import PrivacyRefusal, UndersongError
 from undersong_common.printable import printable
-from undersong_common.privacy.ledger import Charge, Ledger
+from undersong_common.privacy.ledger import VOIDED_VECTORS, Charge, Ledger, PlanPrice
 from undersong_common.table import Table
 from undersong_common.version import SOFTWARE
 from undersong_protocol import codec, receipt, statistics
@@ -41,12 +42,11 @@ from undersong_protocol.public import (
     resolve,
 )
 from undersong_protocol.secagg import coordinator as secagg
-from undersong_protocol.secagg.parameters import Entropy, SumParameters
-from undersong_protocol.secagg.party import PartyMachine, Reply, WantsInput
+from undersong_protocol.secagg.parameters import Entropy
+from undersong_protocol.secagg.party import Reply, WantsInput
 from undersong_protocol.statistics import PublicFacts, PublicInputs
 from undersong_protocol.vectors import GridVector
 
-COINS_BYTES = 32
 KEPT_REFUSALS = 10
 
 log = logging.getLogger(__name__)
@@ -92,22 +92,6 @@ class Answer:
 
     reply: bytes = field(repr=False)
     first_rung_s: float = 0.0
-
-
-@dataclass
-class _Attempt:
-    """One attempt at one private sum, as the store keeps it."""
-
-    parameters: SumParameters
-    machine: PartyMachine
-    inputs: tuple[Input, ...] | None  # None until the coordinator has named them
-    coins: bytes = field(repr=False)  # secret seed of the Poisson subsample; erased with the machine's secrets
-
-    @property
-    def question(self) -> bytes:
-        """q of the inputs that were named."""
-        assert self.inputs is not None
-        return question(self.inputs)
 
 
 class Party:
@@ -157,7 +141,6 @@ class Party:
         self._blocks = blocks
         self._embed = embed
         self._known_embedder = embedder
-        self._entropy = entropy
         self._clock = clock
         self._consent = consent or StandingConsent()
         self._teacher_model = teacher_model
@@ -165,7 +148,7 @@ class Party:
         self._lock = threading.Lock()
         self._manifests: dict[bytes, Manifest] = {}
         self._records: tuple[bytes, PrivateRecords] | None = None
-        self._attempts: dict[str, _Attempt] = {}
+        self._attempts = Attempts(store, name, identity, entropy, clock)
         self._first_rung_s = 0.0  # of the answer under way
         self._checked: tuple[tuple[bytes, str, tuple[Input, ...]], PublicInputs] | None = None
         self._memory: dict[str, Any] = {}  # what statistics keep between sums
@@ -330,68 +313,47 @@ class Party:
             return self._reply(missing=wire.MissingBlocks(blocks=missing))
         self._public(manifest, message.sum, inputs)
         asked = question(inputs)
-        self._check_question(manifest, message.sum, asked)
-        self._accept_voids(manifest, message)
-        key, attempt = self._begun(manifest, message.sum, message.attempt)
-        reply = self._received(attempt, message.payload)
-        serialised = wire.OpenSum(inputs=message.inputs).SerializeToString()
-        self._store.put_all(
-            {
-                f"{key}/inputs": serialised,
-                _question_key(manifest, message.sum): asked,
-                **self._opening(key, manifest, message.sum, message.attempt, attempt),
-            }
-        )
-        attempt.inputs = inputs
-        self._attempts[key] = attempt
-        return self._reply(sum_reply=wire.SumReply(payload=reply.payload))
-
-    def _check_question(self, manifest: Manifest, name: str, asked: bytes) -> None:
-        """Every attempt at a sum asks what its first one asked: other inputs would be another, unplanned release."""
-        fixed = self._store.get(_question_key(manifest, name))
+        fixed = self._attempts.question(manifest, message.sum)
         if fixed is not None and fixed != asked:
             raise PrivacyRefusal(
-                f"{name}: its public inputs are not those with which it was first asked",
+                f"{message.sum}: its public inputs are not those with which it was first asked",
                 "a sum asks one question, in repeated and spare attempts too; plan another sum for another question",
             )
+        self._accept_voids(manifest, message)
+        attempt = self._begun(manifest, message.sum, message.attempt)
+        reply = self._received(attempt, message.payload)
+        self._attempts.keep(attempt, named=inputs)
+        return self._reply(sum_reply=wire.SumReply(payload=reply.payload))
 
     def _prepare_sum(self, message: wire.PrepareSum) -> wire.Reply:
         """Keys before the question: nothing in an advert or a share depends on the public inputs."""
         manifest = self._manifest(message.manifest_hash)
         self._consent.check(manifest)
-        key, attempt = self._begun(manifest, message.sum, message.attempt)
+        attempt = self._begun(manifest, message.sum, message.attempt)
         reply = self._received(attempt, message.payload)
-        self._store.put_all(self._opening(key, manifest, message.sum, message.attempt, attempt))
-        self._attempts[key] = attempt
+        self._attempts.keep(attempt)
         return self._reply(sum_reply=wire.SumReply(payload=reply.payload))
 
-    def _begun(self, manifest: Manifest, name: str, number: int) -> tuple[str, _Attempt]:
-        """The attempt's key and the attempt, a new one where the plan allows it."""
-        key = _attempt_key(manifest, name, number)
-        attempt = self._attempt(manifest, name, number)
-        if attempt is None:
-            self._check_attempt(manifest, name, number)
-            entropy = self._entropy(key)
-            parameters = manifest.sum_parameters(name, number)
-            machine = PartyMachine.open(parameters, self.name, self._identity, entropy)
-            attempt = _Attempt(parameters, machine, None, entropy(COINS_BYTES))
-        return key, attempt
-
-    def _opening(self, key: str, manifest: Manifest, name: str, number: int, attempt: _Attempt) -> dict[str, bytes]:
-        """What the store keeps of an attempt that was begun."""
-        return {
-            f"{key}/coins": attempt.coins,
-            f"{key}/machine": attempt.machine.snapshot(),
-            f"attempts/{manifest.hash.hex()}/{name}": str(number).encode(),
-        }
+    def _begun(self, manifest: Manifest, name: str, number: int) -> Attempt:
+        """The attempt; a new one where the plan allows it, and then it is the only one at this sum."""
+        attempt = self._attempts.find(manifest, name, number)
+        if attempt is not None:
+            return attempt
+        attempt = self._attempts.new(manifest, name, number)
+        previous = self._attempts.find(manifest, name, self._attempts.last(manifest, name))
+        if previous is not None:
+            # Two live attempts would be two vectors of the same records under a single charge.
+            self._attempts.end(previous, "a new attempt was begun")
+        for earlier, state in self._ledger.attempts(manifest.run, name).items():
+            if state == "charged":
+                self._ledger.withdraw(self._charge(manifest, name, earlier), at=self._clock())
+        self._ledger.check_attempt(self._charge(manifest, name, number), manifest.plan.quorum.spare_attempts)
+        return attempt
 
     def _sum_step(self, message: wire.SumStep) -> wire.Reply:
         manifest = self._manifest(message.manifest_hash)
         self._consent.check(manifest)
-        key = _attempt_key(manifest, message.sum, message.attempt)
-        attempt = self._attempt(manifest, message.sum, message.attempt)
-        if attempt is None:
-            raise PrivacyRefusal(f"{message.sum}: attempt {message.attempt} was never opened at this party")
+        attempt = self._known(manifest, message.sum, message.attempt)
         try:
             step = attempt.machine.receive(message.payload)
             if isinstance(step, WantsInput):
@@ -401,17 +363,55 @@ class Party:
                     )
                 if missing := missing_blocks(attempt.inputs, self._blocks):
                     return self._reply(missing=wire.MissingBlocks(blocks=missing))
-                grid = self._grid(manifest, message.sum, attempt.inputs, attempt.coins)
-                step = attempt.machine.provide(grid, attempt.question)
+                step = self._vector(attempt, attempt.inputs)
         except UndersongError:
             # A refusal may have tombstoned the attempt: that too must survive a crash.
-            self._keep(key, attempt)
+            self._attempts.keep(attempt)
             raise
+        self._attempts.keep(attempt)
         if step.vector:
-            asked = attempt.question
-            self._ledger.charge(self._charge(manifest, message.sum, message.attempt, asked), at=self._clock())
-        self._keep(key, attempt)
+            self._send(attempt, step.payload)
         return self._reply(sum_reply=wire.SumReply(payload=step.payload))
+
+    # What happens around a vector, in this order: inputs and question journaled (when the sum was opened), charged,
+    # computed, journaled, its hash in the ledger, the ledger's head outside the folder (by whoever sends), sent. So
+    # after a crash a charge without a hash means that nothing left, and the vector may be computed again under the same
+    # keys for the same question; with a hash only the bytes that have it may leave (docs/secagg.md).
+
+    def _vector(self, attempt: Attempt, inputs: tuple[Input, ...]) -> Reply:
+        self._public(attempt.manifest, attempt.query, inputs)
+        self._pay(attempt)
+        grid = self._grid(attempt.manifest, attempt.query, inputs, attempt.coins)
+        return attempt.machine.provide(grid, attempt.question)
+
+    def _send(self, attempt: Attempt, payload: bytes) -> None:
+        """Before a vector leaves, for the first time or again."""
+        charge = self._charge_of(attempt)
+        try:
+            if self._ledger.state(charge) == "unknown":  # an older ledger than the journal, before anything left
+                self._pay(attempt)
+            self._ledger.send(charge, hashlib.sha256(payload).hexdigest(), at=self._clock())
+        except PrivacyRefusal as refusal:
+            self._end_if_over(attempt, refusal)
+            raise
+
+    def _pay(self, attempt: Attempt) -> None:
+        """Charges an attempt, once."""
+        manifest, charge = attempt.manifest, self._charge_of(attempt)
+        at = self._clock()
+        try:
+            if not self._ledger.is_begun(manifest.run):
+                whole = PlanPrice(tuple(manifest.plan.charged_events()), tuple(manifest.plan.alone_events()))
+                self._ledger.begin(charge, whole, at=at)
+            self._ledger.charge(charge, spare_attempts=manifest.plan.quorum.spare_attempts, at=at)
+        except PrivacyRefusal as refusal:
+            self._end_if_over(attempt, refusal)
+            raise
+
+    def _end_if_over(self, attempt: Attempt, refusal: PrivacyRefusal) -> None:
+        """Ends an attempt that the ledger knows to be over; not one that a full disk or budget refuses for now."""
+        if self._ledger.state(self._charge_of(attempt)) not in ("unknown", "charged"):
+            self._attempts.end(attempt, refusal.problem)
 
     def _grid(self, manifest: Manifest, name: str, inputs: tuple[Input, ...], coins: bytes) -> GridVector:
         """This party's vector: the one place where records are read for a reply, and so the one that takes a rung."""
@@ -436,105 +436,67 @@ class Party:
             self._checked = (asked, public)
         return self._checked[1]
 
-    def _attempt(self, manifest: Manifest, name: str, number: int) -> _Attempt | None:
-        """The attempt as it stands, from memory or from the store; None where it was never opened."""
-        key = _attempt_key(manifest, name, number)
-        if key not in self._attempts:
-            snapshot = self._store.get(f"{key}/machine")
-            if snapshot is None:
-                return None
-            named = self._store.get(f"{key}/inputs")
-            inputs = None if named is None else wire.OpenSum.FromString(named).inputs
-            parameters = manifest.sum_parameters(name, number)
-            self._attempts[key] = _Attempt(
-                parameters,
-                PartyMachine.restore(parameters, self.name, self._identity, snapshot),
-                None if inputs is None else tuple(Input.from_wire(given) for given in inputs),
-                self._store.get(f"{key}/coins") or b"",
-            )
-        return self._attempts[key]
-
-    def _check_attempt(self, manifest: Manifest, name: str, number: int) -> None:
-        """A slot of the plan is used once; more attempts need void certificates or spare attempts of the plan."""
-        last = self._last_attempt(manifest, name)
-        if number != last + 1:
+    def _known(self, manifest: Manifest, name: str, number: int) -> Attempt:
+        attempt = self._attempts.find(manifest, name, number)
+        if attempt is None:
             raise PrivacyRefusal(
-                f"{name}: attempt {number} is asked for after attempt {last}", "number attempts from 0, one by one"
+                f"{name}: attempt {number} was never opened at this party, or its keys are gone for good",
+                "begin a new attempt",
             )
-        if number == 0:
-            return
-        previous = self._attempt(manifest, name, last)
-        if previous is not None and not previous.machine.tombstone:
-            # Two live attempts would be two vectors of the same records under a single charge.
-            previous.machine.void_statement("a new attempt was begun") if not previous.machine.released else None
-            self._keep(_attempt_key(manifest, name, last), previous)
-        if self._ledger.is_void(self._charge(manifest, name, last)):
-            return
-        used = int(self._store.get(f"spares/{manifest.hash.hex()}") or b"0")
-        if used >= manifest.plan.quorum.spare_attempts:
-            raise PrivacyRefusal(
-                f"{name}: attempt {number} needs a spare attempt, and the plan's {used} are used",
-                "stop the run, or plan one with federation.spare_attempts",
-            )
-        self._store.put(f"spares/{manifest.hash.hex()}", str(used + 1).encode())
+        return attempt
 
     def _accept_voids(self, manifest: Manifest, message: wire.OpenSum) -> None:
+        """Certificates refund attempts whose vector left, a few for each sum: a coalition can sign false ones."""
         for certificate in message.voids:
             parameters = manifest.sum_parameters(message.sum, certificate.attempt)
             statements = dict(certificate.statements)
             secagg.check_void_certificate(parameters, statements)
-            self._ledger.void(
-                self._charge(manifest, message.sum, certificate.attempt), _digest(statements), at=self._clock()
-            )
+            charge = self._charge(manifest, message.sum, certificate.attempt)
+            if self._ledger.state(charge) != "sent" or self._ledger.voided(manifest.run, message.sum) >= VOIDED_VECTORS:
+                continue
+            attempt = self._attempts.find(manifest, message.sum, certificate.attempt)
+            if attempt is not None:
+                self._attempts.end(attempt, "the attempt is void")
+            self._ledger.void(charge, _digest(statements), at=self._clock())
 
     def _void_sum(self, message: wire.VoidSum) -> wire.Reply:
         manifest = self._manifest(message.manifest_hash)
-        attempt = self._attempt(manifest, message.sum, message.attempt)
-        if attempt is None:
-            raise PrivacyRefusal(f"{message.sum}: attempt {message.attempt} was never opened at this party")
+        attempt = self._known(manifest, message.sum, message.attempt)
         statement = attempt.machine.void_statement()
-        self._keep(_attempt_key(manifest, message.sum, message.attempt), attempt)
+        self._attempts.keep(attempt)
+        charge = self._charge(manifest, message.sum, message.attempt)
+        if self._ledger.state(charge) == "charged":
+            self._ledger.withdraw(charge, at=self._clock())
         return self._reply(void_statement=wire.VoidStatement(statement=statement.payload))
 
-    def _last_attempt(self, manifest: Manifest, name: str) -> int:
-        return int(self._store.get(f"attempts/{manifest.hash.hex()}/{name}") or b"-1")
-
-    def _received(self, attempt: _Attempt, payload: bytes) -> Reply:
-        step = attempt.machine.receive(payload)
+    def _received(self, attempt: Attempt, payload: bytes) -> Reply:
+        try:
+            step = attempt.machine.receive(payload)
+        except UndersongError:
+            self._attempts.keep(attempt)
+            raise
         if isinstance(step, WantsInput):
             raise PrivacyRefusal("a private sum was opened with another stage's request")
         return step
 
-    def _keep(self, key: str, attempt: _Attempt) -> None:
-        self._store.put(f"{key}/machine", attempt.machine.snapshot())
-
     # The ledger
 
+    def _charge_of(self, attempt: Attempt) -> Charge:
+        return self._charge(attempt.manifest, attempt.query, attempt.number, attempt.question)
+
     def _charge(self, manifest: Manifest, name: str, attempt: int, asked: bytes = b"") -> Charge:
-        event = manifest.plan[name].event()
-        return Charge(manifest.run, manifest.hash.hex(), name, attempt, (event,), asked.hex())
+        planned = manifest.plan[name]
+        alone = planned.event_alone(manifest.plan.quorum)
+        return Charge(manifest.run, manifest.hash.hex(), name, attempt, (planned.event(),), asked.hex(), (alone,))
 
     def _close_run(self, message: wire.CloseRun) -> wire.Reply:
+        """The run has ended: its attempts too, and what it cost is signed."""
         manifest = self._manifest(message.manifest_hash)
-        body = canonical_json(
-            {
-                "party": self.name,
-                "run": manifest.run,
-                "manifest": manifest.hash.hex(),
-                "entries": [entry for entry in self._ledger.entries() if entry.get("run") == manifest.run],
-                "ledger_head": self._ledger.head,
-            }
-        )
+        self._attempts.end_run(manifest)
+        self._ledger.close(manifest.run, manifest.hash.hex(), at=self._clock())
+        body = receipt.body(manifest, self.name, self._ledger.run_entries(manifest.run))
         signature = self._identity.sign(tagged_hash(receipt.TAG, body))
         return self._reply(receipt=wire.Receipt(body=body, signature=signature))
-
-
-def _attempt_key(manifest: Manifest, name: str, number: int) -> str:
-    return f"attempt/{manifest.hash.hex()}/{name}/{number}"
-
-
-def _question_key(manifest: Manifest, name: str) -> str:
-    return f"question/{manifest.hash.hex()}/{name}"
 
 
 def _digest(statements: Mapping[str, bytes]) -> str:

@@ -28,6 +28,7 @@ class HospitalPolicy:
         minimum_parties, minimum_threshold: smaller federations are refused.
         run_epsilon: the most one run may promise.
         total_epsilon, total_delta: of the data set, over all runs; a run's own delta may not be larger either.
+        total_parts: into how many parts that delta is divided (``undersong_common.privacy.budget``).
         declared_units: a public bound on how many privacy units (patients) the data set has: a run whose delta is not
             below 1 / declared_units is refused, and the operator reads that number. 0: none is declared.
         required_parties: ``NAME=FINGERPRINT`` of parties that must take part; a coordinator can invent any others.
@@ -42,6 +43,7 @@ class HospitalPolicy:
     run_epsilon: float = 0.0
     total_epsilon: float = 0.0
     total_delta: float = 1e-5
+    total_parts: int = 1
     approval: Approval = "each"
     declared_units: int = 0
     required_parties: tuple[str, ...] = ()
@@ -56,6 +58,8 @@ class HospitalPolicy:
             )
         if not 0 < self.total_delta < 1:
             raise ConfigurationError(f"delta {self.total_delta:g} is not between 0 and 1", remedy)
+        if self.total_parts < 1:
+            raise ConfigurationError(f"a budget of {self.total_parts} parts", remedy)
         if self.minimum_parties < 1 or self.minimum_threshold < 1:
             raise ConfigurationError("the smallest number of parties and threshold is 1", remedy)
         if type(self.declared_units) is not int or self.declared_units < 0:

@@ -10,6 +10,7 @@
     shown.json         which of them a terminal has shown, and when
     outbox.sqlite      the exact bytes that left
     journal.sqlite     state of the protocol, encrypted
+    attempts/          keys of the attempts under way in it, each destroyed when its attempt ends
     blocks/            public data of runs, named by content
     status.json        what the daemon last said about itself
 
@@ -167,6 +168,10 @@ class PartyHome:
     @property
     def journal(self) -> Path:
         return self.path / "journal.sqlite"
+
+    @property
+    def attempts(self) -> Path:
+        return self.path / "attempts"
 
     @property
     def blocks(self) -> Path:

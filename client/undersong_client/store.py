@@ -1,11 +1,17 @@
-"""The party's journal: what it must not forget between two messages, encrypted with a key that it holds.
+"""The party's journal: what it must not forget between two messages, encrypted with keys that it holds.
 
 SQLite in WAL mode with full synchronisation: a value is on disk when ``put`` returns, so a reply that was sent can
 always be sent again, byte for byte.
+
+Secrets that must not outlive their use stand in a *compartment*: a key of its own, sealed under the store's key in a
+file of its own, seals the compartment's values. Its end overwrites and removes that file and empties the database's
+write-ahead log, so that neither the file nor the log nor an old page of the database can be opened again by whoever has
+the store's key. What a disk keeps of files that are gone is not in a program's hands (docs/threat-model.md, "Disks").
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sqlite3
 import threading
@@ -16,8 +22,12 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from undersong_common.errors import ConfigurationError
+from undersong_common.files import destroy_file
 
+VERSION = 2
+KEY_BYTES = 32
 _NONCE_BYTES = 12
+_COMPARTMENT = "compartment"
 
 
 class Store:
@@ -27,51 +37,124 @@ class Store:
         path: the SQLite file.
         scope: whose values; part of what is authenticated.
         key: 32 bytes, AES-256-GCM.
+        compartment_keys: the folder of the compartments' keys. None keeps none: in a simulation, whose folder holds
+            every party's keys and records, a compartment's values are sealed under the store's key and deleted.
+
+    Raises ConfigurationError for a file that cannot be opened or was written by a later version. Of a file of version 1
+    the attempts at private sums are erased: they cannot be continued, and their secrets had no keys of their own.
     """
 
-    def __init__(self, path: Path, scope: str, key: bytes) -> None:
+    def __init__(self, path: Path, scope: str, key: bytes, compartment_keys: Path | None = None) -> None:
         self._path = path
         self._scope = scope
         self._cipher = AESGCM(key)
         self._database = _open(path)
+        self._keys = compartment_keys
+        if compartment_keys is not None:
+            compartment_keys.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._sweep(compartment_keys)
 
     def __repr__(self) -> str:
         return f"Store({self._scope!r})"
 
     def get(self, key: str) -> bytes | None:
-        with self._database.lock:
-            row = self._database.connection.execute(
-                "SELECT value FROM entry WHERE scope = ? AND key = ?", (self._scope, key)
-            ).fetchone()
-        if row is None:
-            return None
-        nonce, sealed = row[0][:_NONCE_BYTES], row[0][_NONCE_BYTES:]
-        try:
-            return self._cipher.decrypt(nonce, sealed, self._associated(key))
-        except InvalidTag:
-            raise ConfigurationError(
-                f"{self._path}: the entry {key!r} of {self._scope} does not open with this party's key",
-                "restore the key that belongs to this file",
-            ) from None
+        return self._read(key, self._cipher)
 
     def put(self, key: str, value: bytes) -> None:
         self.put_all({key: value})
 
     def put_all(self, values: Mapping[str, bytes]) -> None:
         """Keeps several values, all or none, replacing what was there; on disk when this returns."""
-        rows = [(self._scope, key, self._sealed(key, value)) for key, value in values.items()]
-        self._write("INSERT OR REPLACE INTO entry VALUES (?, ?, ?)", rows)
+        self._write(puts=[(key, self._sealed(key, value, self._cipher)) for key, value in values.items()])
 
     def forget(self, keys: Iterable[str]) -> None:
-        self._write("DELETE FROM entry WHERE scope = ? AND key = ?", [(self._scope, key) for key in keys])
+        self._write(deletes=list(keys))
 
-    def _write(self, statement: str, rows: list[tuple[str, str, bytes]] | list[tuple[str, str]]) -> None:
+    # Compartments
+
+    def compartment(self, name: str) -> Compartment | None:
+        """A compartment that was begun and has not ended; None where there is none.
+
+        Raises ConfigurationError where its key does not open with the store's.
+        """
+        identity = _identity(self._scope, name)
+        if self._keys is None:
+            return Compartment(self, identity, self._cipher) if self._holds(identity) else None
+        try:
+            sealed = (self._keys / f"{identity}.key").read_bytes()
+        except FileNotFoundError:
+            return None
+        key = self._opened(f"{_COMPARTMENT}/{identity}", sealed, self._cipher)
+        return Compartment(self, identity, AESGCM(key))
+
+    def begin_compartment(self, name: str) -> Compartment:
+        """A compartment with a fresh key, which is on the disk; what an earlier one of the name held is gone."""
+        identity = _identity(self._scope, name)
+        self._end_compartment(identity, {})
+        if self._keys is None:
+            return Compartment(self, identity, self._cipher)
+        key = os.urandom(KEY_BYTES)
+        descriptor = os.open(self._keys / f"{identity}.key", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(self._sealed(f"{_COMPARTMENT}/{identity}", key, self._cipher))
+            file.flush()
+            os.fsync(file.fileno())
+        return Compartment(self, identity, AESGCM(key))
+
+    def _end_compartment(self, identity: str, instead: Mapping[str, bytes]) -> None:
+        held = self._holds(identity)
+        puts = [(key, self._sealed(key, value, self._cipher)) for key, value in instead.items()]
+        if held or puts:
+            self._write(puts=puts, below=f"{_COMPARTMENT}/{identity}/" if held else None)
+        if self._keys is not None and destroy_file(self._keys / f"{identity}.key"):
+            self._database.empty_log()
+
+    def _holds(self, identity: str) -> bool:
+        low, high = _below(f"{_COMPARTMENT}/{identity}/")
+        with self._database.lock:
+            row = self._database.connection.execute(
+                "SELECT 1 FROM entry WHERE scope = ? AND key >= ? AND key < ? LIMIT 1", (self._scope, low, high)
+            ).fetchone()
+        return row is not None
+
+    def _sweep(self, folder: Path) -> None:
+        """Finishes what a crash interrupted: keys whose compartment holds nothing any more, or nothing yet."""
+        orphans = [path for path in folder.glob("*.key") if not self._holds(path.stem)]
+        for path in orphans:
+            destroy_file(path)
+        if orphans:
+            self._database.empty_log()
+
+    # Rows
+
+    def _read(self, key: str, cipher: AESGCM) -> bytes | None:
+        with self._database.lock:
+            row = self._database.connection.execute(
+                "SELECT value FROM entry WHERE scope = ? AND key = ?", (self._scope, key)
+            ).fetchone()
+        return None if row is None else self._opened(key, row[0], cipher)
+
+    def _write(
+        self, puts: Iterable[tuple[str, bytes]] = (), deletes: Iterable[str] = (), below: str | None = None
+    ) -> None:
+        """One transaction: values kept, keys deleted, and every key that starts with ``below`` deleted."""
         with self._database.lock:
             connection = self._database.connection
             try:
                 try:
                     connection.execute("BEGIN IMMEDIATE")
-                    connection.executemany(statement, rows)
+                    if below is not None:
+                        low, high = _below(below)
+                        connection.execute(
+                            "DELETE FROM entry WHERE scope = ? AND key >= ? AND key < ?", (self._scope, low, high)
+                        )
+                    connection.executemany(
+                        "DELETE FROM entry WHERE scope = ? AND key = ?", [(self._scope, key) for key in deletes]
+                    )
+                    connection.executemany(
+                        "INSERT OR REPLACE INTO entry VALUES (?, ?, ?)",
+                        [(self._scope, key, sealed) for key, sealed in puts],
+                    )
                     connection.execute("COMMIT")
                 except BaseException:
                     if connection.in_transaction:
@@ -82,12 +165,59 @@ class Store:
                     f"{self._path}: cannot be written: {error}", "free space, check permissions, run again"
                 ) from None
 
-    def _sealed(self, key: str, value: bytes) -> bytes:
+    def _sealed(self, key: str, value: bytes, cipher: AESGCM) -> bytes:
         nonce = os.urandom(_NONCE_BYTES)
-        return nonce + self._cipher.encrypt(nonce, value, self._associated(key))
+        return nonce + cipher.encrypt(nonce, value, self._associated(key))
+
+    def _opened(self, key: str, sealed: bytes, cipher: AESGCM) -> bytes:
+        try:
+            return cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], self._associated(key))
+        except (InvalidTag, ValueError):
+            raise ConfigurationError(
+                f"{self._path}: the entry {key!r} of {self._scope} does not open with this party's key",
+                "restore the key that belongs to this file",
+            ) from None
 
     def _associated(self, key: str) -> bytes:
         return f"{self._scope}\0{key}".encode()
+
+
+class Compartment:
+    """Values under a key of their own; see the module. Made by :meth:`Store.begin_compartment`."""
+
+    def __init__(self, store: Store, identity: str, cipher: AESGCM) -> None:
+        self._store = store
+        self._identity = identity
+        self._cipher = cipher
+
+    def __repr__(self) -> str:
+        return "Compartment(hidden)"
+
+    def get(self, key: str) -> bytes | None:
+        return self._store._read(self._place(key), self._cipher)
+
+    def put_all(self, values: Mapping[str, bytes], beside: Mapping[str, bytes] | None = None) -> None:
+        """Keeps values here and, in the same transaction, values of the store ``beside`` them; on disk afterwards."""
+        store, placed = self._store, {self._place(key): value for key, value in values.items()}
+        inside = [(key, store._sealed(key, value, self._cipher)) for key, value in placed.items()]
+        outside = [(key, store._sealed(key, value, store._cipher)) for key, value in (beside or {}).items()]
+        store._write(puts=[*inside, *outside])
+
+    def end(self, instead: Mapping[str, bytes]) -> None:
+        """Destroys key and values for good; the store keeps ``instead`` from the same transaction on."""
+        self._store._end_compartment(self._identity, instead)
+
+    def _place(self, key: str) -> str:
+        return f"{_COMPARTMENT}/{self._identity}/{key}"
+
+
+def _identity(scope: str, name: str) -> str:
+    return hashlib.sha256(f"{scope}\0{name}".encode()).hexdigest()[:40]
+
+
+def _below(prefix: str) -> tuple[str, str]:
+    """Bounds of every key that starts with ``prefix``, which ends with a slash."""
+    return prefix, prefix[:-1] + chr(ord("/") + 1)
 
 
 class _Database:
@@ -101,14 +231,36 @@ class _Database:
             self.connection.execute("PRAGMA journal_mode=WAL")
             self.connection.execute("PRAGMA synchronous=FULL")
             self.connection.execute("PRAGMA secure_delete=ON")
-            self.connection.execute(
-                "CREATE TABLE IF NOT EXISTS entry"
-                " (scope TEXT, key TEXT, value BLOB NOT NULL, PRIMARY KEY (scope, key)) WITHOUT ROWID"
-            )
+            self._begin(path)
         except (sqlite3.OperationalError, OSError) as error:
             raise ConfigurationError(
                 f"{path}: cannot be opened: {error}", "check the folder and its permissions"
             ) from None
+
+    def _begin(self, path: Path) -> None:
+        known = self.connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'entry'").fetchone() is not None
+        version = self.connection.execute("PRAGMA user_version").fetchone()[0] or (1 if known else 0)
+        if version > VERSION:
+            raise ConfigurationError(
+                f"{path}: journal of version {version}, this program knows versions up to {VERSION}", "update Undersong"
+            )
+        if version == VERSION:
+            return
+        self.connection.execute("BEGIN IMMEDIATE")
+        self.connection.execute(
+            "CREATE TABLE IF NOT EXISTS entry"
+            " (scope TEXT, key TEXT, value BLOB NOT NULL, PRIMARY KEY (scope, key)) WITHOUT ROWID"
+        )
+        self.connection.execute("DELETE FROM entry WHERE key >= 'attempt/' AND key < 'attempt0'")
+        self.connection.execute(f"PRAGMA user_version = {VERSION}")
+        self.connection.execute("COMMIT")
+        if known:
+            self.empty_log()
+
+    def empty_log(self) -> None:
+        """Writes the log into the database and truncates it: older pages, deleted values among them, are gone."""
+        with self.lock:
+            self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 _DATABASES: dict[Path, _Database] = {}
@@ -122,6 +274,15 @@ def _open(path: Path) -> _Database:
         if resolved not in _DATABASES:
             _DATABASES[resolved] = _Database(resolved)
         return _DATABASES[resolved]
+
+
+def discard(path: Path, compartment_keys: Path) -> None:
+    """Destroys a store that no other process has open: the keys of its compartments, then its files."""
+    close(path)
+    for key in compartment_keys.glob("*.key"):
+        destroy_file(key)
+    for file in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+        destroy_file(file)
 
 
 def close(path: Path) -> None:

@@ -24,6 +24,24 @@ def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
         sync_folder(path.parent)
 
 
+def destroy_file(path: Path) -> bool:
+    """Overwrites a file with zeros, on the disk, and removes it; False where there is none. Raises OSError.
+
+    What a disk keeps beside the file (old blocks of an SSD or of a copy-on-write file system) is out of reach.
+    """
+    try:
+        with path.open("r+b") as file:
+            left = os.fstat(file.fileno()).st_size
+            while left:
+                left -= file.write(bytes(min(left, 1 << 20)))
+            file.flush()
+            os.fsync(file.fileno())
+    except FileNotFoundError:
+        return False
+    path.unlink()
+    return True
+
+
 def sync_folder(folder: Path) -> None:
     """Puts a folder's names on the disk: without it a crash may forget a file that was renamed or made."""
     handle = os.open(folder, os.O_RDONLY)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy import accounting
+from undersong_common.privacy.ledger import VOIDED_VECTORS
 from undersong_common.privacy.noise import DiscreteLaplaceShare
 from undersong_protocol import ladder, statistics
 from undersong_protocol.secagg import noise_share, ring
@@ -161,6 +162,24 @@ class PlannedSum:
             return accounting.DiscreteLaplace(1.0 / scale if scale else math.inf, largest)
         return accounting.Gaussian(self.sigma / self.l2, sampling_rate=self.sampling_rate)
 
+    def event_alone(self, quorum: Quorum) -> accounting.Event:
+        """What one vector of this sum shows to everyone else together: the party's own share of the noise is left.
+
+        The least that it ever keeps is component 0 (``noise_share.NoisePlan``), variance sigma_i^2, charged as a
+        continuous Gaussian of sqrt(sigma_i^2 - 4): the rounding is given away in this share, not once in the sum of
+        all (docs/privacy.md, "Noise"). A single share of Laplace noise is mostly zero and gives no guarantee that could
+        be stated, unless it is the whole noise.
+        """
+        if self.law == "laplace":
+            whole = quorum.parties - quorum.tolerated_dropouts - quorum.colluders == 1
+            return self.event() if whole else accounting.Pure(math.inf)
+        if not self.sigma_integer:
+            return self.event()
+        drawn = self.drawn_sigma_integer
+        shares = noise_share.NoisePlan(drawn, quorum.parties, quorum.tolerated_dropouts, quorum.colluders)
+        sigma = accounting.charged_sigma(float(shares.components[0]))
+        return accounting.Gaussian(sigma / (self.scale * self.l2), sampling_rate=self.sampling_rate)
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -207,22 +226,20 @@ class Plan:
     def epsilon_if_all_others_collude(self) -> float:
         """Epsilon against a coalition of every other party and the coordinator, who can subtract all other noise.
 
-        Only one party's own share then protects its records: variance sigma^2 / (n - c) when nobody drops out
-        (XNoise component 0), the least it ever keeps. A single share of Laplace noise is mostly zero and gives no
-        guarantee that could be stated: infinity where such a sum is planned.
+        Of every vector that may leave, void attempts included: see :meth:`alone_events`.
         """
-        honest = self.quorum.parties - self.quorum.colluders
-        whole = honest - self.quorum.tolerated_dropouts == 1  # then a party's Laplace share is the whole noise
-        events: list[accounting.Event] = []
-        for event in self.charged_events():
-            if not isinstance(event, accounting.Gaussian):
-                if not whole:
-                    return math.inf
-                events.append(event)
-                continue
-            multiplier = event.noise_multiplier / math.sqrt(honest)
-            events.append(accounting.Gaussian(multiplier, sampling_rate=event.sampling_rate))
-        return accounting.epsilon(events, self.usable_delta)
+        return accounting.epsilon(self.alone_events(), self.usable_delta)
+
+    def alone_events(self) -> list[accounting.Event]:
+        """What every vector that may leave a party shows to everyone else together.
+
+        A coalition can also make void what it has opened, so each sum may leave 1 + ``VOIDED_VECTORS`` times, and each
+        spare attempt once more. Where there is no other party nobody signs a false certificate.
+        """
+        once = [planned.event_alone(self.quorum) for planned in self.sums]
+        times = 1 if self.quorum.parties == 1 else 1 + VOIDED_VECTORS
+        events = [replace(event, count=event.count * times) for event in once]
+        return [*events, *_spare_events(once, self.quorum.spare_attempts)]
 
     def charged_events(self) -> list[accounting.Event]:
         """Every release of the plan in order, priced spare attempts at the end."""

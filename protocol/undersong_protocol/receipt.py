@@ -1,13 +1,13 @@
-"""A party's receipt: its ledger's entries of one run, the head of their chain, signed by its identity key.
+"""A party's receipt: its ledger's entries of one run, the head of a chain over them, signed by its identity key.
 
-The entries of other runs are not shown; they are why the numbers of the shown ones may have gaps. Between neighbours
-the chain is checked whole.
+The chain is the run's own: it begins at the manifest and says nothing of other runs, of the data set or of the time, so
+a receipt is the same whatever the records are. A later receipt of the same run continues an earlier one's chain.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +16,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import PeerFault
-from undersong_common.privacy.ledger import Charge, charge_of, entry_hash
+from undersong_common.privacy.ledger import Charge, charge_of
 from undersong_protocol.manifest import Manifest
 
 TAG = "undersong receipt"
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -28,24 +29,26 @@ class Receipt:
 
     Attributes:
         charges: every attempt that was charged, oldest first.
-        voids: (sum, attempt) of those that cost nothing after all.
+        refunded: (sum, attempt) of those that cost nothing after all: void, or withdrawn before a vector left.
+        closed: whether the run has ended at the party: it cannot have charged more.
     """
 
     party: str
     charges: tuple[Charge, ...]
-    voids: frozenset[tuple[str, int]]
+    refunded: frozenset[tuple[str, int]]
+    closed: bool
 
     @property
     def counted(self) -> list[Charge]:
         """The charges that stand."""
-        return [charge for charge in self.charges if (charge.query, charge.attempt) not in self.voids]
+        return [charge for charge in self.charges if (charge.query, charge.attempt) not in self.refunded]
 
 
 def check_receipt(manifest: Manifest, party: str, body: bytes, signature: bytes) -> Receipt:
     """Reads and checks a receipt against the manifest. Raises PeerFault that names the party and what is wrong.
 
-    Checked: signature, party, run and manifest; every entry's own hash and its place in the chain; every charge against
-    the plan (its sum, its event). What it cannot show is that the party kept no second ledger.
+    Checked: signature, party, run and manifest; the chain over the entries; every charge against the plan (its sum, its
+    event). What it cannot show is that the party kept no second ledger.
     """
     member = next((member for member in manifest.roster if member.name == party), None)
     if member is None:
@@ -58,37 +61,61 @@ def check_receipt(manifest: Manifest, party: str, body: bytes, signature: bytes)
         value = json.loads(body)
         if (value["party"], value["run"], value["manifest"]) != (party, manifest.run, manifest.hash.hex()):
             raise PeerFault(party, "its receipt is of another party, run or manifest")
-        entries, head = list(value["entries"]), str(value["ledger_head"])
+        if value.get("version", 1) != VERSION:
+            raise PeerFault(
+                party,
+                f"its receipt has version {value.get('version', 1)}, this program reads {VERSION}",
+                "run the version of Undersong that wrote it",
+            )
+        entries, head = list(value["entries"]), str(value["chain"])
         return _read(manifest, party, entries, head)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise PeerFault(party, "its receipt cannot be read", "run the version of Undersong that wrote it") from None
 
 
-def _read(manifest: Manifest, party: str, entries: list[Mapping[str, Any]], head: str) -> Receipt:
-    charges: list[Charge] = []
-    voids: set[tuple[str, int]] = set()
-    last: Mapping[str, Any] | None = None
+def body(manifest: Manifest, party: str, entries: Sequence[Mapping[str, Any]]) -> bytes:
+    """What a party signs: canonical JSON of its ledger's entries of the run and the head of their chain."""
+    return canonical_json(
+        {
+            "version": VERSION,
+            "party": party,
+            "run": manifest.run,
+            "manifest": manifest.hash.hex(),
+            "entries": list(entries),
+            "chain": chain(manifest, entries),
+        }
+    )
+
+
+def chain(manifest: Manifest, entries: Sequence[Mapping[str, Any]]) -> str:
+    """Head (hex) of the chain over a run's own entries, which begins at its manifest."""
+    head = tagged_hash("undersong receipt chain", manifest.hash)
     for entry in entries:
-        number = entry["entry"]
-        content = {key: value for key, value in entry.items() if key != "hash"}
-        if entry_hash(content) != entry["hash"]:
-            raise PeerFault(party, f"entry {number} of its receipt was changed")
-        if last is not None:
-            neighbours = number == last["entry"] + 1
-            if number <= last["entry"] or (neighbours and entry["previous"] != last["hash"]):
-                raise PeerFault(party, f"entry {number} of its receipt does not follow entry {last['entry']}")
-        last = entry
+        head = tagged_hash("undersong receipt entry", head, canonical_json(dict(entry)))
+    return head.hex()
+
+
+def _read(manifest: Manifest, party: str, entries: list[Mapping[str, Any]], head: str) -> Receipt:
+    if chain(manifest, entries) != head:
+        raise PeerFault(party, "the entries of its receipt are not those of its chain")
+    charges: list[Charge] = []
+    refunded: set[tuple[str, int]] = set()
+    closed = False
+    for number, entry in enumerate(entries, start=1):
         if entry["run"] != manifest.run:
             raise PeerFault(party, f"entry {number} of its receipt is of another run")
-        if entry["kind"] == "charge":
-            charges.append(_charged(manifest, party, charge_of(entry)))
-        elif entry["kind"] == "void":
-            voids.add((entry["query"], entry["attempt"]))
-        else:
-            raise PeerFault(party, f"entry {number} of its receipt is of an unknown kind")
-    if last is not None and len(head) != len(last["hash"]):
-        raise PeerFault(party, "its receipt has no head of its ledger")
-    return Receipt(party, tuple(charges), frozenset(voids))
+        if closed:
+            raise PeerFault(party, f"entry {number} of its receipt follows the end of the run")
+        match entry["kind"]:
+            case "charge":
+                charges.append(_charged(manifest, party, charge_of(entry)))
+            case "void" | "withdrawn":
+                refunded.add((entry["query"], entry["attempt"]))
+            case "close":
+                closed = True
+            case _:
+                raise PeerFault(party, f"entry {number} of its receipt is of an unknown kind")
+    return Receipt(party, tuple(charges), frozenset(refunded), closed)
 
 
 def _charged(manifest: Manifest, party: str, charge: Charge) -> Charge:

@@ -11,7 +11,8 @@ import pytest
 from tests.doubles.parties import make_manifest, make_party, make_tables
 from undersong_client.guard import Policy
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
-from undersong_common.privacy.ledger import Budget, Ledger
+from undersong_common.privacy.budget import Budget
+from undersong_common.privacy.ledger import Ledger
 from undersong_common.table import Table
 from undersong_protocol import codec
 from undersong_protocol.manifest import Manifest
@@ -187,13 +188,6 @@ def test_a_manifest_that_was_never_agreed_on_is_refused(parties):
     assert "not agreed on" in refused(open_sum(parties["p0"], manifest, "labels/0"))
     propose(parties["p0"], manifest)
     assert "not agreed on" in refused(open_sum(parties["p0"], manifest, "labels/0"))
-
-
-def test_attempts_that_are_repeated_or_skipped_are_refused(parties):
-    manifest = make_manifest(plan_of(), parties, LABELS)
-    agree(parties, manifest)
-    assert refused(open_sum(parties["p0"], manifest, "labels/0", attempt=1))
-    assert refused(open_sum(parties["p0"], manifest, "labels/0", attempt=7))
 
 
 def test_a_proposal_is_answered_alike_whatever_the_records_are(tmp_path):

@@ -16,7 +16,8 @@ from undersong_client.party import Consent, Party
 from undersong_client.records import DataSet
 from undersong_client.store import Store
 from undersong_common.embedding import quantise
-from undersong_common.privacy.ledger import Budget, Ledger
+from undersong_common.privacy.budget import Budget
+from undersong_common.privacy.ledger import Ledger
 from undersong_common.table import Table
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.plan import Plan
@@ -59,7 +60,12 @@ def make_party(
         data=data,
         policy=policy or Policy(largest_epsilon=math.inf),
         ledger=ledger,
-        store=Store(folder / f"{name}.sqlite", name, hashlib.sha256(f"store of {name}".encode()).digest()),
+        store=Store(
+            folder / f"{name}.sqlite",
+            name,
+            hashlib.sha256(f"store of {name}".encode()).digest(),
+            folder / f"{name}.attempts",
+        ),
         blocks=blocks if blocks is not None else MemoryBlocks(),
         embed=embed,
         embedder=EMBEDDER,

@@ -2,9 +2,11 @@ import dataclasses
 import json
 import math
 
+import numpy as np
 import pytest
 
 from undersong_common.errors import PrivacyRefusal
+from undersong_common.privacy import accounting
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg.parameters import Member
@@ -76,15 +78,60 @@ def test_spare_attempts_are_priced_in_advance():
     assert with_spare.epsilon() == pytest.approx(4, rel=1e-5)
 
 
-def test_when_all_others_collude_epsilon_is_larger_and_finite():
+def test_when_all_others_collude_every_vector_counts_that_may_leave():
     plan = wasp_plan(Privacy(4, 1e-5))
-    # one party's own share has a quarter of the variance here (n - c = 4): mu doubles
-    doubled = wasp_plan(Privacy(4, 1e-5)).sums[0].sigma / 2
-    assert plan.epsilon_if_all_others_collude() > plan.epsilon()
-    from undersong_common.privacy import accounting
+    # One party's own share has a quarter of the variance here (n - c = 4) and each of the four sums may leave four
+    # times, three of them void by false certificates: mu doubles twice. Of the share the rounding's 4 is given away.
+    first = plan.sums[0]
+    share = (first.sigma_integer**2 + 4) / 4 - 4
+    multiplier = math.sqrt(share) / (first.l2 * first.scale)
+    assert plan.epsilon_if_all_others_collude() == pytest.approx(
+        accounting.epsilon([accounting.Gaussian(multiplier, count=16)], plan.usable_delta), rel=1e-12
+    )
+    assert multiplier == pytest.approx(first.sigma / first.l2 / 2, rel=1e-4)
+    spare = wasp_plan(Privacy(4, 1e-5), dataclasses.replace(QUORUM, spare_attempts=2))
+    assert [event.count for event in spare.alone_events()] == [4, 4, 4, 4, 1, 1]
 
-    expected = accounting.epsilon([accounting.Gaussian(doubled / plan.sums[0].l2, count=4)], 1e-5)
-    assert plan.epsilon_if_all_others_collude() == pytest.approx(expected)
+
+@pytest.mark.parametrize(
+    ("quorum", "share"),
+    [
+        # (n, T, D, c): the party's least share of sigma^2 + 4, then the rounding's 4 is taken from this share
+        (Quorum(5, 4, 1, 1), lambda drawn: drawn / 4),
+        (Quorum(10, 6, 3, 0), lambda drawn: drawn / 10),
+        (Quorum(3, 3, 0, 0), lambda drawn: drawn / 3),
+        (Quorum(1, 1, 0, 0), lambda drawn: drawn),
+    ],
+)
+def test_the_rounding_is_given_away_in_the_share_that_is_left(quorum, share):
+    planned = wasp_plan(Privacy(4, 1e-5), quorum).sums[0]
+    drawn = planned.drawn_sigma_integer**2
+    assert drawn == pytest.approx(planned.sigma_integer**2 + 4)
+    alone = planned.event_alone(quorum).noise_multiplier * planned.l2 * planned.scale
+    assert alone**2 == pytest.approx(share(drawn) - 4, rel=1e-12)
+    # All shares together: 4 is given away once, and what is charged is the plan's sigma.
+    assert accounting.charged_sigma(drawn) == pytest.approx(planned.sigma_integer, rel=1e-12)
+
+
+@pytest.mark.parametrize(("variance", "percent"), [(9.0, 34.2), (21.0, 11.2), (452.0**2 / 1000, 1.0)])
+def test_how_much_too_small_a_share_charged_without_its_own_rounding_would_be(variance, percent):
+    """1000 parties: sqrt((1000 v - 4) / 1000) against sqrt(v - 4), in percent of the latter."""
+    once = math.sqrt((1000 * variance - 4) / 1000)
+    assert 100 * (once / accounting.charged_sigma(variance) - 1) == pytest.approx(percent, abs=0.1)
+
+
+@pytest.mark.parametrize("sigma", [3.0, 4.5, 8.0])
+@pytest.mark.parametrize("shift", [1, 2, 5])
+def test_a_discrete_share_costs_no_more_than_what_it_is_charged_as(sigma, shift):
+    """The exact privacy profile of one discrete Gaussian share against the continuous one of sigma^2 - 4."""
+    support = np.arange(-400, 401)
+    law = np.exp(-(support**2) / (2 * sigma**2))
+    law /= law.sum()
+    moved = np.exp(-((support - shift) ** 2) / (2 * sigma**2)) / np.exp(-(support**2) / (2 * sigma**2)).sum()
+    for epsilon in (0.1, 0.5, 1.0, 3.0):
+        exact = np.maximum(law - math.exp(epsilon) * moved, 0).sum()
+        charged = accounting.delta([accounting.Gaussian(accounting.charged_sigma(sigma**2) / shift)], epsilon)
+        assert exact <= charged
 
 
 @pytest.mark.parametrize(

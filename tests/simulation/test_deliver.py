@@ -297,7 +297,7 @@ def test_what_is_published_of_a_ledger_names_no_data_set(finished):
     folder, _ = finished
     out = folder / "out"
     entries = [json.loads(line) for line in (out / "ledger.jsonl").read_text().splitlines()]
-    assert {entry["kind"] for entry in entries} == {"charge"}
+    assert {entry["kind"] for entry in entries} == {"charge", "close"}
     tables = private_tables(tasks.load(folder / "task" / "task.toml"), 3)
     for name, table in tables.items():
         ledger = Ledger.read(out / ".undersong" / "ledgers" / f"{name}.jsonl")

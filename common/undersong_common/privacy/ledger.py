@@ -1,11 +1,21 @@
 """A party's own record of what every release of one data set cost: append-only, hash-chained, on disk before a send.
 
-One line of canonical JSON an entry, each with the hash of the line before it. The kinds are ``genesis`` (fingerprint of
-the data set and declared budget), ``charge`` (one attempt at one private sum of one run), ``void`` (a certificate that
-nothing of an attempt was opened: its charge no longer counts), ``budget`` and ``data`` (a later budget, a later version
-of the same data set). No entry says anything about private values: names, hashes, noise multipliers and rates only.
+One line of canonical JSON an entry, each with the hash of the line before it. No entry says anything about private
+values: names, hashes, noise multipliers and rates only. The kinds are
 
-A line is one write, and :meth:`Ledger.charge` returns after fsync; what a crash leaves without its newline was never
+    genesis     fingerprint of the data set and declared budget
+    run         the first charge of a run follows: its manifest and the events of its whole plan
+    charge      one attempt at one private sum of one run, before its vector is computed
+    sent        the hash of that attempt's vector, before it leaves: no other bytes may leave any more
+    withdrawn   the charged attempt never sent its vector and never will: its charge does not count
+    void        a certificate that nothing of a sent attempt was opened: its charge does not count in the plan
+    close       the run has ended
+    budget      a later budget
+    data        a later version of the same data set
+    lost        what an earlier ledger of the data set had charged that cannot be found any more (see ``statement``)
+    format      from here on the file is written as this version writes it
+
+A line is one write, and every method that writes returns after fsync; what a crash leaves without its newline was never
 acted upon and is dropped at the next opening. Everything else that does not fit the chain is refused, never repaired.
 What a chain cannot show is that whole lines are missing at its end; :attr:`Ledger.head` is there to be kept elsewhere.
 """
@@ -18,40 +28,26 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.files import sync_folder
-from undersong_common.privacy import accounting
-from undersong_common.privacy.accounting import DiscreteLaplace, Event, Gaussian, Laplace, Pure
+from undersong_common.privacy.accounting import Event
+from undersong_common.privacy.budget import Budget, events_from_json, events_json, parts, price
 
-VERSION = 1
+VERSION = 2
 TOLERANCE = 1e-6  # relative; a plan is calibrated to its epsilon no closer than that
+VOIDED_VECTORS = 3
+"""Attempts at one sum that may be void although this party's vector left: a coalition could have opened them."""
+
 _START = "0" * 64
-_EVENTS: dict[str, type[Any]] = {
-    "gaussian": Gaussian,
-    "laplace": Laplace,
-    "discrete_laplace": DiscreteLaplace,
-    "pure": Pure,
-}
-_NAMES = {kind: name for name, kind in _EVENTS.items()}
+_UNKNOWN = ""  # hash of a vector that version 1 may have sent
 
-
-@dataclass(frozen=True)
-class Budget:
-    """What the owner of a data set allows over all runs. ``epsilon`` may be inf."""
-
-    epsilon: float
-    delta: float
-
-    def __post_init__(self) -> None:
-        if not self.epsilon > 0 or not 0 < self.delta < 1:
-            raise ConfigurationError(
-                f"budget of epsilon {self.epsilon}, delta {self.delta}", "epsilon above 0, delta between 0 and 1"
-            )
+Slot = tuple[str, str, int]
+State = Literal["unknown", "charged", "sent", "withdrawn", "void"]
 
 
 @dataclass(frozen=True)
@@ -65,6 +61,7 @@ class Charge:
         attempt: number of the attempt.
         events: what is released, under the assumed number of honest survivors.
         question: q (hex), the digest of the public inputs that the sum was asked with; "" where none is meant.
+        alone: what is released to everyone else, should they collude: the party's own share of the noise is left.
     """
 
     run: str
@@ -73,10 +70,19 @@ class Charge:
     attempt: int
     events: tuple[Event, ...]
     question: str = ""
+    alone: tuple[Event, ...] = ()
 
     @property
-    def slot(self) -> tuple[str, str, int]:
+    def slot(self) -> Slot:
         return self.run, self.query, self.attempt
+
+
+@dataclass(frozen=True)
+class PlanPrice:
+    """A run's whole plan: its events, spare attempts included, and what all its vectors show to everyone else."""
+
+    events: tuple[Event, ...] = ()
+    alone: tuple[Event, ...] = ()
 
 
 class Ledger:
@@ -85,12 +91,20 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._entries: list[dict[str, Any]] = []
-        self._charges: dict[tuple[str, str, int], Charge] = {}
-        self._voids: set[tuple[str, str, int]] = set()
         self._read_bytes = 0
         self._head = _START
+        self._version = VERSION
         self._budget: Budget | None = None
         self._fingerprint = ""
+        self._plans: dict[str, PlanPrice] = {}
+        self._charges: dict[Slot, Charge] = {}
+        self._charged_data: dict[Slot, str] = {}  # the data set's fingerprint at the time
+        self._sent: dict[Slot, str] = {}
+        self._withdrawn: set[Slot] = set()
+        self._voids: set[Slot] = set()
+        self._closed: set[str] = set()
+        self._lost: list[Charge] = []
+        self._lost_budgets: list[Budget | None] = []  # None: unknown, more than any
 
     def __repr__(self) -> str:
         return f"Ledger({str(self.path)!r}, {len(self._entries)} entries)"
@@ -165,22 +179,84 @@ class Ledger:
         return [dict(entry) for entry in self._entries]
 
     def charges(self) -> list[Charge]:
-        """The charges that count: all that are not void, oldest first."""
+        """The charges that count: all that are neither void nor withdrawn, oldest first; without what was lost."""
         self.refresh()
         return self._counted()
 
-    def is_void(self, charge: Charge) -> bool:
-        """Whether a void certificate was recorded for that attempt."""
+    def state(self, charge: Charge) -> State:
+        """How far an attempt has come."""
         self.refresh()
-        return charge.slot in self._voids
+        return self._state(charge.slot)
+
+    def attempts(self, run: str, query: str) -> dict[int, State]:
+        """Every attempt at a sum that was charged, by number."""
+        self.refresh()
+        return {slot[2]: self._state(slot) for slot in self._charges if slot[:2] == (run, query)}
+
+    def voided(self, run: str, query: str) -> int:
+        """How many attempts at a sum are void although this party's vector left."""
+        self.refresh()
+        return self._voided(run, query)
+
+    def is_begun(self, run: str) -> bool:
+        """Whether the plan of a run stands here (:meth:`begin`)."""
+        self.refresh()
+        return run in self._plans
+
+    def is_closed(self, run: str) -> bool:
+        """Whether a run has ended for this party."""
+        self.refresh()
+        return run in self._closed
 
     def spent(self, delta: float) -> float:
-        """Epsilon, at ``delta``, of everything charged and not void, over all runs.
+        """Epsilon, at ``delta``, of everything that counts, over all runs, what was lost included.
 
-        All Gaussian: mu^2 adds. Otherwise the Gaussian runs form one part and every other run its own, ``delta`` is
-        divided equally among the parts and their epsilons add (docs/privacy.md, "Accounting").
+        ``delta`` is divided among the parts of the budget (``budget.Budget.parts``; where more parts than that are
+        here, among those).
         """
-        return _compose(_by_run(self.charges()), delta)
+        self.refresh()
+        runs = _by_run([*self._lost, *self._counted()])
+        return self._spent(runs, delta, self._divided(runs))
+
+    def spent_if_all_others_collude(self, delta: float) -> float:
+        """The same should everyone else have stood together: of every vector that left, void attempts included.
+
+        inf where version 1 charged, which did not write down what a vector shows to everyone else.
+        """
+        self.refresh()
+        left = [charge for slot, charge in self._charges.items() if slot in self._sent] + self._lost
+        if any(not charge.alone for charge in left):
+            return math.inf
+        runs = _by_run([Charge(c.run, c.manifest, c.query, c.attempt, c.alone) for c in left])
+        return self._spent(runs, delta, self._divided(runs))
+
+    def run_entries(self, run: str) -> list[dict[str, Any]]:
+        """What a run did here, oldest first, with nothing of other runs, of the data set or of the time.
+
+        The entries of kind charge, withdrawn, void and close, without number, time, chain and share of the noise.
+        """
+        self.refresh()
+        hidden = {"entry", "at", "previous", "hash", "alone"}
+        return [
+            {key: value for key, value in entry.items() if key not in hidden}
+            for entry in self._entries
+            if entry.get("run") == run and entry["kind"] in ("charge", "withdrawn", "void", "close")
+        ]
+
+    def plan(self, run: str) -> PlanPrice:
+        """What a run's whole plan costs; nothing where it never charged here (or version 1 did)."""
+        self.refresh()
+        return self._plans.get(run, PlanPrice())
+
+    def lost(self) -> tuple[list[Charge], list[Budget | None]]:
+        """What :meth:`lose` has recorded: by run, and whole budgets."""
+        self.refresh()
+        return list(self._lost), list(self._lost_budgets)
+
+    def every_charge(self) -> list[tuple[Charge, State]]:
+        """Every attempt that was charged, oldest first."""
+        self.refresh()
+        return [(charge, self._state(slot)) for slot, charge in self._charges.items()]
 
     def refresh(self) -> None:
         """Reads what other processes have appended."""
@@ -215,61 +291,166 @@ class Ledger:
             charge: the run with ALL events of its plan; they stand in for what it has charged so far.
 
         Raises:
-            PrivacyRefusal: the budget would be exceeded, or the run was charged under another manifest.
+            PrivacyRefusal: the budget would be exceeded, the run was charged under another manifest or has ended.
         """
         self.refresh()
-        self._same_manifest(charge)
-        runs = _by_run(self._counted())
+        self._check_open(charge)
+        runs = _by_run([*self._lost, *self._counted()])
         self._check_budget({**runs, charge.run: charge.events}, charge)
 
-    def charge(self, charge: Charge, *, at: float = 0.0) -> None:
-        """Writes a charge and returns once it is on the disk; call it before anything is sent.
+    def check_attempt(self, charge: Charge, spare_attempts: int) -> None:
+        """Refuses an attempt that could not be charged, before anything is done for it.
 
-        Charging the same attempt again with the same content changes nothing.
+        Args:
+            charge: the attempt; its events and question do not matter.
+            spare_attempts: how many the run's plan has.
 
         Raises:
-            PrivacyRefusal: the attempt was charged with other content, is void, its run was charged under another
-                manifest, or the budget does not allow it.
+            PrivacyRefusal: it was charged already, its run has ended, or it needs a spare attempt and none is left.
+        """
+        self.refresh()
+        self._check_open(charge)
+        if charge.slot in self._charges:
+            raise PrivacyRefusal(
+                f"{_place(charge)} was charged and nothing here knows its keys any more: it is refused for good",
+                "a new attempt has fresh keys",
+            )
+        self._check_spare(charge, spare_attempts)
+
+    def begin(self, charge: Charge, plan: PlanPrice, *, at: float = 0.0) -> None:
+        """Writes down a run's whole plan, once, before its first charge: what an open run costs at most."""
+        with self._locked() as file:
+            self._check_open(charge)
+            if charge.run not in self._plans:
+                priced = {"plan": events_json(plan.events), "alone": events_json(plan.alone)}
+                self._append(file, {"kind": "run", "run": charge.run, "manifest": charge.manifest, **priced, "at": at})
+
+    def charge(self, charge: Charge, *, spare_attempts: int = 0, at: float = 0.0) -> None:
+        """Writes a charge and returns once it is on the disk; call it before the vector is computed.
+
+        Charging the same attempt again with the same content changes nothing while its vector has not been sent.
+
+        Args:
+            spare_attempts: how many the run's plan has; a second attempt at a sum takes one unless the first is void.
+
+        Raises:
+            PrivacyRefusal: the attempt was charged with other content or before the data set was replaced, was sent,
+                withdrawn or is void, the sum was asked another question, no spare attempt is left, its run has ended or
+                was charged under another manifest, or the budget does not allow it.
         """
         with self._locked() as file:
-            if charge.slot in self._voids:
-                raise PrivacyRefusal(f"{_place(charge)} is void", "start a new attempt")
-            known = self._charges.get(charge.slot)
-            if known is not None:
-                if known != charge:
+            self._check_open(charge)
+            match self._state(charge.slot):
+                case "charged":
+                    if self._charges[charge.slot] != charge:
+                        raise PrivacyRefusal(
+                            f"{_place(charge)} was charged already with other content",
+                            "an attempt is sent once; a new one needs a new number",
+                        )
+                    if self._charged_data[charge.slot] != self._fingerprint:
+                        raise PrivacyRefusal(
+                            f"{_place(charge)} was charged before the data set was replaced", "start a new attempt"
+                        )
+                    os.fsync(file)  # another process may have written it and not have come to its own fsync
+                    return
+                case "sent":
                     raise PrivacyRefusal(
-                        f"{_place(charge)} was charged already with other content",
-                        "an attempt is sent once; a new one needs a new number",
+                        f"{_place(charge)} has sent its vector: another one is never computed",
+                        "a repeated request gets the bytes that were sent; without them a new attempt is needed",
                     )
-                os.fsync(file)  # another process may have written it and not have come to its own fsync
-                return
-            self._same_manifest(charge)
-            runs = _by_run(self._counted())
+                case "void" | "withdrawn" as ended:
+                    raise PrivacyRefusal(f"{_place(charge)} is {ended}", "start a new attempt")
+            self._check_question(charge)
+            self._check_spare(charge, spare_attempts)
+            runs = _by_run([*self._lost, *self._counted()])
             self._check_budget({**runs, charge.run: (*runs.get(charge.run, ()), *charge.events)}, charge)
             self._append(file, {"kind": "charge", **_charge_json(charge), "at": at})
 
-    def void(self, charge: Charge, certificate: str, *, at: float = 0.0) -> None:
-        """Records that nothing of an attempt was opened, so that its charge no longer counts.
+    def send(self, charge: Charge, vector: str, *, at: float = 0.0) -> None:
+        """Writes the hash of an attempt's vector; call it before these bytes leave, the first time and every time.
 
         Args:
-            charge: the attempt; it may never have been charged here.
-            certificate: hash (hex) of the parties' signed statements, which the caller has checked. A second
-                certificate for the same attempt changes nothing.
+            charge: the attempt, which was charged.
+            vector: SHA-256 (hex) of the bytes.
+
+        Raises:
+            PrivacyRefusal: it was not charged, is withdrawn or void, or other bytes were sent.
         """
         with self._locked() as file:
-            if charge.slot not in self._voids:
-                run, query, attempt = charge.slot
-                self._append(
-                    file,
-                    {
-                        "kind": "void",
-                        "run": run,
-                        "query": query,
-                        "attempt": attempt,
-                        "certificate": certificate,
-                        "at": at,
-                    },
+            state = self._state(charge.slot)
+            if state == "sent" and self._sent[charge.slot] == vector:
+                os.fsync(file)
+                return
+            if state != "charged":
+                raise PrivacyRefusal(
+                    f"{_place(charge)} has sent another vector"
+                    if state == "sent"
+                    else f"{_place(charge)} is {'not charged' if state == 'unknown' else state}: no vector may leave",
+                    "start a new attempt",
                 )
+            self._append(file, {"kind": "sent", **_slot_json(charge), "vector": vector, "at": at})
+
+    def withdraw(self, charge: Charge, *, at: float = 0.0) -> None:
+        """Records that a charged attempt has sent no vector and never will, so that its charge does not count.
+
+        An attempt that was not charged, or that has ended, stays as it is. Raises PrivacyRefusal where it was sent.
+        """
+        with self._locked() as file:
+            state = self._state(charge.slot)
+            if state == "sent":
+                raise PrivacyRefusal(f"{_place(charge)} has sent its vector", "only a void certificate refunds it")
+            if state == "charged":
+                self._append(file, {"kind": "withdrawn", **_slot_json(charge), "at": at})
+
+    def void(self, charge: Charge, certificate: str, *, at: float = 0.0) -> None:
+        """Records that nothing of an attempt was opened, so that its charge no longer counts in its run's plan.
+
+        An attempt whose vector did not leave has nothing to be refunded: nothing is written.
+
+        Args:
+            charge: the attempt.
+            certificate: hash (hex) of the parties' signed statements, which the caller has checked. A second
+                certificate for the same attempt changes nothing.
+
+        Raises:
+            PrivacyRefusal: ``VOIDED_VECTORS`` vectors of this party have left for this sum and are void already.
+        """
+        with self._locked() as file:
+            if self._state(charge.slot) != "sent":
+                return
+            if self._voided(charge.run, charge.query) >= VOIDED_VECTORS:
+                raise PrivacyRefusal(
+                    f"run {charge.run!r}, {charge.query}: {VOIDED_VECTORS} attempts are void although this party's "
+                    "vector had left",
+                    "a further attempt takes one of the plan's spare attempts",
+                )
+            self._append(file, {"kind": "void", **_slot_json(charge), "certificate": certificate, "at": at})
+
+    def close(self, run: str, manifest: str, *, at: float = 0.0) -> None:
+        """Records that a run has ended: nothing more is charged for it."""
+        with self._locked() as file:
+            if run not in self._closed:
+                self._append(file, {"kind": "close", "run": run, "manifest": manifest, "at": at})
+
+    def lose(self, charges: Sequence[Charge], budgets: Sequence[Budget | None] = (), *, at: float = 0.0) -> None:
+        """Records what an earlier ledger of this data set had charged; it counts from now on, and its runs have ended.
+
+        Args:
+            charges: one for each run, with all its events; their query and attempt do not matter.
+            budgets: whole budgets that count as spent; None where not even that is known: more than any.
+        """
+        with self._locked() as file:
+            runs = [
+                {
+                    "run": charge.run,
+                    "manifest": charge.manifest,
+                    "events": events_json(charge.events),
+                    "alone": events_json(charge.alone),
+                }
+                for charge in charges
+            ]
+            entry = {"kind": "lost", "runs": runs, "budgets": [_budget_json(budget) for budget in budgets], "at": at}
+            self._append(file, entry)
 
     def declare(self, budget: Budget | None, *, at: float = 0.0) -> None:
         """Replaces the budget (None: no limit) by an entry of its own."""
@@ -303,6 +484,11 @@ class Ledger:
             os.close(file)
 
     def _append(self, file: int, content: Mapping[str, Any]) -> None:
+        if self._entries and self._version < VERSION:
+            self._write(file, {"kind": "format", "version": VERSION, "at": content["at"]})
+        self._write(file, content)
+
+    def _write(self, file: int, content: Mapping[str, Any]) -> None:
         content = {"entry": len(self._entries) + 1, **content, "previous": self._head}
         line = canonical_json({**content, "hash": entry_hash(content)}) + b"\n"
         written = 0
@@ -323,20 +509,20 @@ class Ledger:
         """Adds the complete lines of ``data`` to what is known; checks each against the chain."""
         end = data.rfind(b"\n") + 1
         for line in data[:end].splitlines(keepends=True):
-            number = len(self._entries) + 1
+            count = len(self._entries) + 1
             try:
                 entry = json.loads(line)
                 content = {key: value for key, value in entry.items() if key != "hash"}
                 whole = canonical_json(entry) + b"\n" == line and entry["hash"] == entry_hash(content)
-                fits = whole and entry["previous"] == self._head and entry["entry"] == number
-                fits = fits and (entry["kind"] == "genesis") == (number == 1)
+                fits = whole and entry["previous"] == self._head and entry["entry"] == count
+                fits = fits and (entry["kind"] == "genesis") == (count == 1)
                 if fits:
                     self._apply(entry)
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 fits = False
             if not fits:
                 raise PrivacyRefusal(
-                    f"{self.path}, line {number}: does not fit the chain",
+                    f"{self.path}, line {count}: does not fit the chain",
                     "the ledger was changed; restore it from a backup, and release nothing until then",
                 )
             self._entries.append(entry)
@@ -346,38 +532,119 @@ class Ledger:
     def _apply(self, entry: Mapping[str, Any]) -> None:
         match entry["kind"]:
             case "genesis":
-                if entry["version"] != VERSION:
-                    raise ConfigurationError(f"{self.path}: ledger version {entry['version']}", "update Undersong")
+                self._apply_version(entry["version"])
                 self._fingerprint, self._budget = entry["data"], _budget(entry["budget"])
+            case "format":
+                if not self._version < entry["version"]:
+                    raise ValueError
+                self._apply_version(entry["version"])
+            case "run":
+                self._plans[entry["run"]] = PlanPrice(events_from_json(entry["plan"]), events_from_json(entry["alone"]))
             case "charge":
                 charge = charge_of(entry)
                 if charge.slot in self._charges:
                     raise ValueError
                 self._charges[charge.slot] = charge
-            case "void":
-                self._voids.add((entry["run"], entry["query"], entry["attempt"]))
+                self._charged_data[charge.slot] = self._fingerprint
+                if self._version == 1:  # it noted nothing when it sent, and its runs cannot be continued
+                    self._sent[charge.slot] = _UNKNOWN
+                    self._closed.add(charge.run)
+            case "sent" | "withdrawn" | "void" as kind:
+                self._apply_end(kind, (entry["run"], entry["query"], entry["attempt"]), entry)
+            case "close":
+                self._closed.add(entry["run"])
             case "budget":
                 self._budget = _budget(entry["budget"])
             case "data":
                 self._fingerprint = entry["data"]
+            case "lost":
+                for run in entry["runs"]:
+                    events, alone = events_from_json(run["events"]), events_from_json(run["alone"])
+                    self._lost.append(Charge(run["run"], run["manifest"], "", 0, events, "", alone))
+                    self._closed.add(run["run"])
+                self._lost_budgets += [_budget(budget) for budget in entry["budgets"]]
             case _:
                 raise ValueError
 
+    def _apply_end(self, kind: str, slot: Slot, entry: Mapping[str, Any]) -> None:
+        state = self._state(slot)
+        # Version 1 also noted certificates for what it had not charged.
+        if kind == "void" and (state == "sent" or self._version == 1):
+            self._voids.add(slot)
+        elif kind == "sent" and state == "charged":
+            self._sent[slot] = entry["vector"]
+        elif kind == "withdrawn" and state == "charged":
+            self._withdrawn.add(slot)
+        else:
+            raise ValueError
+
+    def _apply_version(self, version: int) -> None:
+        if not 1 <= version <= VERSION:
+            raise ConfigurationError(
+                f"{self.path}: ledger of version {version}, this program knows versions 1 to {VERSION}",
+                "update Undersong",
+            )
+        self._version = version
+
     # Rules
 
-    def _counted(self) -> list[Charge]:
-        return [charge for slot, charge in self._charges.items() if slot not in self._voids]
+    def _state(self, slot: Slot) -> State:
+        if slot in self._voids:
+            return "void"
+        if slot not in self._charges:
+            return "unknown"
+        if slot in self._withdrawn:
+            return "withdrawn"
+        return "sent" if slot in self._sent else "charged"
 
-    def _same_manifest(self, charge: Charge) -> None:
-        if any(known.run == charge.run and known.manifest != charge.manifest for known in self._charges.values()):
+    def _counted(self) -> list[Charge]:
+        return [charge for slot, charge in self._charges.items() if self._state(slot) in ("charged", "sent")]
+
+    def _voided(self, run: str, query: str) -> int:
+        return sum(slot[:2] == (run, query) for slot in self._voids if slot in self._charges)
+
+    def _check_open(self, charge: Charge) -> None:
+        known = [*self._charges.values(), *self._lost]
+        if any(each.run == charge.run and each.manifest != charge.manifest for each in known):
             raise PrivacyRefusal(
                 f"run {charge.run!r} was charged under another manifest", "start a new run under a new name"
             )
+        if charge.run in self._closed:
+            raise PrivacyRefusal(f"run {charge.run!r} has ended at this party", "start a new run under a new name")
 
-    def _check_budget(self, runs: Mapping[str, tuple[Event, ...]], charge: Charge) -> None:
+    def _check_question(self, charge: Charge) -> None:
+        asked = {
+            known.question for slot, known in self._charges.items() if slot[:2] == charge.slot[:2] and known.question
+        }
+        if asked - {charge.question}:
+            raise PrivacyRefusal(
+                f"{_place(charge)} was charged with other public inputs before",
+                "a sum asks one question, in repeated and spare attempts too; plan another sum for another question",
+            )
+
+    def _check_spare(self, charge: Charge, spare_attempts: int) -> None:
+        standing: dict[str, int] = {}
+        for known in self._counted():
+            if known.run == charge.run:
+                standing[known.query] = standing.get(known.query, 0) + 1
+        used = sum(count - 1 for count in standing.values())
+        if charge.query in standing and used >= spare_attempts:
+            raise PrivacyRefusal(
+                f"{charge.query}: attempt {charge.attempt} needs a spare attempt, and the plan's {used} are used",
+                "stop the run, or plan one with federation.spare_attempts",
+            )
+
+    def _check_budget(self, runs: Mapping[str, Sequence[Event]], charge: Charge) -> None:
         if self._budget is None or math.isinf(self._budget.epsilon):
             return
-        total = _compose(runs, self._budget.delta)
+        divided = self._divided(_by_run([*self._lost, *self._counted()]))
+        if len(parts(runs)) > divided:
+            raise PrivacyRefusal(
+                f"{_place(charge)} would need a part of this data set's budget, whose delta is divided into {divided}: "
+                "runs of unsampled Gaussian noise share one, every other run takes one",
+                "have the data set's owner declare a budget of more parts",
+            )
+        total = self._spent(runs, self._budget.delta, divided)
         if total > self._budget.epsilon * (1 + TOLERANCE):
             raise PrivacyRefusal(
                 f"{_place(charge)} would bring this data set to epsilon {total:.6g} at delta {self._budget.delta:g}; "
@@ -385,25 +652,26 @@ class Ledger:
                 "ask for less, or have the data set's owner declare a larger budget",
             )
 
+    def _divided(self, runs: Mapping[str, Sequence[Event]]) -> int:
+        """Into how many parts delta is divided; never fewer than there are: an owner may declare fewer later."""
+        return max(1 if self._budget is None else self._budget.parts, len(parts(runs)))
 
-def _by_run(charges: Sequence[Charge]) -> dict[str, tuple[Event, ...]]:
-    runs: dict[str, tuple[Event, ...]] = {}
+    def _spent(self, runs: Mapping[str, Sequence[Event]], delta: float, divided: int) -> float:
+        lost = [budget for budget in self._lost_budgets if budget is not None]
+        if len(lost) < len(self._lost_budgets):
+            return math.inf
+        left = delta - math.fsum(budget.delta for budget in lost)
+        whole = math.fsum(budget.epsilon for budget in lost)
+        if not any(runs.values()):
+            return whole if left >= 0 else math.inf
+        return whole + price(runs, left, divided) if left > 0 else math.inf
+
+
+def _by_run(charges: Sequence[Charge]) -> dict[str, list[Event]]:
+    runs: dict[str, list[Event]] = {}
     for charge in charges:
-        runs[charge.run] = (*runs.get(charge.run, ()), *charge.events)
+        runs.setdefault(charge.run, []).extend(charge.events)
     return runs
-
-
-def _compose(runs: Mapping[str, tuple[Event, ...]], delta: float) -> float:
-    gaussian: list[Event] = []
-    parts: list[Sequence[Event]] = []
-    for events in runs.values():
-        if accounting.composed_mu(events) is None:
-            parts.append(events)
-        else:
-            gaussian.extend(events)
-    if gaussian:
-        parts.append(gaussian)
-    return math.fsum(accounting.epsilon(part, delta / len(parts)) for part in parts)
 
 
 def _place(charge: Charge) -> str:
@@ -415,40 +683,38 @@ def entry_hash(content: Mapping[str, Any]) -> str:
     return tagged_hash("undersong ledger entry", canonical_json(dict(content))).hex()
 
 
-def _number(value: float) -> float | str:
-    return "inf" if value == math.inf else value  # JSON has no infinity
-
-
 def _budget_json(budget: Budget | None) -> dict[str, Any] | None:
-    return None if budget is None else {"epsilon": _number(budget.epsilon), "delta": budget.delta}
+    return None if budget is None else budget.to_json()
 
 
 def _budget(value: Mapping[str, Any] | None) -> Budget | None:
-    return None if value is None else Budget(float(value["epsilon"]), float(value["delta"]))
+    return None if value is None else Budget.from_json(value)
+
+
+def _slot_json(charge: Charge) -> dict[str, Any]:
+    return {"run": charge.run, "query": charge.query, "attempt": charge.attempt}
 
 
 def _charge_json(charge: Charge) -> dict[str, Any]:
-    events: list[dict[str, Any]] = [
-        {"mechanism": _NAMES[type(event)]} | {key: _number(value) for key, value in asdict(event).items()}
-        for event in charge.events
-    ]
     return {
         "run": charge.run,
         "manifest": charge.manifest,
         "query": charge.query,
         "attempt": charge.attempt,
         "question": charge.question,
-        "events": events,
+        "events": events_json(charge.events),
+        "alone": events_json(charge.alone),
     }
 
 
 def charge_of(entry: Mapping[str, Any]) -> Charge:
     """An entry of kind ``charge`` as a value. Raises ValueError, KeyError or TypeError for one that is malformed."""
-    events = tuple(
-        _EVENTS[event["mechanism"]](
-            **{key: float(value) if value == "inf" else value for key, value in event.items() if key != "mechanism"}
-        )
-        for event in entry["events"]
+    return Charge(
+        entry["run"],
+        entry["manifest"],
+        entry["query"],
+        entry["attempt"],
+        events_from_json(entry["events"]),
+        entry.get("question", ""),  # before version 2 it was not written down, nor the next
+        events_from_json(entry.get("alone", ())),
     )
-    asked = entry.get("question", "")  # before version 2 it was not written down
-    return Charge(entry["run"], entry["manifest"], entry["query"], entry["attempt"], events, asked)

@@ -165,7 +165,7 @@ class PartyMachine:
                 return WantsInput(tuple(self._parameters.name(party) for party in draft.sharers))
             return self._commit(rule, roll, seen, draft, [body], sid.body_hash(body))
         except UndersongError as error:
-            self._end(error.problem)
+            self.end(error.problem)
             raise
 
     def provide(self, grid: GridVector, question: bytes) -> Reply:
@@ -208,8 +208,18 @@ class PartyMachine:
                 "the attempt stays charged; use one of the plan's spare attempts",
             )
         if not self._state.tombstone:
-            self._end(reason)
+            self.end(reason)
         return Reply(self._signed(Stage.VOID, (), sid.body_hash(b"")), False)
+
+    def end(self, reason: str) -> None:
+        """Tombstone: erase everything but the reason. A finished party keeps its replies, it has nothing to erase."""
+        self._pending = None
+        if self._state.phase is Phase.DONE:
+            return
+        self._state.erase(SECRETS)
+        self._state = PartyState(
+            Phase.TOMBSTONED, self._state.advert, {}, tombstone=reason, released=self._state.released
+        )
 
     # --- what each stage checks and answers -------------------------------------------------------------------------
 
@@ -515,13 +525,3 @@ class PartyMachine:
             raise PrivacyRefusal(
                 f"this attempt is ended at this party: {self._state.tombstone}", "a new attempt needs fresh keys"
             )
-
-    def _end(self, reason: str) -> None:
-        """Tombstone: erase everything but the reason. A finished party keeps its replies, it has nothing to erase."""
-        self._pending = None
-        if self._state.phase is Phase.DONE:
-            return
-        self._state.erase(SECRETS)
-        self._state = PartyState(
-            Phase.TOMBSTONED, self._state.advert, {}, tombstone=reason, released=self._state.released
-        )

@@ -319,7 +319,7 @@ def _spending(
     for member in manifest.roster:
         took_part = [found for found in opened.values() if member.name in found.survivors]
         receipt = receipts.get(member.name)
-        if receipt is None:
+        if receipt is None or not receipt.closed:
             # What is not here may have been left out: sums that were opened, and this party's part in them.
             events = plan.charged_events()
         else:
@@ -345,8 +345,7 @@ def _ledger(folder: Path, checked: Mapping[str, Receipt], receipts: Mapping[str,
     try:
         for line in path.read_text(encoding="utf-8").splitlines():
             entry = json.loads(line)
-            if entry["kind"] in ("charge", "void"):
-                stated.setdefault(entry.pop("party"), []).append(canonical_json(entry).decode())
+            stated.setdefault(entry.pop("party"), []).append(canonical_json(entry).decode())
     except (ValueError, KeyError, TypeError, AttributeError):
         faults.append(f"{LEDGER_NAME}: cannot be read")
         return

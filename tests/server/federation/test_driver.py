@@ -13,7 +13,8 @@ from undersong.inprocess import InProcess
 from undersong_client.party import StandingConsent
 from undersong_common.canonical import tagged_hash
 from undersong_common.errors import PeerFault, PrivacyRefusal, RoundAborted
-from undersong_common.privacy.ledger import Budget, Ledger
+from undersong_common.privacy.budget import Budget
+from undersong_common.privacy.ledger import Ledger
 from undersong_protocol import codec
 from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.plan_words import plan_words
@@ -337,7 +338,10 @@ def test_receipts_name_what_was_charged(tmp_path):
     receipts = world.federation.receipts()
     assert set(receipts) == set(world.tables)
     body = json.loads(receipts["p0"].body)
-    assert [entry["query"] for entry in body["entries"]] == ["votes/1"]
+    assert [(entry["kind"], entry.get("query")) for entry in body["entries"]] == [
+        ("charge", "votes/1"),
+        ("close", None),
+    ]
     assert body["manifest"] == world.manifest.hash.hex()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.doubles.parties import make_manifest, make_party
 from undersong.inprocess import InProcess
-from undersong_client import party as party_module
+from undersong_client.attempts import COINS_BYTES
 from undersong_client.grid_vectors import poisson_subsample
 from undersong_common.table import Table
 from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
@@ -93,7 +93,7 @@ def test_the_coins_are_in_no_message_and_in_no_file_in_the_clear(world):
     ]
     assert stored
     for coins, kept in drawn:
-        assert len(coins) == party_module.COINS_BYTES
+        assert len(coins) == COINS_BYTES
         for secret in (coins, coins.hex().encode(), np.packbits(kept).tobytes(), kept.tobytes()):
             assert not [name for name, data in places.items() if secret in data]
             assert not [value for value in stored if secret in value]

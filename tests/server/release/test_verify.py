@@ -6,17 +6,22 @@ import dataclasses
 import hashlib
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from typer.testing import CliRunner
 
 from tests.doubles.forgeries import FORGERIES, harmless
 from tests.doubles.parties import embed, make_manifest, make_party, make_tables
 from undersong.inprocess import InProcess
+from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.printable import json_text
 from undersong_common.privacy import accounting
+from undersong_protocol import receipt
 from undersong_protocol.enrolment import party_fingerprint
+from undersong_protocol.manifest import Manifest
 from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.public import Input, MemoryBlocks, Segment, encode_embeddings
 from undersong_protocol.secagg.parameters import defaults
@@ -201,40 +206,95 @@ def test_tampering_is_named(tmp_path, published, tamper, named):
     assert verdict.lines()[0].startswith("NOT VERIFIED")
 
 
-def test_a_party_that_signs_a_receipt_without_its_charge_is_named(tmp_path, published):
-    # the party itself lies: its signature holds, the sum's evidence shows that its vector is in it
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+def resigned(value, party, change):
+    """``value`` in which a party signs other entries than it charged: the lie is its own, its signature holds."""
+    manifest = Manifest.from_bytes(canonical_json(value["manifest"]))
+    entries = json.loads(value["receipts"][party]["body"])["entries"]
+    change(entries)
+    forged = receipt.body(manifest, party, entries)
+    key = Ed25519PrivateKey.from_private_bytes(hashlib.sha256(f"identity of {party}".encode()).digest())
+    signature = key.sign(tagged_hash(receipt.TAG, forged)).hex()
+    return {**value, "receipts": {**value["receipts"], party: {"body": forged.decode(), "signature": signature}}}
 
-    from undersong_common.canonical import canonical_json, tagged_hash
-    from undersong_protocol.receipt import TAG
 
+def _without_a_charge(entries):
+    entries.remove(next(entry for entry in entries if entry.get("query") == "votes/2"))
+
+
+def _another_question(entries):
+    entries[0]["question"] = "ab" * 32
+
+
+def _refunded(entries):
+    entries.insert(1, {"kind": "withdrawn", "run": "a run", "query": "votes/1", "attempt": 0})
+
+
+def _cheaper(entries):
+    entries[0]["events"][0]["noise_multiplier"] *= 2
+
+
+def _after_the_end(entries):
+    entries.append(entries[0])
+
+
+def _of_another_run(entries):
+    entries[0]["run"] = "another run"
+
+
+def _unknown(entries):
+    entries[0]["kind"] = "gift"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (_without_a_charge, "p0: no charge for votes/2"),
+        (_another_question, "for the question that the sum answers"),
+        (_refunded, "p0: no charge for votes/1"),
+        (_cheaper, "p0: charged votes/1 at another price"),
+        (_after_the_end, "p0: entry 4 of its receipt follows the end of the run"),
+        (_of_another_run, "p0: entry 1 of its receipt is of another run"),
+        (_unknown, "p0: entry 1 of its receipt is of an unknown kind"),
+    ],
+)
+def test_a_party_that_signs_a_false_receipt_is_named(tmp_path, published, change, words):
+    verdict = verdict_of(tmp_path, resigned(json.loads(json.dumps(published[0])), "p0", change))
+    assert any(words in fault for fault in verdict.faults), verdict.faults
+
+
+def test_a_receipt_that_does_not_end_the_run_is_priced_at_the_whole_plan(tmp_path, published):
+    value, plan = published[0], published[1]
+    open_still = resigned(json.loads(json.dumps(value)), "p2", lambda entries: entries.pop())
+    verdict = verdict_of(tmp_path, open_still)
+    assert verdict.faults == ()
+    assert verdict.spent["p2"] == pytest.approx(plan.epsilon(), rel=1e-6)
+    assert verdict.spent["p2"] > verdict_of(tmp_path, value).spent["p2"]
+
+
+def test_a_receipt_says_nothing_of_the_data_set(published):
+    """Its chain begins at the manifest and runs over the run's own entries; no time, no place in the ledger."""
+    for party, found in published[0]["receipts"].items():
+        body = json.loads(found["body"])
+        assert set(body) == {"version", "party", "run", "manifest", "entries", "chain"}, party
+        assert [entry["kind"] for entry in body["entries"]][-1] == "close"
+        for entry in body["entries"]:
+            assert set(entry) <= {"kind", "run", "manifest", "query", "attempt", "question", "events"}, party
+
+
+def test_a_receipt_of_an_earlier_version_is_refused_by_name(tmp_path, published):
     value = json.loads(json.dumps(published[0]))
-    body = json.loads(value["receipts"]["p0"]["body"])
-    body["entries"].pop()
+    old = json.loads((Path(__file__).parents[2] / "client" / "formats" / "version1.json").read_text())["receipt"]
+    value["receipts"]["p0"] = old
+    manifest = Manifest.from_bytes(canonical_json(value["manifest"]))
+    body = json.loads(old["body"])
+    body |= {"manifest": manifest.hash.hex(), "run": manifest.run}
     forged = canonical_json(body)
     key = Ed25519PrivateKey.from_private_bytes(hashlib.sha256(b"identity of p0").digest())
-    value["receipts"]["p0"] = {"body": forged.decode(), "signature": key.sign(tagged_hash(TAG, forged)).hex()}
-    verdict = verdict_of(tmp_path, value)
-    assert any("p0: no charge for votes/2" in fault for fault in verdict.faults), verdict.faults
-
-
-def test_a_charge_for_another_question_is_named(tmp_path, published):
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    from undersong_common.canonical import canonical_json, tagged_hash
-    from undersong_common.privacy.ledger import entry_hash
-    from undersong_protocol.receipt import TAG
-
-    value = json.loads(json.dumps(published[0]))
-    body = json.loads(value["receipts"]["p0"]["body"])
-    last = body["entries"][-1]
-    last["question"] = "ab" * 32
-    last["hash"] = entry_hash({key: item for key, item in last.items() if key != "hash"})
-    forged = canonical_json(body)
-    key = Ed25519PrivateKey.from_private_bytes(hashlib.sha256(b"identity of p0").digest())
-    value["receipts"]["p0"] = {"body": forged.decode(), "signature": key.sign(tagged_hash(TAG, forged)).hex()}
-    verdict = verdict_of(tmp_path, value)
-    assert any("for the question that the sum answers" in fault for fault in verdict.faults), verdict.faults
+    signature = key.sign(tagged_hash(receipt.TAG, forged)).hex()
+    value["receipts"]["p0"] = {"body": forged.decode(), "signature": signature}
+    assert any(
+        "its receipt has version 1, this program reads 2" in fault for fault in verdict_of(tmp_path, value).faults
+    )
 
 
 def test_a_ledger_file_that_says_something_else_and_a_changed_corpus_are_named(tmp_path, published):

@@ -1,0 +1,208 @@
+"""A party's attempts at private sums: in memory while they are under way, in its journal all the time.
+
+What an attempt must not outlive (its keys and seeds, the coins of its subsample) stands in a compartment of the store,
+which is destroyed when the attempt has ended; what was answered stays, so that it can be sent again byte for byte.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from undersong_client.store import Compartment, Store
+from undersong_common.errors import PrivacyRefusal, RoundAborted
+from undersong_protocol.manifest import Manifest
+from undersong_protocol.messages import federation_pb2 as wire
+from undersong_protocol.public import Input, question
+from undersong_protocol.secagg.parameters import Entropy
+from undersong_protocol.secagg.party import PartyMachine
+from undersong_protocol.secagg.transitions import Phase
+
+COINS_BYTES = 32
+FREE_ATTEMPTS = 8
+"""Attempts at one sum that may follow each other at once; aborts before a vector left cost nothing but time."""
+ATTEMPT_EVERY_S = 60.0
+
+
+@dataclass(eq=False)
+class Attempt:
+    """One attempt at one private sum.
+
+    Attributes:
+        key: its name in the journal.
+        inputs: None until the coordinator has named them.
+        coins: secret seed of the Poisson subsample; empty once the attempt has ended.
+    """
+
+    key: str
+    manifest: Manifest
+    query: str
+    number: int
+    machine: PartyMachine
+    inputs: tuple[Input, ...] | None
+    coins: bytes = field(repr=False)
+    compartment: Compartment | None = None
+
+    @property
+    def question(self) -> bytes:
+        """q of the inputs that were named."""
+        assert self.inputs is not None
+        return question(self.inputs)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.machine.phase in (Phase.DONE, Phase.TOMBSTONED)
+
+
+class Attempts:
+    """See the module.
+
+    Args:
+        store: the party's journal.
+        name, identity: the party's, as in the roster.
+        entropy: a source of random bytes for a named purpose.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        identity: Ed25519PrivateKey,
+        entropy: Callable[[str], Entropy],
+        clock: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._name = name
+        self._identity = identity
+        self._entropy = entropy
+        self._clock = clock
+        self._under_way: dict[str, Attempt] = {}
+
+    def find(self, manifest: Manifest, query: str, number: int) -> Attempt | None:
+        """The attempt as it stands; None where it was never begun, or its keys are gone for good."""
+        key = _key(manifest, query, number)
+        if key in self._under_way:
+            return self._under_way[key]
+        compartment = self._store.compartment(key)
+        snapshot = None if compartment is None else compartment.get("machine")
+        if compartment is None or snapshot is None:
+            compartment, snapshot, coins = None, self._store.get(f"{key}/ended"), b""
+        else:
+            coins = compartment.get("coins") or b""
+        if snapshot is None:
+            return None
+        machine = PartyMachine.restore(manifest.sum_parameters(query, number), self._name, self._identity, snapshot)
+        attempt = Attempt(key, manifest, query, number, machine, self._inputs(key), coins, compartment)
+        if compartment is not None:
+            self._under_way[key] = attempt
+        return attempt
+
+    def new(self, manifest: Manifest, query: str, number: int) -> Attempt:
+        """A new attempt with fresh keys; :meth:`keep` it before its first reply leaves.
+
+        Raises PrivacyRefusal for a number that is not above all earlier ones, RoundAborted where they come too fast.
+        """
+        last = self.last(manifest, query)
+        if number <= last:
+            raise PrivacyRefusal(
+                f"{query}: attempt {number} is asked for after attempt {last}, and nothing here knows its keys",
+                "a new attempt takes the next number",
+            )
+        begun = self._begun(manifest, query)
+        waited_s = self._clock() - begun.at
+        if begun.count >= FREE_ATTEMPTS and 0 <= waited_s < ATTEMPT_EVERY_S:
+            raise RoundAborted(
+                f"{query}: {begun.count} attempts were begun, the last one {waited_s:.0f} s ago",
+                f"begin another one {ATTEMPT_EVERY_S:.0f} s after it, and find out why they end",
+            )
+        key = _key(manifest, query, number)
+        entropy = self._entropy(key)
+        machine = PartyMachine.open(manifest.sum_parameters(query, number), self._name, self._identity, entropy)
+        return Attempt(key, manifest, query, number, machine, None, entropy(COINS_BYTES))
+
+    def last(self, manifest: Manifest, query: str) -> int:
+        """The number of the last attempt that was begun at a sum; -1 where none was."""
+        return self._begun(manifest, query).last
+
+    def keep(self, attempt: Attempt, named: tuple[Input, ...] | None = None) -> None:
+        """Journals an attempt as it stands; on disk when this returns. Where it has ended, its secrets are destroyed.
+
+        What has ended already, or before it was ever kept, is not journaled: nothing can come of it any more.
+
+        Args:
+            named: its public inputs, where they were named with this message; they fix the sum's question.
+        """
+        if attempt.has_ended and attempt.compartment is None:
+            return
+        manifest, query, snapshot = attempt.manifest, attempt.query, attempt.machine.snapshot()
+        beside: dict[str, bytes] = {}
+        if named is not None:
+            attempt.inputs = named
+            inputs = wire.OpenSum(inputs=[given.to_wire() for given in named])
+            beside[f"{attempt.key}/inputs"] = inputs.SerializeToString()
+            beside[_question_key(manifest, query)] = attempt.question
+        if attempt.has_ended:
+            assert attempt.compartment is not None
+            attempt.compartment.end({**beside, f"{attempt.key}/ended": snapshot})
+            attempt.compartment, attempt.coins = None, b""
+            self._under_way.pop(attempt.key, None)
+            return
+        inside = {"machine": snapshot}
+        if attempt.compartment is None:
+            attempt.compartment = self._store.begin_compartment(attempt.key)
+            inside["coins"] = attempt.coins
+            begun = _Begun(attempt.number, self._begun(manifest, query).count + 1, self._clock())
+            beside[_begun_key(manifest, query)] = json.dumps(asdict(begun)).encode()
+        attempt.compartment.put_all(inside, beside)
+        self._under_way[attempt.key] = attempt
+
+    def end(self, attempt: Attempt, reason: str) -> None:
+        """Ends an attempt for good, whatever it has come to, and destroys its secrets."""
+        attempt.machine.end(reason)
+        self.keep(attempt)
+
+    def end_run(self, manifest: Manifest) -> None:
+        """Ends every attempt of a run."""
+        for planned in manifest.plan.sums:
+            attempt = self.find(manifest, planned.name, self.last(manifest, planned.name))
+            if attempt is not None:
+                self.end(attempt, "the run has ended")
+
+    def question(self, manifest: Manifest, query: str) -> bytes | None:
+        """q that a sum was asked with first; None where its inputs were not named yet."""
+        return self._store.get(_question_key(manifest, query))
+
+    def _inputs(self, key: str) -> tuple[Input, ...] | None:
+        named = self._store.get(f"{key}/inputs")
+        if named is None:
+            return None
+        return tuple(Input.from_wire(given) for given in wire.OpenSum.FromString(named).inputs)
+
+    def _begun(self, manifest: Manifest, query: str) -> _Begun:
+        kept = self._store.get(_begun_key(manifest, query))
+        return _Begun(**json.loads(kept)) if kept else _Begun(-1, 0, 0.0)
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """The last attempt's number, how many there were, and when the last was begun."""
+
+    last: int
+    count: int
+    at: float
+
+
+def _key(manifest: Manifest, query: str, number: int) -> str:
+    return f"attempt/{manifest.hash.hex()}/{query}/{number}"
+
+
+def _question_key(manifest: Manifest, query: str) -> str:
+    return f"question/{manifest.hash.hex()}/{query}"
+
+
+def _begun_key(manifest: Manifest, query: str) -> str:
+    return f"begun/{manifest.hash.hex()}/{query}"

@@ -1,0 +1,101 @@
+"""What the owner of a data set allows over all runs, and what the runs cost against it.
+
+Across runs mu^2 adds where all their releases are unsampled Gaussians: these runs are one *part* of the budget. Every
+other run is a part of its own, and the parts' epsilons and deltas add (docs/privacy.md, "Accounting"). Which delta a
+part is priced at is settled when the budget is declared, never by how many parts there happen to be: runs are chosen
+after the results of earlier ones are known, and so would the division be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from undersong_common.errors import ConfigurationError
+from undersong_common.privacy import accounting
+from undersong_common.privacy.accounting import DiscreteLaplace, Event, Gaussian, Laplace, Pure
+
+Runs = Mapping[str, Sequence[Event]]
+
+_EVENTS: dict[str, type[Any]] = {
+    "gaussian": Gaussian,
+    "laplace": Laplace,
+    "discrete_laplace": DiscreteLaplace,
+    "pure": Pure,
+}
+_NAMES = {kind: name for name, kind in _EVENTS.items()}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What the owner of a data set allows over all runs.
+
+    Attributes:
+        epsilon: may be inf.
+        delta: between 0 and 1.
+        parts: how many parts ``delta`` is divided into, equally; a run that would open one more is refused.
+    """
+
+    epsilon: float
+    delta: float
+    parts: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.epsilon > 0 or not 0 < self.delta < 1:
+            raise ConfigurationError(
+                f"budget of epsilon {self.epsilon}, delta {self.delta}", "epsilon above 0, delta between 0 and 1"
+            )
+        if self.parts < 1:
+            raise ConfigurationError(f"a budget of {self.parts} parts", "give an integer, 1 or more")
+
+    def to_json(self) -> dict[str, Any]:
+        return {"epsilon": number(self.epsilon), "delta": self.delta, "parts": self.parts}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Budget:
+        """Before version 2 of the ledger a budget did not name its parts: it had one."""
+        return cls(float(value["epsilon"]), float(value["delta"]), int(value.get("parts", 1)))
+
+
+def parts(runs: Runs) -> list[list[Event]]:
+    """The events of each part: the runs that are all unsampled Gaussians together, every other run by itself."""
+    gaussian: list[Event] = []
+    others: list[list[Event]] = []
+    for events in runs.values():
+        if accounting.composed_mu(events) is None:
+            others.append(list(events))
+        else:
+            gaussian.extend(events)
+    return [gaussian, *others] if gaussian else others
+
+
+def price(runs: Runs, delta: float, divided: int) -> float:
+    """Epsilon of ``runs`` at ``delta``, of which each part has an equal share of ``divided``; inf beyond so many."""
+    found = parts(runs)
+    if len(found) > divided:
+        return math.inf
+    return math.fsum(accounting.epsilon(part, delta / divided) for part in found)
+
+
+def events_json(events: Iterable[Event]) -> list[dict[str, Any]]:
+    """Events as JSON, which has no infinity: it is written as the text "inf"."""
+    return [
+        {"mechanism": _NAMES[type(event)]} | {key: number(value) for key, value in asdict(event).items()}
+        for event in events
+    ]
+
+
+def events_from_json(values: Iterable[Mapping[str, Any]]) -> tuple[Event, ...]:
+    """Raises ValueError, KeyError, TypeError or ConfigurationError for what is no event."""
+    return tuple(
+        _EVENTS[value["mechanism"]](
+            **{key: math.inf if item == "inf" else item for key, item in value.items() if key != "mechanism"}
+        )
+        for value in values
+    )
+
+
+def number(value: float) -> float | str:
+    return "inf" if value == math.inf else value

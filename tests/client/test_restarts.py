@@ -1,0 +1,220 @@
+"""Whatever stops a party, and whatever old files are put beside newer ones: never two vectors under the same masks.
+
+The order (docs/secagg.md, "What is written before what"): inputs and question journaled, charged, computed, journaled,
+noted in the ledger, marked outside the folder, sent.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.doubles.restarts import (
+    ME,
+    STEPS,
+    SUM,
+    Federated,
+    Hospital,
+    Process,
+    after_each_step,
+    contents,
+    vector_in,
+)
+from undersong_client.datasets import beside
+from undersong_common.errors import UndersongError
+from undersong_common.privacy.ledger import Ledger
+from undersong_protocol import codec
+from undersong_protocol.messages import federation_pb2 as wire
+
+PARTIES = {"shares": 3, "direct": 2}
+PARTS = ("journal", "ledger", "keys", "blocks")
+IN_THE_ANSWER = ("charged", "computed", "journaled", "noted", "marked")
+
+
+def ledger_of(hospital: Hospital) -> Ledger:
+    return Ledger.read(hospital.path / "ledger.jsonl")
+
+
+@pytest.mark.parametrize("step", ["", *IN_THE_ANSWER])
+@pytest.mark.parametrize("mode", PARTIES)
+def test_killed_after_any_step_the_sum_is_opened_with_one_charge(tmp_path: Path, mode: str, step: str) -> None:
+    hospital = Hospital(tmp_path)
+    processes = [Process(hospital, step)]
+    left: set[bytes] = set()
+
+    def ask(request: bytes) -> bytes:
+        reply = processes[-1].ask(request)
+        if reply is None:  # as a daemon that is started again: the coordinator asks once more
+            assert os.WIFSIGNALED(status := processes[-1].wait())
+            assert os.WTERMSIG(status) == signal.SIGKILL
+            processes.append(Process(hospital))
+            reply = processes[-1].ask(request)
+        assert reply is not None
+        if vector := vector_in(reply):
+            left.add(vector)
+        return reply
+
+    federated = Federated(tmp_path, hospital.identity, PARTIES[mode])
+    federated.agree(ask)
+    opened = federated.run(lambda _stage, request: ask(request))
+    processes[-1].end()
+    assert len(processes) == (2 if step else 1)
+    assert ME in opened.survivors
+    assert len(left) == 1
+    ledger = ledger_of(hospital)
+    kinds = [entry["kind"] for entry in ledger.entries()]
+    assert kinds == ["genesis", "run", "charge", "sent"]
+    assert [charge.query for charge in ledger.charges()] == [SUM]
+    # A third start, with every request again: the same bytes, nothing charged, and no other question.
+    again = hospital.start()
+    for stage in federated.asked:
+        assert vector_in(again.answer(federated.asked[stage]).reply) in (None, *left)
+    assert "not those with which it was first asked" in refusal(again.answer(federated.opening(1)).reply)
+    assert len(ledger_of(hospital).entries()) == 4
+
+
+def refusal(reply: bytes) -> str:
+    message = codec.decode_reply(reply, ME)
+    assert message.WhichOneof("body") == "refusal", message
+    return message.refusal.problem
+
+
+# Old files beside newer ones
+
+
+class History:
+    """One sum, with an image of the hospital's disk after every step and what had left by then."""
+
+    def __init__(self, folder: Path, mode: str) -> None:
+        (folder / "hospital").mkdir()
+        self.hospital = Hospital(folder / "hospital")
+        self.federated = Federated(folder, self.hospital.identity, PARTIES[mode])
+        self.images: dict[str, Path] = {}
+        self.left: dict[str, set[bytes]] = {}
+        self._sent: set[bytes] = set()
+        self._folder = folder
+        party = self.hospital.start()
+        self.federated.agree(lambda request: party.answer(request).reply)
+        self._look("agreed on")
+
+        def ask(stage: str, request: bytes) -> bytes:
+            with after_each_step(self._look):
+                reply = party.answer(request).reply
+            if vector := vector_in(reply):
+                self._sent.add(vector)
+            self._look(
+                {"advertise": "opened", "share": "dealt", "mask": "sent", "consistency": "agreed", "unmask": "ended"}[
+                    stage
+                ]
+            )
+            return reply
+
+        self.federated.run(ask)
+
+    def _look(self, step: str) -> None:
+        if step in self.images:
+            return
+        image = self._folder / f"image {len(self.images)} {step}"
+        image.mkdir()
+        self.hospital.kept(image)
+        self.images[step] = image
+        self.left[step] = set(self._sent)
+
+    def mixtures(self) -> list[tuple[str, tuple[str, ...]]]:
+        """(how far it came, from where each of PARTS is): every part from that moment or before, alike ones once."""
+        steps = list(self.images)
+        files = {"journal": ("journal.sqlite", "journal.sqlite-wal"), "ledger": ("ledger.jsonl",)}
+        files |= {"keys": ("attempts",), "blocks": ("blocks",)}
+        found = []
+        for number, present in enumerate(steps):
+            choices = []
+            for part in PARTS:
+                distinct: dict[str, str] = {}
+                for step in reversed(steps[: number + 1]):
+                    paths = {name: self.images[step] / "home" / name for name in files[part]}
+                    distinct.setdefault(contents(paths), step)
+                choices.append(list(distinct.values()))
+            found += [(present, mixed) for mixed in itertools.product(*choices)]
+        return found
+
+    def put_together(self, present: str, mixed: tuple[str, ...]) -> None:
+        self.hospital.restore(self.images[present])
+        for part, step in zip(PARTS, mixed, strict=True):
+            self.hospital.replace(part, self.images[step])
+
+
+@pytest.fixture(scope="module", params=PARTIES)
+def history(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> History:
+    return History(tmp_path_factory.mktemp(f"history-{request.param}"), request.param)
+
+
+def test_the_history_has_an_image_of_every_step(history: History) -> None:
+    expected = ["agreed on", *STEPS]
+    if "dealt" not in history.images:  # direct: no shares, and the consistency step is the last
+        expected = [step for step in expected if step not in ("dealt", "ended")]
+    assert list(history.images) == expected
+    assert [bool(history.left[step]) for step in history.images] == [
+        list(history.images).index(step) >= list(history.images).index("sent") for step in history.images
+    ]
+
+
+def attack(history: History, present: str, changed: str) -> tuple[set[bytes], list[str]]:
+    """Starts the hospital as its folder is now and asks for the vector in every way; (what left ever, refusals)."""
+    hospital, asked, left = history.hospital, history.federated.asked, set(history.left[present])
+    words: list[str] = []
+    try:
+        if changed == "data":
+            hospital.change_data()
+        party = hospital.start()
+    except UndersongError as error:
+        return left, [f"does not start: {error.problem}"]
+    known = [asked[stage] for stage in asked]
+    other = [history.federated.opening(1), history.federated.preparing(), asked.get("share", b""), asked["mask"]]
+    requests = [asked["mask"], *known, asked["mask"], *other]
+    if changed == "question":
+        requests = [*other, *requests]
+    for request in requests:
+        message = wire.Reply.FromString(party.answer(request).reply)
+        if message.WhichOneof("body") == "refusal":
+            words.append(message.refusal.problem)
+            assert message.refusal.kind != wire.Refusal.INTERNAL
+        if vector := vector_in(message.SerializeToString()):
+            left.add(vector)
+            ledger = ledger_of(hospital)
+            assert ledger.attempts(history.federated.manifest.run, SUM) == {0: "sent"}, "an uncharged vector left"
+            mark = (beside(hospital.notes) / "mark.json").read_text()
+            assert ledger.head in mark, "a vector left before its ledger's head was kept outside the folder"
+    return left, words
+
+
+def check_mixture(history: History, present: str, mixed: tuple[str, ...], changed: str) -> None:
+    history.put_together(present, mixed)
+    known = ledger_of(history.hospital).attempts(history.federated.manifest.run, SUM)
+    left, words = attack(history, present, changed)
+    if known and mixed[0] == "agreed on":
+        assert left == history.left[present], "an attempt that was charged and is not in the journal was answered"
+    assert len(left) <= 1, (
+        f"two vectors under the same masks: {present}, {dict(zip(PARTS, mixed, strict=True))}, {words}"
+    )
+
+
+SAMPLE = 20
+
+
+@pytest.mark.parametrize("changed", ["nothing", "data", "question"])
+@pytest.mark.parametrize("share", ["sample", pytest.param("all", marks=pytest.mark.slow)])
+def test_no_mixture_of_old_and_new_files_gives_a_second_vector(history: History, share: str, changed: str) -> None:
+    """Journal, ledger, attempts' keys and blocks each from any earlier step, the checkpoints as they were left."""
+    notes = history.hospital.notes.read_bytes()
+    mixtures = history.mixtures()
+    assert len(mixtures) > SAMPLE
+    if share == "sample":
+        mixtures = random.Random(f"{changed} {len(mixtures)}").sample(mixtures, SAMPLE)
+    for present, mixed in mixtures:
+        check_mixture(history, present, mixed, changed)
+        history.hospital.notes.write_bytes(notes)
