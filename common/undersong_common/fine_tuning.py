@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from undersong_common import model_files
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.texts import encodable
@@ -33,25 +34,35 @@ class FineTuning:
     dropout: bool = True
 
 
-def load(path: Path, classes: int) -> tuple[Any, Any]:
-    """The folder's model with a new head, which torch's global random state decides, and its tokenizer.
+def load(model: str | Path, classes: int) -> tuple[Any, Any]:
+    """A model with a new head, which torch's global random state decides, and its tokenizer.
 
-    Raises ConfigurationError where the folder holds no usable encoder.
+    Args:
+        model: "packaged", or a local folder.
+
+    Raises ConfigurationError where the folder holds no usable encoder, or could run code when it is loaded.
     """
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
     from transformers.utils import logging
 
+    path = model_files.model_folder(model)
     if not path.is_dir():
         raise ConfigurationError(f"{path}: no such folder", "name a local folder that holds a transformers model")
     remedy = "name a folder with config.json, weights and tokenizer files"
     if not (path / "config.json").is_file():  # transformers would guess a model from the folder's name
         raise ConfigurationError(f"{path}: is not a usable transformers model: it has no config.json", remedy)
+    model_files.checked_hashes(model)
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # "some weights are newly initialised" is meant: the head is new
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
-        model = AutoModelForSequenceClassification.from_pretrained(
-            path, num_labels=classes, local_files_only=True, ignore_mismatched_sizes=True
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+        encoder = AutoModelForSequenceClassification.from_pretrained(
+            path,
+            num_labels=classes,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,
         )
     except Exception as error:  # noqa: BLE001 - what a malformed folder raises depends on where it is malformed
         reason = next(iter(str(error).splitlines()), type(error).__name__)
@@ -60,7 +71,7 @@ def load(path: Path, classes: int) -> tuple[Any, Any]:
         logging.set_verbosity(verbosity)
     if tokenizer.pad_token is None:
         raise ConfigurationError(f"{path}: its tokenizer has no padding token", "name an encoder, such as a BERT")
-    return model, tokenizer
+    return encoder, tokenizer
 
 
 def logits(model: Any, tokenizer: Any, texts: Sequence[str], settings: FineTuning) -> Float64:

