@@ -18,7 +18,8 @@ from hypothesis import settings
 # numpy or torch is imported; the programs that tests start inherit it.
 os.environ["OMP_NUM_THREADS"] = "1"
 
-# Journals and ledgers wait for the disk at every entry, which is half of the time of many tests. No test cuts the power,
+# Journals and ledgers wait for the disk at every entry, which is half of the time of many tests. No test cuts the
+# power,
 # and a killed process loses nothing that it wrote, whether it lies on a disk or in memory.
 MEMORY = Path("/dev/shm")
 if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 2 << 30:
@@ -75,10 +76,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 @pytest.fixture(scope="session", autouse=True)
 def weights_hashed_once() -> Iterator[None]:
     """A file that has not changed has the hash that it had: each set-up of a party checks 90 MB of weights."""
-    from undersong_common import embedding
+    from undersong_common import model_files
 
     known: dict[tuple[object, ...], str] = {}
-    compute = embedding._sha256
+    compute = model_files._sha256
 
     def remembered(path: Path) -> str:
         state = path.stat()
@@ -88,7 +89,7 @@ def weights_hashed_once() -> Iterator[None]:
         return known[key]
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(embedding, "_sha256", remembered)
+        patched.setattr(model_files, "_sha256", remembered)
         yield
 
 
