@@ -31,6 +31,8 @@ from undersong_common.embedding import (
 from undersong_common.errors import ConfigurationError
 from undersong_common.model_files import PACKAGED
 
+pytestmark = pytest.mark.heavy  # embedders are loaded
+
 TEXTS = [
     "I lost my card yesterday.",
     "Where is my top-up?",

@@ -19,6 +19,8 @@ from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError
 from undersong_common.model_files import PACKAGED, checked_hashes, embedding_size, model_folder
 
+pytestmark = pytest.mark.heavy  # embedders are loaded
+
 WORDS = ("pain", "chest", "card")
 Attack = Callable[[Path, Path], None]
 
