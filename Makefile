@@ -1,4 +1,4 @@
-# make demo | make quick | make test | make test-all | make check | make env | make constraints | make bench | make clean
+# make demo | make quick | make test | make test-all | make soak | make check | make env | make constraints | make bench | make clean
 PYTHON := python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -16,7 +16,7 @@ export TOKENIZERS_PARALLELISM := false
 # Without compiled files every program that a test starts compiles the packages anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo quick test test-all test-without-torch check check-light env constraints resolve bench clean
+.PHONY: demo quick test test-all soak test-without-torch check check-light env constraints resolve bench clean
 
 env: $(STAMP)
 
@@ -36,6 +36,11 @@ test: check
 
 test-all: check
 	$(PYTEST) -m ''
+
+# A hostile coordinator against two copies of a party, with fresh seeds: an hour, or `make soak SOAK_S=600`.
+SOAK_S ?= 3600
+soak: $(STAMP)
+	$(BIN)/python -m tests.noninterference.soak --seconds $(SOAK_S)
 
 # On a release of Python for which no CPU build of torch is at hand:
 # make test-without-torch PYTHON=python3.13 VENV=.venv-3.13

@@ -27,6 +27,7 @@ from undersong_common.embedding import CachedEmbedder, Embedder, EncryptedFileCa
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.table import Table
+from undersong_protocol.secagg.parameters import Entropy
 
 log = logging.getLogger(__name__)
 
@@ -122,8 +123,12 @@ def assemble(
     clock: Callable[[], float],
     show: Progress = lambda _done, _total: None,
     embedder: Embedder | None = None,
+    entropy: Callable[[str], Entropy] = from_system,
 ) -> Assembled:
     """Opens everything.
+
+    Args:
+        entropy: secrets for a named purpose; the operating system's, but in tests.
 
     Raises:
         ConfigurationError, PrivacyRefusal: what is missing, damaged or refused, with the remedy.
@@ -134,7 +139,7 @@ def assemble(
     blocks = DiskBlocks(home.blocks)
     blocks.prune()
     data: Any = Late(lambda: sealed_data(home))
-    party = _party(home, data, ledger, blocks, embeddings, embedder.fingerprint, clock)
+    party = _party(home, data, ledger, blocks, embeddings, embedder.fingerprint, clock, entropy)
     return Assembled(party, ledger, kept, embeddings)
 
 
@@ -180,6 +185,7 @@ def _party(
     embeddings: Embeddings,
     embedder: str | Callable[[], str],
     clock: Callable[[], float],
+    entropy: Callable[[str], Entropy] = from_system,
 ) -> Party:
     settings = home.settings
     seed = settings.insecure_noise_seed
@@ -193,7 +199,7 @@ def _party(
         blocks=blocks,
         embed=embeddings,
         embedder=embedder,
-        entropy=from_system if seed is None else insecure(seed, settings.party),
+        entropy=entropy if seed is None else insecure(seed, settings.party),
         clock=clock,
         teacher_model=lambda: home.settings.teacher_model,
         consent=PersonalConsent(home, standing=lambda: policy.read(home).approval == "standing", clock=clock),

@@ -1,0 +1,84 @@
+"""What hypothesis tries, as functions of a pair's maker and of draws: the suite runs a little of it, a soak much."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from tests.doubles.public_examples import malformed, well_formed
+from tests.noninterference import coordinator as hostile
+from tests.noninterference.coordinator import Course
+from tests.noninterference.hospital import Interference, MakePair, Pair
+from tests.noninterference.play import OPEN, Draw, Play, check_neighbours, neighbours, policies, privacies, tables
+from tests.noninterference.questions import LABELS, Asked, facts_of, spoilt
+from undersong_protocol.manifest import Manifest
+from undersong_protocol.plan import Privacy
+
+QUIET = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+
+
+def conversation(make: MakePair, draw: Draw) -> Counter[str]:
+    """Any two data sets and any conversation; what was tried."""
+    first, second, allowed, seed = draw(tables()), draw(tables()), draw(policies), draw(st.integers(0, 99))
+    with make(first, second, allowed, seed) as pair:
+        play = Play(pair, draw)
+        play.moves(draw(st.integers(3, 25)))
+        return _counted(pair) + play.counted
+
+
+def one_sum(make: MakePair, draw: Draw, name: str, *, good: bool = False) -> Counter[str]:
+    """Any two data sets and one sum of a statistic, its inputs well formed or not."""
+    first, second = draw(tables()), draw(tables())
+    manifest_for, asked = _asked(draw, name, draw(privacies), good)
+    with make(first, second, OPEN, draw(st.integers(0, 99))) as pair:
+        course = _through(pair, manifest_for(pair), asked)
+        _check_came(pair, name, good)
+        return _counted(pair) + Counter({f"{name}: opened": int(course.opened is not None)})
+
+
+def one_unit(make: MakePair, draw: Draw, name: str, *, good: bool = False) -> Counter[str]:
+    """Two data sets that differ in one unit: their masked vectors differ by no more than the plan declares."""
+    privacy = draw(privacies)
+    first, second = draw(neighbours(privacy.unit))
+    manifest_for, asked = _asked(draw, name, privacy, good)
+    with make(first, second, OPEN, draw(st.integers(0, 99))) as pair:
+        course = _through(pair, manifest_for(pair), asked)
+        _check_came(pair, name, good)
+        counted = _counted(pair)
+        for number in range(len(pair.pairs)):
+            counted[f"{name}: moved by a unit"] += check_neighbours(pair, course, number)
+        return counted
+
+
+def _asked(draw: Draw, name: str, privacy: Privacy, good: bool) -> tuple[Callable[[Pair], Manifest], Asked]:
+    parties, rate = draw(st.integers(1, 4)), draw(st.sampled_from([1.0, 1.0, 1.0, 0.6]))
+    labels = draw(st.sampled_from([LABELS, LABELS, (), (*LABELS, "x", "y", "z"), LABELS[:1]]))
+    kind = "well formed" if good else draw(st.sampled_from(["well formed", "malformed", "spoilt"]))
+    example = draw((malformed if kind == "malformed" else well_formed)(name, facts_of(labels)))
+    asked = draw(spoilt(Asked.of(example))) if kind == "spoilt" else Asked.of(example)
+    plan = hostile.plan((example.statistic,), privacy, parties, rate)
+    return lambda pair: hostile.manifest_of(plan, pair.identity, labels=labels), asked
+
+
+def _check_came(pair: Pair, name: str, good: bool) -> None:
+    if good and pair.vectors != 1:
+        raise Interference(f"{name}: no vector came, although the inputs are well formed")
+
+
+def _through(pair: Pair, manifest: Manifest, asked: Asked) -> Course:
+    """A run with its one sum, from the proposal to the receipt."""
+    signature = pair.ask(hostile.proposal(manifest)).signature.signature
+    pair.ask(hostile.agreement(manifest, signature))
+    course = Course(manifest, manifest.plan.sums[0].name, 0, asked)
+    course.take(pair.ask(course.opening()))
+    while course.payload():
+        course.take(pair.ask(course.step(), course.slot))
+    pair.ask(hostile.closing(manifest))
+    return course
+
+
+def _counted(pair: Pair) -> Counter[str]:
+    return Counter({"messages": pair.messages, "masked vectors": pair.vectors, "different vectors": pair.differed})

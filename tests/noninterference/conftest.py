@@ -1,0 +1,15 @@
+"""The copies of a party that the tests of this folder share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.noninterference.hospital import MakePair, pairs
+
+
+@pytest.fixture(scope="session")
+def make_pair() -> Iterator[MakePair]:
+    with pairs() as make:
+        yield make

@@ -1,0 +1,253 @@
+"""The harness itself: the code is broken in one way after the other, and each time it says so.
+
+Where a breakage shows in the bytes, the watch over reads of records is switched off, so that the comparison of bytes is
+what finds it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.noninterference import bodies, hospital
+from tests.noninterference.hospital import Interference, MakePair
+from undersong_client import cautions, grid_vectors
+from undersong_client.approvals import PersonalConsent
+from undersong_client.party import Party
+from undersong_common.errors import ConfigurationError, InternalError, PrivacyRefusal, UndersongError
+from undersong_protocol import codec
+from undersong_protocol.messages import federation_pb2 as wire
+from undersong_protocol.messages import secagg_pb2 as secagg
+from undersong_protocol.statistics import LabelHistogram
+from undersong_protocol.statistics.embedding_sum import EmbeddingSum
+from undersong_protocol.statistics.interface import Rows
+
+pytestmark = pytest.mark.slow
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+EXAMPLES = 300
+BROKEN: dict[str, tuple[Callable[..., Any], str, Patch]] = {}
+
+
+def broken(name: str, body: str = "one_sum", statistic: str = "label_histogram") -> Callable[[Patch], Patch]:
+    """Registers a way to break the code, and what is played to find it."""
+
+    def register(patch: Patch) -> Patch:
+        BROKEN[name] = (getattr(bodies, body), statistic, patch)
+        return patch
+
+    return register
+
+
+def wrapped(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """Replaces ``owner.name`` by a function that gets the original first."""
+    original = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *given, **named: around(original, *given, **named))
+
+
+@broken("a label outside the list is refused when the run is proposed")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    def review(original: Any, self: Party, manifest: Any) -> None:
+        if self._private_records(manifest).unlisted_labels:
+            raise ConfigurationError("the data set has labels that task.labels does not list")
+        original(self, manifest)
+
+    wrapped(monkeypatch, Party, "_review", review)
+
+
+@broken("delta is compared with the number of units when the run is proposed")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    def review(original: Any, self: Party, manifest: Any) -> None:
+        if 1000 * manifest.plan.privacy.delta * self._private_records(manifest).unit_count >= 0.3:
+            raise PrivacyRefusal("privacy.delta is not below 1 / (number of privacy units) at this party")
+        original(self, manifest)
+
+    wrapped(monkeypatch, Party, "_review", review)
+
+
+@broken("a party without records refuses")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    def review(original: Any, self: Party, manifest: Any) -> None:
+        if not len(self.table):
+            raise ConfigurationError("its data set has no record")
+        original(self, manifest)
+
+    wrapped(monkeypatch, Party, "_review", review)
+
+
+@broken("standing consent waits where the records speak against the run")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables: list[Any] = []
+
+    def propose(original: Any, self: Party, message: Any) -> Any:
+        tables.append(self._data)
+        return original(self, message)
+
+    wrapped(monkeypatch, Party, "_propose", propose)
+
+    def decide(original: Any, self: PersonalConsent, manifest: Any) -> str:
+        found = cautions.of_manifest(manifest, tables[-1])
+        return "waits for the approval of a person at this party" if found else str(original(self, manifest))
+
+    wrapped(monkeypatch, PersonalConsent, "decide", decide)
+
+
+@broken("the receipt carries the head of the data set's ledger")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    def close(original: Any, self: Party, message: Any) -> wire.Reply:
+        reply: wire.Reply = original(self, message)
+        body = {**json.loads(reply.receipt.body), "ledger_head": self._ledger.head}
+        reply.receipt.body = json.dumps(body).encode()
+        return reply
+
+    wrapped(monkeypatch, Party, "_close_run", close)
+
+
+@broken("records are read when a sum is opened, before the charge")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    def open_sum(original: Any, self: Party, message: Any) -> Any:
+        _ = self._private_records(self._manifest(message.manifest_hash)).embeddings
+        return original(self, message)
+
+    wrapped(monkeypatch, Party, "_open_sum", open_sum)
+
+
+@broken("a data set of some size is refused")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(original: Any, self: Party, message: Any) -> Any:
+        if secagg.Request.FromString(message.payload).WhichOneof("stage") == "mask" and len(self.table) > 5:
+            raise PrivacyRefusal("too many records")
+        return original(self, message)
+
+    wrapped(monkeypatch, Party, "_sum_step", step)
+
+
+@broken("an error's words count the records", "conversation")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+
+    def answer(original: Any, self: Party, data: bytes) -> Any:
+        counted.append(len(self.table))
+        return original(self, data)
+
+    wrapped(monkeypatch, Party, "answer", answer)
+
+    def refusal(original: Any, error: UndersongError) -> Any:
+        return original(ConfigurationError(f"{error.problem} ({counted[-1]})"))
+
+    wrapped(monkeypatch, codec, "refusal", refusal)
+
+
+@broken("a row raises for one kind of record", "one_unit", "label_histogram")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows(original: Any, self: Any, records: Any, public: Any, memory: Any) -> Rows:
+        if (records.labels < 0).any():
+            raise InternalError("a record has no label")
+        return original(self, records, public, memory)
+
+    wrapped(monkeypatch, LabelHistogram, "rows", rows)
+
+
+@broken("a coordinate that is not finite makes the whole vector fail", "one_unit", "embedding_sum")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    def contribute(original: Any, statistic: Any, rows: Any, **named: Any) -> Any:
+        matrix = rows.take(np.arange(len(rows)))
+        dense = np.asarray(matrix if isinstance(matrix, np.ndarray) else matrix.todense())
+        if (dense[:, :1] > 0.2).any():  # as if a public number had overflowed beside such a record
+            raise InternalError("a row is not finite")
+        return original(statistic, rows, **named)
+
+    wrapped(monkeypatch, grid_vectors, "contribute", contribute)
+
+
+@broken("a row depends on how many records there are", "one_unit", "embedding_sum")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows(original: Any, self: Any, records: Any, public: Any, memory: Any) -> Rows:
+        found = original(self, records, public, memory)
+        sign = 1.0 if len(records) % 2 else -1.0
+        return Rows(found.take(np.arange(len(found))) * sign, found.units)
+
+    wrapped(monkeypatch, EmbeddingSum, "rows", rows)
+
+
+@broken("a row is twice as long as declared, and nothing clips it", "one_unit", "label_histogram")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    def contribute(original: Any, statistic: Any, rows: Any, **named: Any) -> Any:
+        found = original(statistic, rows, **named)
+        return type(found)(found.values * 2)
+
+    wrapped(monkeypatch, grid_vectors, "contribute", contribute)
+
+
+@broken("units are sub-sampled by their position", "one_unit", "top_q_votes")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    def subsample(_original: Any, records: Any, rate: float, coins: bytes) -> Any:
+        count = records if isinstance(records, int) else records.unit_count
+        return np.random.default_rng(list(coins)).random(count) < rate
+
+    wrapped(monkeypatch, grid_vectors, "poisson_subsample", subsample)
+
+
+@broken("a vector leaves at once, at no rung")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapped(monkeypatch, Party, "answer", lambda f, *given: dataclasses.replace(f(*given), first_rung_s=0.0))
+
+
+@broken("a vector of many records leaves on another ladder")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(original: Any, self: Party, data: bytes) -> Any:
+        found = original(self, data)
+        return dataclasses.replace(found, first_rung_s=found.first_rung_s * (1 + (len(self.table) > 4)))
+
+    wrapped(monkeypatch, Party, "answer", answer)
+
+
+@broken("one coin more is drawn where there are records")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    def begun(original: Any, self: Party, *given: Any) -> Any:
+        purpose = f"attempt/{len(self.table) > 2}"
+        drawn = hospital.Coins(7)(purpose)
+        for name in ("_entropy",):
+            if hasattr(self, name):
+                setattr(self, name, lambda _purpose: drawn)
+        if hasattr(self._attempts, "_entropy"):
+            self._attempts._entropy = lambda _purpose: drawn
+        return original(self, *given)
+
+    wrapped(monkeypatch, Party, "_begun", begun)
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+# What takes records to be found out by the watch alone.
+WATCHED = ("records are read when a sum is opened, before the charge",)
+
+
+@pytest.mark.parametrize("name", list(BROKEN))
+def test_a_breakage_is_found(make_pair: MakePair, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    body, statistic, patch = BROKEN[name]
+    if name not in WATCHED:
+        monkeypatch.setattr(hospital.Read, "__call__", lambda self, what: None)
+    patch(monkeypatch)
+    arguments = () if body is bodies.conversation else (statistic,)
+
+    @settings(bodies.QUIET, max_examples=EXAMPLES, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @given(data=st.data())
+    def played(data: st.DataObject) -> None:
+        body(make_pair, data.draw, *arguments)
+
+    with pytest.raises(Interference):
+        played()

@@ -1,0 +1,25 @@
+"""A hostile coordinator reads the same from two copies of a party, whatever their records are."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.noninterference.bodies import QUIET, conversation
+from tests.noninterference.hospital import MakePair
+
+TRIED: Counter[str] = Counter()
+
+
+@settings(QUIET, max_examples=24)
+@given(data=st.data())
+def test_every_byte_that_leaves_is_the_same_but_for_masked_vectors(make_pair: MakePair, data: st.DataObject) -> None:
+    TRIED.update(conversation(make_pair, data.draw))
+
+
+def test_the_conversations_went_far_enough_to_mean_something() -> None:
+    """Vectors came and were different, and sums were opened: else nothing was compared above."""
+    least = {"different vectors": 4, "opened sums": 4, "stage unmask": 2, "pending": 1, "refusal": 9}
+    assert all(TRIED[what] >= count for what, count in least.items()), TRIED

@@ -1,0 +1,66 @@
+"""Every registered statistic: two copies of a party answer alike, and one unit moves the vector by its bound at most.
+
+A new statistic is tested here by being registered; without an entry in tests.doubles.public_examples it fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.noninterference.bodies import QUIET, one_sum, one_unit
+from tests.noninterference.hospital import MakePair
+from tests.noninterference.questions import without_examples
+from undersong_protocol import statistics
+
+Body = Callable[..., Counter[str]]
+EXAMPLES = 3  # per statistic and test; a soak tries many more
+
+every = pytest.mark.parametrize("name", statistics.names())
+
+
+def test_every_registered_statistic_has_examples() -> None:
+    assert not without_examples(), "add the new statistic to tests/doubles/public_examples.py"
+
+
+class Enough(Exception):
+    """What was to be tried has been tried."""
+
+
+def played(
+    body: Body, make_pair: MakePair, name: str, enough: Callable[[Counter[str]], bool], most: int
+) -> Counter[str]:
+    """Examples until ``enough`` of what was counted; ``most`` of them."""
+    counted: Counter[str] = Counter()
+
+    @settings(QUIET, max_examples=most, phases=[Phase.generate], report_multiple_bugs=False)
+    @given(data=st.data())
+    def tried(data: st.DataObject) -> None:
+        counted.update(body(make_pair, data.draw, name))
+        counted["examples"] += 1
+        if enough(counted):
+            raise Enough
+
+    with contextlib.suppress(Enough):
+        tried()
+    return counted
+
+
+@every
+def test_the_answers_are_alike_whatever_the_records_and_the_inputs_are(make_pair: MakePair, name: str) -> None:
+    counted = played(one_sum, make_pair, name, lambda so_far: so_far["examples"] >= EXAMPLES, EXAMPLES)
+    assert counted["messages"] >= 4 * EXAMPLES
+
+
+@every
+def test_one_unit_moves_the_vector_by_no_more_than_is_declared(make_pair: MakePair, name: str) -> None:
+    moved = f"{name}: moved by a unit"
+    good = partial(one_unit, good=True)
+    counted = played(good, make_pair, name, lambda so_far: so_far["examples"] >= EXAMPLES and so_far[moved] > 0, 60)
+    assert counted[moved] >= 1, "no unit moved the vector, so that its bound was never tried"
