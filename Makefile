@@ -1,11 +1,13 @@
-# make demo | make demo-console | make quick | make test | make test-all | make soak | make check | make env | make constraints | make bench | make clean
+# make demo | make demo-console | make quick | make test | make test-all | make soak | make check | make docs | make env |
+# make constraints | make bench | make clean
 PYTHON := python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRAS := coordinator,console,page,flower,dpsgd,xlsx,dev
+DOCS_STAMP := $(VENV)/.docs-installed
 COMMA := ,
-EXTRAS_OF_UV = $(addprefix --extra ,$(subst $(COMMA), ,$(EXTRAS)))
+EXTRAS_OF_UV = $(addprefix --extra ,$(subst $(COMMA), ,$(EXTRAS)$(COMMA)docs))
 # Tests on this many cores; what shares a set-up stays on one (tests/conftest.py).
 JOBS := 2
 PYTEST = $(BIN)/python -m pytest -n $(JOBS)
@@ -16,7 +18,7 @@ export TOKENIZERS_PARALLELISM := false
 # Without compiled files every program that a test starts compiles the packages anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-console quick test test-all soak test-without-torch check check-light env constraints resolve bench clean
+.PHONY: demo demo-console quick test test-all soak test-without-torch check check-light docs env constraints resolve bench clean
 
 env: $(STAMP)
 
@@ -38,7 +40,7 @@ quick: check-light
 test: check
 	$(PYTEST)
 
-test-all: check
+test-all: check docs
 	$(PYTEST) -m ''
 
 # A hostile coordinator against two copies of a party, with fresh seeds: an hour, or `make soak SOAK_S=600`.
@@ -59,10 +61,19 @@ check-light: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 
+# mypy's workers have three seconds to start, which a busy machine may exceed (exit code 2): then without them.
 check: check-light
-	$(BIN)/mypy --num-workers $(JOBS)
+	$(BIN)/mypy --num-workers $(JOBS) || { [ $$? = 2 ] && $(BIN)/mypy; }
 	$(BIN)/python -m tests.cycles
 	$(BIN)/python -m tests.documents
+
+# The manual as a site, in site/; any warning is an error (mkdocs.yml).
+docs: $(DOCS_STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
 
 # Resolves the exact versions for every supported Python from pyproject.toml, without downloading what they name. Versions that
 # still fit stay; `make constraints UPGRADE=--upgrade` takes the newest.
@@ -79,5 +90,5 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) .venv-serve runs results build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-serve runs results build site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
