@@ -186,13 +186,12 @@ def run(
     tls.only_tls_1_3()
     opened = PartyHome(home_of(home))
     with opened.running():
-        from undersong_client import enrolment
+        from undersong_client import starting
         from undersong_client.assemble import assemble
         from undersong_client.daemon import Daemon
 
         try:
-            enrolment.coordinator(opened)
-            enrolment.validity(opened)
+            starting.check(opened, use_proxy=proxy)
             assembled = assemble(opened, checkpoints=checkpoints_folder(), clock=time.time, logs=set_up_log)
         except UndersongError as refusal:
             opened.note_refused_start(refusal.problem, refusal.remedy, at=time.time())

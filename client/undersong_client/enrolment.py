@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from undersong_client import keys, policy
 from undersong_client.state import PartyHome, read_json, write_json
-from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.errors import ConfigurationError, PrivacyRefusal, TransportError
 from undersong_protocol import enrolment
 from undersong_protocol.enrolment import EnrolmentRequest, Grant, Package
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
 
 RENEW_PART = 3  # renewed when less than a third of the certificate's time is left
 
@@ -139,9 +143,33 @@ def install(home: PartyHome, data: bytes) -> datetime:
 
 def validity(home: PartyHome) -> tuple[datetime, datetime]:
     """From when to when the certificate in use is valid."""
-    pem = keys.credential(home).certificates.decode("ascii").split("-----END CERTIFICATE-----")[0]
-    found = enrolment.certificate(pem + "-----END CERTIFICATE-----\n", "the certificate in use")
+    found = _in_use(home)
     return found.not_valid_before_utc, found.not_valid_after_utc
+
+
+def certified_name(home: PartyHome) -> str:
+    """The party's name in the certificate in use, as the coordinator knows it."""
+    return enrolment.common_name(_in_use(home))
+
+
+def _in_use(home: PartyHome) -> Certificate:
+    pem = keys.credential(home).certificates.decode("ascii").split("-----END CERTIFICATE-----")[0]
+    return enrolment.certificate(pem + "-----END CERTIFICATE-----\n", "the certificate in use")
+
+
+def check_clock(home: PartyHome, now_s: float) -> None:
+    """Raises TransportError where the certificate in use is not valid yet, or any more, by this machine's clock."""
+    begin, end = validity(home)
+    if now_s < begin.timestamp():
+        raise TransportError(
+            f"the certificate is valid from {begin:%Y-%m-%d %H:%M} UTC on only",
+            "this machine's clock is probably behind: set it",
+        )
+    if now_s > end.timestamp():
+        raise TransportError(
+            f"the certificate expired on {end:%Y-%m-%d}",
+            "check the clock; then undersong-party enroll --renew, and have the operator sign the request",
+        )
 
 
 def renewal_due(home: PartyHome, now_s: float) -> bool:

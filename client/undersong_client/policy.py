@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
-from undersong_client.state import PartyHome, read_json, write_json
+from undersong_client.state import PartyHome, WrittenByAnotherVersion, read_json, write_json
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_protocol import enrolment
@@ -143,7 +143,7 @@ def read(home: PartyHome) -> HospitalPolicy:
         fields |= {key: float(fields[key]) for key in ("run_epsilon", "total_epsilon")}
         return HospitalPolicy(**fields)
     except (TypeError, KeyError, ValueError):
-        raise ConfigurationError(
+        raise WrittenByAnotherVersion(
             f"{home.policy}: was written by another version", "set it again: undersong-party policy set"
         ) from None
 

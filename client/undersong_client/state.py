@@ -67,6 +67,10 @@ class PartySettings:
     insecure_noise_seed: int | None = None
 
 
+class WrittenByAnotherVersion(ConfigurationError):
+    """A file of the party's folder that another version of the program wrote."""
+
+
 class PartyHome:
     """A party's folder. Raises ConfigurationError where there is none, or where others may read it."""
 
@@ -100,7 +104,7 @@ class PartyHome:
         try:
             return PartySettings(**value)
         except TypeError:
-            raise ConfigurationError(
+            raise WrittenByAnotherVersion(
                 f"{self.path / 'settings.json'}: was written by another version", "run the version that wrote it"
             ) from None
 

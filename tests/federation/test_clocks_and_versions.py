@@ -198,5 +198,5 @@ def test_certificates_that_expire_in_the_middle_of_a_run_are_named_and_it_goes_o
     found = checks.check(PartyHome(each.home), checkpoints=marks, environment={}, now_s=year, offline=True)
     (certificate,) = [finding for finding in found if finding.name == "certificate"]
     assert certificate.grade == "problem"
-    assert certificate.says.startswith("it expired on")
+    assert certificate.says.startswith("the certificate expired on")
     assert "enroll --renew" in certificate.remedy

@@ -5,32 +5,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.doubles.party_home import command, write_notes
+from tests.doubles.stream import make_home
 from tests.doubles.tasks import make_task
 from undersong.cli import app as operator_app
 from undersong_client.approvals import Requests
 from undersong_client.cli import app as hospital_app
 from undersong_client.state import PartyHome
+from undersong_common.configuration import read_toml
+from undersong_common.errors import TransportError
 from undersong_common.privacy.accounting import Gaussian
 from undersong_common.privacy.ledger import Charge, Ledger
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg.parameters import Member
 from undersong_protocol.statistics import LabelHistogram, TopQVotes
+from undersong_server.authority import Issued
+from undersong_server.operations import watching
+from undersong_server.runs.planned import Planned
+from undersong_server.runs.status import Awaited, AwaitedParty, RunStatus
 
 pytestmark = pytest.mark.heavy
 
 SCREENS = Path(__file__).parent / "screens"
 WIDTHS = {"60": 60, "80": 80, "120": 120, "nocolor": 80}
+PARTIES = ("alpha", "beta", "heart-institute", "omega")
 FIXED_WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 FRAME = re.compile(r"[\s─━│┃┏┓┗┛┡┩├┤┬┴┼╇└┘┌┐-]")
@@ -76,7 +86,37 @@ def place(tmp_path_factory):
         charge = Charge(run, "00" * 32, f"votes/{number + 1}", 0, (Gaussian(5.0 + number),), alone=(Gaussian(2.0),))
         ledger.charge(charge, at=1.7e9 + number)
     make_task(folder / "task")
+    office(folder)
     return folder
+
+
+def office(folder):
+    """Four parties, one of them away because its daemon does not start, and two runs that wait."""
+    home = make_home(folder / "office")
+    planned = Planned("", read_toml(folder / "task" / "task.toml"), str(folder), PARTIES, 0, None, 120.0)
+    now = time.time()
+    with contextlib.closing(home.registry()) as registry:
+        for number, name in enumerate(PARTIES, 1):
+            registry.invite(name, b"token", expires_at=2e9, now=1.7e9, contact=f"Dr Novak, 0{number} 234")
+            registry.enrol(name, bytes([number]) * 32, Issued("", f"{number}", 2e9 + number * 86400), now=1.7e9)
+            shared = 2.5 if number == 1 else None
+            registry.seen(name, now=now - 7300 * number, software="undersong 1.0", embedder="ab" * 32,
+                          epsilon_left=shared, paused=number == 2)  # fmt: skip
+        registry.invite("harbour-view", b"token", expires_at=2e9, now=1.7e9)
+        registry.refused_start("omega", "policy")
+    people = Awaited(
+        (AwaitedParty("beta", True, 20.0), AwaitedParty("omega", False, 7200.0)), 1.7e9, None, 4,
+        "waiting for people to approve the plan: beta, omega (away)", "people",
+    )  # fmt: skip
+    machines = Awaited(
+        (AwaitedParty("omega", False, 7200.0),), 1.7e9, 1.7e9 + 120, 3,
+        "waiting for omega (away for 7200 s); with 3 of 4 parties it goes on in 30 s",
+    )  # fmt: skip
+    for name, waiting in (("spring", people), ("summer", machines)):
+        run = home.run(name)
+        run.create(replace(planned, name=name))
+        run.write_status(RunStatus("waiting", waiting=waiting))
+        run.say("beta: connected, its people have to decide")
 
 
 COMMANDS = {
@@ -84,6 +124,9 @@ COMMANDS = {
     "preview": (hospital_app, ("preview", "spring", "--home", "home")),
     "ledger": (hospital_app, ("ledger", "--home", "home")),
     "plan": (operator_app, ("plan", "task/task.toml")),
+    "parties": (operator_app, ("parties", "--home", "office")),
+    "watch": (operator_app, ("run", "watch", "spring", "--timeout", "0", "--home", "office")),
+    "watch-machines": (operator_app, ("run", "watch", "summer", "--timeout", "0", "--home", "office")),
 }
 
 
@@ -94,7 +137,7 @@ def steady(text, place):
         for word, fixed in zip(request.words.split(), FIXED_WORDS, strict=True):
             text = re.sub(rf"\b{word}\b", fixed, text)
     text = re.sub(r"\s+".join(FIXED_WORDS), " ".join(FIXED_WORDS), text)  # where they are folded hangs on their length
-    text = re.sub(r"\b20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\b", lambda found: _dated(found[0]), text)
+    text = re.sub(r"(?<!\d)20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\b", lambda found: _dated(found[0]), text)
     return re.sub(r" +$", "", text, flags=re.MULTILINE)
 
 
@@ -113,7 +156,9 @@ def shown(name, place, monkeypatch, kind):
     if kind == "nocolor":
         monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setattr(sys, "stdout", screen)
-    app(list(arguments), standalone_mode=False)
+    monkeypatch.setattr(watching, "POLL_S", 0.0)
+    with contextlib.suppress(TransportError):  # the watching ends, the run goes on
+        app(list(arguments), standalone_mode=False)
     return screen.getvalue()
 
 
@@ -137,5 +182,5 @@ def test_screens_are_as_they_were_and_lose_nothing(name, kind, place, monkeypatc
         assert not re.search(r"\x1b\[[0-9;]*3[0-9]", found)  # bold may stay, colours may not
     path, found = SCREENS / f"{name}.{kind}.txt", steady(found, place)
     if os.environ.get("UPDATE_SCREENS"):
-        path.write_text(found, encoding="utf-8")
-    assert found == path.read_text(encoding="utf-8")
+        path.write_bytes(found.encode())
+    assert found == path.read_bytes().decode()  # carriage returns and all

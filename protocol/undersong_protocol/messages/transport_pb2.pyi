@@ -1,10 +1,22 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class DoesNotStart(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    STARTS: _ClassVar[DoesNotStart]
+    POLICY: _ClassVar[DoesNotStart]
+    VERSION: _ClassVar[DoesNotStart]
+    CLOCK: _ClassVar[DoesNotStart]
+STARTS: DoesNotStart
+POLICY: DoesNotStart
+VERSION: DoesNotStart
+CLOCK: DoesNotStart
 
 class FromParty(_message.Message):
     __slots__ = ("hello", "transfer", "chunk", "ack", "ping", "pong", "decided", "renew", "goodbye")
@@ -49,7 +61,7 @@ class ToParty(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("version", "party", "software", "embedder", "boot", "held", "epsilon_left", "paused", "policy")
+    __slots__ = ("version", "party", "software", "embedder", "boot", "held", "epsilon_left", "paused", "policy", "does_not_start")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PARTY_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
@@ -59,6 +71,7 @@ class Hello(_message.Message):
     EPSILON_LEFT_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
+    DOES_NOT_START_FIELD_NUMBER: _ClassVar[int]
     version: int
     party: str
     software: str
@@ -68,7 +81,8 @@ class Hello(_message.Message):
     epsilon_left: float
     paused: bool
     policy: str
-    def __init__(self, version: _Optional[int] = ..., party: _Optional[str] = ..., software: _Optional[str] = ..., embedder: _Optional[bytes] = ..., boot: _Optional[bytes] = ..., held: _Optional[_Iterable[_Union[Held, _Mapping]]] = ..., epsilon_left: _Optional[float] = ..., paused: _Optional[bool] = ..., policy: _Optional[str] = ...) -> None: ...
+    does_not_start: DoesNotStart
+    def __init__(self, version: _Optional[int] = ..., party: _Optional[str] = ..., software: _Optional[str] = ..., embedder: _Optional[bytes] = ..., boot: _Optional[bytes] = ..., held: _Optional[_Iterable[_Union[Held, _Mapping]]] = ..., epsilon_left: _Optional[float] = ..., paused: _Optional[bool] = ..., policy: _Optional[str] = ..., does_not_start: _Optional[_Union[DoesNotStart, str]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("version", "coordinator", "software", "clock_s", "keepalive_s", "held")

@@ -92,6 +92,7 @@ def event_words(event: RunEvent) -> str:
             for party in status.waiting.parties
         ]
         words += f"; to telephone: {'; '.join(called)}"
+    words += "".join(f"; {name}: {because}" for name, because in event.away_because)
     if not event.served and status.state not in ("finished", "stopped", "failed"):
         words += "; NOBODY IS SERVING: nothing goes on until `undersong coordinator serve` runs"
     return words

@@ -139,7 +139,9 @@ class RunScreens:
 
         def standing() -> dict[str, Any]:
             status = runs.status(self._home, run)
-            return {"run": run, "status": status, "contacts": dict(watching.contacts(self._home, status))}
+            contacts = dict(watching.contacts(self._home, status))
+            because = dict(watching.away_because(self._home, status))
+            return {"run": run, "status": status, "contacts": contacts, "away_because": because}
 
         def timeline() -> dict[str, Any]:
             return {"events": watching.timeline(self._home, run), "now": time.time()}

@@ -30,7 +30,7 @@ from undersong_server.authority import Authority, serial_of
 from undersong_server.coordinator.gate import Gate, Refusals
 from undersong_server.coordinator.grpc_transport import GrpcTransport, Link, Mailbox
 from undersong_server.coordinator.metrics import Metrics
-from undersong_server.coordinator.parties import Registry
+from undersong_server.coordinator.parties import NOT_STARTED, Registry
 from undersong_server.coordinator.places import Rate
 
 log = logging.getLogger(__name__)
@@ -261,6 +261,7 @@ class GrpcServer:
                 epsilon_left=None,
                 paused=False,
             )
+            self._registry.refused_start(peer.name, "version")
             self._refusals.note(peer.source, OTHER_VERSION, fault.problem)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{fault.problem}; {fault.remedy}")
             return
@@ -278,7 +279,30 @@ class GrpcServer:
                 grpc.StatusCode.PERMISSION_DENIED, f"the certificate names {peer.name}: no other name is accepted"
             )
             return
-        await self._stream(peer, hello, context)
+        if hello.does_not_start:
+            await self._does_not_start(peer, hello, context)
+        else:
+            await self._stream(peer, hello, context)
+
+    async def _does_not_start(self, peer: Peer, hello: wire.Hello, context: Any) -> None:
+        """Notes the reason and ends the stream: the daemon has ended already."""
+        try:
+            reason = wire.DoesNotStart.Name(hello.does_not_start).lower()
+        except ValueError:  # of a newer program
+            reason = "version"
+        self._registry.refused_start(peer.name, reason)
+        log.warning("%s: %s", peer.name, NOT_STARTED[reason])
+        await context.write(wire.ToParty(welcome=self._welcome()).SerializeToString())
+
+    def _welcome(self, **also: Any) -> wire.Welcome:
+        return wire.Welcome(
+            version=framing.VERSION,
+            coordinator=self._coordinator,
+            software=SOFTWARE,
+            clock_s=self._clock(),
+            keepalive_s=self._keepalive_s,
+            **also,
+        )
 
     async def _stream(self, peer: Peer, hello: wire.Hello, context: Any) -> None:
         software = printable(hello.software, 80)
@@ -294,14 +318,7 @@ class GrpcServer:
         )
         box = self._transport.mailbox(peer.name)
         box.reassembler.new_stream()
-        welcome = wire.Welcome(
-            version=framing.VERSION,
-            coordinator=self._coordinator,
-            software=SOFTWARE,
-            clock_s=self._clock(),
-            keepalive_s=self._keepalive_s,
-            held=box.reassembler.held(),
-        )
+        welcome = self._welcome(held=box.reassembler.held())
         link = Link(hello.boot)
         await context.write(wire.ToParty(welcome=welcome).SerializeToString())
         box.attach(link, framing.held_by(hello.held))

@@ -24,6 +24,12 @@ RENEWABLE_SHARE = 0.5  # of a certificate's life is left when it may be renewed;
 RENEWALS_AN_HOUR = 3
 VALID_CERTIFICATES = 16  # of one party, over its stream
 INVITED, ENROLLED, REVOKED = "invited", "enrolled", "revoked"
+# All that is told of a daemon that does not start; of anything else the operator reads that the party is away.
+NOT_STARTED = {
+    "policy": "its daemon does not start: its policy is missing, damaged or not signed by its key",
+    "version": "its daemon does not start: its program, or its folder, is of another version",
+    "clock": "its daemon does not start: its machine's clock is wrong",
+}
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS party (
@@ -49,6 +55,8 @@ class Party:
         epsilon_left: what the hospital chose to share of its budget.
         certificate_expires_at: of the newest certificate that is not revoked.
         policy: JSON of the bounds (undersong_protocol.bounds.Policy) that the hospital has shared; "" for none.
+        does_not_start: why its daemon does not start, as a key of ``NOT_STARTED``; "" where it has said nothing of that
+            since it was connected.
         contact: whom the operator telephones, in the operator's own words.
         former_identities: keys (hex) that it had enrolled with before, the oldest first.
     """
@@ -69,6 +77,7 @@ class Party:
     former_identities: tuple[str, ...] = ()
     contact: str = ""
     policy: str = ""
+    does_not_start: str = ""
 
 
 class Registry:
@@ -85,7 +94,7 @@ class Registry:
             self._database.execute("PRAGMA synchronous=FULL")
             self._database.executescript(_SCHEMA)
             known = {row["name"] for row in self._database.execute("PRAGMA table_info(party)")}
-            for later in ("contact", "policy"):
+            for later in ("contact", "policy", "does_not_start"):
                 if later not in known:
                     self._database.execute(f"ALTER TABLE party ADD COLUMN {later} TEXT NOT NULL DEFAULT ''")
         except (sqlite3.Error, OSError) as error:
@@ -278,9 +287,14 @@ class Registry:
         with self._transaction() as database:
             database.execute(
                 "UPDATE party SET last_seen = ?, software = ?, embedder = ?, epsilon_left = ?, paused = ?,"
-                " policy = ? WHERE name = ?",
+                " policy = ?, does_not_start = '' WHERE name = ?",
                 (now, software[:80], embedder, epsilon_left, int(paused), policy, name),
             )
+
+    def refused_start(self, name: str, reason: str) -> None:
+        """Notes why a party's daemon does not start, as a key of ``NOT_STARTED``; it is away until it connects."""
+        with self._transaction() as database:
+            database.execute("UPDATE party SET does_not_start = ? WHERE name = ?", (reason, name))
 
     def touch(self, times: dict[str, float]) -> None:
         """Notes when each party was heard last."""
@@ -323,6 +337,7 @@ class Registry:
                 certificate_expires_at=row["expires_at"],
                 contact=row["contact"],
                 policy=row["policy"],
+                does_not_start=row["does_not_start"],
                 former_identities=tuple(each["identity"] for each in former if each["party"] == row["name"]),
             )
             for row in rows

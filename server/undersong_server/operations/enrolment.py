@@ -14,7 +14,7 @@ from undersong_protocol.enrolment import EnrolmentRequest, party_fingerprint, sa
 from undersong_server import defaults
 from undersong_server.coordinator import enrolment
 from undersong_server.coordinator.home import CoordinatorHome
-from undersong_server.coordinator.parties import Party
+from undersong_server.coordinator.parties import ENROLLED, NOT_STARTED, Party
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,17 @@ class PartyFacts:
         ]
         value = {key: item for key, item in asdict(self.party).items() if key != "former_identities"}
         shown = {"fingerprint": self.fingerprint, "former_fingerprints": former, "connected": self.connected}
-        return {**value, **shown}
+        return {**value, **shown, "away_because": self.away_because}
+
+    @property
+    def away_because(self) -> str:
+        """Why an enrolled party that is away cannot be there, as far as it may be known here; "" where it is not."""
+        if self.connected or self.party.state != ENROLLED:
+            return ""
+        ends = self.party.certificate_expires_at
+        if ends is not None and ends < time.time():
+            return "its certificate has ended"
+        return NOT_STARTED.get(self.party.does_not_start, "")
 
     @property
     def fingerprint(self) -> str:

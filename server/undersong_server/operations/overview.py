@@ -152,11 +152,13 @@ def _of_party(each: PartyFacts, now: float, *, served: bool, needed: bool) -> li
         remedy = "its daemon renews it while it runs; else have the hospital make a request by `enroll --renew`"
         found.append(Need("soon" if ends > now else "now", "party", party.name, says, remedy))
     away_s = now - (party.last_seen or party.enrolled_at or now)
-    if served and not each.connected and away_s > AWAY_S:
+    grade: Literal["soon", "now"] = "now" if needed else "soon"
+    if party.does_not_start and each.away_because:
+        remedy = "`undersong-party status` tells the hospital the whole reason and what to do"
+        found.append(Need(grade, "party", party.name, f"is away: {each.away_because}", remedy))
+    elif served and not each.connected and away_s > AWAY_S:
         says = f"is away for {_days(away_s)}" if party.last_seen else "has never connected"
-        found.append(
-            Need("now" if needed else "soon", "party", party.name, says, "ask the hospital to start its daemon")
-        )
+        found.append(Need(grade, "party", party.name, says, "ask the hospital to start its daemon"))
     elif party.paused:
         found.append(Need("soon", "party", party.name, "is paused by its people", "ask the hospital"))
     return found

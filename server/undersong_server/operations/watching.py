@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from undersong_common.errors import TransportError
 from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.operations.enrolment import parties
 from undersong_server.operations.runs import LOG_LINES
 from undersong_server.runs.folder import logged
 from undersong_server.runs.status import ENDED, FINAL, RunStatus
@@ -29,12 +30,14 @@ class RunEvent:
         status: how the run stands now.
         served: whether a process drives it.
         contacts: whom to telephone, by the name of a party whose people are waited for.
+        away_because: why a party whose machine is waited for is away, by its name, as far as it may be known here.
     """
 
     lines: tuple[str, ...]
     status: RunStatus
     served: bool
     contacts: tuple[tuple[str, str], ...] = ()
+    away_because: tuple[tuple[str, str], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -42,6 +45,7 @@ class RunEvent:
             "status": self.status.to_json(),
             "served": self.served,
             "contacts": dict(self.contacts),
+            "away_because": dict(self.away_because),
         }
 
     @property
@@ -49,7 +53,7 @@ class RunEvent:
         """What makes it another event than the one before, for whoever wants no countdown."""
         status = self.status
         awaited = () if status.waiting is None else (status.waiting.whom, *(p.party for p in status.waiting.parties))
-        return (status.state, status.phase, awaited, self.served)
+        return (status.state, status.phase, awaited, self.served, self.away_because)
 
 
 def watch(home: Path, run: str, *, timeout_s: float | None = None) -> Iterator[RunEvent]:
@@ -70,7 +74,7 @@ def watch(home: Path, run: str, *, timeout_s: float | None = None) -> Iterator[R
     folder.planned()
     begun = time.monotonic()
     read = max(0, len(folder.log()) - LOG_LINES)
-    shown: tuple[str, bool] | None = None
+    shown: tuple[object, ...] | None = None
     while True:
         if len(folder.log()) > read:
             time.sleep(POLL_S)  # what is said and the end that it brings come together
@@ -78,9 +82,11 @@ def watch(home: Path, run: str, *, timeout_s: float | None = None) -> Iterator[R
         lines = tuple(folder.log()[read:])
         read += len(lines)
         ended = status.state in FINAL or (status.state in ENDED and status.number >= folder.requested().number)
-        if lines or (status.words, served) != shown or ended:
-            shown = (status.words, served)
-            yield RunEvent(_new(lines, status if ended else None), status, served, _contacts(opened, status))
+        because = away_because(home, status)
+        if lines or (status.words, served, because) != shown or ended:
+            shown = (status.words, served, because)
+            new = _new(lines, status if ended else None)
+            yield RunEvent(new, status, served, _contacts(opened, status), because)
         if ended:
             return
         if timeout_s is not None and time.monotonic() - begun > timeout_s:
@@ -109,6 +115,16 @@ def mark(home: Path, run: str) -> list[object]:
 def contacts(home: Path, status: RunStatus) -> tuple[tuple[str, str], ...]:
     """Whom to telephone, by the name of a party whose people are waited for."""
     return _contacts(CoordinatorHome(home), status)
+
+
+def away_because(home: Path, status: RunStatus) -> tuple[tuple[str, str], ...]:
+    """Why parties that are waited for are away, by name; without those of whom nothing is known."""
+    awaited = () if status.waiting is None else status.waiting.parties
+    away = {party.party for party in awaited if not party.connected}
+    if not away:
+        return ()
+    found = [(each.party.name, each.away_because) for each in parties(home) if each.party.name in away]
+    return tuple((name, because) for name, because in found if because)
 
 
 def log(home: Path, run: str, lines: int = 200) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
@@ -271,12 +272,17 @@ def test_home_says_what_needs_action(tmp_path):
     home = make_home(tmp_path / "home")
     Credentials(home, "alpha", days=10)
     enrolment.invite(tmp_path / "home", "beta")
+    with contextlib.closing(home.registry()) as registry:
+        registry.refused_start("alpha", "clock")
     site = build(ConsoleContext(tmp_path / "home"), hosts=(HOST,), port=8700)
     site.accounts.set_role("ada", "administrator")
     console = Browser(site).enter(site.accounts.link("ada"))
     text = console.get("/").text
     assert "its certificate ends in 10 days" in text
     assert "is not enrolled" in text
+    because = "its daemon does not start: its machine&#39;s clock is wrong"
+    for path in ("/", "/parties", "/parties/one/alpha"):
+        assert because in console.get(path).text, path
     site.close()
 
 

@@ -20,6 +20,7 @@ from undersong_protocol.enrolment import EnrolmentRequest
 from undersong_protocol.messages import transport_pb2 as wire
 from undersong_server.coordinator import enrolment
 from undersong_server.coordinator.parties import RENEWALS_AN_HOUR, Registry
+from undersong_server.operations.enrolment import parties
 
 
 @pytest.fixture(scope="module")
@@ -367,6 +368,19 @@ def test_what_a_party_says_of_itself_is_in_the_registry(served, keys):
         party = served.registry.party("heart")
     assert (party.software, party.embedder, party.epsilon_left, party.paused) == ("undersong 9", "01" * 32, 2.5, True)
     assert time.time() - party.last_seen < 10
+
+
+def test_why_a_daemon_does_not_start_is_noted_until_it_connects(served, keys, home):
+    for reason, words in (("POLICY", "its policy is missing"), ("CLOCK", "clock is wrong"), (77, "another version")):
+        with Stream(served.port, keys.for_grpc) as stream:
+            stream.hello("heart", does_not_start=reason)
+            stream.wait_ended()
+        (facts,) = [each for each in parties(home.path) if each.party.name == "heart"]
+        assert words in facts.away_because
+    assert "heart" not in served.server.connected
+    with Stream(served.port, keys.for_grpc) as stream:
+        stream.hello("heart")
+        assert served.registry.party("heart").does_not_start == ""
 
 
 def wait_for(condition, timeout_s=5.0):

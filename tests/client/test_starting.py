@@ -1,0 +1,122 @@
+"""A daemon that does not start tells its coordinator one of few codes, decided without a look at the records."""
+
+from __future__ import annotations
+
+import json
+import queue
+import time
+
+import pytest
+
+from tests.doubles.coordinator_stream import ScriptedCoordinator
+from tests.doubles.party_home import joined, write_notes
+from undersong_client import policy, starting
+from undersong_client.outbox import Outbox
+from undersong_client.state import PartyHome
+from undersong_common.errors import ConfigurationError, PrivacyRefusal, TransportError, UndersongError
+from undersong_protocol.messages import transport_pb2 as wire
+
+pytestmark = pytest.mark.heavy
+
+DAY_S = 86400.0
+
+
+@pytest.fixture(scope="module")
+def coordinator(authority):
+    with ScriptedCoordinator(authority) as made:
+        yield made
+
+
+@pytest.fixture
+def pair(tmp_path, authority, coordinator):
+    """Two copies of a party that differ in their records."""
+    made = []
+    for place, notes in (("one", {}), ("other", {"records": 3, "labels": ("odd",), "start": 70})):
+        folder = tmp_path / place
+        folder.mkdir()
+        written = write_notes(folder / "notes.jsonl", **notes)
+        made.append(PartyHome(joined(folder, authority, address=coordinator.address, notes=written)))
+    return made
+
+
+@pytest.fixture
+def home(pair):
+    return pair[0]
+
+
+def unsigned(home):
+    home.policy.write_text("{}")
+
+
+def of_another_version(home):
+    settings = home.path / "settings.json"
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), "colour": "blue"}))
+
+
+def nothing(home):
+    """The folder is as it was."""
+
+
+def refused(home, clock=time.time):
+    with pytest.raises(UndersongError) as error:
+        starting.check(home, clock=clock, use_proxy=False)
+    return error.value
+
+
+def code(reason):
+    return wire.DoesNotStart.Name(reason).lower()
+
+
+def heard(coordinator, seconds=2.0):
+    """The next Hello but for what is drawn at random."""
+    hello = wire.Hello()
+    hello.CopyFrom(coordinator.next_stream(seconds).hello)
+    hello.ClearField("boot")
+    return hello
+
+
+@pytest.mark.parametrize(
+    ("spoil", "clock", "reason", "kind"),
+    [
+        (unsigned, time.time, wire.DoesNotStart.POLICY, PrivacyRefusal),
+        (of_another_version, time.time, wire.DoesNotStart.VERSION, ConfigurationError),
+        (nothing, lambda: time.time() - 2 * DAY_S, wire.DoesNotStart.CLOCK, TransportError),
+        (nothing, lambda: time.time() + 2000 * DAY_S, wire.DoesNotStart.CLOCK, TransportError),
+    ],
+)
+def test_the_code_is_told_and_is_the_same_whatever_the_records_are(spoil, clock, reason, kind, pair, coordinator):
+    pair[1].sealed.unlink()
+    told = []
+    for home in pair:
+        spoil(home)
+        error = refused(home, clock)
+        assert isinstance(error, kind)
+        assert error.remedy
+        told.append(heard(coordinator))
+        sent = Outbox(home.outbox)
+        assert sent.data(sent.entries()[-1].number).endswith(f"does not start: {code(reason)}".encode())
+    assert told[0] == told[1]
+    assert told[0] == wire.Hello(version=1, party="alpha", software=told[0].software, does_not_start=reason)
+
+
+def test_what_is_wrong_with_records_or_ledger_is_not_looked_at_and_not_told(home, coordinator):
+    for path in (home.sealed, home.ledger):
+        path.write_bytes(b"damaged")
+    starting.check(home, use_proxy=False)
+    (home.path / "settings.json").write_text("damaged")
+    refused(home)
+    with pytest.raises(queue.Empty):
+        heard(coordinator, 0.3)
+
+
+def test_a_coordinator_that_the_policy_does_not_trust_is_told_nothing(home, coordinator):
+    policy.change(home, coordinators=())
+    assert isinstance(refused(home, lambda: time.time() - 2 * DAY_S), PrivacyRefusal)
+    with pytest.raises(queue.Empty):
+        heard(coordinator, 0.3)
+
+
+def test_where_nobody_answers_the_reason_stays_here(tmp_path, authority):
+    home = PartyHome(joined(tmp_path, authority, address="localhost:1"))
+    unsigned(home)
+    assert "is not signed" in refused(home).problem
