@@ -25,8 +25,8 @@ import numpy as np
 from rich.console import Console
 from scipy.stats import t as student
 
-from undersong.compare import CELLS
 from undersong.compare_cell import PRIVATE_ONLY
+from undersong.compare_cells import CELLS
 from undersong.comparison import compared
 from undersong_common import entry
 from undersong_common.errors import ConfigurationError

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from undersong.records import private_tables
-from undersong.simulate import simulate
+from undersong.simulation import simulate
 from undersong.workspace import Workspace
 from undersong_client import store
 from undersong_common.embedding import CachedEmbedder, Embedder, EmbeddingCache, MemoryCache, PublicFileCache

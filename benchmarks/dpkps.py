@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from undersong.records import private_tables
-from undersong.simulate import simulate
+from undersong.simulation import simulate
 from undersong.workspace import Workspace
 from undersong_common.embedding import CachedEmbedder, Embedder, MemoryCache, PublicFileCache
 from undersong_common.table import Table, read_table

@@ -9,7 +9,7 @@ import codecs
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,13 +86,27 @@ def read_table(
     JSONL, CSV and TSV files; one that begins with a byte order mark says itself what it is. Raises
     ConfigurationError that names the file, the row (counted from 1, as in an editor without a header) and the remedy.
     """
+    return table_of(_rows(path, encoding), str(path), text, label, user, labels=labels, skip_empty=skip_empty)
+
+
+def table_of(
+    rows: Iterable[dict[str, Any]],
+    source: str,
+    text: str,
+    label: str | None = None,
+    user: str | None = None,
+    *,
+    labels: Sequence[str] = (),
+    skip_empty: bool = False,
+) -> Table:
+    """The same of rows that are there already; ``source`` names them in errors, as a file's path does."""
     texts: list[str] = []
     found: list[str] = []
     users: list[str] = []
     user_types: set[type] = set()
     known = set(labels)
-    for number, row in enumerate(_rows(path, encoding), start=1):
-        where = f"{path}: row {number}"
+    for number, row in enumerate(rows, start=1):
+        where = f"{source}: row {number}"
         value = _cell(row, text, where, "text")
         if skip_empty and (value is None or (isinstance(value, str) and not value.strip())):
             continue
@@ -119,10 +133,10 @@ def read_table(
     if len(user_types) > 1:
         # 7 and "7" would silently become one patient, or two: the file must say which.
         raise ConfigurationError(
-            f"{path}: the user column {user!r} mixes numbers and text", "write every id in the same form"
+            f"{source}: the user column {user!r} mixes numbers and text", "write every id in the same form"
         )
     if not texts and not skip_empty:
-        raise ConfigurationError(f"{path}: has no rows", "name a file with at least one record")
+        raise ConfigurationError(f"{source}: has no rows", "name a file with at least one record")
     return Table(tuple(texts), tuple(found) if label is not None else None, tuple(users) if user is not None else None)
 
 

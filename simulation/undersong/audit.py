@@ -307,7 +307,7 @@ _LOADED: dict[str, Any] = {}  # of one worker process: the embedder, and what it
 def observe(settings: AuditSettings, number: int) -> Observations:
     """One simulation with its own canaries and coins, attacked."""
     from undersong.records import private_tables
-    from undersong.simulate import simulate
+    from undersong.simulation import simulate
     from undersong.workspace import Workspace
     from undersong_client import store
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -46,33 +45,27 @@ def simulate(
     debug: Annotated[bool, typer.Option("--debug", help="Log what happens (never private data).")] = False,
 ) -> None:
     """Runs a task with every party on this machine. The same command continues a run that was stopped."""
-    from undersong.deliver import deliver
+    from undersong import front
+    from undersong.task_files import Task
     from undersong_server.cli.display import display
-    from undersong_server.operations.caches import public_cache_path
-    from undersong_server.report.screen import final_screen
-    from undersong_server.runs import task as tasks
 
     entry.log_to_stderr(debug=debug)
     shorthand = overrides(parties=parties, alpha=alpha, method=method, epsilon=epsilon)
-    task = tasks.load(task_file, [*shorthand, *(assignments or ())])
-    folder = out if out is not None else Path(task.output.dir)
-    environment = dict(os.environ)
+    task = Task.load(task_file, *shorthand, *(assignments or ()))
     with display(quiet or as_json) as progress:
-        delivered = deliver(
+        run = front.simulate(
             task,
-            folder,
+            out,
             seed=seed,
             fresh=fresh,
-            insecure_noise_seed=insecure_noise_seed,
-            public_cache=public_cache_path(environment),
-            environment=environment,
-            progress=progress,
             engine=engine,
+            insecure_noise_seed=insecure_noise_seed,
+            progress=progress,
         )
     if as_json:
-        print_json(delivered.to_json())
+        print_json(run.to_json())
     else:
-        screen().print(final_screen(delivered.report, delivered.folder))
+        screen().print(run.screen())
 
 
 def main() -> None:

@@ -178,7 +178,7 @@ class Bench:
         self, task: Task, seed: int, test: tuple[Float32, Sequence[str]]
     ) -> tuple[Sequence[str], Sequence[str], Sequence[float] | None, dict[str, Any]]:
         """Texts, labels, the weights a method gave its samples (FuseGen does), and facts of the run."""
-        from undersong.simulate import simulate
+        from undersong.simulation import simulate
         from undersong.workspace import Workspace
         from undersong_client import store
         from undersong_server.progress import Silent

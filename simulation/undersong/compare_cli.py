@@ -48,14 +48,16 @@ def compare(
     quiet: entry.Quiet = False,
 ) -> None:
     """Compares methods by what a small task model learns from their corpora; the same command continues."""
-    from undersong.comparison import compared
+    from undersong import front
+    from undersong.task_files import Task
     from undersong_server.cli.display import display
 
+    task = Task.load(task_file, *(assignments or ()))
     with display(quiet) as progress:
-        lines = compared(
-            task_file,
+        comparison = front.compare(
+            task,
+            _split(methods, str, "--methods"),
             test=test,
-            methods=_split(methods, str, "--methods"),
             epsilons=_split(epsilon, float, "--epsilon"),
             parties=_split(parties, int, "--parties"),
             records=_split(records, int, "--records"),
@@ -64,16 +66,15 @@ def compare(
             out=out,
             jobs=jobs,
             head=head,
-            assignments=tuple(assignments or ()),
             fresh=fresh,
             insecure_noise_seed=insecure_noise_seed,
             command=shlex.join(["undersong", *sys.argv[1:]]),
             progress=progress,
         )
     if as_json:
-        print_json(lines)
+        print_json(comparison.to_json())
     else:
-        print((out / "comparison.md").read_text(encoding="utf-8"))
+        print(comparison)
 
 
 def _split(text: str, convert: Callable[[str], _Value], option: str) -> list[_Value]:

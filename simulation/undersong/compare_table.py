@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from undersong import compare_measures
-from undersong.compare import Grid
 from undersong.compare_cell import Cell
+from undersong.compare_cells import Grid
 
 LEVEL = 0.95
 METRICS = ("accuracy", "balanced_accuracy", "macro_f1", *compare_measures.HEADINGS)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from undersong import compare_table
-from undersong.compare import CELLS, Grid, compare, default_jobs, frechet_rows
 from undersong.compare_cell import Bench, read_test
+from undersong.compare_cells import CELLS, Grid, compare, default_jobs, frechet_rows
 from undersong_server.evaluation.heads import Head
 from undersong_server.progress import Progress
 from undersong_server.release.files import write_files

@@ -10,7 +10,7 @@ from typing import Any
 
 from undersong.engines import Engine
 from undersong.records import private_tables
-from undersong.simulate import Simulated, simulate
+from undersong.simulation import Simulated, simulate
 from undersong.workspace import Workspace
 from undersong_common.embedding import PublicFileCache
 from undersong_common.errors import ConfigurationError

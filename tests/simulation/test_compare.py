@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from undersong import compare as comparing
+from undersong import compare_cells as comparing
 from undersong import compare_table
-from undersong.compare import Grid
 from undersong.compare_cell import Bench, Variant
+from undersong.compare_cells import Grid
 from undersong.compare_measures import HEADINGS, measured
 from undersong.compare_table import lines, markdown, page, to_csv
 from undersong_common.errors import ConfigurationError, UndersongError
@@ -294,10 +294,10 @@ def test_workers_end_with_a_parent_that_was_killed():
     script = (
         "import multiprocessing, os, time\n"
         "from concurrent.futures import ProcessPoolExecutor\n"
-        "from undersong import compare\n"
+        "from undersong import compare_cells\n"
         "if __name__ == '__main__':\n"
         "    context = multiprocessing.get_context('spawn')\n"
-        "    pool = ProcessPoolExecutor(1, mp_context=context, initializer=compare._begin, initargs=(None,))\n"
+        "    pool = ProcessPoolExecutor(1, mp_context=context, initializer=compare_cells._begin, initargs=(None,))\n"
         "    print(pool.submit(os.getpid).result(), flush=True)\n"
         "    time.sleep(60)\n"
     )

@@ -8,8 +8,8 @@ import pytest
 
 from tests.doubles.tiny_llama import save_tiny_llama
 from undersong import compare_table, dpsgd
-from undersong.compare import Grid
 from undersong.compare_cell import Bench, Variant
+from undersong.compare_cells import Grid
 from undersong.dpsgd_training import Example, Schedule, Trainer
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import accounting

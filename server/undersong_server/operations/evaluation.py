@@ -1,9 +1,10 @@
-"""Evaluation of a run's folder against files that the caller holds."""
+"""Evaluation of a run's folder against files or tables that the caller holds."""
 
 from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import TypeAlias
 
 from undersong_common.embedding import CachedEmbedder, Embed, Embedder, MemoryCache
 from undersong_common.errors import ConfigurationError
@@ -15,6 +16,8 @@ from undersong_server.evaluation.heads import Head
 from undersong_server.evaluation.personal_data import presidio
 from undersong_server.evaluation.sequences import read_sequences
 from undersong_server.release.files import JSONL_NAME, SEQUENCES_NAME
+
+Source: TypeAlias = Path | Table
 
 
 def embedder(model: str) -> Embed:
@@ -29,13 +32,13 @@ def embedder(model: str) -> Embed:
 def evaluate(
     folder: Path,
     *,
-    test: Path | None,
+    test: Source | None,
     embed: Embed,
-    train_private: Path | None = None,
-    overlap: Path | None = None,
-    adapt_to: Path | None = None,
+    train_private: Source | None = None,
+    overlap: Source | None = None,
+    adapt_to: Source | None = None,
     sequences: bool = False,
-    membership: tuple[Path, Path] | None = None,
+    membership: tuple[Source, Source] | None = None,
     head: Head = "auto",
     bert: Path | None = None,
     text_field: str = "text",
@@ -49,7 +52,8 @@ def evaluate(
 
     Args:
         test: real texts the task model is judged on and compared with; with labels unless ``label_field`` is None;
-            None where the overlap or the distances to ``train_private`` are enough.
+            None where the overlap or the distances to ``train_private`` are enough. Here and below a table that has
+            been read counts like a file; its columns are chosen already.
         embed: texts to float32 unit vectors [n, d]; :func:`embedder` makes one.
         train_private: the real training texts, for the reference "private data only, no privacy".
         overlap: a private file to search the synthetic texts' words in.
@@ -58,7 +62,7 @@ def evaluate(
         membership: members and non-members of the private training data: the task model is attacked with them.
         head: which head the task model has.
         bert: a local encoder folder, or "packaged", that is fine-tuned as well, where given.
-        group_field: column of the test file; task models are judged for each of its groups too.
+        group_field: column of the test, which is a file then; task models are judged for each of its groups too.
         repeats: seeds, from ``seed`` on, with each of which every model is trained.
         personal_data: counts names, numbers and dates in the synthetic texts, and which of them ``overlap`` holds.
 
@@ -73,16 +77,18 @@ def evaluate(
     synthetic = _read_synthetic(folder / JSONL_NAME)
     if test is None and train_private is None and overlap is None and membership is None and not personal_data:
         raise ConfigurationError(f"{folder}: nothing to compare with", "name a file with --test or --overlap")
-    if group_field is not None and test is None:
+    if group_field is not None and not isinstance(test, Path):
         raise ConfigurationError("a group column is the test file's, and no test file is named", "name it with --test")
     labelled = {test, train_private, *(membership or ())}
 
     @cache  # one file may be named for several purposes
-    def read(path: Path) -> Table:
-        return read_table(path, text_field, label_field if path in labelled else None)
+    def read(source: Source) -> Table:
+        if isinstance(source, Table):
+            return source
+        return read_table(source, text_field, label_field if source in labelled else None)
 
     tested, trained_on, searched, target = (
-        None if path is None else read(path) for path in (test, train_private, overlap, adapt_to)
+        None if source is None else read(source) for source in (test, train_private, overlap, adapt_to)
     )
     return evaluate_tables(
         str(folder),
@@ -96,7 +102,7 @@ def evaluate(
         membership=None if membership is None else (read(membership[0]), read(membership[1])),
         head=head,
         fine_tuning=None if bert is None else FineTuning(model_folder(bert)),
-        groups=None if group_field is None or test is None else read_column(test, group_field),
+        groups=read_column(test, group_field) if group_field is not None and isinstance(test, Path) else None,
         repeats=repeats,
         finder=presidio() if personal_data else None,
         seed=seed,

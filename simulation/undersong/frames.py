@@ -1,0 +1,79 @@
+"""pandas DataFrames in and out; pandas itself is imported only where one is made (the extra ``notebook``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from undersong_common.configuration import nearest
+from undersong_common.errors import ConfigurationError
+from undersong_common.table import Table, table_of
+
+if TYPE_CHECKING:
+    import pandas
+
+Frame: TypeAlias = "pandas.DataFrame"
+FrameOrPath: TypeAlias = "pandas.DataFrame | Path | str"
+
+
+def is_frame(value: object) -> bool:
+    """Whether it is a DataFrame; asks without importing pandas."""
+    return type(value).__module__.partition(".")[0] == "pandas"
+
+
+def selected(frame: Frame, columns: Sequence[str], what: str) -> Frame:
+    """Those columns alone. Raises ConfigurationError that names the one that is not there."""
+    for column in columns:
+        if column not in frame.columns:
+            raise ConfigurationError(
+                f"{what}: has no column {column!r}", nearest(column, [str(each) for each in frame.columns])
+            )
+    return frame[list(dict.fromkeys(columns))]
+
+
+def to_jsonl(frame: Frame) -> str:
+    """One JSON object per row; a missing value is null, and refused with its row's number when it is read."""
+    written: str = frame.to_json(orient="records", lines=True, force_ascii=False)
+    return written if not written or written.endswith("\n") else written + "\n"
+
+
+def to_table(source: FrameOrPath | None, text: str, label: str | None, what: str) -> Table | Path | None:
+    """A frame's texts and labels, or the file that was named in its place.
+
+    Raises ConfigurationError that names the frame (by ``what``), the row and the remedy.
+    """
+    if source is None:
+        return None
+    if isinstance(source, str | Path):
+        return Path(source)
+    rows = selected(source, [text, *([label] if label else [])], what).to_dict("records")
+    return table_of(rows, what, text, label)
+
+
+def frame_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> Frame:
+    """A DataFrame. Raises ConfigurationError where pandas is not installed."""
+    return _pandas().DataFrame(list(rows), columns=columns)
+
+
+def weights_frame(weights: Sequence[Sequence[float]], generators: Sequence[str]) -> Frame:
+    """The weight of each generator by round; no row where a method has none."""
+    pandas = _pandas()
+    return pandas.DataFrame(
+        [list(row) for row in weights], columns=list(generators), index=pandas.RangeIndex(len(weights), name="round")
+    )
+
+
+def csv_frame(path: Path) -> Frame:
+    """A CSV file that this program wrote."""
+    return _pandas().read_csv(path)
+
+
+def _pandas() -> Any:
+    try:
+        import pandas
+    except ImportError:
+        raise ConfigurationError(
+            "DataFrames need the package pandas", "install undersong with the extra notebook"
+        ) from None
+    return pandas

@@ -1,0 +1,264 @@
+"""What the library's functions return: figures as attributes, tables as DataFrames, and a screen that prints well."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from undersong.frames import Frame, csv_frame, frame_of, weights_frame
+from undersong.shown import Page, Shown
+from undersong_server.operations.releases import Verdict
+from undersong_server.operations.tasks import TaskPlan
+from undersong_server.release.files import JSONL_NAME, LEDGER_NAME, REPORT_NAME
+from undersong_server.runs.plan_figures import PlanFigures
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from undersong.deliver import Delivered
+    from undersong_server.evaluation.evaluate import EvaluationReport
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a run promises about one ``unit``; ``alone``: its epsilon where every other party colludes, if any."""
+
+    epsilon: float
+    delta: float
+    unit: str
+    alone: float | None
+
+    def __str__(self) -> str:
+        worst = "" if self.alone is None else f"; {self.alone:.3f} if every other party colludes"
+        return f"epsilon {self.epsilon:g}, delta {self.delta:g} for one {self.unit}{worst}"
+
+
+@dataclass(frozen=True)
+class Calls:
+    """How often models are asked, without retries; ``tokens`` and ``time_s`` are (low, high), None where unknown."""
+
+    texts: int
+    generators: tuple[str, ...]
+    tokens: tuple[int, int] | None
+    time_s: tuple[float, float] | None
+
+    def __int__(self) -> int:
+        return self.texts
+
+    def __str__(self) -> str:
+        tokens = "" if self.tokens is None else f", {self.tokens[0]:,} to {self.tokens[1]:,} tokens"
+        time = "" if self.time_s is None else f", {self.time_s[0]:.0f} to {self.time_s[1]:.0f} s"
+        return f"{self.texts} calls of {', '.join(self.generators)}{tokens}{time}"
+
+
+@dataclass(frozen=True)
+class Money:
+    """What the calls cost in US dollars, (low, high); None where a generator that counts tokens has no price."""
+
+    usd: tuple[float, float] | None
+
+    def __str__(self) -> str:
+        if self.usd is None:
+            return "unknown: no price is configured"
+        return "nothing" if self.usd[1] == 0 else f"US$ {self.usd[0]:.2f} to {self.usd[1]:.2f}"
+
+
+@dataclass(frozen=True, repr=False)
+class Plan(Shown):
+    """What a simulation will spend, before it spends anything."""
+
+    planned: TaskPlan
+
+    @property
+    def figures(self) -> PlanFigures:
+        return self.planned.figures
+
+    @property
+    def promise(self) -> Promise:
+        privacy = self.figures.privacy
+        return Promise(privacy.epsilon, privacy.delta, privacy.unit, self.figures.epsilon_if_all_others_collude)
+
+    @property
+    def epsilon(self) -> float:
+        """Of the whole run."""
+        return self.figures.privacy.epsilon
+
+    @property
+    def calls(self) -> Calls:
+        cost = self.figures.cost
+        return Calls(
+            self.figures.generator_calls,
+            self.figures.generators,
+            None if cost is None else cost.tokens,
+            None if cost is None else cost.time_s,
+        )
+
+    @property
+    def money(self) -> Money:
+        cost = self.figures.cost
+        return Money((0.0, 0.0) if cost is None else cost.price_usd)
+
+    @property
+    def sums(self) -> Frame:
+        """A row for each kind of private sum: statistic, releases, sensitivity, sigma and the epsilon so far."""
+        return frame_of([asdict(each) for each in self.figures.sums])
+
+    def to_json(self) -> dict[str, Any]:
+        """As ``undersong plan --json``."""
+        return self.planned.to_json()
+
+    def screen(self) -> RenderableType:
+        from rich.console import Group
+
+        from undersong_server.cli.plan_screen import render
+
+        refused = [f"A simulation would refuse this: {why}." for why in self.planned.unready]
+        return Group(render(self.figures), *self.planned.remarks, *refused)
+
+
+@dataclass(frozen=True, repr=False)
+class Simulation(Shown):
+    """A finished simulation and the files that it left in ``folder``."""
+
+    delivered: Delivered
+    text: str = "text"
+    label: str | None = "label"
+
+    @property
+    def folder(self) -> Path:
+        return self.delivered.folder
+
+    @property
+    def corpus(self) -> Frame:
+        """The synthetic texts, a row each: text, label, generator, round and prompt_kind."""
+        lines = (self.folder / JSONL_NAME).read_text(encoding="utf-8").split("\n")
+        return frame_of([json.loads(line) for line in lines if line])
+
+    @property
+    def weights(self) -> Frame:
+        """Each generator's weight, a column each, by round; without rows where the method has none."""
+        return weights_frame(self.delivered.report.weights, self.delivered.report.generators)
+
+    @property
+    def ledger(self) -> Frame:
+        """What each party has charged for each private sum, from its signed receipt."""
+        lines = (self.folder / LEDGER_NAME).read_text(encoding="utf-8").split("\n")
+        return frame_of([json.loads(line) for line in lines if line])
+
+    @property
+    def report(self) -> Page:
+        """The run's report; a notebook shows it."""
+        return Page(self.folder / REPORT_NAME)
+
+    @property
+    def epsilon(self) -> float:
+        """Spent; 0 where no private sum was asked, inf where the run is not private."""
+        privacy = self.delivered.report.privacy
+        if not privacy.epsilon_after:
+            return 0.0
+        return privacy.epsilon_after[-1] if privacy.is_private else float("inf")
+
+    def to_json(self) -> dict[str, Any]:
+        """As ``undersong simulate --json``."""
+        return self.delivered.to_json()
+
+    def screen(self) -> RenderableType:
+        from undersong_server.report.screen import final_screen
+
+        return final_screen(self.delivered.report, self.folder)
+
+
+@dataclass(frozen=True, repr=False)
+class Evaluation(Shown):
+    """How useful, close and revealing a corpus is. These figures are not private: no budget covers them."""
+
+    found: EvaluationReport
+
+    @property
+    def scores(self) -> Frame:
+        """The task models, a row each: what each was trained on, its kind, and accuracy, balanced accuracy and F1."""
+        return frame_of([_score(each) for each in self.to_json()["task_models"]])
+
+    @property
+    def distances(self) -> Frame:
+        """The corpus beside each reference, a row each."""
+        return frame_of(self.to_json()["distances"])
+
+    def to_json(self) -> dict[str, Any]:
+        """As ``undersong evaluate --json``."""
+        return self.found.to_json()
+
+    def screen(self) -> RenderableType:
+        from undersong_server.cli.evaluation_screen import render
+
+        return render(self.found)
+
+
+def _score(model: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in model.items() if isinstance(value, str | int | float)}
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """Methods side by side, with paired differences; the files NAME.md, .csv and .html are in ``folder``."""
+
+    folder: Path
+    name: str
+    rows: Mapping[str, Any]
+
+    @property
+    def table(self) -> Frame:
+        """A row for each method, epsilon and federation: mean, deviation and paired difference of every figure."""
+        return csv_frame(self.folder / f"{self.name}.csv")
+
+    @property
+    def report(self) -> Page:
+        """The table as a page with plots; a notebook shows it."""
+        return Page(self.folder / f"{self.name}.html")
+
+    def to_json(self) -> Mapping[str, Any]:
+        """As ``undersong compare --json``."""
+        return self.rows
+
+    def __str__(self) -> str:
+        return (self.folder / f"{self.name}.md").read_text(encoding="utf-8")
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_markdown_(self) -> str:
+        return str(self)
+
+
+@dataclass(frozen=True, repr=False)
+class Verification(Shown):
+    """What can be shown of a published data set from its files alone."""
+
+    verdict: Verdict
+
+    @property
+    def holds(self) -> bool:
+        """Whether all papers fit together and a coordinator that the caller knows has signed them."""
+        return self.verdict.holds
+
+    @property
+    def epsilon(self) -> float:
+        """Recomputed, of the whole data set."""
+        return self.verdict.epsilon
+
+    @property
+    def faults(self) -> Sequence[str]:
+        """Everything that does not hold."""
+        return self.verdict.faults
+
+    def to_json(self) -> dict[str, Any]:
+        """As ``undersong verify --json``."""
+        return self.verdict.to_json()
+
+    def screen(self) -> RenderableType:
+        from rich.text import Text
+
+        return Text("\n".join(self.verdict.lines()))

@@ -1,0 +1,175 @@
+"""A task of the library: a task file with its overrides, which may have been written from DataFrames."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from undersong.frames import Frame, is_frame, selected, to_jsonl
+from undersong_common.errors import ConfigurationError
+from undersong_server.runs import task as tasks
+
+TASK_NAME = "task.toml"
+PRIVATE = "private"  # folder of the parties' records beside the task file
+RECORDS = "records"  # their file's name where one is dealt
+TEST_NAME = "test.jsonl"
+DEFAULT_DELTA = 1e-5
+
+
+@dataclass(frozen=True, repr=False)
+class Task:
+    """What is written, about whom, from what and at which privacy: a task file and overrides of its keys.
+
+    Attributes:
+        file: the task file (TOML).
+        assignments: ``section.key=value`` overrides, as of ``--set``.
+    """
+
+    file: Path
+    assignments: tuple[str, ...] = ()
+    _folder: tempfile.TemporaryDirectory[str] | None = field(default=None, compare=False)  # removed with the last task
+
+    @classmethod
+    def load(cls, file: Path | str, *assignments: str) -> Task:
+        """The task of a task file, with overrides such as ``"privacy.epsilon=2"``.
+
+        Raises ConfigurationError that names file, key, value and remedy.
+        """
+        task = cls(Path(file), assignments)
+        task.settings()
+        return task
+
+    @classmethod
+    def from_frame(
+        cls,
+        records: Frame | Mapping[str, Frame],
+        *,
+        description: str,
+        generators: Sequence[Mapping[str, Any]],
+        epsilon: float,
+        delta: float = DEFAULT_DELTA,
+        name: str = "notebook",
+        text: str = "text",
+        label: str | None = "label",
+        user: str | None = None,
+        labels: Sequence[str] | None = None,
+        parties: int | None = None,
+        method: str = "undersong",
+        options: Mapping[str, Any] | None = None,
+        test: Frame | None = None,
+        sections: Mapping[str, Mapping[str, Any]] | None = None,
+        folder: Path | str | None = None,
+    ) -> Task:
+        """Writes a task file, and the records beside it, and returns its task.
+
+        Args:
+            records: private ones, a row each: one frame that is dealt to ``parties``, or a frame per party by its name.
+            description: what one text is, such as "a nurse's triage note". Public: it goes to the model provider.
+            generators: the keys of each ``[[generators]]`` table; a ``corpus`` may be a DataFrame, which is public.
+            epsilon, delta: of the whole run.
+            text, label, user: columns; ``label`` and ``user`` may be None.
+            labels: the task's; None takes those of the label column. They are public.
+            parties: None is five, or as many as there are frames.
+            method: its name; ``options`` are its ``[method]`` keys, such as ``{"samples": 200}``.
+            test: labelled public texts on which ``simulate`` tries a small task model when it has ended.
+            sections: further keys by section, such as ``{"federation": {"alpha": 0.5}}``; they go before all others.
+            folder: where everything is written, readable by this user only. None takes a temporary folder, which is
+                removed when the task is no longer used: nothing private stays on disk.
+
+        Raises ConfigurationError for a missing column, a wrong key, or a folder that holds another task.
+        """
+        kept = tempfile.TemporaryDirectory(prefix="undersong-task-") if folder is None else None
+        place = Path(kept.name if kept is not None else folder or "").absolute()
+        columns = [text, *([label] if label else []), *([user] if user else [])]
+        parts = records if isinstance(records, Mapping) else {RECORDS: records}
+        frames = {party: selected(frame, columns, f"records of {party}") for party, frame in parts.items()}
+        if labels is None and label is not None:
+            labels = sorted({str(each) for frame in frames.values() for each in frame[label]})
+        files = {f"{PRIVATE}/{party}.jsonl": to_jsonl(frame) for party, frame in frames.items()}
+        described = []
+        for generator in generators:
+            corpus = generator.get("corpus")
+            if is_frame(corpus):
+                path = f"{generator.get('name', 'generator')}.jsonl"
+                files[path] = to_jsonl(_public(corpus, text, label))
+                generator = {**generator, "corpus": path}
+            described.append(dict(generator))
+        document: dict[str, Any] = {
+            "task": {"name": name, "description": description, "labels": list(labels or ())},
+            "data": {"path": [path for path in files if path.startswith(f"{PRIVATE}/")], "text": text},
+            "privacy": {"epsilon": float(epsilon), "delta": delta},
+            "method": {"name": method, **(options or {})},
+            "output": {"dir": str(place / "run")},
+            "federation": {} if parties is None else {"parties": parties},
+        }
+        document["data"] |= {} if label is None else {"label": label}
+        document["data"] |= {} if user is None else {"user": user}
+        if not isinstance(records, Mapping):
+            document["data"]["path"] = f"{PRIVATE}/{RECORDS}.jsonl"
+        if test is not None:
+            files[TEST_NAME] = to_jsonl(selected(test, [text, *([label] if label else [])], "test"))
+            document["evaluation"] = {"test": TEST_NAME}
+        for section, keys in (sections or {}).items():
+            document[section] = {**document.get(section, {}), **keys}
+        document["generators"] = described
+        _write(place, {**files, TASK_NAME: _toml(document)})
+        task = cls(place / TASK_NAME, (), kept)
+        task.settings()
+        return task
+
+    def override(self, *assignments: str) -> Task:
+        """The same task with further overrides, such as ``"privacy.epsilon=1"``.
+
+        Raises ConfigurationError that names file, key, value and remedy.
+        """
+        task = Task(self.file, (*self.assignments, *assignments), self._folder)
+        task.settings()
+        return task
+
+    def settings(self) -> tasks.Task:
+        """The validated task file. Raises ConfigurationError that names file, key, value and remedy."""
+        return tasks.load(self.file, self.assignments)
+
+    def __repr__(self) -> str:
+        overrides = "".join(f", {assignment!r}" for assignment in self.assignments)
+        return f"Task({str(self.file)!r}{overrides})"
+
+    def _repr_markdown_(self) -> str:
+        task = self.settings()
+        promise, labels = task.privacy, ", ".join(task.task.labels) or "none"
+        return (
+            f"**{task.task.name}**: {task.task.description}  \nlabels: {labels}  \nmethod: {task.method.name}, "
+            f"epsilon {promise.epsilon:g}, delta {promise.delta:g} per {promise.unit}, {task.parties} parties"
+        )
+
+
+def _public(frame: Frame, text: str, label: str | None) -> Frame:
+    """A corpus as the generators read it: the columns ``text`` and, where there is one, ``label``."""
+    renamed = selected(frame, [text], "corpus").rename(columns={text: "text"})
+    return renamed if label is None or label not in frame.columns else renamed.assign(label=frame[label])
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> None:
+    """Readable by this user only. A folder may hold the very same task, so that a notebook can be run again."""
+    for name, content in files.items():
+        path = folder / name
+        if path.exists() and path.read_text(encoding="utf-8") != content:
+            raise ConfigurationError(f"{folder}: holds another task ({name} differs)", "name another folder")
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.touch(mode=0o600)
+        path.write_text(content, encoding="utf-8")
+
+
+def _toml(document: Mapping[str, Any]) -> str:
+    try:
+        import tomli_w
+    except ImportError:
+        raise ConfigurationError(
+            "a task from DataFrames needs the package tomli-w", "install undersong with the extra notebook"
+        ) from None
+    return tomli_w.dumps(document)

@@ -1,0 +1,52 @@
+"""The example notebooks run from top to bottom: their cells in this process, and all of them in a kernel."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.doubles.party_home import HashedEmbedder
+from undersong_common.embedding import Embedder
+
+pytest.importorskip("pandas")
+
+NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "examples" / "notebooks").glob("*.ipynb"))
+
+
+def code(notebook: Path) -> list[str]:
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+def test_there_are_notebooks_and_none_keeps_what_it_printed():
+    assert len(NOTEBOOKS) == 2
+    for notebook in NOTEBOOKS:
+        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+        assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells), notebook.name
+
+
+@pytest.mark.heavy
+def test_the_first_notebook_s_cells_run(monkeypatch, tmp_path):
+    monkeypatch.setattr(Embedder, "load", HashedEmbedder)
+    monkeypatch.setenv("UNDERSONG_CACHE", str(tmp_path))
+    names: dict[str, object] = {}
+    for cell in code(next(each for each in NOTEBOOKS if each.stem == "first_corpus")):
+        exec(compile(cell, "first_corpus.ipynb", "exec"), names)
+    assert len(names["run"].corpus) > 20
+    assert len(names["found"].scores) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_kernel_runs_the_whole_notebook(notebook, tmp_path, monkeypatch):
+    import nbclient
+    import nbformat
+
+    monkeypatch.setenv("UNDERSONG_CACHE", str(tmp_path))
+    book = nbformat.read(notebook, as_version=4)
+    nbclient.NotebookClient(book, timeout=240, resources={"metadata": {"path": str(notebook.parent)}}).execute()
+    shown = [output for cell in book.cells if cell.cell_type == "code" for output in cell.outputs]
+    assert any("text/html" in output.get("data", {}) for output in shown)
+    assert not any(output.output_type == "error" for output in shown)

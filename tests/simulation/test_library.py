@@ -1,0 +1,177 @@
+"""The library as a notebook uses it: a task from DataFrames, its plan, its simulation, figures that print."""
+
+from __future__ import annotations
+
+import gc
+import stat
+from typing import Any
+
+import numpy as np
+import pytest
+
+import undersong as us
+from tests.doubles.party_home import HashedEmbedder
+from tests.doubles.tasks import LABELS, sentence
+from undersong.notebook_progress import NotebookProgress
+from undersong.results import Money
+from undersong.task_files import Task
+from undersong_common.embedding import Embedder
+from undersong_common.errors import ConfigurationError
+from undersong_common.table import table_of
+from undersong_server.progress import Silent
+
+pandas = pytest.importorskip("pandas")
+
+
+@pytest.fixture(autouse=True)
+def no_weights(monkeypatch, tmp_path):
+    monkeypatch.setattr(Embedder, "load", HashedEmbedder)
+    monkeypatch.setenv("UNDERSONG_CACHE", str(tmp_path / "cache"))
+
+
+def frame(rows: int):
+    rng = np.random.default_rng(rows)
+    labels = [LABELS[row % 2] for row in range(rows)]
+    return pandas.DataFrame({"note": [sentence(rng, label) for label in labels], "topic": labels})
+
+
+def task(**changes) -> Task:
+    generators = [{"name": name, "kind": "ngram", "corpus": frame(60)} for name in ("good", "poor")]
+    options = {"samples": 8, "rounds": 2, "votes": 2, "examples": 2, "shortlist": 2}
+    given: dict[str, Any] = {
+        "text": "note",
+        "label": "topic",
+        "description": "a short remark",
+        "epsilon": 4.0,
+        "method": "wasp",
+    }
+    given |= {"options": options, "generators": generators, "parties": 2}
+    return us.Task.from_frame(changes.pop("records", frame(12)), **(given | changes))
+
+
+def test_every_public_name_is_there_and_documented():
+    for name in set(us.__all__) - {"__version__"}:
+        assert getattr(us, name).__doc__, name
+    assert set(us.__all__) <= set(dir(us))
+    with pytest.raises(AttributeError, match="no attribute 'simulat'"):
+        _ = us.simulat
+
+
+def test_a_plan_tells_promise_calls_and_money():
+    plan = us.plan(task())
+    assert (plan.epsilon, plan.promise.unit, int(plan.calls)) == (4.0, "sample", 8)
+    assert str(plan.calls) == "8 calls of good, poor"
+    assert str(plan.money) == "nothing"
+    assert [str(Money(usd)) for usd in (None, (0.1, 0.25))] == ["unknown: no price is configured", "US$ 0.10 to 0.25"]
+    assert list(plan.sums["statistic"]) == ["top_q_votes"]
+    assert "Promise: epsilon 4, delta 1e-05 for one sample" in str(plan)
+    assert "top_q_votes" in plan._repr_html_()
+    assert us.plan(task().override("privacy.epsilon=1")).epsilon == 1.0
+
+
+def test_paid_calls_are_priced():
+    paid = {"name": "big", "kind": "openai", "model": "m", "base_url": "http://127.0.0.1/v1", "api_key_env": ""}
+    paid |= {"price_per_1k_prompt": 1.0, "price_per_1k_completion": 2.0}
+    plan = us.plan(task(generators=[paid]))
+    low, high = plan.money.usd
+    assert 0 < low < high
+    assert "tokens" in str(plan.calls)
+
+
+@pytest.mark.heavy
+def test_a_simulation_gives_corpus_weights_ledger_report_and_judges_it():
+    made = task(test=frame(10))
+    run = us.simulate(made, insecure_noise_seed=1, progress=Silent())
+    assert list(run.corpus.columns) == ["text", "label", "generator", "round", "prompt_kind"]
+    assert set(run.corpus["label"]) <= set(LABELS)
+    assert list(run.weights.columns) == ["good", "poor"]
+    assert run.weights.sum(axis=1).tolist() == pytest.approx([1.0] * len(run.weights))
+    assert set(run.ledger["party"]) == {"party-1", "party-2"}
+    assert "iframe" in run.report._repr_html_()
+    assert run.epsilon == float("inf")  # its noise came from a seed
+    assert f"look at   {run.folder}" in str(run)
+    found = us.evaluate(run, test=frame(10), train_private=frame(12), head="linear")
+    assert len(found.scores) == 2
+    assert list(found.distances["reference"]) == ["test file", "private training file"]
+    verification = us.verify(run)
+    assert not verification.holds  # no coordinator has signed it
+    assert "took part: party-1, party-2" in str(verification)
+
+
+@pytest.mark.heavy
+def test_a_comparison_is_a_table(tmp_path):
+    found = us.compare(
+        task(), ["mixture"], test=frame(10), seeds=1, out=tmp_path / "cells", insecure_noise_seed=1, progress=Silent()
+    )
+    assert list(found.table["method"]) == ["mixture"]
+    assert found.to_json()["seeds"] == [0]
+    assert found._repr_markdown_().startswith("# notebook: mixture")
+
+
+def test_a_comparison_needs_a_test_set():
+    with pytest.raises(ConfigurationError, match="needs a test set"):
+        us.compare(task(), ["mixture"])
+
+
+def test_a_task_s_folder_is_the_user_s_own_and_goes_with_the_task():
+    made = task()
+    folder = made.file.parent
+    assert stat.S_IMODE((folder / "private" / "records.jsonl").stat().st_mode) == 0o600
+    other = made.override("privacy.epsilon=2")
+    del made
+    gc.collect()
+    assert other.file.exists()
+    del other
+    gc.collect()
+    assert not folder.exists()
+
+
+def test_a_folder_keeps_its_task(tmp_path):
+    first = task(folder=tmp_path / "mine")
+    assert task(folder=tmp_path / "mine").file == first.file  # the cell is run again
+    assert us.Task.load(first.file).settings().parties == 2
+    with pytest.raises(ConfigurationError, match="holds another task"):
+        task(folder=tmp_path / "mine", epsilon=2.0)
+
+
+def test_frames_of_several_parties_are_a_file_each():
+    made = task(records={"north": frame(6), "south": frame(8)}, parties=None, user=None)
+    assert [path.stem for path in made.settings().files] == ["north", "south"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"text": "notes"}, "has no column 'notes'"),
+        ({"options": {"round": 3}}, "round"),
+        ({"method": "wsap"}, "wsap"),
+        ({"sections": {"privacy": {"unit": "patient"}}}, "patient"),
+    ],
+)
+def test_what_is_wrong_is_said_at_once(changes, problem):
+    with pytest.raises(ConfigurationError, match=problem):
+        task(**changes)
+
+
+def test_rows_of_a_frame_are_checked_as_those_of_a_file():
+    rows = [{"text": "a", "label": "x"}, {"text": " ", "label": "x"}]
+    with pytest.raises(ConfigurationError, match="the frame: row 2: the text column"):
+        table_of(rows, "the frame", "text", "label")
+    with pytest.raises(ConfigurationError, match=r"records\.jsonl: row 1: the text column"):
+        us.simulate(task(records=frame(3).assign(note=None)), progress=Silent())
+
+
+def test_a_notebook_s_progress_is_one_line_and_escapes_what_it_shows():
+    drawn: list[str] = []
+    now = [0.0]
+    progress = NotebookProgress(drawn.append, clock=lambda: now[0])
+    with progress:
+        progress.say("<b>continuing</b>")
+        progress.update("texts", 1, 4)
+        progress.update("texts", 2, 4)  # too soon
+        now[0] = 1.0
+        progress.update("texts", 3, 4)
+    assert len(drawn) == 4
+    assert "&lt;b&gt;continuing" in drawn[0]
+    assert 'texts 3/4 <progress value="3" max="4">' in drawn[2]
+    assert "progress" not in drawn[-1]
