@@ -44,6 +44,10 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "no fill-in": ("method.fill_in=0",),
     "no cross": ("method.cross=0",),
     "no generate": ("method.generate=0",),
+    "half, 3 rounds": ("method.elite=5000", "method.rounds=3"),  # a last population as large as Aug-PE's
+    "votes among all": ("method.label_votes=false",),
+    "one elite": ("method.elite_by_label=false",),
+    "votes and elite of all": ("method.label_votes=false", "method.elite_by_label=false"),
     "augpe": ("method.name=augpe",),
 }
 FRECHET_ROWS = 150  # its bias depends on the number of rows
@@ -75,7 +79,9 @@ def main() -> None:
         "--out", type=Path, default=Path("results/dpga.jsonl"), help="JSONL file of cells, continued where it ends"
     )
     parser.add_argument("--datasets", nargs="+", default=["banking77", "mts_dialog"], choices=list(GENERATORS))
-    parser.add_argument("--variants", nargs="+", default=["dpga", "no suppression", "augpe"], choices=list(VARIANTS))
+    parser.add_argument(
+        "--variants", nargs="+", default=["dpga", "no suppression", "half, 3 rounds", "augpe"], choices=list(VARIANTS)
+    )
     parser.add_argument("--epsilons", nargs="+", type=float, default=[1.0, 2.0, 4.0])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--calls", type=int, default=3000, help="generator calls of a cell")

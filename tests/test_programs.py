@@ -76,7 +76,7 @@ def completed(program: str, words: str, **environment: str) -> list[str]:
 
 def test_a_shell_completes_commands_options_and_values():
     assert completed("undersong", "undersong run s") == ["start", "stop", "show", "search"]
-    assert completed("undersong", "undersong evaluate --head ") == ["auto", "linear", "mlp"]
+    assert completed("undersong", "undersong evaluate --head ") == ["auto", "linear", "mlp", "three-layer"]
     assert completed("undersong-party", "undersong-party enr") == ["enroll"]
 
 

@@ -40,7 +40,7 @@ class Adapted:
     @property
     def description(self) -> str:
         return (
-            f"MLP head ({self.head.hidden.shape[1]} units), Deep CORAL weight {self.weight:g}: covariance distance"
+            f"MLP head ({self.head.units}), Deep CORAL weight {self.weight:g}: covariance distance"
             f" {self.distance_before:.3f} -> {self.distance_after:.3f}"
         )
 
@@ -119,7 +119,7 @@ def _trained(x: Float32, y: Int64, names: tuple[str, ...], target: Float32, weig
     def array(tensor: Any) -> Float64:
         return np.asarray(tensor.detach().numpy(), dtype=np.float64)
 
-    return MLPHead(names, array(hidden) * scale, array(hidden_bias), array(output), array(bias), EPOCHS)
+    return MLPHead(names, ((array(hidden) * scale, array(hidden_bias)),), array(output), array(bias), EPOCHS)
 
 
 def _coral(source: Any, target: Any) -> Any:

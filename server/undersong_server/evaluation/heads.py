@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from typing import Literal
 
-Head = Literal["auto", "linear", "mlp"]
-HEADS: tuple[Head, ...] = ("auto", "linear", "mlp")
+Head = Literal["auto", "linear", "mlp", "three-layer"]
+HEADS: tuple[Head, ...] = ("auto", "linear", "mlp", "three-layer")

@@ -1,5 +1,7 @@
 """The small task model (STM): a linear or MLP head on frozen embeddings, chosen by validation on its training data.
 
+"three-layer" is the task model of DP-KPS (Nagesh et al. 2024): two hidden layers and an output layer; never by "auto".
+
 The same model judges every kind of training data (synthetic, private, a mixture), so that differences come from the
 data. Everything is a function of the arguments and the seed: no global random state is read or left changed.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,6 +30,11 @@ VALIDATION_SHARE = 0.2
 # reach 87.7, 87.9, 86.6, 84.6 % of the real test set. Nothing weaker than 3 is tried.
 STRENGTHS = (0.3, 1.0, 3.0)
 HIDDEN_UNITS = 256
+HIDDEN_LAYERS: dict[Head, tuple[int, ...]] = {  # of the heads that have any; three layers with the output's own
+    "auto": (HIDDEN_UNITS,),
+    "mlp": (HIDDEN_UNITS,),
+    "three-layer": (HIDDEN_UNITS, HIDDEN_UNITS),
+}
 MLP_EPOCHS = 40
 MLP_PATIENCE = 4
 MLP_BATCH = 128
@@ -68,23 +76,29 @@ class LinearHead:
 
 @dataclass(frozen=True, eq=False)
 class MLPHead:
-    """One hidden layer of rectified units: ``hidden`` [d, H] and ``hidden_bias`` [H], then a linear head on them."""
+    """Layers of rectified units, each of ``hidden`` a weight [inputs, H] and a bias [H]; a linear head on the last."""
 
     labels: tuple[str, ...]
-    hidden: Float64
-    hidden_bias: Float64
+    hidden: tuple[tuple[Float64, Float64], ...]
     weight: Float64
     bias: Float64
     epochs: int
 
     @property
+    def units(self) -> str:
+        """The hidden layers' sizes, in a few words."""
+        return " and ".join(str(len(bias)) for _, bias in self.hidden) + " units"
+
+    @property
     def description(self) -> str:
-        return f"MLP head ({self.hidden.shape[1]} units, {self.epochs} epochs)"
+        return f"MLP head ({self.units}, {self.epochs} epochs)"
 
     def features(self, embeddings: Float32) -> Float64:
-        """The hidden layer's activations, float64 [n, H]: what domain adaptation aligns."""
-        activations: Float64 = np.maximum(embeddings @ self.hidden + self.hidden_bias, 0.0)
-        return activations
+        """The last hidden layer's activations, float64 [n, H]: what domain adaptation aligns."""
+        activations = np.asarray(embeddings)
+        for weight, bias in self.hidden:
+            activations = np.maximum(activations @ weight + bias, 0.0)
+        return np.asarray(activations, dtype=np.float64)
 
     def probabilities(self, embeddings: Float32) -> Float64:
         return _softmax(self.features(embeddings) @ self.weight + self.bias)
@@ -143,13 +157,14 @@ def fit_linear(embeddings: Float32, labels: Int64, weights: Float64, classes: in
 def _train(x: Float32, y: Int64, w: Float64, names: tuple[str, ...], head: Head, seed: int) -> LinearHead | MLPHead:
     # Labels with a single text stay in the fitting part; with nothing to hold out, the middle settings stand.
     fit, held = _split(y, seed)
-    linear_loss, strength = _choose_strength(x, y, w, fit, held) if head != "mlp" else (np.inf, 0.0)
+    linear_loss, strength = _choose_strength(x, y, w, fit, held) if head in ("auto", "linear") else (np.inf, 0.0)
     if head == "linear":
         return _linear(x, y, w, names, strength)
-    mlp_loss, epochs = _choose_epochs(x, y, w, fit, held, names, seed)
+    hidden = HIDDEN_LAYERS[head]
+    mlp_loss, epochs = _choose_epochs(x, y, w, fit, held, names, seed, hidden)
     if head == "auto" and linear_loss <= mlp_loss:
         return _linear(x, y, w, names, strength)
-    return _fit_mlp(x, y, w, names, epochs, seed, lambda _model: False)
+    return _fit_mlp(x, y, w, names, epochs, seed, lambda _model: False, hidden)
 
 
 def _numbered(labels: Sequence[str], rows: int) -> tuple[tuple[str, ...], Int64]:
@@ -261,20 +276,20 @@ def _fit_linear(x: Float32, y: Int64, w: Float64, classes: int, strength: float,
 class _TorchMLP:
     """The MLP while it is trained, on plain tensors with its own generator, so that torch's global state stays put."""
 
-    def __init__(self, width: int, classes: int, seed: int) -> None:
+    def __init__(self, width: int, classes: int, seed: int, hidden: Sequence[int]) -> None:
         import torch
 
         self.rng = torch.Generator().manual_seed(seed % (1 << 63))
 
-        def layer(inputs: int, outputs: int) -> tuple[torch.Tensor, torch.Tensor]:
-            bound = (6.0 / inputs) ** 0.5 if outputs == HIDDEN_UNITS else (1.0 / inputs) ** 0.5
+        def layer(inputs: int, outputs: int, bound: float) -> tuple[torch.Tensor, torch.Tensor]:
             weight = (torch.rand(inputs, outputs, generator=self.rng) * 2 - 1) * bound
             return weight.requires_grad_(), torch.zeros(outputs).requires_grad_()
 
-        self.hidden, self.hidden_bias = layer(width, HIDDEN_UNITS)
-        self.weight, self.bias = layer(HIDDEN_UNITS, classes)
-        self.parameters = [self.hidden, self.hidden_bias, self.weight, self.bias]
-        self.optimiser = torch.optim.AdamW(self.parameters, lr=2e-3, weight_decay=1e-2)
+        sizes = (width, *hidden)
+        self.hidden = [layer(one, other, (6.0 / one) ** 0.5) for one, other in pairwise(sizes)]
+        self.weight, self.bias = layer(sizes[-1], classes, (1.0 / sizes[-1]) ** 0.5)
+        parameters = [each for pair in (*self.hidden, (self.weight, self.bias)) for each in pair]
+        self.optimiser = torch.optim.AdamW(parameters, lr=2e-3, weight_decay=1e-2)
 
     def epoch(self, x: Any, y: Any, w: Any, scale: float) -> None:
         """One pass in random order. Unit embeddings are multiplied by ``scale`` so that inputs have unit variance."""
@@ -282,9 +297,11 @@ class _TorchMLP:
 
         order = torch.randperm(len(x), generator=self.rng)
         for rows in torch.split(order, MLP_BATCH):
-            z = torch.relu(x[rows] * scale @ self.hidden + self.hidden_bias)
-            keep = (torch.rand(z.shape, generator=self.rng) >= MLP_DROPOUT).to(z.dtype) / (1 - MLP_DROPOUT)
-            z = (z * keep) @ self.weight + self.bias
+            z = x[rows] * scale
+            for weight, bias in self.hidden:
+                z = torch.relu(z @ weight + bias)
+                z = z * (torch.rand(z.shape, generator=self.rng) >= MLP_DROPOUT).to(z.dtype) / (1 - MLP_DROPOUT)
+            z = z @ self.weight + self.bias
             loss = (torch.nn.functional.cross_entropy(z, y[rows], reduction="none") * w[rows]).mean()
             self.optimiser.zero_grad(set_to_none=True)
             loss.backward()
@@ -294,23 +311,25 @@ class _TorchMLP:
         def array(tensor: Any) -> Float64:
             return np.asarray(tensor.detach().numpy(), dtype=np.float64)
 
-        return MLPHead(
-            names,
-            array(self.hidden) * scale,
-            array(self.hidden_bias),
-            array(self.weight),
-            array(self.bias),
-            epochs,
-        )
+        hidden = [(array(weight), array(bias)) for weight, bias in self.hidden]
+        hidden[0] = (hidden[0][0] * scale, hidden[0][1])
+        return MLPHead(names, tuple(hidden), array(self.weight), array(self.bias), epochs)
 
 
 def _fit_mlp(
-    x: Float32, y: Int64, w: Float64, names: tuple[str, ...], epochs: int, seed: int, judge: Callable[[MLPHead], bool]
+    x: Float32,
+    y: Int64,
+    w: Float64,
+    names: tuple[str, ...],
+    epochs: int,
+    seed: int,
+    judge: Callable[[MLPHead], bool],
+    hidden: Sequence[int],
 ) -> MLPHead:
     """Trains up to ``epochs``; after each, ``judge`` sees the model so far and may end the training."""
     import torch
 
-    model = _TorchMLP(x.shape[1], len(names), seed)
+    model = _TorchMLP(x.shape[1], len(names), seed, hidden)
     tensors = torch.from_numpy(x), torch.from_numpy(y), torch.from_numpy(w.astype(np.float32))
     scale = float(np.sqrt(x.shape[1]) / max(float(np.sqrt((x.astype(np.float64) ** 2).sum(axis=1).mean())), 1e-12))
     frozen = model.freeze(names, 0, scale)
@@ -324,7 +343,14 @@ def _fit_mlp(
 
 
 def _choose_epochs(
-    x: Float32, y: Int64, w: Float64, fit: Int64, held: Int64, names: tuple[str, ...], seed: int
+    x: Float32,
+    y: Int64,
+    w: Float64,
+    fit: Int64,
+    held: Int64,
+    names: tuple[str, ...],
+    seed: int,
+    hidden: Sequence[int],
 ) -> tuple[float, int]:
     """The held-out loss of the best epoch, and its number."""
     if not len(held) or w[held].sum() <= 0 or w[fit].sum() <= 0:
@@ -338,5 +364,5 @@ def _choose_epochs(
             best = (loss, model.epochs)
         return model.epochs - best[1] >= MLP_PATIENCE
 
-    _fit_mlp(x[fit], y[fit], w[fit], names, MLP_EPOCHS, seed, judge)
+    _fit_mlp(x[fit], y[fit], w[fit], names, MLP_EPOCHS, seed, judge, hidden)
     return best

@@ -17,21 +17,25 @@ from undersong_common.arrays import Float32, Float64, Int64
 from undersong_protocol.plan import SumRequest
 from undersong_protocol.statistics import TopQVotes
 from undersong_server.generators.orders import Order
-from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
-from undersong_server.methods.parts.selection import balanced_labels, highest
+from undersong_server.methods.interface import Method, RunContext, Setting
+from undersong_server.methods.parts.private_vocabulary import VocabularyOptions, private_keyphrases
+from undersong_server.methods.parts.selection import balanced_labels, highest, sample_without_replacement
 from undersong_server.pool import Sample
 
 VARIATIONS = ("paraphrase", "fill_in")
 
 
-class Options(MethodOptions):
-    """[method] keys.
+class Options(VocabularyOptions):
+    """[method] keys; those of the vocabulary count with ``private_vocabulary`` alone.
 
     Attributes:
         samples: generator calls in all, so that methods compare at equal calls.
         selection: "rank" keeps the best 1 / ``expansion`` of the texts and varies each expansion - 1 times; "sampling"
             draws with replacement in proportion to the votes and varies each draw once.
         lookahead: K; above 0, a text is embedded as the mean of K variations of it, which are written for this alone.
+        private_vocabulary: whether the first texts' prompts hold terms of the records' noisy vocabulary: the baseline
+            of DP-KPS (Nagesh et al. 2024). ``vocabulary_share`` of the budget (mu squared) pays for it, and
+            ``prompt_terms`` are drawn for each text, evenly and each at most once.
     """
 
     samples: Annotated[int, Field(ge=1)] = 6000
@@ -39,6 +43,9 @@ class Options(MethodOptions):
     selection: Literal["rank", "sampling"] = "rank"
     expansion: Annotated[int, Field(ge=2)] = 2
     lookahead: Annotated[int, Field(ge=0)] = 0
+    private_vocabulary: bool = False
+    vocabulary_share: Annotated[float, Field(gt=0, lt=1)] = 1 / 6
+    prompt_terms: Annotated[int, Field(ge=1, le=64)] = 3
 
     @property
     def population(self) -> int:
@@ -51,9 +58,13 @@ class Options(MethodOptions):
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
-    """One nearest vote per record before each round of variations."""
+    """The vocabulary, where it is asked for; one nearest vote per record before each round of variations."""
     vote = TopQVotes(q=1, candidates=options.population, labels=len(setting.labels), furthest=False)
-    return [SumRequest(f"votes/{t + 1}", vote) for t in range(options.rounds - 1)]
+    votes = [SumRequest(f"votes/{t + 1}", vote) for t in range(options.rounds - 1)]
+    if not options.private_vocabulary:
+        return votes
+    share = len(votes) * options.vocabulary_share / (1.0 - options.vocabulary_share)  # a vote's own is 1
+    return [SumRequest("vocabulary", options.histogram(setting), share), *votes]
 
 
 def generator_calls(options: Options, setting: Setting) -> int:
@@ -107,7 +118,17 @@ def _random(options: Options, run: RunContext) -> list[Sample]:
     labels = run.setting.labels or ("",)
     wanted = balanced_labels(options.population, len(labels), np.zeros(len(labels), dtype=np.int64))
     names = run.setting.generators
-    orders = [Order(names[i % len(names)], "random", labels[label]) for i, label in enumerate(wanted)]
+    kept = private_keyphrases(options, run) if options.private_vocabulary else ()
+    rng = run.rng("terms of the first texts")
+    orders = [
+        Order(
+            names[i % len(names)],
+            "random",
+            labels[label],
+            terms=sample_without_replacement(rng, kept, options.prompt_terms),
+        )
+        for i, label in enumerate(wanted)
+    ]
     return run.generate("round 1", 0, orders)
 
 

@@ -10,43 +10,44 @@ sums are made in all; what follows is post-processing.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from undersong_common.embedding import CachedEmbedder, Embed, Embedder, MemoryCache
 from undersong_common.errors import ConfigurationError
-from undersong_common.table import read_table
-from undersong_protocol.plan import SumRequest
+from undersong_common.table import Table, read_table
+from undersong_protocol.plan import SumRequest, plan_sums
 from undersong_protocol.statistics.fourier import FourierFeatures
 from undersong_protocol.statistics.phrases import matcher
-from undersong_protocol.statistics.terms import TermHistogram
 from undersong_server.generators.orders import Order
-from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
+from undersong_server.methods.interface import Method, RunContext, Setting
+from undersong_server.methods.parts import sampler_choice
 from undersong_server.methods.parts.keyphrases import Densities, significant_terms
+from undersong_server.methods.parts.private_vocabulary import VocabularyOptions, private_keyphrases
+from undersong_server.methods.parts.sampler_choice import SAMPLERS, Choice
 from undersong_server.methods.parts.selection import balanced_labels
-from undersong_server.methods.parts.vocabulary import english_words, read_vocabulary
 from undersong_server.pool import Sample
 
 Share = Annotated[float, Field(gt=0)]
 
 
-class Options(MethodOptions):
-    """[method] keys.
+class Options(VocabularyOptions):
+    """[method] keys, besides those of the vocabulary.
 
     Attributes:
         samples: texts to write, with one prompt each.
-        vocabulary: file of public terms; "" takes ``vocabulary_words`` English words without the ``common_words``
-            commonest.
-        document_terms: S, distinct terms of a record that count in the vocabulary histogram.
-        keyphrases: N, the most terms that are kept.
-        false_terms: share of the kept terms that noise alone may have brought there; 1 keeps the N highest.
         length: L, terms of a sequence.
         pairs: m pairs of random Fourier features.
         split: of the budget, between vocabulary and densities.
-        sampler: how a sequence is drawn; validation chose the default on both data sets of docs/dpkps.md.
+        sampler: how a sequence is drawn; validation chose the default on both data sets of docs/dpkps.md. "auto" has it
+            choose for this task, on ``validation``, a public file of texts with labels, before anything is planned.
+        expected_records: about how many records the parties hold: it decides how much noise that validation adds.
         ensemble: lengths of the density structures of the iterative sampler.
         noise: "laplace" is pure epsilon.
         width: u times a structure's length in the kernel exp(-u |x - y|^2); the paper's is 2.
@@ -60,16 +61,12 @@ class Options(MethodOptions):
     """
 
     samples: Annotated[int, Field(ge=1)] = 2000
-    vocabulary: str = ""
-    vocabulary_words: Annotated[int, Field(ge=1)] = 60_000
-    common_words: Annotated[int, Field(ge=0)] = 200
-    document_terms: Annotated[int, Field(ge=1)] = 10
-    keyphrases: Annotated[int, Field(ge=1)] = 1000
-    false_terms: Annotated[float, Field(gt=0, le=1)] = 0.1
     length: Annotated[int, Field(ge=1, le=64)] = 10
     pairs: Annotated[int, Field(ge=1)] = 512
     split: tuple[Share, Share] = (1.0, 5.0)
-    sampler: Literal["independent", "iterative"] = "independent"
+    sampler: Literal["independent", "iterative", "auto"] = "independent"
+    validation: str = ""
+    expected_records: Annotated[int, Field(ge=1)] = 1000
     ensemble: Literal["logarithmic", "linear"] = "logarithmic"
     noise: Literal["gaussian", "laplace"] = "gaussian"
     width: Annotated[float, Field(gt=0, lt=1000)] = 2.0
@@ -80,11 +77,11 @@ class Options(MethodOptions):
     shots_per_class: Annotated[int, Field(ge=1, le=20)] = 3
     words: Annotated[int, Field(ge=1)] | None = None
 
-    def terms(self, setting: Setting) -> tuple[str, ...]:
-        """The public vocabulary."""
-        if self.vocabulary:
-            return read_vocabulary(setting.folder / self.vocabulary)
-        return english_words(self.vocabulary_words, self.common_words)
+    @model_validator(mode="after")
+    def _validation_named(self) -> Options:
+        if self.sampler == "auto" and not self.validation:
+            raise ValueError('sampler = "auto" needs validation: name a public file of texts with labels')
+        return self
 
     def lengths(self) -> tuple[int, ...]:
         """Lengths of the density structures: 1 to L, or 1, 2, 4, ... up to the first that holds L phrases."""
@@ -107,19 +104,80 @@ class Options(MethodOptions):
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
     """The vocabulary histogram and the density features. The split divides mu squared, or (Laplace) epsilon."""
-    histogram = TermHistogram(len(options.terms(setting)), options.document_terms)
+    _shots(options, setting, np.random.default_rng(0))  # a file that cannot be used is told now
+    return _requests(decided(options, setting)[0], setting)
+
+
+def _requests(options: Options, setting: Setting) -> list[SumRequest]:
     return [
-        SumRequest("vocabulary", histogram, options.split[0], law=options.noise),
+        SumRequest("vocabulary", options.histogram(setting), options.split[0], law=options.noise),
         SumRequest("densities", options.features(setting), options.split[1], law=options.noise),
     ]
 
 
+def decided(options: Options, setting: Setting) -> tuple[Options, Choice]:
+    """The options with the sampler that "auto" stands for, and how it was chosen.
+
+    The same file, options and promise give the same answer, which a process computes once.
+    """
+    if options.sampler != "auto":
+        return options, Choice(options.sampler, {})
+    if not setting.labels:
+        raise ConfigurationError('method.sampler = "auto" needs task.labels', 'name them, or choose "independent"')
+    table = _public_texts(setting, options.validation)
+    digest = hashlib.sha256("\0".join((*table.texts, *(table.labels or ()))).encode("utf-8", "replace")).digest()
+    choice = _validated(options, setting, digest)
+    return options.model_copy(update={"sampler": choice.sampler}), choice
+
+
+@lru_cache(maxsize=8)
+def _validated(options: Options, setting: Setting, _content: bytes) -> Choice:
+    """``_content`` tells files of one name apart."""
+    candidates = {name: options.model_copy(update={"sampler": name}) for name in SAMPLERS}
+    sigmas = {name: _planned_noise(each, setting) for name, each in candidates.items()}
+    vocabulary_sigma = sigmas[SAMPLERS[0]][0]  # the split is by budget: the same for both
+    return sampler_choice.validated(
+        _public_texts(setting, options.validation),
+        setting.labels,
+        public_embedder(setting.embedder),
+        records=options.expected_records,
+        histogram=options.histogram(setting),
+        vocabulary=options.terms(setting),
+        vocabulary_sigma=vocabulary_sigma,
+        keep=lambda counts: significant_terms(
+            counts,
+            vocabulary_sigma,
+            most=options.keyphrases,
+            false_share=options.false_terms,
+            law=options.noise,
+        ),
+        samplers={name: (each.features(setting), sigmas[name][1]) for name, each in candidates.items()},
+        length=options.length,
+        sharpness=options.sharpness,
+    )
+
+
+def public_embedder(model: str) -> Embed:
+    """Of public texts, before there is a run; what it computes is kept in memory."""
+    return CachedEmbedder(Embedder.load(model), MemoryCache()).encode
+
+
+def _planned_noise(options: Options, setting: Setting) -> tuple[float, float]:
+    """Of the vocabulary and of the densities; none where the promise is not known or not private."""
+    if setting.privacy is None or setting.quorum is None or not math.isfinite(setting.privacy.epsilon):
+        return 0.0, 0.0
+    planned = plan_sums(_requests(options, setting), setting.privacy, setting.quorum)
+    return planned["vocabulary"].sigma, planned["densities"].sigma
+
+
 def notes(options: Options, setting: Setting) -> list[str]:
-    """How the budget is split, for ``undersong plan``."""
+    """How the budget is split, and what "auto" stands for; for ``undersong plan``."""
     total = sum(options.split)
     first, second = (f"{100 * share / total:.3g} %" for share in options.split)
     of = "mu squared" if options.noise == "gaussian" else "epsilon"
-    return [f"Budget ({of}): {first} vocabulary, {second} densities of sequences of {options.length} keyphrases."]
+    budget = f"Budget ({of}): {first} vocabulary, {second} densities of sequences of {options.length} keyphrases."
+    said = decided(options, setting)[1].sentence
+    return [budget, said] if said else [budget]
 
 
 def generator_calls(options: Options, setting: Setting) -> int:
@@ -128,9 +186,12 @@ def generator_calls(options: Options, setting: Setting) -> int:
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """The method. Returns the synthetic corpus."""
-    shots = _shots(options, run)  # a file that is missing is told before anything is spent
+    options, choice = decided(options, run.setting)
+    if choice.sentence:
+        run.record("remarks", 0, choice.sentence)
+    shots = _shots(options, run.setting, run.rng("shots"))
     # Steps 1 and 2, vocabulary and keyphrases
-    kept = _keyphrases(options, run)
+    kept = private_keyphrases(options, run, law=options.noise)
     # Step 3, densities
     vectors_input, vectors = run.publish_embeddings("terms", kept)
     features = options.features(run.setting)
@@ -167,17 +228,18 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     return run.pool.samples
 
 
-def _shots(options: Options, run: RunContext) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
+def _shots(
+    options: Options, setting: Setting, rng: np.random.Generator
+) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
     """Public texts of each class with the terms of the vocabulary that they contain; texts without one are left out."""
     if not options.shots:
         return {}
-    labels = run.setting.labels
-    path = run.setting.folder / options.shots
-    table = read_table(path, "text", "label" if labels else None, labels=labels)
-    vocabulary = options.terms(run.setting)
+    labels = setting.labels
+    table = _public_texts(setting, options.shots)
+    vocabulary = options.terms(setting)
     terms = matcher(vocabulary)
     found: dict[str, list[tuple[str, tuple[str, ...]]]] = {label: [] for label in labels or ("",)}
-    for row in run.rng("shots").permutation(len(table)):
+    for row in rng.permutation(len(table)):
         text = table.texts[row]
         mine = found[table.labels[row] if table.labels else ""]
         inside = tuple(vocabulary[term] for term in terms.of(text, options.length))
@@ -186,31 +248,15 @@ def _shots(options: Options, run: RunContext) -> dict[str, list[tuple[str, tuple
     empty = [label for label, mine in found.items() if not mine]
     if empty:
         raise ConfigurationError(
-            f"{path}: no text{f' of the label {empty[0]!r}' if labels else ''} contains a term of the vocabulary",
+            f"{setting.folder / options.shots}: no text{f' of the label {empty[0]!r}' if labels else ''} contains a"
+            " term of the vocabulary",
             "add texts, or leave method.shots out",
         )
     return found
 
 
-def _keyphrases(options: Options, run: RunContext) -> tuple[str, ...]:
-    """The paper's V~: terms whose noisy counts noise alone does not explain, the most frequent first."""
-    vocabulary = options.terms(run.setting)
-    opened = run.private_sum("vocabulary", [run.publish_texts("vocabulary", vocabulary)])
-    found = significant_terms(
-        opened.natural,
-        opened.sigma,
-        most=options.keyphrases,
-        false_share=options.false_terms,
-        law=options.noise,
-    )
-    if len(found) < 2:
-        raise ConfigurationError(
-            "no term of the vocabulary stands out of the noise: the records hardly use it",
-            "name a vocabulary of the field (method.vocabulary), or raise epsilon or method.false_terms",
-        )
-    kept = tuple(vocabulary[term] for term in found)
-    run.record("keyphrases", 0, kept)
-    return kept
+def _public_texts(setting: Setting, name: str) -> Table:
+    return read_table(setting.folder / name, "text", "label" if setting.labels else None, labels=setting.labels)
 
 
 METHOD = Method(

@@ -14,6 +14,7 @@ from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.canonical import tagged_hash
 from undersong_common.embedding import Embed, publishable
 from undersong_common.errors import ConfigurationError
+from undersong_common.model_files import PACKAGED
 from undersong_protocol.plan import Plan, Privacy, Quorum, SumRequest
 from undersong_protocol.public import (
     Input,
@@ -44,6 +45,7 @@ class Setting:
         folder: where relative paths of the method's options start.
         privacy: for a method that divides epsilon itself, as its paper does; None where it is not known.
         quorum: for a method whose answers depend on the number of parties; None where it is not known.
+        embedder: the embedding model's name or folder, for a method that looks at public texts before it plans.
     """
 
     labels: tuple[str, ...]
@@ -51,6 +53,7 @@ class Setting:
     folder: Path = Path()
     privacy: Privacy | None = None
     quorum: Quorum | None = None
+    embedder: str = PACKAGED
 
 
 class MethodOptions(BaseModel):

@@ -82,6 +82,7 @@ def report_data(
         version=VERSION,
         plan_hash=outcome.manifest.hash.hex(),
         embedder=outcome.manifest.embedder,
+        remarks=tuple(str(remark) for _, remark in outcome.records.get("remarks", ())),
     )
 
 

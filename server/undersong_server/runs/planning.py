@@ -34,6 +34,7 @@ def plan_run(task: Task) -> RunPlan:
         folder=task.locate(""),
         privacy=task.privacy.promise(),
         quorum=task.quorum(),
+        embedder=task.embedder.model,
     )
     options = task.options
     requests = method.plan(options, setting)

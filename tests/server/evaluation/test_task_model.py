@@ -72,6 +72,16 @@ def test_auto_takes_the_head_that_validates_better():
     assert isinstance(task_model.train(x, labels, head="auto"), task_model.LinearHead)
 
 
+def test_three_layers_are_two_hidden_ones_and_the_output():
+    x, labels, _ = clusters(60)
+    model = task_model.train(x, labels, head="three-layer")
+    assert [weight.shape for weight, _ in model.hidden] == [(16, 256), (256, 256)]
+    assert model.weight.shape == (256, 3)
+    assert model.features(x).min() == 0.0
+    assert "256 and 256 units" in model.description
+    assert len(task_model.train(x, labels, head="mlp").hidden) == 1
+
+
 @pytest.mark.parametrize("head", ["linear", "mlp"])
 def test_weights_decide_whom_to_believe(head):
     x, right, _ = clusters(200)

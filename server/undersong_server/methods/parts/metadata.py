@@ -104,8 +104,15 @@ class Metadata:
     records_sigma: float = 0.0
 
     def draw_labels(self, count: int, rng: np.random.Generator) -> Int64:
-        """Labels drawn by their shares, int64 [count]."""
-        return rng.choice(len(self.labels), size=count, p=self.labels)
+        """Labels by their shares, int64 [count], in random order: each label's number is within 1 of its expectation.
+
+        Systematic sampling, with one random start. Independent draws would give a label that expects 7 texts fewer than
+        4 in every twelfth run.
+        """
+        at = (rng.random() + np.arange(count)) / max(1, count)
+        last = int(np.flatnonzero(self.labels)[-1])  # rounding may point beyond the last label that has a share
+        drawn = np.minimum(np.searchsorted(np.cumsum(self.labels), at, side="right"), last)
+        return rng.permutation(drawn).astype(np.int64)
 
     def draw_words(self, rng: np.random.Generator) -> int | None:
         """A length in words: a bin drawn by its share, uniform within the bin; None where lengths are not used."""

@@ -1,0 +1,64 @@
+"""The keyphrases of private records from one noisy histogram of public terms: DP-KPS's, and Aug-PE's with them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.statistics.terms import TermHistogram
+from undersong_server.methods.interface import MethodOptions, RunContext, Setting
+from undersong_server.methods.parts.keyphrases import significant_terms
+from undersong_server.methods.parts.vocabulary import english_words, read_vocabulary
+
+
+class VocabularyOptions(MethodOptions):
+    """[method] keys of a method that asks for the records' vocabulary.
+
+    Attributes:
+        vocabulary: file of public terms; "" takes ``vocabulary_words`` English words without the ``common_words``
+            commonest.
+        document_terms: S, distinct terms of a record that count in the vocabulary histogram.
+        keyphrases: N, the most terms that are kept.
+        false_terms: share of the kept terms that noise alone may have brought there; 1 keeps the N highest.
+    """
+
+    vocabulary: str = ""
+    vocabulary_words: Annotated[int, Field(ge=1)] = 60_000
+    common_words: Annotated[int, Field(ge=0)] = 200
+    document_terms: Annotated[int, Field(ge=1)] = 10
+    keyphrases: Annotated[int, Field(ge=1)] = 1000
+    false_terms: Annotated[float, Field(gt=0, le=1)] = 0.1
+
+    def terms(self, setting: Setting) -> tuple[str, ...]:
+        """The public vocabulary."""
+        if self.vocabulary:
+            return read_vocabulary(setting.folder / self.vocabulary)
+        return english_words(self.vocabulary_words, self.common_words)
+
+    def histogram(self, setting: Setting) -> TermHistogram:
+        """What is asked of the records."""
+        return TermHistogram(len(self.terms(setting)), self.document_terms)
+
+
+def private_keyphrases(
+    options: VocabularyOptions, run: RunContext, *, law: Literal["gaussian", "laplace"] = "gaussian"
+) -> tuple[str, ...]:
+    """The paper's V~ from the planned sum "vocabulary": terms that noise does not explain, the most frequent first.
+
+    Raises ConfigurationError where there are fewer than two.
+    """
+    vocabulary = options.terms(run.setting)
+    opened = run.private_sum("vocabulary", [run.publish_texts("vocabulary", vocabulary)])
+    found = significant_terms(
+        opened.natural, opened.sigma, most=options.keyphrases, false_share=options.false_terms, law=law
+    )
+    if len(found) < 2:
+        raise ConfigurationError(
+            "no term of the vocabulary stands out of the noise: the records hardly use it",
+            "name a vocabulary of the field (method.vocabulary), or raise epsilon or method.false_terms",
+        )
+    kept = tuple(vocabulary[term] for term in found)
+    run.record("keyphrases", 0, kept)
+    return kept
