@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
 
 
 @contextmanager
@@ -25,7 +28,17 @@ def one_numpy_thread() -> Iterator[None]:
 
     For small ones: a second thread gains nothing there, and on a busy machine waiting for it costs tenfold.
     """
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
-    with threadpool_limits(1):
+    with _pools(len(sys.modules)).limit(limits=1):
         yield
+
+
+@lru_cache(maxsize=1)
+def _pools(_modules: int) -> Any:
+    """The thread pools of the libraries that this process has loaded.
+
+    Finding them reads the list of all its libraries, which takes longer than a small product; only the import of a
+    module brings a new one.
+    """
+    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+    return ThreadpoolController()

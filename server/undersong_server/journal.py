@@ -62,11 +62,12 @@ class Journal:
             with transaction(self._database):
                 for key in dropped:
                     self._database.execute("DELETE FROM entry WHERE key = ?", (key,))
-                for key, value in entries:
-                    # One statement for what is new, which nearly everything is.
-                    added = self._database.execute("INSERT OR IGNORE INTO entry VALUES (?, ?)", (key, value)).rowcount
-                    if not added and self.get(key) != value:
-                        raise InternalError(f"{self._path}: a second value for the journal key {key!r}")
+                # One statement for what is new, which nearly everything is.
+                given = list(entries)
+                if self._database.executemany("INSERT OR IGNORE INTO entry VALUES (?, ?)", given).rowcount < len(given):
+                    for key, value in given:
+                        if self.get(key) != value:
+                            raise InternalError(f"{self._path}: a second value for the journal key {key!r}")
         except sqlite3.OperationalError as error:
             raise self._failure(error) from None
 

@@ -18,7 +18,7 @@ import numpy as np
 from undersong import dpsgd
 from undersong.compare_measures import measured
 from undersong_common.arrays import Float32, Int16
-from undersong_common.errors import ConfigurationError
+from undersong_common.errors import ConfigurationError, InternalError
 from undersong_server import methods
 from undersong_server.evaluation.heads import Head
 from undersong_server.runs import task as tasks
@@ -95,11 +95,13 @@ class Cell:
 class Bench:
     """What the cells of one worker share: the loaded embedder, and caches.
 
-    Private embeddings are kept in memory only: they reach no disk.
+    Private embeddings are kept in memory only: they reach no disk, unless ``public_data`` says that nobody minds.
 
     Attributes:
         test: the labelled test file; ``test_table`` is what it holds, where that has been read already.
         frechet_rows: rows of each side in Frechet distance and the measures beside it.
+        public_data: whether the "private" records are public ones, so that their embeddings may be kept on this disk,
+            where every process and every later command finds them.
     """
 
     task_file: Path
@@ -109,7 +111,9 @@ class Bench:
     head: Head = "linear"
     insecure_noise_seed: int | None = None
     test_table: Table | None = field(default=None, repr=False)
+    public_data: bool = False
     _loaded: dict[str, Any] = field(default_factory=dict, repr=False)
+    _checked: set[str | tuple[int | None, int | None]] = field(default_factory=set, repr=False)
 
     def task(self, cell: Cell) -> Task:
         """The task file with the cell's values in it."""
@@ -133,6 +137,58 @@ class Bench:
                 f"the task has {', '.join(one.name for one in task.generators)}",
             )
         return task.model_copy(update={"generators": chosen})
+
+    def fingerprint(self) -> str:
+        """A hash of what all cells share: two comparisons in one folder would be one table of different things."""
+        if "fingerprint" not in self._loaded:
+            task = tasks.load(self.task_file, self.assignments)
+            described = task.model_dump(mode="json", exclude={"output", "method", "folder"})
+            described |= {
+                "method": task.method.model_dump(mode="json"),
+                "test": hashlib.sha256(self.test.read_bytes()).hexdigest(),
+                "frechet_rows": self.frechet_rows,
+                "head": self.head,
+                "insecure_noise_seed": self.insecure_noise_seed,
+            }
+            self._loaded["fingerprint"] = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[
+                :16
+            ]
+        found: str = self._loaded["fingerprint"]
+        return found
+
+    def check(self, cell: Cell) -> tuple[str, ...]:
+        """Raises ConfigurationError where the cell cannot run; returns what its task remarks.
+
+        Reads every file that the cell reads and builds its generators, but asks and embeds nothing.
+        """
+        from undersong.records import check_units
+        from undersong_server.generators import build_generators
+        from undersong_server.runs.faults import task_faults
+        from undersong_server.runs.planning import plan_run
+
+        task = self.task(cell)
+        remarks: tuple[str, ...] = ()
+        if cell.variant.training is not None:
+            dpsgd.check(task, cell.variant.training)
+        if cell.variant.method:
+            plan_run(task)
+            remarks = task.remarks
+        federation, generator = (cell.parties, cell.records), cell.variant.generator
+        if federation not in self._checked and (cell.epsilon is not None or not cell.variant.method):
+            check_units(task.privacy.promise(), self._tables(task, cell.seed))
+            self._checked.add(federation)
+        if generator not in self._checked:
+            for problem, remedy in task_faults(task):
+                raise ConfigurationError(problem, remedy)
+            build_generators(
+                task.generators,
+                labels=task.task.labels,
+                folder=task.locate(""),
+                embed=_embed_nothing,
+                environment=dict(os.environ),
+            )
+            self._checked.add(generator)
+        return remarks
 
     def measure(self, cell: Cell) -> dict[str, Any]:
         """Runs the cell; plain JSON values. NaN never occurs: what cannot be computed is None."""
@@ -281,7 +337,7 @@ class Bench:
             self._loaded |= {
                 "embedder": Embedder.load(task.embedder.model),
                 "public": public,
-                "private": MemoryCache(),
+                "private": public if self.public_data else MemoryCache(),
                 "environment": environment,
             }
         return self._loaded["embedder"], self._loaded["public"], self._loaded["private"]
@@ -295,6 +351,10 @@ class Bench:
             self._loaded["test"] = (table, CachedEmbedder(embedder, public).encode(table.texts))
         found: tuple[Table, Float32] = self._loaded["test"]
         return found
+
+
+def _embed_nothing(texts: Sequence[str]) -> Float32:
+    raise InternalError(f"{len(texts)} texts were to be embedded before the first cell")
 
 
 def read_test(path: Path, task: Task) -> Table:

@@ -7,24 +7,21 @@ seed gives the same private records, so that differences are paired by seed.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import multiprocessing
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from undersong import dpsgd
 from undersong.compare_cell import PRIVATE_ONLY, Bench, Cell, Variant
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_server import methods
 from undersong_server.progress import Progress
 from undersong_server.release.files import write_files
-from undersong_server.runs import task as tasks
 
 CELLS = "cells"
 FRECHET_ROWS = 2000  # of corpus and test set each, or as many as the test set has
@@ -57,8 +54,14 @@ class Grid:
         records: Sequence[int],
         seeds: Sequence[int],
         baseline: str | None = None,
+        others: Sequence[str] = (),
     ) -> Grid:
-        """Checks what the command line gave. ``records``: none, one for all, or one for each number of parties."""
+        """Checks what the command line gave.
+
+        Args:
+            records: none, one for all, or one for each number of parties.
+            others: variants that the folder's table has already, any of which may be the baseline.
+        """
         if not methods or not epsilons or not seeds:
             raise ConfigurationError("a comparison needs methods, epsilons and seeds", "see undersong compare --help")
         if any(not epsilon > 0 for epsilon in epsilons):
@@ -71,8 +74,9 @@ class Grid:
         variants = tuple(Variant.parse(name) for name in dict.fromkeys(methods))
         names = [variant.name for variant in variants]
         reference = baseline or next((name for name in names if name != PRIVATE_ONLY), names[0])
-        if reference not in names:
-            raise ConfigurationError(f"--baseline {reference!r} is not among --methods", f"choose {', '.join(names)}")
+        if reference not in (*names, *others):
+            known = ", ".join(dict.fromkeys((*names, *others)))
+            raise ConfigurationError(f"--baseline {reference!r} is not among --methods", f"choose {known}")
         shapes: list[int | None] = list(parties) or [None]
         sizes: list[int | None] = list(records) or [None]
         sizes = sizes * len(shapes) if len(sizes) == 1 else sizes
@@ -82,6 +86,36 @@ class Grid:
             tuple(zip(shapes, sizes, strict=True)),
             tuple(dict.fromkeys(seeds)),
             reference,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """What :meth:`from_json` reads."""
+        return {
+            "methods": [variant.name for variant in self.variants],
+            "epsilons": [f"{epsilon:g}" for epsilon in self.epsilons],
+            "federations": [list(federation) for federation in self.federations],
+            "seeds": list(self.seeds),
+            "baseline": self.baseline,
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Grid:
+        return cls(
+            tuple(Variant.parse(name) for name in value["methods"]),
+            tuple(float(epsilon) for epsilon in value["epsilons"]),
+            tuple((parties, records) for parties, records in value["federations"]),
+            tuple(value["seeds"]),
+            value["baseline"],
+        )
+
+    def with_more(self, other: Grid) -> Grid:
+        """Both grids as one, this one's values first; the reference stays."""
+        return Grid(
+            tuple(dict.fromkeys((*self.variants, *other.variants))),
+            tuple(dict.fromkeys((*self.epsilons, *other.epsilons))),
+            tuple(dict.fromkeys((*self.federations, *other.federations))),
+            tuple(sorted({*self.seeds, *other.seeds})),
+            self.baseline,
         )
 
     def cell(self, variant: Variant, epsilon: float, federation: tuple[int | None, int | None], seed: int) -> Cell:
@@ -107,27 +141,54 @@ class Grid:
         return list(dict.fromkeys(every))
 
 
-def compare(bench: Bench, grid: Grid, folder: Path, *, jobs: int, progress: Progress) -> dict[Cell, dict[str, Any]]:
+def check(bench: Bench, grid: Grid, progress: Progress) -> None:
+    """Finds before the first cell what would stop one, and says what of the task is set aside.
+
+    Raises ConfigurationError for a variant that cannot run, a file that is missing or cannot be read, a generator that
+    cannot be built, or records that no federation of the grid can hold.
+    """
+    remarks: dict[str, None] = {}
+    different = {(cell.variant, cell.epsilon, cell.parties, cell.records): cell for cell in grid.cells()}
+    for cell in different.values():
+        remarks |= dict.fromkeys(f"{cell.variant.name}: {remark}" for remark in bench.check(cell))
+    for remark in remarks:
+        progress.say(remark)
+
+
+def known_cells(bench: Bench, grid: Grid, folder: Path) -> dict[Cell, dict[str, Any]]:
+    """The grid's cells that ``folder`` holds. Raises ConfigurationError for cells of another comparison."""
+    kept, fingerprint = folder / CELLS, bench.fingerprint()
+    return {cell: value for cell in grid.cells() if (value := _read(kept, cell, fingerprint)) is not None}
+
+
+def compare(
+    bench: Bench,
+    grid: Grid,
+    folder: Path,
+    *,
+    jobs: int,
+    progress: Progress,
+    ended: Callable[[Cell, dict[str, Any]], None] = lambda _cell, _value: None,
+) -> dict[Cell, dict[str, Any]]:
     """Measures every cell that ``folder`` does not hold yet; returns all of them.
 
     A cell that fails is reported and left out (the rest is still worth having); the same command tries it again.
 
+    Args:
+        ended: told of each cell that was measured now, when it has been written.
+
     Raises:
-        ConfigurationError: a variant that cannot run (found before anything starts), a folder of another comparison,
-            or no cell that succeeded.
+        ConfigurationError: what :func:`check` finds, a folder of another comparison, or no cell that succeeded.
     """
+    check(bench, grid, progress)
     cells = grid.cells()
-    remarks: dict[str, None] = {}
-    for cell in {(cell.variant, cell.epsilon, cell.parties, cell.records): cell for cell in cells}.values():
-        remarks |= dict.fromkeys(f"{cell.variant.name}: {remark}" for remark in _check(bench, cell))
-    for remark in remarks:
-        progress.say(remark)
     kept = folder / CELLS
-    fingerprint = _fingerprint(bench)
-    known = {cell: value for cell in cells if (value := _read(kept, cell, fingerprint)) is not None}
+    fingerprint = bench.fingerprint()
+    known = known_cells(bench, grid, folder)
     open_cells = [cell for cell in cells if cell not in known]
     if known:
         progress.say(f"{len(known)} of {len(cells)} cells are known from {kept}")
+    progress.update("cells", len(known), len(cells))
     failures = []
     for cell, value in _measured(bench, open_cells, jobs):
         if isinstance(value, UndersongError):
@@ -136,23 +197,11 @@ def compare(bench: Bench, grid: Grid, folder: Path, *, jobs: int, progress: Prog
         else:
             write_files(kept, {f"{cell.name}.json": json.dumps(value | {"comparison": fingerprint}, sort_keys=True)})
             known[cell] = value
+            ended(cell, value)
         progress.update("cells", len(known) + len(failures), len(cells))
     if not known:
         raise ConfigurationError(f"no cell succeeded; the first: {failures[0]}", "see the messages above")
     return known
-
-
-def _check(bench: Bench, cell: Cell) -> tuple[str, ...]:
-    """Raises ConfigurationError where a cell cannot run; returns what its task remarks."""
-    from undersong_server.runs.planning import plan_run
-
-    task = bench.task(cell)
-    if cell.variant.training is not None:
-        dpsgd.check(task, cell.variant.training)
-    if not cell.variant.method:
-        return ()
-    plan_run(task)
-    return task.remarks
 
 
 def _read(folder: Path, cell: Cell, fingerprint: str) -> dict[str, Any] | None:
@@ -169,20 +218,6 @@ def _read(folder: Path, cell: Cell, fingerprint: str) -> dict[str, Any] | None:
             "name another folder with --out, or start over with --fresh",
         )
     return value
-
-
-def _fingerprint(bench: Bench) -> str:
-    """A hash of what all cells share: two comparisons in one folder would be one table of different things."""
-    task = tasks.load(bench.task_file, bench.assignments)
-    described = task.model_dump(mode="json", exclude={"output", "method", "folder"})
-    described |= {
-        "method": task.method.model_dump(mode="json"),
-        "test": hashlib.sha256(bench.test.read_bytes()).hexdigest(),
-        "frechet_rows": bench.frechet_rows,
-        "head": bench.head,
-        "insecure_noise_seed": bench.insecure_noise_seed,
-    }
-    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _measured(bench: Bench, cells: Sequence[Cell], jobs: int) -> Any:

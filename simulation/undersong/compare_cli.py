@@ -35,19 +35,27 @@ def compare(
     ] = "",
     seeds: Annotated[int, typer.Option(help="How many, counted from --first-seed.", min=1)] = 20,
     first_seed: Annotated[int, typer.Option(min=0)] = 0,
-    baseline: Annotated[str | None, typer.Option(help="Reference of the paired differences (else the first).")] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="Reference of the paired differences (else the table's).")
+    ] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder of cells and tables.")] = Path("runs/comparison"),
     jobs: Annotated[int, typer.Option(help="Worker processes; 0 is one per core.", min=0)] = 0,
     head: Annotated[Head, typer.Option(help="Head of the task model; auto is slower.")] = "linear",
     assignments: Assignments = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget the folder's cells.")] = False,
+    public_data: Annotated[
+        bool, typer.Option("--public-data", help="The records are public: keep their embeddings on this disk.")
+    ] = False,
     insecure_noise_seed: Annotated[
         int | None, typer.Option(help="Reproducible noise: the cells are then private to nobody.", min=0)
     ] = None,
     as_json: AsJson = False,
     quiet: entry.Quiet = False,
 ) -> None:
-    """Compares methods by what a small task model learns from their corpora; the same command continues."""
+    """Compares methods by what a small task model learns from their corpora; the same command continues.
+
+    The folder has one table: another command with the same task adds its methods, budgets, sizes and seeds to it.
+    """
     from undersong import front
     from undersong.task_files import Task
     from undersong_server.cli.display import display
@@ -67,6 +75,7 @@ def compare(
             jobs=jobs,
             head=head,
             fresh=fresh,
+            public_data=public_data,
             insecure_noise_seed=insecure_noise_seed,
             command=shlex.join(["undersong", *sys.argv[1:]]),
             progress=progress,

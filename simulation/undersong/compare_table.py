@@ -20,22 +20,25 @@ from undersong.compare_cell import Cell
 from undersong.compare_cells import Grid
 
 LEVEL = 0.95
-METRICS = ("accuracy", "balanced_accuracy", "macro_f1", *compare_measures.HEADINGS)
+METRICS = ("accuracy", "balanced_accuracy", "macro_f1", "rows", *compare_measures.HEADINGS)
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and sample deviation over ``count`` seeds; ``deviation`` is NaN for a single one."""
+    """Mean, sample deviation and lowest value over ``count`` seeds; ``deviation`` is NaN for a single one."""
 
     mean: float
     deviation: float
     count: int
+    lowest: float
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
         found = np.asarray(values, dtype=np.float64)
         deviation = float(found.std(ddof=1)) if len(found) > 1 else math.nan
-        return cls(float(found.mean()) if len(found) else math.nan, deviation, len(found))
+        if not len(found):
+            return cls(math.nan, math.nan, 0, math.nan)
+        return cls(float(found.mean()), deviation, len(found), float(found.min()))
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,12 @@ class Difference:
 
 @dataclass(frozen=True)
 class Line:
-    """One row of the table: a variant at one epsilon in one federation."""
+    """One row of the table: a variant at one epsilon in one federation.
+
+    Attributes:
+        weights: the generators' mean weights by name; empty for a variant that gives them none.
+        seconds: of a cell, mean.
+    """
 
     variant: str
     epsilon: float
@@ -85,6 +93,7 @@ class Line:
     records: int | None
     metrics: Mapping[str, Spread]
     differences: Mapping[str, Difference]
+    weights: Mapping[str, float]
     seconds: float
 
 
@@ -105,8 +114,15 @@ def lines(grid: Grid, found: Mapping[Cell, Mapping[str, Any]]) -> list[Line]:
                     if variant.name != grid.baseline:
                         differences[metric] = Difference.of(values, others)
                 seconds = float(np.mean([sum(cell["seconds"].values()) for cell in ours.values()]))
-                result.append(Line(variant.name, epsilon, parties, records, spreads, differences, seconds))
+                weights = _mean_weights(list(ours.values()))
+                result.append(Line(variant.name, epsilon, parties, records, spreads, differences, weights, seconds))
     return result
+
+
+def _mean_weights(cells: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    given = [cell["weights"] for cell in cells if cell.get("weights")]
+    names = dict.fromkeys(name for weights in given for name in weights)
+    return {name: float(np.mean([weights.get(name, 0.0) for weights in given])) for name in names}
 
 
 def _of(cells: Mapping[int, Mapping[str, Any]], metric: str) -> dict[int, float]:
@@ -127,9 +143,20 @@ def _by_seed(
 
 
 HEADINGS = (
-    "method", "epsilon", "parties", "records", "seeds", "accuracy %", "deviation", "balanced %", "Frechet",
+    "method", "epsilon", "parties", "records", "seeds", "accuracy %", "deviation", "worst run %", "balanced %",
+    "macro-F1 %", "rows", "Frechet",
     "difference", "95 % interval", "called", "Frechet difference", "95 % interval", "called", "s a cell",
 )  # fmt: skip
+
+
+def _where(line: Line) -> list[str]:
+    """The first columns of every table."""
+    return [
+        line.variant,
+        f"{line.epsilon:g}",
+        "task's" if line.parties is None else str(line.parties),
+        "all" if line.records is None else str(line.records),
+    ]
 
 
 def _row(line: Line) -> list[str]:
@@ -140,15 +167,16 @@ def _row(line: Line) -> list[str]:
         return "-" if math.isnan(value) else f"{value:.4f}"
 
     accuracy, frechet = line.metrics["accuracy"], line.metrics["frechet"]
+    rows = line.metrics["rows"].mean
     row = [
-        line.variant,
-        f"{line.epsilon:g}",
-        "task's" if line.parties is None else str(line.parties),
-        "all" if line.records is None else str(line.records),
+        *_where(line),
         str(accuracy.count),
         percent(accuracy.mean),
         percent(accuracy.deviation),
+        percent(accuracy.lowest),
         percent(line.metrics["balanced_accuracy"].mean),
+        percent(line.metrics["macro_f1"].mean),
+        "-" if math.isnan(rows) else f"{rows:.0f}",
         plain(frechet.mean),
     ]
     for metric, shown in (("accuracy", percent), ("frechet", plain)):
@@ -192,29 +220,37 @@ MEASURES = (
 
 def _measures(line: Line) -> list[str]:
     """A row of the second table."""
-    federation = [
-        "task's" if line.parties is None else str(line.parties),
-        "all" if line.records is None else str(line.records),
-    ]
     shown = [line.metrics[name].mean for name in compare_measures.HEADINGS]
-    return [
-        line.variant,
-        f"{line.epsilon:g}",
-        *federation,
-        *("-" if math.isnan(mean) else f"{mean:.4g}" for mean in shown),
-    ]
+    return [*_where(line), *("-" if math.isnan(mean) else f"{mean:.4g}" for mean in shown)]
 
 
 MEASURE_HEADINGS = ("method", "epsilon", "parties", "records", *compare_measures.HEADINGS.values())
 
 
+WEIGHTS = "Means over the seeds of the generators' last weights; methods that give their generators none are left out."
+
+
+def _weights(table: Sequence[Line]) -> tuple[tuple[str, ...], list[list[str]]]:
+    """The third table: its headings, one per generator, and its rows."""
+    weighed = [line for line in table if line.weights]
+    names = tuple(dict.fromkeys(name for line in weighed for name in line.weights))
+    rows = [
+        [*_where(line), *(f"{line.weights[name]:.3f}" if name in line.weights else "-" for name in names)]
+        for line in weighed
+    ]
+    return ("method", "epsilon", "parties", "records", *names), rows
+
+
 def markdown(title: str, grid: Grid, table: Sequence[Line], command: str) -> str:
     """A document with the table and the command that made it."""
     rows = [_row(line) for line in table]
-    text = [f"# {title}", "", explanation(grid), "", f"    {command}", ""]
+    text = [f"# {title}", "", explanation(grid), "", *(f"    {line}" for line in command.splitlines()), ""]
     text += _markdown_table(HEADINGS, rows)
     text += ["", "## Closeness and diversity", "", MEASURES, ""]
     text += _markdown_table(MEASURE_HEADINGS, [_measures(line) for line in table])
+    headings, weights = _weights(table)
+    if weights:
+        text += ["", "## Weights of the generators", "", WEIGHTS, "", *_markdown_table(headings, weights)]
     return "\n".join(text) + "\n"
 
 
@@ -229,16 +265,17 @@ def to_csv(table: Sequence[Line]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     head = ["method", "epsilon", "parties", "records"]
     for metric in METRICS:
-        head += [f"{metric}_{part}" for part in ("mean", "deviation", "seeds")]
+        head += [f"{metric}_{part}" for part in ("mean", "deviation", "lowest", "seeds")]
         head += [f"{metric}_difference", f"{metric}_low", f"{metric}_high", f"{metric}_called"]
-    writer.writerow([*head, "seconds"])
+    generators = tuple(dict.fromkeys(name for line in table for name in line.weights))
+    writer.writerow([*head, *(f"weight {name}" for name in generators), "seconds"])
     for line in table:
         row: list[object] = [line.variant, line.epsilon, line.parties, line.records]
         for metric in METRICS:
             spread, gap = line.metrics[metric], line.differences.get(metric)
-            row += [spread.mean, spread.deviation, spread.count]
+            row += [spread.mean, spread.deviation, spread.lowest, spread.count]
             row += ["", "", "", ""] if gap is None else [gap.mean, gap.low, gap.high, gap.verdict]
-        writer.writerow([*row, line.seconds])
+        writer.writerow([*row, *(line.weights.get(name, "") for name in generators), line.seconds])
     return out.getvalue()
 
 
@@ -251,7 +288,8 @@ td:first-child,th:first-child{{text-align:left}}pre{{background:#f4f4f4;padding:
 .higher,.lower{{font-weight:600}}svg{{max-width:36rem;display:inline-block;vertical-align:top}}</style>
 <h1>{title}</h1><p>{explanation}</p><pre>{command}</pre>{plots}<div style="overflow:auto"><table><thead><tr>{head}</tr>
 </thead><tbody>{body}</tbody></table></div><h2>Closeness and diversity</h2><p>{about_measures}</p>
-<div style="overflow:auto"><table><thead><tr>{measure_head}</tr></thead><tbody>{measures}</tbody></table></div></html>
+<div style="overflow:auto"><table><thead><tr>{measure_head}</tr></thead><tbody>{measures}</tbody></table></div>
+{weights}</html>
 """
 
 
@@ -264,6 +302,7 @@ def page(title: str, grid: Grid, table: Sequence[Line], command: str) -> str:
             for row in rows
         )
 
+    headings, weights = _weights(table)
     plots = "".join(
         _plot(table, federation, grid.epsilons, metric, heading, factor)
         for federation in grid.federations
@@ -279,6 +318,12 @@ def page(title: str, grid: Grid, table: Sequence[Line], command: str) -> str:
         about_measures=html.escape(MEASURES),
         measure_head="".join(f"<th>{html.escape(name)}</th>" for name in MEASURE_HEADINGS),
         measures=cells([_measures(line) for line in table]),
+        weights=""
+        if not weights
+        else f"<h2>Weights of the generators</h2><p>{html.escape(WEIGHTS)}</p>"
+        '<div style="overflow:auto"><table><thead><tr>'
+        + "".join(f"<th>{html.escape(name)}</th>" for name in headings)
+        + f"</tr></thead><tbody>{cells(weights)}</tbody></table></div>",
     )
 
 
@@ -366,9 +411,15 @@ def to_json(grid: Grid, table: Sequence[Line]) -> dict[str, Any]:
                 "parties": line.parties,
                 "records": line.records,
                 "metrics": {
-                    name: {"mean": number(s.mean), "deviation": number(s.deviation), "seeds": s.count}
+                    name: {
+                        "mean": number(s.mean),
+                        "deviation": number(s.deviation),
+                        "lowest": number(s.lowest),
+                        "seeds": s.count,
+                    }
                     for name, s in line.metrics.items()
                 },
+                "weights": dict(line.weights),
                 "differences": {
                     name: {"mean": number(d.mean), "low": number(d.low), "high": number(d.high), "called": d.verdict}
                     for name, d in line.differences.items()

@@ -150,6 +150,7 @@ def compare(
     jobs: int = 1,
     head: Head = "linear",
     fresh: bool = False,
+    public_data: bool = False,
     insecure_noise_seed: int | None = None,
     command: str = "",
     progress: Progress | None = None,
@@ -163,8 +164,10 @@ def compare(
         parties, records: numbers of parties and of private records; none takes the task's.
         seeds: how many, counted from 0, or which.
         baseline: reference of the paired differences; None takes the first method.
-        out: folder of cells and tables; None takes "comparison" within the task's ``output.dir``.
+        out: folder of cells and tables; None takes "comparison" within the task's ``output.dir``. Further calls with
+            the same task add to its table.
         jobs: worker processes, each of which loads the models; 0 is one per core.
+        public_data: the records are public: their embeddings are kept on this disk, for every process.
         command: what made it, for the tables.
 
     Raises ConfigurationError for a grid or a task that cannot run.
@@ -198,6 +201,7 @@ def compare(
             head=head,
             assignments=task.assignments,
             fresh=fresh,
+            public_data=public_data,
             insecure_noise_seed=insecure_noise_seed,
             command=command or f"undersong.compare(task, {list(methods)!r})",
             name=COMPARISON,

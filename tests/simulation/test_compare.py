@@ -21,6 +21,7 @@ from undersong.compare_cell import Bench, Variant
 from undersong.compare_cells import Grid
 from undersong.compare_measures import HEADINGS, measured
 from undersong.compare_table import lines, markdown, page, to_csv
+from undersong.comparison import compared
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.table import read_table
 from undersong_server.evaluation.metrics import equal_rows, frechet_distance
@@ -173,13 +174,19 @@ def test_tables_say_the_same_in_every_form():
     values = {}
     for cell in shape.cells():
         base = {"wasp": 0.85, "mixture": 0.80, "private-only": 0.85}[cell.variant.name]
-        values[cell] = figures(base + 0.001 * cell.seed * (-1 if cell.variant.name == "private-only" else 1))
+        value = figures(base + 0.001 * cell.seed * (-1 if cell.variant.name == "private-only" else 1))
+        weights = {"good": 0.75, "weak": 0.25} if cell.variant.name == "wasp" else None
+        values[cell] = value | {"rows": 90, "weights": weights}
     table = compare_table.lines(shape, values)
     assert [line.variant for line in table] == ["wasp", "mixture", "private-only"]
     rows = list(csv.DictReader(io.StringIO(compare_table.to_csv(table))))
     assert [row["accuracy_called"] for row in rows] == ["", "lower", "none shown"]
     document = compare_table.markdown("title", shape, table, "undersong compare task.toml")
-    assert "| mixture | 4 | 1 | 100 | 3 | 80.10 |" in document
+    assert "| mixture | 4 | 1 | 100 | 3 | 80.10 | 0.10 | 80.00 | 80.10 | 80.10 | 90 |" in document
+    assert "## Weights of the generators" in document
+    assert "| wasp | 4 | 1 | 100 | 0.750 | 0.250 |" in document
+    assert rows[0]["weight good"] == "0.75"
+    assert rows[1]["weight good"] == ""
     page = compare_table.page("<title>", shape, table, "undersong compare")
     assert "&lt;title&gt;" in page
     assert page.count("<svg") == 2
@@ -262,6 +269,70 @@ def test_cells_deal_private_files_that_a_worker_has_read_once(bench, monkeypatch
     assert read == ["private.jsonl"]
     assert len(first) == len(second) == 10
     assert first != second
+
+
+COMMAND = {"epsilons": [4.0], "parties": [], "records": [], "jobs": 1, "command": "one"}
+
+
+def test_a_second_command_adds_to_the_folder_s_table_which_is_written_while_cells_end(bench, tmp_path, monkeypatch):
+    out, written = tmp_path / "out", []
+
+    def measure(self, cell):
+        written.append((out / "comparison.md").exists())
+        return figures(0.5 + 0.01 * cell.seed)
+
+    monkeypatch.setattr(Bench, "measure", measure)
+    given = {**COMMAND, "test": bench.test, "out": out, "progress": Silent()}
+    compared(bench.task_file, methods=["wasp", "private-only"], seeds=range(2), **given)
+    assert written[0] is False
+    assert all(written[1:])
+    found = compared(bench.task_file, methods=["mixture+labels"], seeds=range(1, 4), **(given | {"command": "two"}))
+    assert [(row["method"], row["metrics"]["accuracy"]["seeds"]) for row in found["rows"]] == [
+        ("wasp", 2),
+        ("private-only", 2),
+        ("mixture+labels", 3),
+    ]
+    assert found["baseline"] == "wasp"
+    assert found["rows"][2]["differences"]["accuracy"]["mean"] == 0  # of the one seed that both have
+    document = (out / "comparison.md").read_text()
+    assert "    one\n    two\n" in document
+    assert len(written) == 2 * 2 + 3
+    found = compared(bench.task_file, methods=["wasp"], seeds=range(1), baseline="private-only", **given)
+    assert (found["baseline"], len(found["rows"]), len(written)) == ("private-only", 3, 7)
+    with pytest.raises(ConfigurationError, match="another comparison"):
+        compared(bench.task_file, methods=["pretext"], seeds=range(1), **given, assignments=["privacy.delta=1e-6"])
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ("task.toml: pool.jsonl", "no such file"),
+        ("pool.jsonl: label", "no column 'label'"),
+        ("private.jsonl: text", "column 'text'"),
+        ("task.toml: delta = 1e-5", "not below 1"),
+    ],
+)
+def test_what_would_stop_a_cell_is_found_before_the_first_one(bench, tmp_path, monkeypatch, broken, said):
+    monkeypatch.setattr(Bench, "measure", lambda _bench, _cell: pytest.fail("a cell was begun"))
+    name, _, word = broken.partition(": ")
+    text = (tmp_path / name).read_text()
+    (tmp_path / name).write_text(text.replace(word, "delta = 0.5" if "delta" in word else "other"))
+    with pytest.raises(ConfigurationError, match=said):
+        comparing.compare(bench, grid(parties=[], records=[]), tmp_path / "out", jobs=1, progress=Silent())
+    assert not (tmp_path / "out").exists()
+
+
+def test_public_records_embeddings_are_kept_where_other_processes_find_them(bench, tmp_path, monkeypatch):
+    monkeypatch.setenv("UNDERSONG_CACHE", str(tmp_path / "cache"))
+    task = bench.task(grid().cells()[0])
+    _, public, private = bench._shared(task)
+    assert private is not public
+    row = np.arange(4, dtype=np.int16)
+    private.put([(b"k" * 32, row)])
+    open_bench, other = (Bench(bench.task_file, (), bench.test, 10, public_data=True) for _ in range(2))
+    assert not open_bench._shared(task)[2].get([b"k" * 32])
+    open_bench._shared(task)[2].put([(b"k" * 32, row)])
+    assert other._shared(task)[2].get([b"k" * 32])[b"k" * 32].tolist() == row.tolist()
 
 
 @pytest.mark.slow

@@ -34,6 +34,7 @@ class Lines:
         self._clock = clock
         self._phase = ""
         self._said = 0.0
+        self._began = (0.0, 0)  # the phase: when, and with how many units done
         self._lock = threading.Lock()
 
     def __enter__(self) -> Lines:
@@ -44,9 +45,20 @@ class Lines:
     def update(self, phase: str, done: int, total: int) -> None:
         with self._lock:
             now = self._clock()
-            if phase != self._phase or now - self._said >= self._every_s:
-                self._phase, self._said = phase, now
-                print(f"{phase} {done}/{total}", file=sys.stderr, flush=True)
+            if phase != self._phase:
+                self._began = (now, done)
+            elif now - self._said < self._every_s:
+                return
+            self._phase, self._said = phase, now
+            print(f"{phase} {done}/{total}{self._left(now, done, total)}", file=sys.stderr, flush=True)
+
+    def _left(self, now: float, done: int, total: int) -> str:
+        """How long the rest takes at the pace so far, where that is a minute or more."""
+        began, before = self._began
+        if done <= before:
+            return ""
+        minutes = (now - began) / (done - before) * (total - done) / 60
+        return f", about {minutes:.0f} min left" if minutes >= 1 else ""
 
     def await_people(self, parties: Sequence[str], done: int, total: int) -> None:
         self.update(f"approval of {', '.join(parties)}", done, total)

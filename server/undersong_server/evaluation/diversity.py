@@ -35,6 +35,7 @@ def self_bleu(texts: Sequence[str], *, seed: int = 0) -> float:
     sacrebleu's sentence BLEU (exponential smoothing) over at most 200 texts drawn with ``seed``. NaN below two.
     """
     from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.helpers import extract_all_word_ngrams
 
     chosen = list(texts)
     if len(chosen) > SELF_BLEU_TEXTS:
@@ -43,9 +44,28 @@ def self_bleu(texts: Sequence[str], *, seed: int = 0) -> float:
     if len(chosen) < 2:
         return float("nan")
     measure = BLEU(effective_order=True)
-    scores = [
-        measure.sentence_score(text, [*chosen[:index], *chosen[index + 1 :]]).score for index, text in enumerate(chosen)
-    ]
+    order = measure.max_ngram_order
+    counted = [extract_all_word_ngrams(measure.tokenizer(text.rstrip()), 1, order) for text in chosen]
+    # Of each n-gram the two largest counts, and whose the largest is: the references of a text are all texts but it,
+    # and sacrebleu would count their n-grams anew for each.
+    largest: dict[tuple[str, ...], tuple[int, int, int]] = {}
+    for index, (grams, _) in enumerate(counted):
+        for gram, count in grams.items():
+            first, owner, second = largest.get(gram, (0, -1, 0))
+            largest[gram] = (count, index, first) if count > first else (first, owner, max(second, count))
+    lengths = [length for _, length in counted]
+    scores = []
+    for index, (grams, length) in enumerate(counted):
+        correct, total = [0] * order, [0] * order
+        for gram, count in grams.items():
+            first, owner, second = largest[gram]
+            correct[len(gram) - 1] += min(count, second if owner == index else first)
+            total[len(gram) - 1] += count
+        others = [*lengths[:index], *lengths[index + 1 :]]
+        closest = min(others, key=lambda other: (abs(other - length), other))
+        scores.append(
+            BLEU.compute_bleu(correct, total, length, closest, measure.smooth_method, effective_order=True).score
+        )
     return float(np.mean(scores)) / 100
 
 

@@ -10,6 +10,9 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
+from functools import lru_cache
+
+REMEMBERED = 1 << 15  # texts whose reading or key is kept: about as many as the files of one task's generators hold
 
 # A rule that needs a closing mark looks no further than this many characters, so that no answer takes long.
 _REACH = 160
@@ -119,6 +122,7 @@ def is_empty(text: str) -> bool:
     return not any(character.isalnum() for character in text)
 
 
+@lru_cache(maxsize=REMEMBERED)
 def duplicate_key(text: str) -> str:
     """What two texts share that differ in case, punctuation, spacing or Unicode form only.
 

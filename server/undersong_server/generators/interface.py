@@ -56,11 +56,13 @@ class PromptFormat:
     Attributes:
         reads: whether it is a language model that reads any prompt. The embedded generators read a request's other
             fields, and a model that was trained on one prompt knows that one; their answers are not judged as strictly.
+        rendered: whether prompts are made for it at all; no text is made of a request that nobody reads as text.
         style: "chat" for a model that follows instructions, "completion" for one that continues texts.
         prompt_tokens: the longest prompt that leaves room for the answer; None where nobody said.
     """
 
     reads: bool = True
+    rendered: bool = True
     style: Literal["chat", "completion"] = "chat"
     prompt_tokens: int | None = None
 

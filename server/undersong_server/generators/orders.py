@@ -11,7 +11,7 @@ from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError
 from undersong_server.generators.cleaning import duplicate_key
 from undersong_server.generators.interface import GenerationRequest, PromptFormat
-from undersong_server.prompts.rendering import Prompts
+from undersong_server.prompts.rendering import Prompt, Prompts
 from undersong_server.prompts.trimming import Shown, fitted
 
 DrawWords = Callable[[Random], int]
@@ -83,23 +83,25 @@ class Requests:
         if words is None and self.draw_words is not None:
             words = self.draw_words(Random(f"words {seed}"))
         form = self._formats.get(order.generator, PromptFormat())
-        prompt, shown = fitted(
-            lambda shown: self._prompts.render(
-                order.kind,
-                style=form.style,
-                number=number,
-                label=label,
-                good=shown.good,
-                good_terms=_terms_of(order, shown.good),
-                bad=shown.bad,
-                bad_reason=order.bad_reason,
-                parents=shown.parents,
-                terms=order.terms,
-                words=words,
-            ),
-            shown_once(order),
-            form.prompt_tokens,
-        )
+        prompt, shown = Prompt("", ""), shown_once(order)
+        if form.rendered:
+            prompt, shown = fitted(
+                lambda shown: self._prompts.render(
+                    order.kind,
+                    style=form.style,
+                    number=number,
+                    label=label,
+                    good=shown.good,
+                    good_terms=_terms_of(order, shown.good),
+                    bad=shown.bad,
+                    bad_reason=order.bad_reason,
+                    parents=shown.parents,
+                    terms=order.terms,
+                    words=words,
+                ),
+                shown,
+                form.prompt_tokens,
+            )
         return GenerationRequest(
             kind=order.kind,
             label=label,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from undersong_common.errors import GenerationError
-from undersong_server.generators.cleaning import clean, duplicate_key, is_empty, tagged_texts
-from undersong_server.generators.interface import Answer, GenerationRequest
+from undersong_server.generators.cleaning import REMEMBERED, clean, duplicate_key, is_empty, tagged_texts
+from undersong_server.generators.interface import Answer, Finish, GenerationRequest
 from undersong_server.generators.languages import is_other_language
 from undersong_server.generators.lists import listed
 from undersong_server.generators.refusals import is_refusal
@@ -100,24 +101,39 @@ def read(
     """The text that was ordered, or the kind of what came instead.
 
     Args:
-        whole: whether an answer that ended at its longest length is a fault (unless most of it is whole sentences),
-            and a text in place of a list.
+        whole: whether a language model read the prompt: an answer of one that echoes its prompt is at fault, or that
+            ended at its longest length (unless most of it is whole sentences), or that is a text in place of a list.
         language: of the task's texts, in English ("German"); "" accepts any.
     """
     if isinstance(answer, GenerationError):
         return Reading("", FAILED)
     raw = answer.text if request.style == "chat" else _until_stop(answer.text, request.stop)
-    if answer.finish in ("refusal", "filter"):
+    if whole:
+        return _read(raw, answer.finish, request, language)
+    return _read_unprompted(raw, answer.finish, request.kind, language)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _read_unprompted(raw: str, finish: Finish, kind: str, language: str) -> Reading:
+    """The reading of an answer of a generator that reads no prompt: it depends on nothing else.
+
+    It is kept, because a file of texts gives the same answers in every run of a comparison.
+    """
+    return _read(raw, finish, GenerationRequest(kind, "", "", 0), language, whole=False)
+
+
+def _read(raw: str, finish: Finish, request: GenerationRequest, language: str, *, whole: bool = True) -> Reading:
+    if finish in ("refusal", "filter"):
         return Reading(raw.strip(), REFUSED)
     if is_empty(_TAG.sub("", raw)):
-        return Reading("", CUT if answer.finish == "length" else EMPTY)
+        return Reading("", CUT if finish == "length" else EMPTY)
     raw = _unpacked(raw)
     text = clean(raw, prompt=request.prompt)
     if request.kind in LIST_KINDS:
         return Reading(raw.strip(), REFUSED if is_refusal(text) else NO_LIST if whole and not listed(raw) else "")
     if fault := _fault(raw, text, request, language):
         return Reading(text, fault)
-    if whole and answer.finish == "length":
+    if whole and finish == "length":
         sentences = whole_sentences(text)
         return Reading(sentences) if len(sentences) >= KEPT_SHARE * len(text) else Reading(text, CUT)
     return Reading(text)

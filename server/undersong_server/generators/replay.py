@@ -16,7 +16,8 @@ second time, and so on, and each such answer is noted "repeat". Texts are told a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 from random import Random
 
@@ -31,7 +32,78 @@ from undersong_server.generators.settings import ReplaySettings
 
 _CONTAINED = 0.5
 _LENGTH = 0.3
+_KEPT_FILES = 16  # read files, for the next run of the same process
 _TOGETHER = 128  # requests whose scores are one matrix product
+
+
+@dataclass(frozen=True, eq=False)
+class _File:
+    """A file's texts, each once per label, label after label; nothing changes it.
+
+    Attributes:
+        keys: of each text, as ``cleaning.duplicate_key`` gives it; ``rows``: the texts of a key.
+        slices: the texts of a label; "" is all of them.
+        ignored, duplicates: rows of the file that are no text here.
+    """
+
+    texts: tuple[str, ...]
+    keys: tuple[str, ...]
+    slices: dict[str, slice]
+    rows: dict[str, list[int]]
+    ignored: int
+    duplicates: int
+
+    @cached_property
+    def lengths(self) -> Float64:
+        """In words, float64 [texts]."""
+        return np.asarray([max(1, len(text.split())) for text in self.texts], np.float64)
+
+    @cached_property
+    def postings(self) -> dict[str, set[int]]:
+        """The texts that a word stands in."""
+        found: dict[str, set[int]] = {}
+        for row, key in enumerate(self.keys):
+            for word in key.split():
+                found.setdefault(word, set()).add(row)
+        return found
+
+
+def _file(path: Path, labels: tuple[str, ...]) -> _File:
+    """The file as it is now; a comparison reads it once for all its runs. Raises ConfigurationError as a table does."""
+    try:
+        state = path.stat()
+    except OSError:
+        return _read_file(path, labels)
+    return _kept_file(path.absolute(), (state.st_mtime_ns, state.st_size, state.st_ino), labels)
+
+
+@lru_cache(maxsize=_KEPT_FILES)
+def _kept_file(path: Path, _state: tuple[int, int, int], labels: tuple[str, ...]) -> _File:
+    return _read_file(path, labels)
+
+
+def _read_file(path: Path, labels: tuple[str, ...]) -> _File:
+    table = read_table(path, "text", "label" if labels else None)
+    by_label: dict[str, dict[str, str]] = {label: {} for label in labels or ("",)}
+    duplicates = ignored = 0
+    for text, label in zip(table.texts, table.labels or ("",) * len(table), strict=True):
+        if label not in by_label:
+            ignored += 1
+            continue
+        key = duplicate_key(text)
+        duplicates += key in by_label[label]
+        by_label[label].setdefault(key, text)
+    texts = tuple(text for own in by_label.values() for text in own.values())
+    keys = tuple(key for own in by_label.values() for key in own)
+    slices = {"": slice(0, len(texts))}
+    start = 0
+    for label, own in by_label.items():
+        slices[label] = slice(start, start + len(own))
+        start += len(own)
+    rows: dict[str, list[int]] = {}
+    for row, key in enumerate(keys):
+        rows.setdefault(key, []).append(row)
+    return _File(texts, keys, slices, rows, ignored, duplicates)
 
 
 class ReplayGenerator:
@@ -61,39 +133,22 @@ class ReplayGenerator:
         self._embed = embed
         path = folder / settings.path
         try:
-            table = read_table(path, "text", "label" if labels else None)
+            file = _file(path, tuple(labels))
         except ConfigurationError as error:
             raise ConfigurationError(f"generator {self.name}: {error.problem}", error.remedy) from None
-        by_label: dict[str, dict[str, str]] = {label: {} for label in labels or ("",)}
-        duplicates = ignored = 0
-        for text, label in zip(table.texts, table.labels or ("",) * len(table), strict=True):
-            if label not in by_label:
-                ignored += 1
-                continue
-            key = duplicate_key(text)
-            duplicates += key in by_label[label]
-            by_label[label].setdefault(key, text)
-        self._texts = [text for texts in by_label.values() for text in texts.values()]
-        self._keys = [key for texts in by_label.values() for key in texts]
-        if not self._texts:
+        if not file.texts:
             raise ConfigurationError(
                 f"generator {self.name}: {path} has no text of any of the task's labels",
                 "name a file whose labels are those of task.labels",
             )
-        self._slices = {"": slice(0, len(self._texts))}
-        start = 0
-        for label, texts in by_label.items():
-            self._slices[label] = slice(start, start + len(texts))
-            start += len(texts)
-        self._rows: dict[str, list[int]] = {}
-        for row, key in enumerate(self._keys):
-            self._rows.setdefault(key, []).append(row)
+        self._file = file
+        self._texts, self._keys, self._slices, self._rows = file.texts, file.keys, file.slices, file.rows
         self._used = np.zeros(len(self._texts), np.int64)
         self._vectors: dict[str, Float64] = {}
         self._counts = {
             "texts": len(self._texts),
-            "rows_of_other_labels": ignored,
-            "duplicate_rows": duplicates,
+            "rows_of_other_labels": file.ignored,
+            "duplicate_rows": file.duplicates,
             "repeats": 0,
             "unknown_journaled": 0,
         }
@@ -162,7 +217,7 @@ class ReplayGenerator:
                 contained = _CONTAINED * self._share_of_terms(request.terms)[part]
                 scores = contained if scores is None else scores + contained
             if request.words is not None:
-                closeness = _LENGTH * np.abs(np.log(self._lengths[part] / max(1, request.words)))
+                closeness = _LENGTH * np.abs(np.log(self._file.lengths[part] / max(1, request.words)))
                 scores = -closeness if scores is None else scores - closeness
             yield scores
 
@@ -199,24 +254,12 @@ class ReplayGenerator:
         place = {text: row for row, text in enumerate(different)}
         return self._embedded(different)[[place[text] for text in self._texts]]
 
-    @cached_property
-    def _lengths(self) -> Float64:
-        return np.asarray([max(1, len(text.split())) for text in self._texts], np.float64)
-
-    @cached_property
-    def _postings(self) -> dict[str, set[int]]:
-        found: dict[str, set[int]] = {}
-        for row, key in enumerate(self._keys):
-            for word in key.split():
-                found.setdefault(word, set()).add(row)
-        return found
-
     def _share_of_terms(self, terms: Sequence[str]) -> Float64:
         """Which part of the terms each text contains, float64 [texts]; case and punctuation do not count."""
         contained = np.zeros(len(self._texts))
         for term in terms:
             key = duplicate_key(term)
-            rows = set.intersection(*(self._postings.get(word, set()) for word in key.split())) if key else set()
+            rows = set.intersection(*(self._file.postings.get(word, set()) for word in key.split())) if key else set()
             for row in rows:
                 contained[row] += f" {key} " in f" {self._keys[row]} "
         return contained / len(terms)

@@ -70,7 +70,7 @@ class _Common(BaseModel):
 
     def prompt_format(self, folder: Path) -> PromptFormat:
         """How its prompts are made. ``folder`` is where relative paths start. The embedded generators read none."""
-        return PromptFormat(reads=False)
+        return PromptFormat(reads=False, rendered=False)
 
 
 def _room(context: int | None, answer: int) -> int | None:

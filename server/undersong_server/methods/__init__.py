@@ -1,5 +1,7 @@
 """The methods of the field, one file each: a module of this folder that defines ``METHOD`` is a method of its name.
 
+An underscore in the file's name is a plus in the method's: ``mixture_labels.py`` is ``mixture+labels``.
+
 The file holds the options ([method] keys), the plan of its private sums and ``run``, which a reader can lay beside the
 paper; ``METHOD`` names them (:class:`undersong_server.methods.interface.Method`). Nothing else changes when one is
 added. What several methods use lies in ``parts``.
@@ -19,12 +21,12 @@ from undersong_server.methods.interface import Method
 def names() -> tuple[str, ...]:
     """The names of all methods, sorted."""
     modules = {module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg}
-    return tuple(sorted(modules - {"interface"}))
+    return tuple(sorted(module.replace("_", "+") for module in modules - {"interface"}))
 
 
 def load(name: str) -> Method[Any]:
     """The method of that name. Raises ConfigurationError that says the nearest known name."""
     if name not in names():
         raise ConfigurationError(f"[method] name: {name!r} is unknown", configuration.nearest(name, names()))
-    found: Method[Any] = importlib.import_module(f"{__name__}.{name}").METHOD
+    found: Method[Any] = importlib.import_module(f"{__name__}.{name.replace('+', '_')}").METHOD
     return found

@@ -163,3 +163,11 @@ def test_a_list_is_not_read_as_a_text() -> None:
     assert read(Answer("My card was declined at the till."), request).fault == "no list"
     assert read(Answer("My card was declined at the till."), request, whole=False).fault == ""
     assert read(GenerationError("no"), request).fault == "failed"
+
+
+def test_only_a_model_that_reads_its_prompt_can_echo_it() -> None:
+    line = next(line for line in PROMPT.user.splitlines() if len(line.split()) > 8)
+    echo = Answer(f"{TEXT}\n{line}")
+    assert read(echo, REQUEST).fault == "echo of the prompt"
+    assert read(echo, REQUEST, whole=False).fault == ""
+    assert read(Answer("I am sorry, but I cannot help with that."), REQUEST, whole=False).fault == "refused"

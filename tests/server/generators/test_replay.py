@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.doubles.word_embedding import embed
 from undersong_common.arrays import Float32
 from undersong_common.errors import ConfigurationError, GenerationError
+from undersong_common.table import read_table
 from undersong_server.generators import Answer, GenerationRequest, ReplaySettings
 from undersong_server.generators.replay import ReplayGenerator
 
@@ -48,6 +49,27 @@ def texts(generator: ReplayGenerator, requests: Sequence[GenerationRequest]) -> 
     assert [index for index, _ in answers] == list(range(len(requests)))
     assert all(isinstance(answer, Answer) for _, answer in answers)
     return [answer.text for _, answer in answers if isinstance(answer, Answer)]
+
+
+def test_a_file_is_read_once_while_it_is_the_same_and_no_run_sees_what_another_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Path] = []
+
+    def counted(path: Path, *columns: Any) -> Any:
+        read.append(path)
+        return read_table(path, *columns)
+
+    monkeypatch.setattr("undersong_server.generators.replay.read_table", counted)
+    options = ReplaySettings(name="old", kind="replay", path="pool.jsonl")
+    first = replay(tmp_path)
+    drawn = texts(first, [request(seed) for seed in range(5)])
+    second = ReplayGenerator(options, labels=("a", "b"), folder=tmp_path, embed=embed)
+    assert texts(second, [request(seed) for seed in range(5)]) == drawn
+    assert len(read) == 1
+    (tmp_path / "pool.jsonl").write_text(json.dumps({"text": "only this", "label": "a"}) + "\n")
+    third = ReplayGenerator(options, labels=("a", "b"), folder=tmp_path, embed=embed)
+    assert texts(third, [request(1)]) == ["only this"]
 
 
 def test_no_text_comes_twice_before_all_have_come_once(tmp_path: Path) -> None:

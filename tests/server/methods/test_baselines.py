@@ -119,6 +119,7 @@ def task_file(tmp_path):
         ['method.name="augpe"', 'method.selection="sampling"'],
         ['method.name="pretext"'],
         ['method.name="fusegen"', "method.candidates=6", "method.examples=2"],
+        ['method.name="mixture+labels"'],
         ['method.name="undersong"'],
         ['method.name="undersong"', "method.votes=2", "method.certain=false", "method.prune=false"],
     ],
@@ -141,3 +142,16 @@ def test_fusegen_records_a_weight_a_sample(task_file):
     task = tasks.load(task_file, ['method.name="fusegen"', "method.candidates=6", "method.examples=2"])
     samples, run = run_method(task, plan_run(task), seed=0)
     assert len(run.records["sample_weights"][-1][1]) == len(samples)
+
+
+def test_the_mixture_with_label_shares_orders_them_from_every_generator_alike(task_file):
+    (task_file.parent / "private.jsonl").write_text(
+        "".join(json.dumps({"text": f"note {n}", "label": "a" if n % 4 else "b"}) + "\n" for n in range(400))
+    )
+    own = ['method.name="mixture+labels"', "method.samples=80", "privacy.epsilon=8"]
+    for half_way, share in ((False, 0.75), (True, 3**0.5 / (1 + 3**0.5))):
+        task = tasks.load(task_file, [*own, f"method.half_way={str(half_way).lower()}"])
+        samples, run = run_method(task, plan_run(task), seed=3)
+        assert run.records["label shares"][-1][1] == pytest.approx([share, 1 - share], abs=0.02)
+        assert sum(sample.label == "a" for sample in samples) / len(samples) == pytest.approx(share, abs=0.03)
+        assert {name: sum(s.generator == name for s in samples) for name in ("one", "two")} == {"one": 40, "two": 40}

@@ -19,9 +19,10 @@ SETTING = Setting(("a", "b"), ("one", "two"))
 
 def test_a_method_is_a_file_beside_the_interface_and_nothing_else():
     folder = Path(methods.__file__).parent
-    assert set(methods.names()) == {path.stem for path in folder.glob("*.py")} - {"__init__", "interface"}
+    files = {path.stem for path in folder.glob("*.py")} - {"__init__", "interface"}
+    assert set(methods.names()) == {file.replace("_", "+") for file in files}
     assert {"undersong", "wasp", "dpga"} <= set(methods.names())
-    for name in ("interface", "parts", "Wasp", ""):
+    for name in ("interface", "parts", "Wasp", "mixture_labels", ""):
         with pytest.raises(ConfigurationError, match="is unknown"):
             methods.load(name)
 
@@ -29,7 +30,7 @@ def test_a_method_is_a_file_beside_the_interface_and_nothing_else():
 @pytest.mark.parametrize("name", methods.names())
 def test_a_method_defines_itself_with_defaults_that_plan(name):
     method = methods.load(name)
-    assert method is importlib.import_module(f"undersong_server.methods.{name}").METHOD
+    assert method is importlib.import_module(f"undersong_server.methods.{name.replace('+', '_')}").METHOD
     assert issubclass(method.Options, MethodOptions)
     with pytest.raises(ValueError, match="frozen"):
         method.Options().samples = 1

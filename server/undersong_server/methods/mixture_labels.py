@@ -1,0 +1,73 @@
+"""The mixture with the records' label shares, ``mixture+labels``: what one label histogram alone is worth.
+
+Equal weights over the generators, zero-shot texts, nothing private but the labels. A method that weighs generators
+has to beat this one; the difference from the plain mixture is what the label shares bring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.plan import SumRequest
+from undersong_protocol.statistics import LabelHistogram
+from undersong_server.generators.orders import Order
+from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
+from undersong_server.methods.parts.judging import label_shares
+from undersong_server.methods.parts.metadata import shares_of_counts
+from undersong_server.methods.parts.selection import largest_remainder
+from undersong_server.methods.parts.shares import labels_to_write
+from undersong_server.pool import Sample
+
+
+class Options(MethodOptions):
+    """[method] keys.
+
+    Attributes:
+        samples: texts in all.
+        half_way: labels have shares half-way between equal ones and the records' (their geometric mean), as in
+            ``undersong``; False takes the records' noisy shares as they are.
+    """
+
+    samples: Annotated[int, Field(ge=1)] = 6000
+    half_way: bool = True
+
+
+def plan(options: Options, setting: Setting) -> list[SumRequest]:
+    """One label histogram. Raises ConfigurationError for a task without labels."""
+    if not setting.labels:
+        raise ConfigurationError(
+            'method "mixture+labels" needs task.labels', 'name the labels, or use name = "mixture"'
+        )
+    return [SumRequest("labels", LabelHistogram(len(setting.labels)))]
+
+
+def generator_calls(options: Options, setting: Setting) -> int:
+    return options.samples
+
+
+def run(options: Options, run: RunContext) -> Sequence[Sample]:
+    """The method. Returns the synthetic corpus."""
+    opened = run.private_sum("labels", [])
+    shares = label_shares(opened) if options.half_way else shares_of_counts(opened.natural)
+    run.record("label shares", 0, shares.tolist())
+    generators, names = run.setting.generators, run.setting.labels
+    counts = largest_remainder(np.ones(len(generators)), options.samples)
+    wanted = labels_to_write(counts, shares, np.zeros(len(names), dtype=np.int64))
+    run.generate(
+        "mixture",
+        0,
+        [
+            Order(generator, "zero_shot", names[label])
+            for generator, labels in zip(generators, wanted, strict=True)
+            for label in labels
+        ],
+    )
+    return run.pool.samples
+
+
+METHOD = Method(Options=Options, plan=plan, generator_calls=generator_calls, run=run)
