@@ -14,6 +14,8 @@ from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.texts import encodable
 
+_REMEDY = "name a folder with config.json, weights and tokenizer files"
+
 
 @dataclass(frozen=True)
 class FineTuning:
@@ -34,6 +36,16 @@ class FineTuning:
     dropout: bool = True
 
 
+def check_folder(model: str | Path) -> Path:
+    """The folder of a model to fine-tune ("packaged", or a folder), not read yet. Raises ConfigurationError."""
+    path = model_files.model_folder(model)
+    if not path.is_dir():
+        raise ConfigurationError(f"{path}: no such folder", "name a local folder that holds a transformers model")
+    if not (path / "config.json").is_file():  # transformers would guess a model from the folder's name
+        raise ConfigurationError(f"{path}: is not a usable transformers model: it has no config.json", _REMEDY)
+    return path
+
+
 def load(model: str | Path, classes: int) -> tuple[Any, Any]:
     """A model with a new head, which torch's global random state decides, and its tokenizer.
 
@@ -45,12 +57,7 @@ def load(model: str | Path, classes: int) -> tuple[Any, Any]:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
     from transformers.utils import logging
 
-    path = model_files.model_folder(model)
-    if not path.is_dir():
-        raise ConfigurationError(f"{path}: no such folder", "name a local folder that holds a transformers model")
-    remedy = "name a folder with config.json, weights and tokenizer files"
-    if not (path / "config.json").is_file():  # transformers would guess a model from the folder's name
-        raise ConfigurationError(f"{path}: is not a usable transformers model: it has no config.json", remedy)
+    path = check_folder(model)
     model_files.checked_hashes(model)
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # "some weights are newly initialised" is meant: the head is new
@@ -66,7 +73,7 @@ def load(model: str | Path, classes: int) -> tuple[Any, Any]:
         )
     except Exception as error:  # noqa: BLE001 - what a malformed folder raises depends on where it is malformed
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ConfigurationError(f"{path}: is not a usable transformers model: {reason}", remedy) from None
+        raise ConfigurationError(f"{path}: is not a usable transformers model: {reason}", _REMEDY) from None
     finally:
         logging.set_verbosity(verbosity)
     if tokenizer.pad_token is None:

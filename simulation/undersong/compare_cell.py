@@ -283,7 +283,7 @@ class Bench:
         numbers = {name: number for number, name in enumerate(task.task.labels)}
         labels = np.array([numbers.get(label, -1) for label in test[1]] or [-1] * len(test[0]), dtype=np.int64)
         embed = CachedEmbedder(embedder, public).encode
-        figures = methods.load(task.method.name).figures(records, embed, test[0], labels)
+        figures = methods.load(task.method.name).figures(records, embed, self._test(task)[0].texts, labels)
         return {"figures": dict(figures)} if figures else {}
 
     def _trained(self, task: Task, options: dpsgd.Options, seed: int) -> dpsgd.Corpus:

@@ -8,20 +8,24 @@ one sum of unit embeddings. docs/discriminator.md derives which needs what.
 Deviations from the paper: all r student queries are charged; votes are scalar counts (L2 sqrt(r) instead of sqrt(2 r));
 shards are found by a keyed hash of the unit, not by division of a shuffle; teachers are linear, on frozen embeddings,
 or a party's own fine-tuned model, weigh the classes as their shard does, and vote for the better half of the queries of
-each class; the student learns the noisy counts, which say more than their majorities.
+each class; the student, linear on frozen embeddings or a fine-tuned encoder (parts/fine_tuned_student.py), learns the
+noisy counts, which say more than their majorities.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
+from undersong_common import fine_tuning
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
+from undersong_common.model_files import PACKAGED, model_folder
 from undersong_protocol.plan import SumRequest, plan_sums
 from undersong_protocol.public import Input
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
@@ -34,6 +38,7 @@ from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
 from undersong_server.methods.parts import discriminant, discriminator_baselines, discriminator_figures
 from undersong_server.methods.parts.discriminant import Discriminator
+from undersong_server.methods.parts.fine_tuned_student import FineTunedStudent, fine_tuned
 from undersong_server.methods.parts.metadata import shares_of_counts
 from undersong_server.methods.parts.selection import highest, largest_remainder, places_by_label
 from undersong_server.methods.parts.teacher_numbers import TeacherNumbers
@@ -60,6 +65,8 @@ class Options(MethodOptions):
             (recorded as "sample_weights").
         tutor_share: of the budget, for the label histogram; 0 takes the classes as equally common.
         teacher: "linear" teachers read frozen embeddings; "fine-tuned" ones are the party's own local model on texts.
+        student: "linear" learns from the embeddings of the queries; "fine-tuned" is an encoder that reads them, made of
+            ``student_model`` ("packaged", or a local folder), with discriminator = "teachers".
         teachers: shards per party; 0 is as many as a useful answer needs.
         queries, contrast: r candidates that each teacher votes on, and the candidates that it is trained against.
         half: whether a teacher votes for the better half of the queries of each class; else by its boundary.
@@ -76,6 +83,8 @@ class Options(MethodOptions):
     weighted: bool = True
     tutor_share: Annotated[float, Field(ge=0, lt=1)] = 0.1
     teacher: Literal["linear", "fine-tuned"] = "linear"
+    student: Literal["linear", "fine-tuned"] = "linear"
+    student_model: str = PACKAGED
     teachers: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     queries: Annotated[int, Field(ge=1)] = 400
     contrast: Annotated[int, Field(ge=1)] = 1000
@@ -90,6 +99,13 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     kind = chosen(options, setting)
     if kind == "teachers":
         _check_teachers(options, setting)
+    if options.student == "fine-tuned":
+        if kind != "teachers":
+            raise ConfigurationError(
+                f'method.student = "fine-tuned" learns from teachers\' votes, and this plan has {kind!r}',
+                'set method.discriminator = "teachers", or method.student = "linear"',
+            )
+        fine_tuning.check_folder(_student_folder(options, setting))
     return _requests(options, setting, kind)
 
 
@@ -147,7 +163,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     # The discriminator scores every candidate; it is judged by those that it was not fitted on.
     order = run.rng("candidates").permutation(len(run.pool))
     held = math.floor(len(order) * HELD_OUT)
-    student: Discriminator | None = None
+    student: Discriminator | FineTunedStudent | None = None
     if kind == "votes" or kind == "random":
         scores = discriminator_baselines.scores(kind, run)
     else:
@@ -155,7 +171,8 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
             student = _distilled(options, run, order[held:])
         else:
             student = _discriminant(options, run, order[held:], counts, count_sigma)
-        scores = student.scores(run.embeddings(run.pool.samples), run.pool.label_of)
+        texts = [sample.text for sample in run.pool.samples]
+        scores = student.scores(texts, run.embeddings(run.pool.samples), run.pool.label_of)
     run.record("discriminator", 0, kind)
     run.record("student", 0, student)
     run.record("held out", 0, ([run.pool.samples[i] for i in order[:held]], run.pool.label_of[order[:held]]))
@@ -260,7 +277,7 @@ def _orders(options: Options, run: RunContext, label_shares: Float64) -> list[Or
     return [Order(names[i % len(names)], options.prompt, labels[label], words=words) for i, label in enumerate(wanted)]
 
 
-def _distilled(options: Options, run: RunContext, order: Int64) -> Discriminator:
+def _distilled(options: Options, run: RunContext, order: Int64) -> Discriminator | FineTunedStudent:
     """Teachers' votes on the first of ``order``, against the next; the student is fitted on the former."""
     count = min(options.queries, len(order) // 2)
     queries = [run.pool.samples[i] for i in order[:count]]
@@ -275,6 +292,14 @@ def _distilled(options: Options, run: RunContext, order: Int64) -> Discriminator
         inputs += [asked, shown]
     opened = run.private_sum("teachers", inputs)
     classes = max(1, len(run.setting.labels))
+    if options.student == "fine-tuned":
+        counts, of = opened.natural[: len(queries)], _classes(run, queries)
+        return fine_tuned(
+            [query.text for query in queries],
+            counts - discriminant.class_means(counts, of, classes),
+            _student_folder(options, run.setting),
+            seed=int(run.rng("student").integers(1 << 31)),
+        )
     whitening = Whitening(run.embeddings(contrast), _classes(run, contrast), classes)
     return discriminant.distilled(
         whitening,
@@ -307,6 +332,11 @@ def _discriminant(
     products = run.private_sum("covariance", shown)
     records = max(float(counts.sum()), count_sigma * math.sqrt(len(counts)), 1.0)
     return discriminant.curved(found, projection, embeddings, of, products.natural / records, products.sigma / records)
+
+
+def _student_folder(options: Options, setting: Setting) -> Path:
+    packaged = options.student_model == PACKAGED
+    return model_folder(PACKAGED if packaged else setting.folder / options.student_model)
 
 
 def _classes(run: RunContext, samples: Sequence[Sample]) -> Int64:

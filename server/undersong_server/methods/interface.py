@@ -87,8 +87,8 @@ class Method(Generic[_Options]):
         paper_figures: of a plan with a finite epsilon, what the method's paper would charge: "sigma" (natural units),
             "epsilon_really_spent" with it, and further figures; empty by default, where the paper charges nothing.
         figures: of a finished run, for ``undersong compare``: plain JSON values from the run's records, a function that
-            embeds texts, the embeddings of real test texts, float32 [n, d], and their labels as indices, int64 [n] (-1
-            where a text has none); empty by default.
+            embeds texts, real test texts, and their labels as indices, int64 [n] (-1 where a text has none); empty by
+            default.
     """
 
     Options: type[_Options]
@@ -99,7 +99,9 @@ class Method(Generic[_Options]):
     measures_lengths: bool = False
     notes: Callable[[_Options, Setting], Sequence[str]] = lambda _options, _setting: ()
     paper_figures: Callable[[_Options, Plan], Mapping[str, float]] = lambda _options, _plan: {}
-    figures: Callable[[Records, Embed, Float32, Int64], Mapping[str, Any]] = lambda _records, _embed, _test, _labels: {}
+    figures: Callable[[Records, Embed, Sequence[str], Int64], Mapping[str, Any]] = (
+        lambda _records, _embed, _test, _labels: {}
+    )
 
 
 class RunContext:

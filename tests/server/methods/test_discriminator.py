@@ -2,17 +2,21 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tests.doubles.bench import run_method
 from tests.doubles.parties import embed
+from tests.doubles.tiny_bert import write_bert
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.plan import Plan, Privacy, Quorum, plan_sums
+from undersong_server.evaluation.fine_tuning import fine_tune
 from undersong_server.methods import discriminator
 from undersong_server.methods.discriminator import Options
 from undersong_server.methods.interface import Setting
+from undersong_server.methods.parts import fine_tuned_student
 from undersong_server.runs import task as tasks
 from undersong_server.runs.plan_figures import plan_figures
 from undersong_server.runs.planning import plan_run
@@ -172,7 +176,7 @@ def test_a_run_asks_exactly_its_plan_and_keeps_what_is_near(tmp_path, kind, chan
     by_author = [sum(sample.generator == name for sample in run.pool.samples) for name in ("g0", "g1")]
     assert abs(by_author[0] - by_author[1]) <= 20  # some orders end as duplicates
     classes = np.arange(100) % 2
-    real = run._embed([f"near {'ab'[label]} t{n}" for n, label in enumerate(classes)])
+    real = [f"near {'ab'[label]} t{n}" for n, label in enumerate(classes)]
     figures = discriminator.METHOD.figures(run.records, run._embed, real, classes)
     assert figures.pop("discriminator") == kind
     if kind in ("teachers", "moments"):
@@ -229,6 +233,41 @@ def test_fine_tuned_teachers_are_in_the_plan_and_their_texts_are_published(tmp_p
     assert not set(seen["queries"].texts) & set(seen["contrast"].texts)
     near = np.mean([sample.text.startswith("near") for sample in samples])
     assert near > np.mean([sample.text.startswith("near") for sample in run.pool.samples]) + 0.1
+
+
+@pytest.mark.slow
+def test_a_fine_tuned_student_learns_the_votes_from_the_texts_and_judges_texts(tmp_path, monkeypatch):
+    write_bert(tmp_path / "bert", ["near", "far", "a", "b"])
+    settings = replace(fine_tuned_student.SETTINGS, epochs=3, learning_rate=2e-2)
+    monkeypatch.setattr(fine_tuned_student, "SETTINGS", settings)
+    task = write_task(
+        tmp_path, discriminator="teachers", student="fine-tuned", student_model="bert", keep=0.2, samples=300
+    )
+    learnt = {}
+
+    def spied(texts, labels, settings, *, weights, seed):
+        learnt.update(texts=texts, labels=labels, weights=weights, path=settings.path)
+        return fine_tune(texts, labels, settings, weights=weights, seed=seed)
+
+    monkeypatch.setattr(fine_tuned_student, "fine_tune", spied)
+    samples, run = run_method(task, plan_run(task), seed=0)
+    assert run.asked == ["labels", "teachers"]
+    assert learnt["path"] == tmp_path / "bert"
+    assert len(learnt["texts"]) == len(set(learnt["texts"])) == 80
+    near = np.array([text.startswith("near") for text in learnt["texts"]])
+    private = np.array(learnt["labels"]) == "private"
+    assert np.average(private == near, weights=learnt["weights"]) > 0.9
+    assert np.mean([sample.text.startswith("near") for sample in samples]) > 0.9
+    real, classes = [f"near {'ab'[n % 2]} t{n}" for n in range(40)], np.arange(40) % 2
+    figures = discriminator.METHOD.figures(run.records, run._embed, real, classes)
+    assert figures["discriminator_auc"] > 0.65
+
+
+def test_a_fine_tuned_student_needs_teachers_and_a_folder_with_a_model(tmp_path):
+    with pytest.raises(ConfigurationError, match="learns from teachers' votes, and this plan has 'moments'"):
+        plan_run(write_task(tmp_path, discriminator="moments", student="fine-tuned"))
+    with pytest.raises(ConfigurationError, match="nowhere: no such folder"):
+        plan_run(write_task(tmp_path, discriminator="teachers", student="fine-tuned", student_model="nowhere"))
 
 
 def run_method_without_labels(task, run_plan):

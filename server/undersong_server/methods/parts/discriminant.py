@@ -8,6 +8,7 @@ share.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -43,8 +44,8 @@ class Discriminator:
     projection: Float64 | None = None
     curvature: Float64 | None = None
 
-    def scores(self, embeddings: Float32, classes: Int64) -> Float64:
-        """Scores of embeddings, float32 [n, d], of given classes, int64 [n]: float64 [n]."""
+    def scores(self, _texts: Sequence[str], embeddings: Float32, classes: Int64) -> Float64:
+        """Scores of texts with their embeddings, float32 [n, d], and given classes, int64 [n]: float64 [n]."""
         x = self.whitening(embeddings, classes).astype(np.float64)
         found: Float64 = np.einsum("nd,nd->n", x, self.directions[classes])
         if self.projection is not None and self.curvature is not None:
@@ -74,7 +75,7 @@ def distilled(
         teachers: at most so many voted, in all.
     """
     x = whitening(queries, query_classes).astype(np.float64)
-    y = counts - _class_means(counts, query_classes, classes)
+    y = counts - class_means(counts, query_classes, classes)
     same = query_classes[:, None] == query_classes
     kernel = x @ x.T * (1.0 + OWN_SHARE * same)
     scale = max(float(np.trace(kernel)) / max(1, len(y)), 1e-12)
@@ -191,7 +192,8 @@ def _log_likelihood(observed: Float64, noise: Float64, common: Float64, own: Flo
     return float(-0.5 * (np.log(alone).sum() + np.log1p(common * precision).sum() + quadratic))
 
 
-def _class_means(values: Float64, of: Int64, classes: int) -> Float64:
+def class_means(values: Float64, of: Int64, classes: int) -> Float64:
     sizes = np.maximum(np.bincount(of, minlength=classes), 1)
+    """The mean of the values of each one's class, float64 [n]."""
     means: Float64 = (np.bincount(of, weights=values, minlength=classes) / sizes)[of]
     return means

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from undersong_common.arrays import Float32, Int64
+from undersong_common.arrays import Int64
 from undersong_common.embedding import Embed
 from undersong_common.privacy import accounting
 from undersong_server.evaluation.discrimination import discrimination, precision_and_recall
@@ -27,20 +27,20 @@ def paper_figures(queries: int, delta: float) -> Mapping[str, float]:
     }
 
 
-def figures(records: Records, embed: Embed, test: Float32, labels: Int64) -> Mapping[str, Any]:
+def figures(records: Records, embed: Embed, test: Sequence[str], labels: Int64) -> Mapping[str, Any]:
     """How well the discriminator tells real test texts from candidates that it was not fitted on.
 
     Args:
         records: of the run: "discriminator", "student" and "held out".
         embed: texts to quantised embeddings.
-        test: embeddings of real texts, float32 [n, d], with ``labels`` as indices, int64 [n].
+        test: real texts, with ``labels`` as indices, int64 [n].
     """
     found: dict[str, Any] = {"discriminator": records["discriminator"][-1][1]}
     student, (held, classes) = records["student"][-1][1], records["held out"][-1][1]
     if student is None or not len(held):
         return found
-    real = np.maximum(labels, 0)
-    given = student.scores(test, real), real, student.scores(embed([one.text for one in held]), classes), classes
+    real, others = np.maximum(labels, 0), [one.text for one in held]
+    given = student.scores(test, embed(test), real), real, student.scores(others, embed(others), classes), classes
     accuracy, auc = discrimination(*given)
     precision, recall, f1 = precision_and_recall(*given, STRICT_SHARE)
     return found | {

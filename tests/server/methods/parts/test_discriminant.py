@@ -30,7 +30,7 @@ SHIFT = np.stack([0.08 * np.eye(WIDTH)[6] + 0.08 * np.eye(WIDTH)[7 + label] for 
 def auc(found, shift, seed=5):
     x, classes = private(shift, seed)
     other, of = candidates(seed=seed + 1)
-    return discrimination(found.scores(x, classes), classes, found.scores(other, of), of)[1]
+    return discrimination(found.scores((), x, classes), classes, found.scores((), other, of), of)[1]
 
 
 def moments(sigma, shift=SHIFT, weights=(1.0, 1.0, 1.0), seed=3):
@@ -71,7 +71,7 @@ def test_without_records_every_score_is_finite():
     found = discriminant.linear_discriminant(
         Whitening(x, classes, CLASSES), np.zeros((CLASSES, WIDTH)), np.full(CLASSES, -2.0), sigma=1.0, count_sigma=1.0
     )
-    assert np.isfinite(found.scores(x, classes)).all()
+    assert np.isfinite(found.scores((), x, classes)).all()
 
 
 def student(sigma, votes):
@@ -123,7 +123,7 @@ def test_outer_products_tell_what_means_cannot():
     other, other_of = candidates(seed=8)
 
     def area(found):
-        return discrimination(found.scores(test, test_of), test_of, found.scores(other, other_of), other_of)[1]
+        return discrimination(found.scores((), test, test_of), test_of, found.scores((), other, other_of), other_of)[1]
 
     assert area(means) < 0.6
     assert area(both) > 0.75
