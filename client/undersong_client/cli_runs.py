@@ -29,11 +29,12 @@ from undersong_common.rows import show_lines, show_rows
 if TYPE_CHECKING:
     from undersong_client.approvals import Request
     from undersong_client.operations.runs import Decided
+    from undersong_common.printed_page import Page
 
 
 def mount(app: typer.Typer) -> None:
     """Adds the commands to ``undersong-party``."""
-    for command in (requests, preview, approve, reject, revoke):
+    for command in (requests, preview, approve, reject, revoke, dossier):
         app.command()(command)
 
 
@@ -93,9 +94,7 @@ def preview(
     folder = home_of(home)
     found = runs.consent(folder, run, checkpoints=checkpoints_folder())
     if page is not None:
-        if page.exists():
-            raise ConfigurationError(f"{page}: exists already", "name another file")
-        replace_file(page, found.page(at=local_time(time.time())).encode("utf-8"))
+        _write_page(page, found.sheet)
     if as_json:
         print_json(found.to_json())
         return
@@ -190,3 +189,24 @@ def _say(decided: Request, as_json: bool) -> None:
     else:
         run, words = printable(decided.run), printable(decided.words)
         print(f"{run}: {decided.decision}, signed (manifest {decided.manifest[:12]}, {words})")
+
+
+def dossier(
+    run: RunName,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE.html", help="The page, to print or to file.")],
+    audit: Annotated[
+        Path | None, typer.Option("--audit", metavar="FILE.json", help="What `undersong audit --json` wrote.")
+    ] = None,
+    home: HomeFolder = None,
+) -> None:
+    """A run as one page for the privacy officer's files: what left, what it cost, what is kept. Sends nothing."""
+    from undersong_client.operations import dossier as pages
+
+    _write_page(out, pages.dossier(home_of(home), run, audit=audit, local_time=local_time))
+    print(f"wrote {out}: print it from a browser, to paper or to PDF")
+
+
+def _write_page(path: Path, page: Page) -> None:
+    if path.exists():
+        raise ConfigurationError(f"{path}: exists already", "name another file")
+    replace_file(path, page.html(at=local_time(time.time())).encode("utf-8"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from undersong_client.enrolment import Coordinator
@@ -12,6 +11,7 @@ from undersong_client.guard import review
 from undersong_client.units import unit_word
 from undersong_common.errors import UndersongError
 from undersong_common.printable import printable
+from undersong_common.printed_page import Page, Section
 from undersong_common.privacy import accounting
 from undersong_common.privacy.ledger import Charge, Ledger
 from undersong_protocol import ladder
@@ -157,40 +157,7 @@ def _cost(ledger: Ledger, charge: Charge) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class Section:
-    """A part of the sheet: sentences, points, figures as (name, value), and words that keep their columns."""
-
-    title: str
-    sentences: tuple[str, ...] = ()
-    points: tuple[str, ...] = ()
-    figures: tuple[tuple[str, str], ...] = ()
-    columns: tuple[str, ...] = ()
-    loud: bool = False
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """One page on which somebody decides about one plan. All its strings are printable; none of them is markup."""
-
-    title: str
-    sections: tuple[Section, ...]
-    signature: str
-
-    def lines(self) -> list[str]:
-        """The page as text."""
-        shown = [self.title]
-        for section in self.sections:
-            shown += ["", section.title]
-            shown += [f"  {sentence}" for sentence in section.sentences]
-            width = max((len(name) for name, _ in section.figures), default=0)
-            shown += [f"    {name.ljust(width)}   {figure}" for name, figure in section.figures]
-            shown += [f"  - {point}" for point in section.points]
-            shown += [f"    {line}" for line in section.columns]
-        return shown
-
-
-def sheet(value: dict[str, Any]) -> Sheet:
+def sheet(value: dict[str, Any]) -> Page:
     """The figures as a page.
 
     Args:
@@ -201,16 +168,17 @@ def sheet(value: dict[str, Any]) -> Sheet:
         _which(value),
         *_another(value),
         *_objections(value),
-        _purpose(value),
-        _leaves(value),
+        purpose(value),
+        leaves(value),
         _costs(value),
-        _parties(value),
+        who_takes_part(value),
         *_warnings(value),
     ]
-    return Sheet(
+    return Page(
         f"Run {run!r} of the task {task!r}, method {method!r}.",
         tuple(sections),
-        f"For {value['party']}: approved / rejected",
+        note="What is decided counts for the plan of these words and for no other.",
+        signature=f"For {value['party']}: approved / rejected",
     )
 
 
@@ -238,7 +206,8 @@ def _objections(value: dict[str, Any]) -> list[Section]:
     return [Section("This party REFUSES it as it stands:", points=points, loud=True)]
 
 
-def _purpose(value: dict[str, Any]) -> Section:
+def purpose(value: dict[str, Any]) -> Section:
+    """What the run is for, as its operator states it."""
     task, coordinator = value["task"], value["coordinator"]
     stated = "the operator has not stated it"
     generators = ", ".join(printable(each, 120) for each in task["generators"] or ()) or stated
@@ -255,7 +224,8 @@ def _purpose(value: dict[str, Any]) -> Section:
     return Section("What it is for, in the operator's words:", figures=tuple(found))
 
 
-def _leaves(value: dict[str, Any]) -> Section:
+def leaves(value: dict[str, Any], title: str = "What leaves this building, if you approve:") -> Section:
+    """Every release of the plan: what it counts, how many numbers, how much noise."""
     unit = value["privacy"]["unit_word"]
     points = []
     for release in value["releases"]:
@@ -283,7 +253,7 @@ def _leaves(value: dict[str, Any]) -> Section:
         f"Only sums over your records, {value['numbers_in_all']:,} whole numbers in {_count(value)} releases."
         " No text, no embedding, no record."
     )
-    return Section("What leaves this building, if you approve:", (only,), tuple(points))
+    return Section(title, (only,), tuple(points))
 
 
 def _costs(value: dict[str, Any]) -> Section:
@@ -314,7 +284,7 @@ def _costs(value: dict[str, Any]) -> Section:
     return Section("What it costs:", tuple(sentences), figures=tuple(found))
 
 
-def _parties(value: dict[str, Any]) -> Section:
+def who_takes_part(value: dict[str, Any]) -> Section:
     """By identity: a name alone proves nothing."""
     parties, required = value["parties"], value["required_parties"]
     rows = []

@@ -16,7 +16,8 @@ from undersong_common.errors import ConfigurationError, PrivacyRefusal, Underson
 from undersong_common.printable import shell_word
 
 if TYPE_CHECKING:
-    from undersong_client.preview import Sheet
+    from undersong_common.printed_page import Page
+    from undersong_common.privacy.ledger import Ledger
 
 
 def requests(home: Path) -> tuple[Request, ...]:
@@ -32,16 +33,10 @@ class Consent:
     figures: dict[str, Any]
 
     @property
-    def sheet(self) -> Sheet:
+    def sheet(self) -> Page:
         from undersong_client import preview
 
         return preview.sheet(self.figures)
-
-    def page(self, *, at: str) -> str:
-        """The page as HTML to print and sign; ``at``: the time in words."""
-        from undersong_client import consent_page
-
-        return consent_page.render(self.sheet, at=at)
 
     def to_json(self) -> dict[str, Any]:
         return {**self.figures, "decision": self.request.decision}
@@ -64,17 +59,33 @@ def consent(home: Path, run: str, *, checkpoints: Path) -> Consent:
 
 
 def _consent(opened: PartyHome, known: Requests, request: Request, checkpoints: Path) -> Consent:
+    from undersong_client import datasets, policy
+    from undersong_protocol.plan_words import plan_words
+
+    ledger, _ = datasets.open_ledger(opened, policy.read(opened), checkpoints, at=time.time())
+    return Consent(
+        request,
+        {
+            **figures(opened, known, request, ledger),
+            "words": plan_words(bytes.fromhex(request.manifest)),
+            "number": request.number,
+            "changes": list(request.changes),
+            "replaced": request.replaced,
+        },
+    )
+
+
+def figures(opened: PartyHome, known: Requests, request: Request, ledger: Ledger | None) -> dict[str, Any]:
+    """A request as figures (:func:`undersong_client.preview.figures`); what it costs where there is a ledger."""
     from undersong_client import cautions, datasets, enrolment, keys, policy, preview
     from undersong_common.embedding import Embedder
     from undersong_protocol.manifest import Manifest
-    from undersong_protocol.plan_words import plan_words
 
     manifest = Manifest.from_bytes(known.manifest_bytes(request))
     data = datasets.load(opened)
     allowed = policy.read(opened)
-    ledger, _ = datasets.open_ledger(opened, allowed, checkpoints, at=time.time())
     settings = opened.settings
-    figures = preview.figures(
+    return preview.figures(
         manifest,
         party=settings.party,
         identity=keys.identity(opened).public_key().public_bytes_raw(),
@@ -87,16 +98,6 @@ def _consent(opened: PartyHome, known: Requests, request: Request, checkpoints: 
         teacher_model=settings.teacher_model,
         coordinator=enrolment.coordinator(opened) if opened.coordinator.exists() else None,
         user_field=settings.user_field,
-    )
-    return Consent(
-        request,
-        {
-            **figures,
-            "words": plan_words(manifest.hash),
-            "number": request.number,
-            "changes": list(request.changes),
-            "replaced": request.replaced,
-        },
     )
 
 

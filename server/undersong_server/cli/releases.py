@@ -1,16 +1,21 @@
-"""The commands for finished runs: ``export``, ``verify``."""
+"""The commands for finished runs: ``export``, ``verify``, ``dossier``."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from undersong_common import entry
-from undersong_common.errors import PrivacyRefusal
+from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.files import replace_file
 from undersong_common.printable import shell_path
 from undersong_server.cli.options import DEFAULT_HOME, AsJson, HomeFolder, RunName, print_json
+
+if TYPE_CHECKING:
+    from undersong_server.operations.releases import Verdict
 
 UNCONFIRMED = 8  # exit code: nothing is wrong with the papers, and nothing shows whose they are
 
@@ -19,6 +24,7 @@ def mount(app: typer.Typer) -> None:
     """Adds the commands to ``undersong``."""
     app.command()(export)
     app.command()(verify)
+    app.command()(dossier)
 
 
 def export(
@@ -38,20 +44,24 @@ def export(
         print(f"wrote {', '.join(exported.files)} into {out}; check it with: undersong verify {shell_path(out)}")
 
 
+Fingerprint = Annotated[
+    str | None,
+    typer.Option(help="Of the coordinator that must have signed it, as one of its hospitals has told you."),
+]
+Parties = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--party",
+        metavar="NAME=FINGERPRINT",
+        help="A party that must have taken part, by the fingerprint that it has told you; repeat for several.",
+    ),
+]
+
+
 def verify(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A published data set (its manifest.json).")],
-    fingerprint: Annotated[
-        str | None,
-        typer.Option(help="Of the coordinator that must have signed it, as one of its hospitals has told you."),
-    ] = None,
-    parties: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--party",
-            metavar="NAME=FINGERPRINT",
-            help="A party that must have taken part, by the fingerprint that it has told you; repeat for several.",
-        ),
-    ] = None,
+    fingerprint: Fingerprint = None,
+    parties: Parties = None,
     as_json: AsJson = False,
 ) -> None:
     """Recomputes the whole (epsilon, delta) of a published data set offline, and says who took part.
@@ -68,6 +78,39 @@ def verify(
         print_json(verdict.to_json())
     else:
         print("\n".join(verdict.lines()))
+    _leave(verdict)
+
+
+def dossier(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="A finished run at this coordinator, or a published folder.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE.html", help="The page, to print or to file.")],
+    audit: Annotated[
+        Path | None, typer.Option("--audit", metavar="FILE.json", help="What `undersong audit --json` wrote.")
+    ] = None,
+    fingerprint: Fingerprint = None,
+    parties: Parties = None,
+    home: HomeFolder = DEFAULT_HOME,
+) -> None:
+    """A run as one page for a privacy officer: flow, guarantee, parties, retention, how to check it.
+
+    The exit codes are those of `verify`; the page says what they mean.
+    """
+    from undersong_protocol.enrolment import named_party
+    from undersong_server.operations import releases
+
+    if out.exists():
+        raise ConfigurationError(f"{out}: exists already", "name another file")
+    stated = dict(map(named_party, parties or ()))
+    page, verdict = releases.dossier(home, run, fingerprint=fingerprint, parties=stated, audit=audit)
+    replace_file(out, page.html(at=time.strftime("%Y-%m-%d %H:%M %Z")).encode("utf-8"))
+    print(f"wrote {out}: print it from a browser, to paper or to PDF")
+    _leave(verdict)
+
+
+def _leave(verdict: Verdict) -> None:
+    """Ends with the exit code of a verdict that does not hold."""
     if verdict.faults:
         raise typer.Exit(PrivacyRefusal.exit_code)
     if not verdict.holds:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from undersong_common.errors import ConfigurationError
 from undersong_server.coordinator.home import CoordinatorHome
@@ -13,7 +14,10 @@ from undersong_server.release.papers import published_manifest
 from undersong_server.release.verdict import Verdict
 from undersong_server.release.verify import verify
 
-__all__ = ["Exported", "Verdict", "export", "verify"]
+if TYPE_CHECKING:
+    from undersong_common.printed_page import Page
+
+__all__ = ["Exported", "Verdict", "dossier", "export", "verify"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,35 @@ def export(home: Path, run: str, folder: Path) -> Exported:
         raise ConfigurationError(f"run {run!r} is {state}", "export it when it has finished")
     _check_target(folder, found.output)
     return Exported(run, folder, tuple(copy_outputs(found.output, folder)))
+
+
+def dossier(
+    home: Path, run: str, *, fingerprint: str | None, parties: Mapping[str, str], audit: Path | None
+) -> tuple[Page, Verdict]:
+    """A run as a privacy officer files it, and the verdict that it states.
+
+    Args:
+        home: the coordinator's folder, for a run by its name.
+        run: a published folder, or the name of a finished run at this coordinator; of such a one the coordinator's own
+            fingerprint is stated where the caller states none.
+        fingerprint, parties: as of :func:`verify`.
+        audit: a file that ``undersong audit --json`` wrote.
+
+    Raises ConfigurationError for a run that is neither, PrivacyRefusal where its manifest cannot be read.
+    """
+    from undersong_common.privacy import impact
+    from undersong_server.release import dossier as pages
+
+    folder = Path(run)
+    if not (folder / MANIFEST_NAME).exists():
+        coordinator = CoordinatorHome(home)
+        folder = coordinator.run(run).output
+        if not (folder / MANIFEST_NAME).exists():
+            raise ConfigurationError(f"run {run!r} has published nothing yet", "write its dossier when it has finished")
+        fingerprint = fingerprint or coordinator.authority().fingerprint
+    found = None if audit is None else impact.read_audit(audit)
+    verdict = verify(folder, fingerprint=fingerprint, parties=parties)
+    return pages.dossier(folder, verdict, fingerprint=fingerprint, audit=found), verdict
 
 
 def _check_target(folder: Path, output: Path) -> None:

@@ -1,0 +1,162 @@
+"""A run as a privacy officer files it: what was agreed to, what left, what it cost, what is kept and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from undersong_client import preview
+from undersong_client.approvals import Request, Requests
+from undersong_client.operations import data, outbox, runs
+from undersong_client.operations.data import LedgerFacts
+from undersong_client.outbox import Entry
+from undersong_client.state import PartyHome
+from undersong_common.printable import printable, shell_word
+from undersong_common.printed_page import Page, Section
+from undersong_common.privacy import impact
+
+MOST_MESSAGES = 400  # of a run, in the page; `undersong-party outbox --run RUN` lists all
+
+KEPT = (
+    ("what", "where", "how long"),
+    ("records", "where they were; a copy, encrypted, in the party's folder", "until you remove the folder"),
+    ("embeddings of records", "encrypted, in the cache folder", "until you remove it; made anew when needed"),
+    (
+        "keys, masks and noise of a sum",
+        "encrypted, in the journal",
+        "until the sum has ended; then overwritten, with the key that they were encrypted under",
+    ),
+    ("what left", "outbox.sqlite", "until you remove it; nothing needs it"),
+    ("plans and decisions", "requests/", "until you remove them; keep those that you have signed"),
+    ("what was spent", "ledger.jsonl", "as long as the records are: without it the budget counts as spent"),
+)
+
+
+def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[float], str]) -> Page:
+    """One run; reads the party's folder and sends nothing.
+
+    Args:
+        run: its name, or the beginning of its manifest's hash.
+        audit: a file that ``undersong audit --json`` wrote.
+        local_time: seconds since the epoch in words.
+
+    Raises:
+        ConfigurationError: no such run, no data set, or a file that is no audit's result.
+        PrivacyRefusal: the ledger's chain does not hold.
+    """
+    opened = PartyHome(home)
+    known = Requests(opened)
+    request = known.find(run)
+    found = None if audit is None else impact.read_audit(audit)
+    ledger = data.ledger(home, verify=True)
+    messages = outbox.entries(home, run=request.run)
+    value = runs.figures(opened, known, request, None)
+    unit = value["privacy"]["unit_word"]
+    return Page(
+        f"Dossier of the run {printable(request.run, 120)!r} at {value['party']}",
+        (
+            _decision(request, local_time),
+            preview.purpose(value),
+            _flow(value),
+            _left(request, messages, local_time),
+            preview.leaves(value, title="What the plan allowed to leave, and no more"),
+            _spent(request, value, ledger),
+            Section("Assumptions", points=impact.assumptions(value["colluders"], len(value["parties"]), unit)),
+            impact.audit_section(found),
+            Section("What is kept here, and erased", table=KEPT),
+            preview.who_takes_part(value),
+            _check(request),
+            impact.for_the_assessment(unit, post_quantum=value["post_quantum"]),
+        ),
+        note="Everything on it comes from this party's own folder. It holds no text of anybody.",
+        signature=f"Filed for {value['party']}:",
+    )
+
+
+def _decision(request: Request, local_time: Callable[[float], str]) -> Section:
+    found = [("plan, in words", request.words), ("plan, SHA-256", request.manifest)]
+    found.append(("proposed", local_time(request.received_s)))
+    decided = local_time(request.decided_s) if request.decided_s else "nobody has decided yet"
+    found.append(("decision", f"{request.decision}, {decided}" if request.decided_s else decided))
+    if request.reason:
+        found.append(("reason", printable(request.reason, 400)))
+    found.append(("ended", local_time(request.ended_s) if request.ended_s else "it has not ended here"))
+    return Section("Decision", figures=tuple(found))
+
+
+def _flow(value: Mapping[str, Any]) -> Section:
+    coordinator = value["coordinator"]
+    named = "the coordinator" if coordinator is None else f"the coordinator ({printable(coordinator['name'], 63)})"
+    return Section(
+        "The flow of the data",
+        points=(
+            f"{named} sends public texts (or figures about them) and asks for a sum over records;",
+            "this machine compares them with the records, in a process that has no connection to anything outside;",
+            "each record's part is cut to its declared bound, this party's share of the noise is added, then a mask;",
+            "the masked numbers go to the coordinator over one outgoing connection (TLS 1.3); alone they are random;",
+            f"{named} adds those of all parties: masks cancel, the noised sum is opened;",
+            "the sum decides what language models write next. They see public prompts and each other's texts only.",
+        ),
+    )
+
+
+def _left(request: Request, messages: Sequence[Entry], local_time: Callable[[float], str]) -> Section:
+    if not messages:
+        return Section("What left this building", ("No message of this run has left.",))
+    size = sum(entry.bytes for entry in messages)
+    answers = [entry for entry in messages if entry.query]
+    rows = [("number", "when", "what", "sum, attempt", "bytes", "SHA-256")]
+    for entry in messages[:MOST_MESSAGES]:
+        place = f"{printable(entry.query, 120)}, {entry.attempt}" if entry.query else ""
+        rows.append((str(entry.number), local_time(entry.at), entry.kind, place, f"{entry.bytes:,}", entry.sha256))
+    sentences = [
+        f"{len(messages):,} messages of {size:,} bytes in all, {len(answers):,} of them steps of sums. Each can be read"
+        " again, byte for byte: `undersong-party outbox --entry NUMBER`.",
+        "Of these only the masked answers were computed from records.",
+    ]
+    if len(messages) > MOST_MESSAGES:
+        sentences.append(
+            f"The first {MOST_MESSAGES} are listed; `undersong-party outbox --run {shell_word(request.run)}` has all."
+        )
+    return Section("What left this building", tuple(sentences), table=tuple(rows))
+
+
+def _spent(request: Request, value: Mapping[str, Any], ledger: LedgerFacts) -> Section:
+    privacy = value["privacy"]
+    epsilon = float("inf") if privacy["epsilon"] is None else float(privacy["epsilon"])
+    found = [("promised for the whole run", f"epsilon {epsilon:g} at delta {privacy['delta']:g}")]
+    alone = privacy["epsilon_if_all_others_collude"]
+    found.append(
+        ("against everybody else together", "nothing that can be stated" if alone is None else f"epsilon {alone:.4g}")
+    )
+    cost = next((each for each in ledger.runs if each.run == request.run), None)
+    if cost is None:
+        found.append(("charged to the ledger", "nothing: no vector was asked for"))
+    else:
+        at = f"at the budget's delta, {ledger.spending.delta:g}"
+        found.append(("charged to the ledger", f"epsilon {cost.epsilon:.4g} {at}; {cost.releases} releases"))
+        found.append(("spent in all after it", f"epsilon {cost.spent:.4g} {at}"))
+    found.append(("head of the ledger now", ledger.head))
+    return Section(
+        "The guarantee, and what it cost",
+        impact.guarantee(epsilon, privacy["delta"], privacy["unit_word"]),
+        figures=tuple(found),
+    )
+
+
+def _check(request: Request) -> Section:
+    run = shell_word(request.run)
+    return Section(
+        "How to check this page",
+        (
+            "On this machine, sending nothing: the chain of the ledger, what left, and the plan that was agreed to.",
+            "With the published data set, on any machine: everybody's signatures, charges and receipts.",
+        ),
+        columns=(
+            "undersong-party ledger --verify",
+            f"undersong-party outbox --run {run}",
+            f"undersong-party preview {run}",
+            'undersong verify FOLDER --fingerprint "COORDINATOR\'S FINGERPRINT"',
+        ),
+    )

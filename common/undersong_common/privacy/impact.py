@@ -1,0 +1,165 @@
+"""What a data-protection impact assessment asks of a run, in sentences that both sides' dossiers share.
+
+Every figure is computed from the plan; the words say what they mean and what they do not. None of it is legal advice.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from undersong_common.errors import ConfigurationError
+from undersong_common.printable import printable
+from undersong_common.printed_page import Section
+
+LARGEST_AUDIT_BYTES = 4 * 2**20
+
+
+def guarantee(epsilon: float, delta: float, unit: str) -> tuple[str, ...]:
+    """The promise as odds (Dwork and Roth 2014, section 2.3; the Bayesian form of Wasserman and Zhou 2010).
+
+    Args:
+        unit: what is protected, in one word.
+    """
+    if not math.isfinite(epsilon):
+        return ("This run was made without noise: nothing is promised, whatever else this page says.",)
+    odds, surest = math.exp(epsilon), 1 / (1 + math.exp(-epsilon))
+    return (
+        f"Everything that was opened, and all that was computed from it (the texts, the weights, the report), is"
+        f" ({epsilon:.4g}, {delta:.2g})-differentially private for one {unit}.",
+        f"In words: whoever reads all of it, with any other knowledge and any effort, may find the odds that a certain"
+        f" {unit} was among the records shifted by a factor of {odds:.4g} at most, but for a probability of"
+        f" {delta:.2g}. Somebody for whom it was even chances may afterwards be {surest:.1%} sure, at the very worst.",
+        f"This bounds what the {unit}'s own records add. What is true of many, and is learnt from many, is meant to be"
+        " learnt; it may still be unwelcome to one of them.",
+    )
+
+
+def assumptions(colluders: int, parties: int, unit: str) -> tuple[str, ...]:
+    """Under which the promise holds ([privacy.md], "Assumptions")."""
+    return (
+        f"At most {colluders} of the {parties} parties put what they know together with the coordinator. The figure for"
+        " the case that all others do stands beside the promise.",
+        "The hospital's machine runs the published program and has a good source of randomness; who controls that"
+        " machine needs no protocol to read its records.",
+        f"A {unit}'s records lie at one party; one whose records lie at several is protected as often as it is there.",
+        "The labels, descriptions and prompts were not chosen by looking at private records.",
+        "Other releases about the same records add to this one: the hospital's ledger counts those of this program.",
+    )
+
+
+def read_audit(path: Path) -> dict[str, Any]:
+    """The output of ``undersong audit --json``. Raises ConfigurationError for anything else."""
+    remedy = "write it with: undersong audit TASK.toml --json > FILE"
+    try:
+        if path.stat().st_size > LARGEST_AUDIT_BYTES:
+            raise ConfigurationError(f"{path}: is larger than an audit's result", remedy)
+        value = json.loads(path.read_text(encoding="utf-8"))
+        audit_section(value)
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}", remedy) from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ConfigurationError(f"{path}: is not the result of an audit", remedy) from None
+    return dict(value)
+
+
+def audit_section(found: Mapping[str, Any] | None) -> Section:
+    """The canary audit's result, or that there is none."""
+    title = "Tested by attack"
+    if found is None:
+        return Section(
+            title,
+            (
+                "No audit is attached. `undersong audit TASK.toml --json` plants records in simulated hospitals,"
+                " attacks what the run publishes, and states what the attacks prove; its result can be attached with"
+                " --audit.",
+            ),
+        )
+    confidence = float(found["confidence"])
+    rows = [("attack", "proves epsilon of at least", "planted records found", "false alarms")]
+    for verdict in found["verdicts"]:
+        seen = verdict["detection"]
+        rows.append(
+            (
+                printable(str(verdict["attack"]), 200),
+                f"{float(verdict['epsilon']):.3g}",
+                f"{int(seen['hits'])} of {int(seen['present'])}",
+                f"{int(seen['false_alarms'])} of {int(seen['absent'])}",
+            )
+        )
+    faults = [printable(str(fault), 400) for fault in found["faults"]]
+    played = found.get("played", ())
+    points = [
+        f"a hostile coordinator sent {sum(int(each['messages']) for each in played):,} messages to two copies of a"
+        " party that differ in their records; it compared every byte of their answers but for masked vectors"
+    ] * bool(played)
+    points += [f"REFUTED: {fault}" for fault in faults] or ["nothing refuted the promise"]
+    return Section(
+        title,
+        (
+            f"The task {printable(str(found['task']), 120)!r} with the method {printable(str(found['method']), 60)!r}"
+            f" was attacked in {int(found['runs'])} simulated runs with {int(found['canaries'])} planted records each,"
+            f" at a promise of epsilon {float(found['epsilon']):g}. The figures hold with {confidence:.1%} confidence.",
+            "An attack that fails proves nothing: these are lower bounds. One that succeeded beyond the promise would"
+            " refute it.",
+        ),
+        points=tuple(points),
+        table=tuple(rows),
+        loud=bool(faults),
+    )
+
+
+def for_the_assessment(unit: str, *, post_quantum: bool) -> Section:
+    """Risks and measures, in the order of Article 35(7) of the General Data Protection Regulation."""
+    later = (
+        "masks are hybrid, against later quantum computers too"
+        if post_quantum
+        else "masks are NOT safe from later quantum computers"
+    )
+    return Section(
+        "For an impact assessment",
+        (
+            "Sentences to start from, in the order of Article 35(7) GDPR. They describe the program; whether they fit"
+            " the case is for the controller and the data protection officer to decide.",
+        ),
+        table=(
+            ("asked", "what can be said"),
+            (
+                "description",
+                "Records are compared with public texts on the hospital's own machine. Noised and masked sums over"
+                " several hospitals steer which synthetic texts are written. No record, extract or embedding is sent.",
+            ),
+            (
+                "necessity, proportionality",
+                "The texts are written by models that see no record. What is taken from the records is a few sums,"
+                " listed above one by one, with the noise that the promise needs; nothing is kept for other purposes.",
+            ),
+            (
+                f"risk: a {unit} is recognised in what is published",
+                "Bounded by the promise above, for any reader with any knowledge; tested by attack where an audit is"
+                " attached. The words of a text come from models and public text, not from records.",
+            ),
+            (
+                "risk: the coordinator, or somebody on the line, reads a hospital's answer",
+                "Answers are masked end to end between the hospitals; only the sum opens. Between machines, connections"
+                f" use TLS 1.3 with certificates on both sides; {later}.",
+            ),
+            (
+                "risk: more is asked than was agreed",
+                "People approve the words of one plan; the program recomputes sensitivity, noise and price of every sum"
+                " and refuses what is not in it. A ledger on the hospital's disk stops at the budget, over all runs.",
+            ),
+            (
+                "risk: hospitals were invented to isolate one",
+                "A policy names hospitals that must take part, by fingerprint; the promise without any trust in the"
+                " others is stated beside the other one.",
+            ),
+            (
+                "remaining risk",
+                "Delta; the assumptions above; what many records say together; the hospital's own machine and people.",
+            ),
+        ),
+    )

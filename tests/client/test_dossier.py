@@ -1,0 +1,82 @@
+"""A hospital's dossier of a run: what left with its hashes, what it cost, what is kept; escaped, and nothing sent."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+
+from tests.client.test_cli import proposed
+from tests.doubles.party_home import command, joined
+from undersong_client.outbox import Outbox
+from undersong_client.state import PartyHome
+from undersong_protocol.plan_words import plan_words
+
+pytestmark = pytest.mark.heavy
+AUDIT = {
+    "task": "triage",
+    "method": "wasp",
+    "epsilon": 1.5,
+    "runs": 3,
+    "canaries": 16,
+    "confidence": 0.95,
+    "faults": [],
+    "played": [{"messages": 700, "examples": 60, "vectors": 20, "found": "", "body": "sums"}],
+    "verdicts": [
+        {
+            "attack": "opened sums",
+            "epsilon": 0.41,
+            "detection": {"hits": 14, "present": 24, "false_alarms": 3, "absent": 24},
+        }
+    ],
+}
+
+
+@pytest.fixture
+def home(tmp_path, authority):
+    return joined(tmp_path, authority)
+
+
+def test_a_run_is_one_page_for_the_files(home, tmp_path):
+    manifest = proposed(home, task={"purpose": "<script>alert(1)</script>"})
+    command("approve", "spring", plan_words(manifest.hash), "--home", home)
+    outbox = Outbox(PartyHome(home).outbox)
+    outbox.record(b"masked", at=9.0, kind="sum_reply", answer_to="sum_step", run="spring", query="votes/1", attempt=0)
+    outbox.record(b"another run's", at=9.0, kind="sum_reply", run="autumn", query="votes/1", attempt=0)
+    audit = tmp_path / "audit.json"
+    audit.write_text(json.dumps(AUDIT))
+    page = tmp_path / "dossier.html"
+    sent = outbox.entries()
+    assert f"wrote {page}" in command("dossier", "spring", "--out", page, "--audit", audit, "--home", home)
+    assert outbox.entries() == sent
+    written = page.read_text()
+    for part in (
+        hashlib.sha256(b"masked").hexdigest(),
+        "votes/1, 0",
+        "1 messages of 6 bytes",
+        "approved",
+        plan_words(manifest.hash),
+        "epsilon 1.5 at delta 1e-05",
+        "one patient",
+        "14 of 24",
+        "proves epsilon of at least",
+        "ledger.jsonl",
+        "until the sum has ended",
+        "Article 35(7)",
+        "undersong-party ledger --verify",
+    ):
+        assert part in written, part
+    assert hashlib.sha256(b"another run's").hexdigest() not in written
+    assert "<script" not in written
+    assert "exists already" in command("dossier", "spring", "--out", page, "--home", home, code=2)
+
+
+def test_what_is_no_audit_is_refused_before_anything_is_written(home, tmp_path):
+    proposed(home)
+    audit, page = tmp_path / "audit.json", tmp_path / "dossier.html"
+    for text in ("[]", "{", '{"confidence": "x"}', json.dumps({**AUDIT, "verdicts": [{}]})):
+        audit.write_text(text)
+        said = command("dossier", "spring", "--out", page, "--audit", audit, "--home", home, code=2)
+        assert "is not the result of an audit" in said
+    assert not page.exists()
