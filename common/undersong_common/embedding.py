@@ -16,12 +16,13 @@ less than 5 bits on the wire, and everyone, the coordinator included, computes w
 from __future__ import annotations
 
 import hmac
+import logging
 import os
 import sqlite3
 import threading
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -39,6 +40,8 @@ from undersong_common.workers import in_order
 
 Embed = Callable[[Sequence[str]], Float32]  # texts -> quantised unit embeddings, float32 [n, d]
 Progress = Callable[[int, int], None]
+
+log = logging.getLogger(__name__)
 
 GRID = 2048  # 1/GRID is the resolution: coordinates of at most 1 are exact in half precision
 PUBLIC_GRID = 128  # divides GRID; rounding moves a unit vector of 384 coordinates by about 0.04
@@ -127,17 +130,22 @@ class Embedder:
         return model_files.embedding_size(model_files.model_folder(self._source))
 
     def encode(self, texts: Sequence[str], progress: Progress | None = None) -> Float32:
-        """Unit embeddings, float32 [n, d], in the order of ``texts``; zero where the model gives no number.
+        """Unit embeddings, float32 [n, d], in the order of ``texts``; zero where the model gives no number, or fails.
+
+        A model that fails at one text must not fail at the others: a party that answered with zeros instead would show
+        that it holds such a text.
 
         Args:
             progress: called with (done, total) after each batch.
         """
         model = self._loaded()
         result = np.zeros((len(texts), self.dimension), dtype=np.float32)
-        done = 0
         with self._lock:
             batches = list(self._batches(texts))
-            computed = in_order(lambda batch: _forward(model, batch[1]), batches)
+            done = len(texts) - sum(len(positions) for positions, _ in batches)
+            if done:
+                log.warning("%d texts cannot be embedded by this model: they count as zero", done)
+            computed = in_order(lambda batch: self._forward(model, batch[1]), batches)
             for (positions, _), rows in zip(batches, computed, strict=True):
                 exact = _finite(rows[: len(positions)])
                 result[positions] = exact / np.maximum(row_norms(exact), 1e-12)[:, None]
@@ -147,10 +155,14 @@ class Embedder:
         return result
 
     def _batches(self, texts: Sequence[str]) -> Iterator[tuple[list[int], dict[str, Any]]]:
-        """Positions of the texts of each batch, with what the model reads: batches of the widest texts first."""
-        *tokens, filler = self._tokens([*texts, ""])
+        """Positions of the texts of each batch, with what the model reads: batches of the widest texts first.
+
+        Texts that the tokenizer refuses are in none.
+        """
+        (filler,) = self._tokens([""])
+        tokens = self._tokens_of_each(texts)
         widths: dict[int, list[int]] = {}
-        for position, one in enumerate(tokens):
+        for position, one in tokens.items():
             widths.setdefault(_width(len(one["input_ids"]), self._limit), []).append(position)
         for width in sorted(widths, reverse=True):
             size = self._batch_rows(width)
@@ -162,6 +174,17 @@ class Embedder:
     @property
     def _limit(self) -> int:
         return int(self._model.max_seq_length or _DEFAULT_LIMIT)
+
+    def _tokens_of_each(self, texts: Sequence[str]) -> dict[int, dict[str, list[int]]]:
+        """As :meth:`_tokens`, by position; without the texts that the tokenizer refuses."""
+        try:
+            return dict(enumerate(self._tokens(texts)))
+        except Exception:  # noqa: BLE001 - whatever a tokenizer raises, in any language
+            if len(texts) == 1:
+                return {}
+        half = len(texts) // 2
+        later = self._tokens_of_each(texts[half:])
+        return self._tokens_of_each(texts[:half]) | {half + position: one for position, one in later.items()}
 
     def _tokens(self, texts: Sequence[str]) -> list[dict[str, list[int]]]:
         """What the tokenizer makes of each text, unpadded."""
@@ -189,7 +212,18 @@ class Embedder:
         return self._rows[width]
 
     def _are_independent(self, size: int, width: int) -> bool:
-        """Whether a text has the same bits in every row of a batch and beside any other texts."""
+        """Whether a text has the same bits in every row of a batch and beside any other texts.
+
+        Not where the model fails at that width: then each text is tried by itself.
+        """
+        try:
+            return self._tried(size, width)
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - whatever a model raises
+            return False
+
+    def _tried(self, size: int, width: int) -> bool:
         text, *others = self._tokens([" ".join(_TRIED[number:] * width) for number in range(len(_TRIED))])
         mates = [_shortened(one, width - 1 - number % (width - 2)) for number, one in enumerate(others)]
         own = _shortened(text, width // 2 + 1)
@@ -198,6 +232,25 @@ class Embedder:
         alone, among = in_order(lambda batch: _forward(self._model, batch), batches)
         same = [*alone, *(among[row] for row in (0, size // 2, size - 1))]
         return all(row.tobytes() == alone[0].tobytes() for row in same)
+
+    def _forward(self, model: Any, features: dict[str, Any]) -> Float32:
+        """The rows of a batch; where it fails, each by itself in a batch of the same shape, and zero where that fails.
+
+        A row has the same bits in both, for which such batches were tried out.
+        """
+        try:
+            return _forward(model, features)
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a model raises
+            log.warning("the embedding model fails at a text: %s", type(error).__name__)
+        size = len(features["input_ids"])
+        result = np.zeros((size, self.dimension), dtype=np.float32)
+        for row in range(size):
+            alone = {name: value[row : row + 1].repeat(size, 1) for name, value in features.items()}
+            with suppress(Exception):
+                result[row] = _forward(model, alone)[0]
+        return result
 
     def _loaded(self) -> Any:
         with self._lock:

@@ -40,6 +40,7 @@ REFUSED_NAMES = ("adapter_config.json", "router_config.json")
 _PLACES = ("models", "sentence_transformer.modules", "base.modules")
 _MODULES = ("Transformer", "Pooling", "Normalize", "Dense", "LayerNorm", "Dropout")
 _ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid")
+_ATTENTIONS = (None, True, False, "eager", "sdpa")  # transformers writes whether it has chosen itself, too
 _CODE_KEYS = ("auto_map", "custom_pipelines", "trust_remote_code")
 _ARGUMENTS = ("model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args", "config_kwargs")
 _REMEDY = "name a folder that holds nothing but a model's own data, or copy its safetensors, JSON and text files to one"
@@ -112,20 +113,21 @@ def _files(folder: Path) -> Iterator[Path]:
             )
         if path.is_dir():
             continue
-        if not path.is_file() or path.suffix not in ACCEPTED or path.name in REFUSED_NAMES:
+        if not path.is_file() or path.suffix not in ACCEPTED or path.name.lower() in REFUSED_NAMES:
             raise ConfigurationError(f"{path}: could run code, or name some, when the model is loaded", _REMEDY)
         yield path
 
 
 def _check_json(folder: Path, name: str) -> None:
     path = folder / name
-    if path.name == "modules.json":
+    lower = path.name.lower()  # some file systems open Config.json where config.json is asked for
+    if lower == "modules.json":
         if name != "modules.json":
             raise ConfigurationError(f"{path}: a model within a model", _REMEDY)
         list(_modules(folder))
-    elif path.name.endswith(".index.json"):
+    elif lower.endswith(".index.json"):
         _check_index(path)
-    elif "config" in path.name:
+    elif "config" in lower:
         _check_settings(path)
 
 
@@ -142,7 +144,7 @@ def _check_settings(path: Path) -> None:
         if (
             key in _CODE_KEYS
             or (key in _ARGUMENTS and value not in ({}, None))
-            or (key.endswith("attn_implementation") and "/" in str(value))
+            or ("attn_implementation" in key and not _is_attention(value))
             or (key == "activation_function" and not _is_activation(value))
         ):
             raise ConfigurationError(f"{path}: {key} asks for code that is not the libraries' own", _REMEDY)
@@ -154,6 +156,12 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((str(key), each) for key, each in value.items())
     for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         yield from _items(each)
+
+
+def _is_attention(value: Any) -> bool:
+    """One that transformers itself computes; every other name is, or stands for, a kernel fetched from a hub."""
+    named = value.values() if isinstance(value, dict) else [value]
+    return all(each in _ATTENTIONS for each in named)
 
 
 def _is_activation(value: Any) -> bool:

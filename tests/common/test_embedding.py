@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tests.doubles.tiny_bert import write_embedder
+from tests.doubles.tiny_bert import fails_at_last_word, write_embedder
 from undersong_common import embedding, workers
 from undersong_common.arrays import Float32
 from undersong_common.embedding import (
@@ -243,6 +243,28 @@ def test_texts_that_no_tokenizer_takes_are_embedded_too(packaged: Embedder) -> N
     rows = CachedEmbedder(packaged, MemoryCache()).encode(odd)
     assert np.isfinite(rows).all()
     assert (np.linalg.norm(rows, axis=1) > 0.99).all()
+
+
+@pytest.mark.parametrize("who", ["model", "tokenizer"])
+def test_what_fails_at_one_text_fails_at_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str) -> None:
+    # all texts would count as zero otherwise, and so show that one of them holds that word
+    folder = write_embedder(tmp_path / "model", ("pain", "chest", "rare"))
+    if who == "model":
+        fails_at_last_word(folder)
+    embedder = Embedder.load(folder)
+    if who == "tokenizer":
+        own = embedder._tokens
+
+        def tokens(texts: Sequence[str]) -> Any:
+            if any("rare" in text for text in texts):
+                raise Exception("Missing [UNK] token from the vocabulary")  # as tokenizers' own
+            return own(texts)
+
+        monkeypatch.setattr(embedder, "_tokens", tokens)
+    without = embedder.encode(["chest pain", "pain"])
+    beside = embedder.encode(["chest pain", "rare chest", "pain", "rare"])
+    assert bits(beside[[0, 2]]) == bits(without) and without.any(axis=1).all()
+    assert not beside[[1, 3]].any()
 
 
 def test_the_model_that_is_loaded_is_the_one_with_the_fingerprint(tmp_path: Path) -> None:

@@ -108,6 +108,26 @@ def kernel_of_a_hub(folder: Path, marker: Path) -> None:
     change(folder / "config.json", attn_implementation="somebody/kernels")
 
 
+def kernel_by_another_key(folder: Path, marker: Path) -> None:
+    """What a configuration sets from its file under any name."""
+    change(folder / "config.json", _attn_implementation_internal="somebody/kernels")
+
+
+def kernel_by_a_short_name(folder: Path, marker: Path) -> None:
+    """Stands for one of a hub where the package that computes it is not installed."""
+    change(folder / "config.json", attn_implementation="flash_attention_2")
+
+
+def name_in_capitals(folder: Path, marker: Path) -> None:
+    """The same file on a file system that knows no capitals."""
+    change(folder / "config.json", auto_map={"AutoModel": "configuration_own.Module"})
+    (folder / "config.json").rename(folder / "Config.json")
+
+
+def adapter_in_capitals(folder: Path, marker: Path) -> None:
+    (folder / "Adapter_Config.json").write_text("{}")
+
+
 def pickled_weights(folder: Path, marker: Path) -> None:
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Payload(marker)))
@@ -152,7 +172,8 @@ def absolute_module(folder: Path, marker: Path) -> None:
 
 
 EVERYWHERE = [
-    python_file_beside, auto_map, tokenizer_auto_map, kernel_of_a_hub, pickled_weights, pickled_shard, pickle_beside,
+    python_file_beside, auto_map, tokenizer_auto_map, kernel_of_a_hub, kernel_by_another_key, kernel_by_a_short_name,
+    name_in_capitals, adapter_in_capitals, pickled_weights, pickled_shard, pickle_beside,
     library, adapter, link_to_a_file,
 ]  # fmt: skip
 EMBEDDERS = [

@@ -23,6 +23,18 @@ def write_bert(folder: Path, words: Sequence[str]) -> Path:
     return folder
 
 
+def fails_at_last_word(folder: Path) -> None:
+    """Takes the last word's row out of the weights: the model raises at every text that holds it."""
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    name = next(name for name in weights if name.endswith("word_embeddings.weight"))
+    weights[name] = weights[name][:-1].clone()
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**settings, "vocab_size": len(weights[name])}))
+
+
 def write_embedder(folder: Path, words: Sequence[str]) -> Path:
     """A sentence-transformers model around that BERT: the mean of its tokens, normalised; 16 coordinates."""
     write_bert(folder, words)

@@ -85,8 +85,12 @@ def votes(
             own = Candidates([texts[row] for row in rows], classes[rows])
             # An empty shard takes the time of one with a record; its teacher's votes are dropped.
             trained = own if rows else Candidates([""], np.zeros(1, dtype=np.int64))
-            scores = _scores(copy.deepcopy(untrained), tokenizer, trained, contrast, queries.texts, teacher)
-            found[teacher] = ballot(scores[:, None], queries.classes, half)[:, 0] & bool(rows)
+            try:
+                scores = _scores(copy.deepcopy(untrained), tokenizer, trained, contrast, queries.texts, teacher)
+                found[teacher] = ballot(scores[:, None], queries.classes, half)[:, 0] & bool(rows)
+            except Exception as error:  # noqa: BLE001 - of a model that fails at a text, whatever it raises
+                # Its own vote is lost; were all teachers' lost, one record would move them all.
+                log.error("teacher %d of %d fails: %s", teacher + 1, teachers, type(error).__name__)
             # said of an empty shard too: which are empty is nobody's business, not even the log's
             log.info("teacher %d of %d has voted", teacher + 1, teachers)
     return found

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.doubles.tiny_bert import write_bert
+from tests.doubles.tiny_bert import fails_at_last_word, write_bert
 from undersong_client.records import PrivateRecords
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table
@@ -73,6 +73,15 @@ def shard_votes(statistic, records):
 
 ROWS = [(f"own {WORDS[3 + n % 4]} note {'walk ' * (n % 5)}".strip(), LABELS[n % 3 % 2], str(n // 2)) for n in range(14)]
 STATISTIC = TeacherVotes(queries=10, teachers=5, labels=2, fine_tuned=True)
+
+
+def test_a_model_that_fails_at_one_record_loses_one_teacher_s_votes(tmp_path):
+    folder = write_bert(tmp_path / "bert", (*WORDS, "rare"))
+    fails_at_last_word(folder)
+    without = shard_votes(STATISTIC, private(ROWS, folder))
+    beside = shard_votes(STATISTIC, private([*ROWS, ("own rare note", "x", "7")], folder))
+    changed = [shard for shard in without.keys() | beside.keys() if without.get(shard) != beside.get(shard)]
+    assert len(changed) <= 1 and len(without) > 2
 
 
 @pytest.mark.parametrize("unit", ["sample", "user"])
