@@ -48,7 +48,7 @@ class JournaledParty:
         self.last: tuple[float, str] | None = None  # when and what was answered, for the status
 
     def answer(self, data: bytes, begun: float | None = None) -> Answer:
-        """One request's reply, journaled; :func:`wait_for_rung` before it leaves.
+        """One request's reply, journaled; :func:`wait_for_rung` before it leaves, and ask then whether it still may.
 
         Args:
             begun: when the request was taken up, monotonic seconds; None: now.
@@ -72,7 +72,7 @@ class JournaledParty:
             log.error("%s", error.problem)
             answer = replace(answer, reply=codec.refusal(error).SerializeToString())
         self._journal(data, answer.reply, time.monotonic() - begun)
-        return answer
+        return replace(answer, may_leave=lambda: self._home.coordinator.exists() and answer.may_leave())
 
     def look_after(self) -> None:
         """Destroys the secrets of attempts that will not go on: at once, hourly, and when people have decided."""
@@ -202,7 +202,7 @@ class Answering:
         self._lock = threading.Lock()
         self._wanted: dict[bytes, bytes] = {}  # what waits, by id; emptied before every new stream
         self._current: bytes | None = None
-        self._replies: OrderedDict[bytes, Outgoing] = OrderedDict()
+        self._replies: OrderedDict[bytes, tuple[Outgoing, Answer]] = OrderedDict()
         self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
         self._thread.start()
 
@@ -239,9 +239,10 @@ class Answering:
             self._wanted.clear()
 
     def unacknowledged(self) -> list[Outgoing]:
-        """The replies to send again on a new stream."""
+        """The replies to send again on a new stream, where they still may leave."""
         with self._lock:
-            return list(self._replies.values())
+            kept = list(self._replies.values())
+        return [reply for reply, answer in kept if answer.may_leave()]
 
     def look_after(self) -> None:
         """As :meth:`JournaledParty.look_after`, while no request comes."""
@@ -274,8 +275,11 @@ class Answering:
                 answer = self._recorded.answer(data, begun)
                 reply = Outgoing(id_, answer.reply)
                 wait_for_rung(begun, answer.first_rung_s, monotonic=self._monotonic, sleep=self._sleep)
+                if not answer.may_leave():
+                    log.warning("a vector that was done is not sent: its people have withdrawn their consent")
+                    continue
                 with self._lock:  # from now on a new stream may send it
-                    self._replies[id_] = reply
+                    self._replies[id_] = reply, answer
                     while len(self._replies) > KEPT_REPLIES:
                         self._replies.popitem(last=False)
                 self._send(reply)

@@ -90,6 +90,7 @@ class Daemon:
         self._status_at = 0.0
         self._refusals_told: dict[str, float] = {}
         self._renewal_asked = 0.0
+        self._held_back = False  # whether a reply waits for the end of a pause
         self._embedding_told: int | None = None  # how many records, while a computation goes on
         self._decisions: dict[str, str] = {}  # by the plan's hash
         self._decisions_seen = 0
@@ -190,6 +191,8 @@ class Daemon:
             log.info("the coordinator runs %s, this party %s", software, SOFTWARE)
         with self._lock:
             self._connection = connection
+        if paused:
+            return  # the stream after the pause brings what was not acknowledged
         # Only now, so that no reply falls between; one that is ready in this moment may go twice.
         for reply in self._answering.unacknowledged():
             connection.send_reply(reply)
@@ -201,7 +204,8 @@ class Daemon:
             if self._stop.wait(LOOK_S):
                 return "the daemon stops"
             connection.keep_alive(time.monotonic())
-            if self._home.pause.exists() != paused:
+            if self._home.pause.exists() != paused or self._held_back:
+                self._held_back = False  # the next stream brings it, where that is not paused
                 return "paused by its people" if not paused else "goes on"
             if not self._trusted(coordinator):
                 return "this party's policy does not trust this coordinator any more"
@@ -236,7 +240,9 @@ class Daemon:
 
     def _send(self, reply: Outgoing) -> None:
         with self._lock:
-            if self._connection is not None:
+            if self._home.pause.exists():
+                self._held_back = True
+            elif self._connection is not None:
                 self._connection.send_reply(reply)
 
     # What is looked after while a stream lasts

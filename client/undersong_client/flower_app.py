@@ -42,8 +42,7 @@ def answer(message: Message, context: Context) -> Message:
     except UndersongError as error:
         # Nothing leaves that is not journaled but this: the party is not ready, in words without its paths.
         print(f"undersong-party: {error.problem}; {error.remedy}", flush=True)
-        refusal = codec.refusal(ConfigurationError("this party is not ready", "its people must look into its log"))
-        replies = [refusal.SerializeToString()] * len(requests)
+        replies = [_not_ready()] * len(requests)
     except Exception as error:  # noqa: BLE001 - Flower would send its words, which may hold private data, to the SuperLink
         print(f"undersong-party: internal error {type(error).__name__}", flush=True)
         replies = [codec.refusal(UndersongError("internal")).SerializeToString()] * len(requests)
@@ -67,7 +66,14 @@ def answers(home: PartyHome, requests: Sequence[bytes], *, paced: bool = True) -
     # Only now, when what the party held is freed: that takes the longer the more records there are.
     if paced:
         wait_for_rung(begun, max((answer.first_rung_s for answer in answered), default=0.0))
-    return [answer.reply for answer in answered]
+    if home.pause.exists():
+        return []
+    return [answer.reply if answer.may_leave() else _not_ready() for answer in answered]
+
+
+def _not_ready() -> bytes:
+    refusal = codec.refusal(ConfigurationError("this party is not ready", "its people must look into its log"))
+    return refusal.SerializeToString()
 
 
 def _answered(home: PartyHome, requests: Sequence[bytes]) -> list[Answer]:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -90,6 +91,10 @@ class StandingConsent:
         return None
 
 
+def _always() -> bool:
+    return True
+
+
 @dataclass(frozen=True)
 class Answer:
     """One request's reply.
@@ -97,10 +102,13 @@ class Answer:
     Attributes:
         first_rung_s: where records were read for it: the first rung of the ladder at whose next rung it may leave
             (undersong_protocol.ladder); 0 where none were, and it may leave at once.
+        may_leave: whether it may still be sent; to be asked when it has waited, since people may have withdrawn their
+            consent meanwhile.
     """
 
     reply: bytes = field(repr=False)
     first_rung_s: float = 0.0
+    may_leave: Callable[[], bool] = field(default=_always, repr=False, compare=False)
 
 
 class Party:
@@ -159,6 +167,7 @@ class Party:
         self._attempts = Attempts(store, name, identity, entropy, clock, encapsulate)
         self._taken_up_at = 0.0  # of the answer under way, monotonic seconds
         self._first_rung_s = 0.0  # of the answer under way
+        self._may_leave: Callable[[], bool] = _always  # of the answer under way
         self._checked: tuple[tuple[bytes, str, tuple[Input, ...]], PublicInputs] | None = None
         self.cautions: dict[str, tuple[str, ...]] = {}  # what the records speak against, by run; for its own people
         self.refusals: dict[str, float] = {}  # the last words with which it refused, and when; for its own people
@@ -221,7 +230,7 @@ class Party:
         """
         with self._lock:
             self._taken_up_at = time.monotonic() if begun is None else begun
-            self._first_rung_s = 0.0
+            self._first_rung_s, self._may_leave = 0.0, _always
             try:
                 reply = self._answer(codec.decode_request(data))
             except UndersongError as error:
@@ -235,7 +244,7 @@ class Party:
             except Exception as error:  # noqa: BLE001 - the message of an unforeseen error may hold private data
                 log.error("%s: internal error %s at %s", self.name, type(error).__name__, place(error))
                 reply = codec.refusal(UndersongError("internal"))
-            return Answer(reply.SerializeToString(), self._first_rung_s)
+            return Answer(reply.SerializeToString(), self._first_rung_s, self._may_leave)
 
     def _answer(self, request: wire.Request) -> wire.Reply:
         match request.WhichOneof("body"):
@@ -391,7 +400,15 @@ class Party:
         self._attempts.keep(attempt)
         if step.vector:
             self._send(attempt, step.payload)
+            self._may_leave = partial(self._consents, manifest)
         return self._reply(sum_reply=wire.SumReply(payload=step.payload))
+
+    def _consents(self, manifest: Manifest) -> bool:
+        try:
+            self._consent.check(manifest)
+        except UndersongError:
+            return False
+        return True
 
     # What happens around a vector, in this order: inputs and question journaled (when the sum was opened), charged,
     # computed, journaled, its hash in the ledger, the ledger's head outside the folder (by whoever sends), sent. So
@@ -402,6 +419,7 @@ class Party:
         self._public(attempt.manifest, attempt.query, inputs)
         self._pay(attempt)
         grid = self._grid(attempt.manifest, attempt.query, inputs, attempt.coins)
+        self._consent.check(attempt.manifest)  # again: computing may take minutes, in which people decide otherwise
         return attempt.machine.provide(grid, attempt.question)
 
     def _send(self, attempt: Attempt, payload: bytes) -> None:

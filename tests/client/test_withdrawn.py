@@ -1,0 +1,136 @@
+"""A vector that is done after people have decided otherwise stays in the house."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.doubles.party_home import command
+from tests.doubles.restarts import ME, Federated, Hospital, after_each_step, vector_in
+from undersong_client import answering, flower_app
+from undersong_client.answering import Answering
+from undersong_client.daemon import Daemon
+from undersong_client.party import Answer
+from undersong_client.state import PartyHome
+from undersong_common.errors import UndersongError
+from undersong_protocol import codec
+from undersong_protocol.framing import Envelope, Outgoing
+
+
+class Asked:
+    """A hospital that was asked for its masked vector; ``answers`` is what it said at each stage."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "hospital").mkdir()
+        self.hospital = Hospital(folder / "hospital")
+        self.federated = Federated(folder, self.hospital.identity, parties=2)
+        self.party = self.hospital.start()
+        self.answers: dict[str, Answer] = {}
+        self.federated.agree(lambda request: self.party.answer(request).reply)
+
+    def run(self) -> None:
+        def ask(stage: str, request: bytes) -> bytes:
+            self.answers[stage] = self.party.answer(request)
+            return self.answers[stage].reply
+
+        self.federated.run(ask)
+
+    def withdraw(self, *what: str) -> None:
+        with PartyHome(self.hospital.path).running():  # as the daemon holds it
+            command("revoke", *(what or [self.federated.manifest.run]), "--home", self.hospital.path)
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Asked:
+    return Asked(tmp_path)
+
+
+def test_consent_that_is_withdrawn_while_the_vector_is_computed_holds_it_back(asked: Asked) -> None:
+    with (
+        after_each_step(lambda step: asked.withdraw() if step == "charged" else None),
+        pytest.raises(UndersongError),
+    ):
+        asked.run()
+    reply = asked.answers["mask"].reply
+    assert vector_in(reply) is None
+    assert "revoked" in codec.decode_reply(reply, ME).refusal.problem
+    assert not any(entry["kind"] == "sent" for entry in asked.party._assembled.ledger.entries())
+
+
+@pytest.mark.parametrize("what", [(), ("--coordinator",)])
+def test_consent_that_is_withdrawn_while_the_vector_waits_for_its_rung_holds_it_back(
+    asked: Asked, what: tuple[str, ...]
+) -> None:
+    asked.run()
+    vector = asked.answers["mask"]
+    assert vector_in(vector.reply) is not None
+    assert vector.may_leave()
+    asked.withdraw(*what)
+    assert not vector.may_leave()
+
+
+class Vectors:
+    """Answers at once, with what may leave while people consent."""
+
+    last = None
+    consent = True
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def answer(self, _data: bytes, _begun: float) -> Answer:
+        return Answer(b"vector", 0.02, lambda: Vectors.consent)
+
+
+def test_the_daemon_asks_after_the_wait_and_before_every_new_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answering, "JournaledParty", Vectors)
+    sent: list[Outgoing] = []
+    nowhere: Any = None
+
+    def answered() -> Answering:
+        made = Answering(nowhere, nowhere, nowhere, send=sent.append)
+        made.request(Envelope(bytes(16), b"a step"))
+        made._jobs.put(None)
+        made._thread.join(10.0)
+        return made
+
+    before = answered()
+    assert len(sent) == len(before.unacknowledged()) == 1
+    monkeypatch.setattr(Vectors, "consent", False)
+    assert not before.unacknowledged()
+    assert not answered().unacknowledged()
+    assert len(sent) == 1
+
+
+def test_a_paused_daemon_sends_nothing_that_was_done_meanwhile(tmp_path: Path) -> None:
+    daemon = object.__new__(Daemon)
+    sent: list[Outgoing] = []
+    pause = tmp_path / "paused"
+    stand_in: dict[str, Any] = {
+        "_home": SimpleNamespace(pause=pause),
+        "_connection": SimpleNamespace(send_reply=sent.append),
+        "_held_back": False,
+    }
+    vars(daemon).update(stand_in, _lock=threading.Lock())
+    daemon._send(Outgoing(bytes(16), b"before"))
+    pause.touch()
+    daemon._send(Outgoing(bytes(16), b"vector"))
+    assert len(sent) == 1
+    assert daemon._held_back
+
+
+def test_a_message_of_flower_brings_no_vector_back_after_consent_was_withdrawn(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flower_app, "_answered", lambda *_: [Answer(b"vector", 0.0, lambda: False), Answer(b"other")])
+    home = PartyHome(asked.hospital.path)
+    refused, other = flower_app.answers(home, [b"", b""])
+    assert codec.decode_reply(refused, ME).WhichOneof("body") == "refusal"
+    assert other == b"other"
+    home.pause.touch()
+    monkeypatch.setattr(flower_app, "_answered", lambda *_: pytest.fail("asked while it is paused"))
+    assert flower_app.answers(home, [b""]) == []
