@@ -39,7 +39,7 @@ def published_manifest(folder: Path) -> dict[str, Any]:
     if text is None:
         raise ConfigurationError(f"{path}: no such file", "name the output folder of a finished run")
     try:
-        value = json.loads(text, object_pairs_hook=_once)
+        value = json.loads(text, object_pairs_hook=once)
     except (ValueError, RecursionError):
         raise ConfigurationError(f"{path}: is not JSON", FRESH) from None
     if not isinstance(value, dict):
@@ -55,7 +55,7 @@ def sha256_of(path: Path) -> str | None:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object whose keys differ: of two equal ones a person may read the first and a program the last."""
     pairs = list(pairs)
     value = dict(pairs)

@@ -27,7 +27,7 @@ from undersong_protocol.manifest import Manifest
 from undersong_protocol.receipt import Receipt, check_receipt
 from undersong_protocol.secagg.evidence import check_evidence
 from undersong_server.release.files import CORPUS_NAMES, HASHED_NAMES, LEDGER_NAME, MANIFEST_NAME
-from undersong_server.release.papers import published_manifest, read_text, sha256_of
+from undersong_server.release.papers import once, published_manifest, read_text, sha256_of
 from undersong_server.release.signature import ENROLLED, PublisherSignature, read_signature
 from undersong_server.release.verdict import REMEDY, Opened, Verdict
 
@@ -73,7 +73,7 @@ def verify(folder: Path, *, fingerprint: str | None = None, parties: Mapping[str
     _ledger(folder, checked, receipts, faults)
     unchecked, outside = _files(folder, published, faults)
     signature = _publisher_signature(published, fingerprint, faults)
-    confirmed = signature is not None and fingerprint is not None
+    confirmed = signature is not None and same_fingerprint(fingerprint or "", signature.fingerprint)
     known = _known(manifest, published if confirmed else {}, parties or {}, faults)
     total = max(spent.values(), default=0.0)
     if total > manifest.plan.privacy.epsilon * (1 + 1e-6):
@@ -225,8 +225,8 @@ def _ledger(folder: Path, checked: Mapping[str, Receipt], receipts: Mapping[str,
         if text is None:
             return
         stated: dict[str, list[bytes]] = {}
-        for line in text.split("\n")[:-1]:
-            entry = json.loads(line)
+        for line in text.removesuffix("\n").split("\n") if text else ():
+            entry = json.loads(line, object_pairs_hook=once)
             stated.setdefault(entry.pop("party"), []).append(canonical_json(entry))
     except ConfigurationError as error:
         faults.append(error.problem)

@@ -264,6 +264,11 @@ def test_a_ledger_file_that_says_something_else_and_a_changed_corpus_are_named(t
     stranger = {**entries[0], "party": "p9"}
     (tmp_path / "ledger.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in [*entries, stranger]))
     assert "entries of p9" in verdict_of(tmp_path, value).faults[0]
+    lines = "".join(json.dumps(entry) + "\n" for entry in entries)
+    (tmp_path / "ledger.jsonl").write_text(lines + json.dumps(stranger))  # a last line without its end is a line
+    assert "entries of p9" in verdict_of(tmp_path, value).faults[0]
+    (tmp_path / "ledger.jsonl").write_text(lines.replace('"kind"', '"kind": "void", "kind"', 1))
+    assert "cannot be read" in verdict_of(tmp_path, value).faults[0]  # a person would read the first of the two
 
 
 def other_signer(folder, identities):
@@ -286,7 +291,9 @@ def test_the_coordinators_signature_is_checked_and_its_fingerprint_compared(tmp_
     assert unsure.lines()[0].startswith("NOT CONFIRMED")
     assert any(signer.authority.fingerprint in line for line in unsure.lines())
     assert not any("holds" in line for line in unsure.lines())
-    assert "not the one that was stated" in verify(tmp_path, fingerprint="1234-5678").faults[0]
+    another = verify(tmp_path, fingerprint="1234-5678")
+    assert "not the one that was stated" in another.faults[0]
+    assert not another.confirmed
 
 
 def test_without_a_signature_the_data_set_says_so(tmp_path, published):
