@@ -1,4 +1,9 @@
-"""A federation's life as federation.md tells it: typed by a stranger, command by command, in processes of their own."""
+"""A federation's life as federation.md tells it: typed by a stranger, command by command.
+
+Coordinator and daemons are always processes of their own. The default suite types the commands in this process, through
+the programs' entry points (starting a program takes longer than most of what it does); `make test-all` types each in a
+process of its own.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,7 @@ import pytest
 from tests.doubles.party_home import write_notes
 from tests.doubles.processes import HOSPITAL, ROOT, CoordinatorProcess, Process, environment, free_port
 from tests.doubles.tasks import LABELS, make_task
-from tests.trial.stranger import command_lines, command_of, separate, started
+from tests.trial.stranger import command_lines, command_of, separate, started, typed
 
 pytestmark = pytest.mark.heavy
 
@@ -24,9 +29,10 @@ SOON_S = 90.0
 class Life:
     """An operator and hospitals, each in a folder of its own; what was typed is kept."""
 
-    def __init__(self, folder, hospitals):
+    def __init__(self, folder, hospitals, type_one):
         self.folder = folder
         self.hospitals = hospitals
+        self._type_one = type_one
         self.port = free_port()
         self.env = separate(folder)
         self.typed = []
@@ -34,8 +40,8 @@ class Life:
 
     def type(self, program, *words, code=0, home=None):
         env = {**self.env, **({} if home is None else {"UNDERSONG_PARTY_HOME": str(self.folder / "parties" / home)})}
-        said = started(program, [str(word) for word in words], self.folder, env)
-        assert said.code == code, (words, said)
+        said = self._type_one(program, [str(word) for word in words], self.folder, env)
+        assert said.code == code, f"{words}: {said.code}\n{said.out}{said.err}"
         _, names, _ = command_of(program, [str(word) for word in words])
         self.typed.append((program, *names))
         return said.out
@@ -59,12 +65,13 @@ def fingerprint(said):
     return re.search(r"\b[0-9a-f]{4}(?:-[0-9a-f]{4}){7}\b", said)[0]
 
 
-def walk(folder, hospitals):
+def walk(folder, hospitals, type_one=started):
     """From nothing to a verified data set; everything that was typed, as (program, names of the command)."""
-    life = Life(folder, hospitals)
+    life = Life(folder, hospitals, type_one)
     (folder / "home").mkdir()
     address = f"localhost:{life.port}"
-    told = fingerprint(life.operator("coordinator", "init", "--address", address, "--bind", f"127.0.0.1:{life.port}"))
+    places = ("--bind", f"127.0.0.1:{life.port}", "--metrics", f"127.0.0.1:{free_port()}")
+    told = fingerprint(life.operator("coordinator", "init", "--address", address, *places))
     task = make_task(folder / "task", parties=len(hospitals))
     serve = CoordinatorProcess(folder / "coordinator", life.port, env=life.env)
     life.typed.append(("undersong", "coordinator", "serve"))
@@ -121,7 +128,8 @@ def run_once(life, task, told):
         life.until("the plan is proposed", lambda each=name: "first" in life.hospital(each, "requests"))
         page = life.hospital(name, "preview", "first", "--print", f"{name}.html")
         assert "spent, before -> after" in page
-        assert "waiting for people" in life.operator("run", "watch", "first", "--timeout", "0.5", code=6)
+        watched = ("run", "watch", "first", "--timeout", "0.5")
+        life.until("people are waited for", lambda: "waiting for people" in life.operator(*watched, code=6))
         words = json.loads(life.hospital(name, "preview", "first", "--json"))["words"]
         life.hospital(name, "approve", "first", *words.split())
     life.operator("run", "watch", "first", "--timeout", SOON_S)
@@ -144,9 +152,24 @@ def masked(life, name):
     return next(number for number, said in told if "noise added" in said)
 
 
-def test_a_short_life_of_one_hospital(tmp_path):
-    life = walk(tmp_path, ["heart-institute"])
+def test_a_short_life_of_one_hospital(tmp_path, capsys):
+    def here(program, words, folder, env):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.chdir(folder)
+            wanted = environment(**env)
+            for name in os.environ.keys() - wanted.keys():
+                patched.delenv(name)
+            for name, value in wanted.items():
+                patched.setenv(name, value)
+            return typed(program, words, capsys, patched)
+
+    life = walk(tmp_path, ["heart-institute"], here)
     assert stat_modes(life.folder) == []
+
+
+@pytest.mark.slow
+def test_the_same_with_a_process_for_every_command(tmp_path):
+    assert stat_modes(walk(tmp_path, ["heart-institute"]).folder) == []
 
 
 @pytest.mark.slow
@@ -172,8 +195,8 @@ def test_the_short_life_of_an_ordinary_user(tmp_path):
     unshare = ["unshare", "--user", "--map-user=1000", "--map-group=1000"]
     if os.name != "posix" or subprocess.run([*unshare, "true"], check=False, capture_output=True).returncode:
         pytest.skip("this machine makes no user namespaces")
-    chosen = f"{__file__}::{test_a_short_life_of_one_hospital.__name__}"
-    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--basetemp={tmp_path / 'ordinary'}"]
+    chosen = f"{__file__}::{test_the_same_with_a_process_for_every_command.__name__}"
+    options = ["-q", "-m", "slow", "-p", "no:cacheprovider", "-p", "no:xdist", f"--basetemp={tmp_path / 'ordinary'}"]
     done = subprocess.run(
         [*unshare, sys.executable, "-m", "pytest", *options, chosen],
         cwd=ROOT,
