@@ -21,6 +21,7 @@ SOURCES = (ROOT, *(ROOT / name for name in ("common", "protocol", "client", "ser
 ROOTS = (ROOT, *(ROOT / name for name in ("common", "protocol", "client", "server", "simulation")))
 OPERATOR = "undersong.cli"
 HOSPITAL = "undersong_client.cli"
+WEIGHTLESS = Path(__file__).parent / "weightless"
 
 
 def free_port() -> int:
@@ -72,12 +73,20 @@ def succeed_json(program: str, arguments: Sequence[object], **changes: Any) -> A
 
 
 class Process:
-    """A program in the background; its output goes to a file."""
+    """A program in the background; its output goes to a file.
 
-    def __init__(self, program: str, arguments: Sequence[object], log: Path, env: Mapping[str, str]) -> None:
+    Args:
+        weights: whether it loads the embedding model (six seconds of a core); else texts are embedded by hashing.
+    """
+
+    def __init__(
+        self, program: str, arguments: Sequence[object], log: Path, env: Mapping[str, str], *, weights: bool = True
+    ) -> None:
         self._command = [sys.executable, "-m", program, *map(str, arguments)]
         self.log = log
         self._env = environment(**env)
+        if not weights:
+            self._env["PYTHONPATH"] = f"{WEIGHTLESS}{os.pathsep}{self._env['PYTHONPATH']}"
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -124,12 +133,15 @@ class Process:
 class CoordinatorProcess(Process):
     """`undersong coordinator serve`; entering it waits until the port answers."""
 
-    def __init__(self, home: Path, port: int, *arguments: object, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, home: Path, port: int, *arguments: object, env: Mapping[str, str] | None = None, weights: bool = True
+    ) -> None:
         super().__init__(
             OPERATOR,
             ["coordinator", "serve", "--home", home, *arguments],
             home.parent / "coordinator.log",
             {"UNDERSONG_CACHE": str(home.parent / "cache"), **(env or {})},
+            weights=weights,
         )
         self.port = port
 

@@ -1,8 +1,8 @@
 """A federation's life as federation.md tells it: typed by a stranger, command by command.
 
 Coordinator and daemons are always processes of their own. The default suite types the commands in this process, through
-the programs' entry points (starting a program takes longer than most of what it does); `make test-all` types each in a
-process of its own.
+the programs' entry points (starting a program takes longer than most of what it does), and no process loads the
+embedding model; `make test-all` starts a process for every command, with the model.
 """
 
 from __future__ import annotations
@@ -16,20 +16,23 @@ import time
 
 import pytest
 
-from tests.doubles.party_home import write_notes
+from tests.doubles.party_home import HashedEmbedder, write_notes
 from tests.doubles.processes import HOSPITAL, ROOT, CoordinatorProcess, Process, environment, free_port
 from tests.doubles.tasks import LABELS, make_task
 from tests.trial.stranger import command_lines, command_of, separate, started, typed
+from undersong_common.embedding import Embedder
 
 pytestmark = pytest.mark.heavy
 
 SOON_S = 90.0
+A_LOOK = ("run", "watch", "first", "--timeout", "0.5")
 
 
 class Life:
     """An operator and hospitals, each in a folder of its own; what was typed is kept."""
 
-    def __init__(self, folder, hospitals, type_one):
+    def __init__(self, folder, hospitals, type_one, weights):
+        self.weights = weights
         self.folder = folder
         self.hospitals = hospitals
         self._type_one = type_one
@@ -65,15 +68,15 @@ def fingerprint(said):
     return re.search(r"\b[0-9a-f]{4}(?:-[0-9a-f]{4}){7}\b", said)[0]
 
 
-def walk(folder, hospitals, type_one=started):
+def walk(folder, hospitals, type_one=started, *, weights=True):
     """From nothing to a verified data set; everything that was typed, as (program, names of the command)."""
-    life = Life(folder, hospitals, type_one)
+    life = Life(folder, hospitals, type_one, weights)
     (folder / "home").mkdir()
     address = f"localhost:{life.port}"
     places = ("--bind", f"127.0.0.1:{life.port}", "--metrics", f"127.0.0.1:{free_port()}")
     told = fingerprint(life.operator("coordinator", "init", "--address", address, *places))
     task = make_task(folder / "task", parties=len(hospitals))
-    serve = CoordinatorProcess(folder / "coordinator", life.port, env=life.env)
+    serve = CoordinatorProcess(folder / "coordinator", life.port, env=life.env, weights=weights)
     life.typed.append(("undersong", "coordinator", "serve"))
     try:
         serve.start()
@@ -104,7 +107,7 @@ def enrol(life, name, told):
     life.hospital(name, "enroll", "--grant", f"{name}.grant")
     life.hospital(name, "check")
     home = life.folder / "parties" / name
-    daemon = Process(HOSPITAL, ["run", "--home", home], life.folder / f"{name}.log", life.env)
+    daemon = Process(HOSPITAL, ["run", "--home", home], life.folder / f"{name}.log", life.env, weights=life.weights)
     life.typed.append(("undersong-party", "run"))
     life.daemons[name] = daemon
     daemon.start()
@@ -128,8 +131,7 @@ def run_once(life, task, told):
         life.until("the plan is proposed", lambda each=name: "first" in life.hospital(each, "requests"))
         page = life.hospital(name, "preview", "first", "--print", f"{name}.html")
         assert "spent, before -> after" in page
-        watched = ("run", "watch", "first", "--timeout", "0.5")
-        life.until("people are waited for", lambda: "waiting for people" in life.operator(*watched, code=6))
+        life.until("people are waited for", lambda: "waiting for people" in life.operator(*A_LOOK, code=6))
         words = json.loads(life.hospital(name, "preview", "first", "--json"))["words"]
         life.hospital(name, "approve", "first", *words.split())
     life.operator("run", "watch", "first", "--timeout", SOON_S)
@@ -161,9 +163,10 @@ def test_a_short_life_of_one_hospital(tmp_path, capsys):
                 patched.delenv(name)
             for name, value in wanted.items():
                 patched.setenv(name, value)
+            patched.setattr(Embedder, "load", lambda *_: HashedEmbedder())
             return typed(program, words, capsys, patched)
 
-    life = walk(tmp_path, ["heart-institute"], here)
+    life = walk(tmp_path, ["heart-institute"], here, weights=False)
     assert stat_modes(life.folder) == []
 
 

@@ -1,0 +1,17 @@
+"""Python imports this module at its start where this folder is on its path: then texts are embedded by hashing.
+
+So a test's processes, and those that they start, load no weights.
+"""
+
+from __future__ import annotations
+
+from undersong_common.embedding import Embedder
+
+
+def _load(*_: object) -> Embedder:
+    from tests.doubles.party_home import HashedEmbedder
+
+    return HashedEmbedder()
+
+
+Embedder.load = staticmethod(_load)  # type: ignore[assignment,method-assign]
