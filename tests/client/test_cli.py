@@ -16,7 +16,7 @@ from tests.doubles.coordinator_stream import ScriptedCoordinator
 from tests.doubles.forgeries import FORGERIES, harmless
 from tests.doubles.party_home import command, joined, write_notes
 from tests.doubles.tiny_bert import write_bert
-from tests.doubles.typed import typed
+from tests.doubles.typed import built, typed
 from undersong_client import checks
 from undersong_client.approvals import Request, Requests
 from undersong_client.cli import app
@@ -486,7 +486,7 @@ def test_errors_about_strings_from_outside_forge_nothing(home, capsys):
         stored(home, forged)
         for arguments in (["preview", forged], ["approve", forged, "zebra"], ["reject", forged], ["revoke", forged]):
             with pytest.raises(SystemExit):
-                entry.run(lambda given=arguments: app([*given, "--home", str(home)], standalone_mode=False))
+                entry.run(lambda given=arguments: built(app).main([*given, "--home", str(home)], standalone_mode=False))
             said = capsys.readouterr()
             assert harmless((said.out + said.err).replace("\n", "")), arguments
             assert len(said.err.split("\n")) <= 3, arguments

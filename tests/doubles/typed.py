@@ -12,8 +12,12 @@ from click.testing import CliRunner, Result
 
 def typed(app: typer.Typer, *arguments: object, **options: Any) -> Result:
     """What a command line prints, its exit code or the error that it ends with."""
-    command = _built(app, len(app.registered_commands) + len(app.registered_groups))
-    return CliRunner().invoke(command, [str(argument) for argument in arguments], **options)
+    return CliRunner().invoke(built(app), [str(argument) for argument in arguments], **options)
+
+
+def built(app: typer.Typer) -> click.Command:
+    """The program's tree of commands."""
+    return _built(app, len(app.registered_commands) + len(app.registered_groups))
 
 
 @functools.cache

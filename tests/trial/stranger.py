@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import typer.main
+import click
 
 from tests.doubles.processes import HOSPITAL, OPERATOR, ROOT, environment
+from tests.doubles.typed import built
 from undersong_common import entry, tls
 
 MODULES = {"undersong": OPERATOR, "undersong-party": HOSPITAL}
@@ -36,7 +37,7 @@ def typed(program: str, arguments: list[str], capsys: Any, monkeypatch: Any) -> 
     monkeypatch.setattr(tls, "only_tls_1_3", lambda: None)  # earlier tests of this process have imported gRPC
     capsys.readouterr()
     try:
-        entry.run(lambda: app_of(program)(arguments, prog_name=program, standalone_mode=False))
+        entry.run(lambda: program_commands(program).main(arguments, prog_name=program, standalone_mode=False))
     except SystemExit as end:
         said = capsys.readouterr()
         return Said(int(end.code or 0), said.out, said.err)
@@ -58,12 +59,13 @@ def started(program: str, arguments: list[str], folder: Path, env: dict[str, str
     return Said(done.returncode, done.stdout, done.stderr)
 
 
-def app_of(program: str) -> typer.Typer:
+def program_commands(program: str) -> click.Command:
+    """The program's tree of commands."""
     if program == "undersong":
         from undersong.cli import app
     else:
         from undersong_client.cli import app
-    return app
+    return built(app)
 
 
 def command_lines(page: str) -> list[list[str]]:
@@ -81,7 +83,7 @@ def command_lines(page: str) -> list[list[str]]:
 
 def command_of(program: str, words: list[str]) -> tuple[Any, list[str], list[str]]:
     """The click command that ``words`` name, its own words, and the rest."""
-    command: Any = typer.main.get_command(app_of(program))
+    command: Any = program_commands(program)
     names: list[str] = []
     rest = list(words)
     while rest and getattr(command, "commands", None) and rest[0] in command.commands:

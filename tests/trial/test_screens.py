@@ -19,9 +19,8 @@ import pytest
 from tests.doubles.party_home import command, write_notes
 from tests.doubles.stream import make_home
 from tests.doubles.tasks import make_task
-from undersong.cli import app as operator_app
+from tests.trial.stranger import program_commands
 from undersong_client.approvals import Requests
-from undersong_client.cli import app as hospital_app
 from undersong_client.state import PartyHome
 from undersong_common.configuration import read_toml
 from undersong_common.errors import TransportError
@@ -120,13 +119,13 @@ def office(folder):
 
 
 COMMANDS = {
-    "requests": (hospital_app, ("requests", "--home", "home")),
-    "preview": (hospital_app, ("preview", "spring", "--home", "home")),
-    "ledger": (hospital_app, ("ledger", "--home", "home")),
-    "plan": (operator_app, ("plan", "task/task.toml")),
-    "parties": (operator_app, ("parties", "--home", "office")),
-    "watch": (operator_app, ("run", "watch", "spring", "--timeout", "0", "--home", "office")),
-    "watch-machines": (operator_app, ("run", "watch", "summer", "--timeout", "0", "--home", "office")),
+    "requests": ("undersong-party", ("requests", "--home", "home")),
+    "preview": ("undersong-party", ("preview", "spring", "--home", "home")),
+    "ledger": ("undersong-party", ("ledger", "--home", "home")),
+    "plan": ("undersong", ("plan", "task/task.toml")),
+    "parties": ("undersong", ("parties", "--home", "office")),
+    "watch": ("undersong", ("run", "watch", "spring", "--timeout", "0", "--home", "office")),
+    "watch-machines": ("undersong", ("run", "watch", "summer", "--timeout", "0", "--home", "office")),
 }
 
 
@@ -143,7 +142,7 @@ def steady(text, place):
 
 def shown(name, place, monkeypatch, kind):
     """What a command prints, with what is another one each day put the same."""
-    app, arguments = COMMANDS[name]
+    program, arguments = COMMANDS[name]
     monkeypatch.chdir(place)
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
@@ -158,7 +157,7 @@ def shown(name, place, monkeypatch, kind):
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setattr(watching, "POLL_S", 0.0)
     with contextlib.suppress(TransportError):  # the watching ends, the run goes on
-        app(list(arguments), standalone_mode=False)
+        program_commands(program).main(list(arguments), standalone_mode=False)
     return screen.getvalue()
 
 

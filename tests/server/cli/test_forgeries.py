@@ -11,7 +11,7 @@ import pytest
 from tests.doubles.forgeries import FORGERIES, harmless
 from tests.doubles.stream import Credentials, Served, Stream, make_home
 from tests.doubles.tasks import make_task
-from tests.doubles.typed import typed
+from tests.doubles.typed import built, typed
 from undersong_common import entry
 from undersong_common.errors import PeerFault, UndersongError
 from undersong_protocol import codec
@@ -39,7 +39,7 @@ def screen(home, *arguments):
     out, err = io.StringIO(), io.StringIO()
     command = [*arguments, "--home", str(home.path)]
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), contextlib.suppress(SystemExit):
-        entry.run(lambda: app(command, standalone_mode=False))
+        entry.run(lambda: built(app).main(command, standalone_mode=False))
     return (out.getvalue() + err.getvalue()).split("\n")
 
 

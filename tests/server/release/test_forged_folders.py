@@ -16,6 +16,7 @@ import pytest
 from tests.doubles.forgeries import FORGERIES, harmless
 from tests.doubles.published import PARTIES, identity_of, public_of, resigned
 from tests.doubles.stream import make_home
+from tests.doubles.typed import built
 from undersong_common import entry
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import UndersongError
@@ -78,7 +79,7 @@ def command(folder, *arguments):
     """Exit code and lines of ``undersong verify``, as the program's entry point prints them."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), pytest.raises(SystemExit) as ended:
-        entry.run(lambda: app(["verify", str(folder), *arguments], standalone_mode=False))
+        entry.run(lambda: built(app).main(["verify", str(folder), *arguments], standalone_mode=False))
     lines = out.getvalue().removesuffix("\n").split("\n")
     assert all(map(harmless, lines)), lines
     return ended.value.code, lines
