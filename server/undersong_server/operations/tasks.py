@@ -68,8 +68,9 @@ def plan(task_file: Path, assignments: Sequence[str] = ()) -> TaskPlan:
     Raises ConfigurationError that names file, key, value and remedy; every missing file and column at once.
     """
     read = task.load(task_file, assignments)
-    figures = plan_figures(plan_run(read))
-    faults = list(task_faults(read))
+    run_plan = plan_run(read)
+    figures = plan_figures(run_plan)
+    faults = list(task_faults(read, run_plan.plan))
     if faults:
         raise ConfigurationError(
             "\n".join(fault for fault, _ in faults), "; ".join(dict.fromkeys(remedy for _, remedy in faults))

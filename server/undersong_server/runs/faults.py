@@ -2,42 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
+from undersong_common.arrays import Float32
 from undersong_common.configuration import nearest
-from undersong_common.errors import ConfigurationError
-from undersong_common.model_files import embedding_size, model_folder
+from undersong_common.errors import ConfigurationError, InternalError
+from undersong_common.fine_tuning import check_folder
+from undersong_common.model_files import PACKAGED, embedding_size, model_folder
 from undersong_common.table import UTF_8, column_names, read_table
+from undersong_protocol.plan import Plan
+from undersong_protocol.statistics.embedding_sum import EmbeddingSum
+from undersong_server.generators import GeneratorSettings
+from undersong_server.generators.replay import ReplayGenerator
 from undersong_server.generators.settings import NgramSettings, ReplaySettings
+from undersong_server.runs.building import build_prompts
 from undersong_server.runs.task import Task
 
 _CHECK = "check the path"
 
 
-def task_faults(task: Task) -> Iterator[tuple[str, str]]:
-    """Each fault with its remedy. Private files are opened for the names of their columns, and only where named."""
+def task_faults(task: Task, plan: Plan | None = None) -> Iterator[tuple[str, str]]:
+    """Each fault with its remedy. Private files are opened for the names of their columns, and only where named.
+
+    Args:
+        plan: of the task's method, where it has been made: the embedder is then checked against it too.
+    """
     yield from _sizes(task)
-    yield from _raised(lambda: embedding_size(model_folder(task.embedder.model)))
+    yield from _raised(lambda: _check_embedder(task, plan))
+    yield from _raised(lambda: build_prompts(task))
     if task.data.path is not None:
         yield from _private(task)
     for generator in task.generators:
-        for path in map(task.locate, generator.files):
-            said = f"generator {generator.name}"
-            if not path.exists():
-                yield f"{path}: no such file ({said})", _CHECK
-            elif isinstance(generator, NgramSettings | ReplaySettings):
-                yield from _columns(path, {"text": "text"}, UTF_8, said)
+        yield from _generator(task, generator)
     if task.evaluation.test is not None:
         yield from _test(task, task.locate(task.evaluation.test))
+    encoder = task.evaluation.encoder
+    for model in (encoder if encoder in (None, PACKAGED) else str(task.locate(encoder)), task.teacher_model):
+        if model:
+            yield from _raised(partial(check_folder, model))
 
 
 def _sizes(task: Task) -> Iterator[tuple[str, str]]:
-    if task.data.file_records is not None and task.parties > task.data.file_records:
+    records = task.data.file_records
+    if records is not None and task.parties > records:
         yield (
-            f"federation.parties is {task.parties}, but the file has {task.data.file_records} records",
+            f"federation.parties is {task.parties}, but the file has {records} records",
             "lower federation.parties",
         )
+
+
+def _check_embedder(task: Task, plan: Plan | None) -> None:
+    found = embedding_size(model_folder(task.embedder.model))
+    for planned in plan.sums if plan is not None else ():
+        size = planned.parameters.get("size", found)
+        if planned.statistic == EmbeddingSum.name and size != found:
+            raise ConfigurationError(
+                f"the embedding model gives {found} coordinates, method.embedding_size is {size}",
+                f"set method.embedding_size = {found}",
+            )
+
+
+def _generator(task: Task, generator: GeneratorSettings) -> Iterator[tuple[str, str]]:
+    said = f"generator {generator.name}"
+    paths = [task.locate(name) for name in generator.files]
+    missing = [path for path in paths if not path.exists()]
+    for path in missing:
+        yield f"{path}: no such file ({said})", _CHECK
+    if missing:
+        return
+    if isinstance(generator, NgramSettings):
+        for path in paths:
+            yield from _columns(path, {"text": "text"}, UTF_8, said)
+    elif isinstance(generator, ReplaySettings):
+        # it reads its file when it is made, and embeds nothing yet
+        yield from _raised(
+            lambda: ReplayGenerator(generator, labels=task.task.labels, folder=task.locate(""), embed=_none)
+        )
+    else:
+        for path in paths:
+            if not (path / "config.json").is_file():
+                yield f"{path}: holds no model, since it has no config.json ({said})", _CHECK
+
+
+def _none(_texts: Sequence[str]) -> Float32:
+    raise InternalError("a plan embeds no text")
 
 
 def _private(task: Task) -> Iterator[tuple[str, str]]:

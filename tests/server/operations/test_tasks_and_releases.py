@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.doubles.stream import make_home
-from tests.doubles.tasks import LABELS, make_task
+from tests.doubles.tasks import LABELS, make_task, write_rows
 from undersong_common.errors import ConfigurationError
 from undersong_server.operations import releases, runs, tasks
 from undersong_server.operations.caches import public_cache_path
@@ -41,6 +41,14 @@ def test_a_plan_costs_what_the_overrides_say(tmp_path):
         (['task.labels=["kitchen", "attic"]'], "its label is not in task.labels"),
         (["embedder.model=nowhere"], "nowhere"),
         (["data.path=private/site-0.jsonl", "data.file_records=2"], "federation.parties is 5, but the file has 2"),
+        (["evaluation.encoder=nowhere"], "nowhere: no such folder"),
+        (["data.teacher_model=private"], "private: is not a usable transformers model: it has no config.json"),
+        (["prompts.folder=nowhere"], "nowhere: no such folder of prompts"),
+        (
+            ["method.name=discriminator", "method.discriminator=moments", "method.embedding_size=48"],
+            "gives 384 coordinates, method.embedding_size is 48",
+        ),
+        (["method.name=dpkps", "method.vocabulary=none.txt"], "none.txt: no such file"),
     ],
 )
 def test_a_plan_refuses_what_a_simulation_would_refuse(tmp_path, changed, said):
@@ -48,6 +56,27 @@ def test_a_plan_refuses_what_a_simulation_would_refuse(tmp_path, changed, said):
         tasks.plan(make_task(tmp_path), changed)
     assert said in refused.value.problem
     assert refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("generator", "said"),
+    [
+        ('kind = "replay"\npath = "unlabelled.jsonl"', "unlabelled.jsonl"),
+        ('kind = "replay"\npath = "others.jsonl"', "others.jsonl has no text of any of the task's labels"),
+        ('kind = "transformers"\npath = "private"', "private: holds no model, since it has no config.json"),
+        ('kind = "transformers"\npath = "nowhere"', "nowhere: no such file (generator other)"),
+        ('kind = "ngram"\ncorpus = "wordless.jsonl"', "has no column 'text' (the text column of generator other)"),
+    ],
+)
+def test_a_plan_refuses_what_a_generator_could_not_write_with(tmp_path, generator, said):
+    path = make_task(tmp_path)
+    write_rows(tmp_path / "unlabelled.jsonl", [{"text": "a note"}])
+    write_rows(tmp_path / "others.jsonl", [{"text": "a note", "label": "attic"}])
+    write_rows(tmp_path / "wordless.jsonl", [{"note": "a note", "label": LABELS[0]}])
+    path.write_text(path.read_text() + f'[[generators]]\nname = "other"\n{generator}\n')
+    with pytest.raises(ConfigurationError) as refused:
+        tasks.plan(path)
+    assert said in refused.value.problem
 
 
 def test_a_plan_names_every_missing_file_at_once_and_needs_no_private_records(tmp_path):
