@@ -73,7 +73,7 @@ class Bench:
         (generator,) = build_generators(
             [settings], labels=self.labels, folder=folder, embed=self.embedder.encode, environment={}
         )
-        words = TaskWords(self.task.task.description, tuple(label.replace("_", " ") for label in self.labels))
+        words = TaskWords(self.task.task.description, tuple(self.labels))
         formats = {settings.name: settings.prompt_format(folder)}
         with tempfile.TemporaryDirectory() as kept:
             journal = Journal(Path(kept) / "journal.sqlite")
@@ -105,8 +105,7 @@ class Bench:
         """Adherence, distance and accuracy of texts."""
         if len({sample.label for sample in samples}) < 2:
             return {}
-        named = {label.replace("_", " "): label for label in self.labels}
-        labels = [named[sample.label] for sample in samples]
+        labels = [sample.label for sample in samples]
         texts = self.embedder.encode([sample.text for sample in samples])
         closest = [
             float((texts[row] @ self.real[[real == label for real in self.train.labels or ()]].T).max())
@@ -125,7 +124,7 @@ class Bench:
         rng = np.random.default_rng(self._given.seed)
         made = []
         for number in range(self._given.texts):
-            label = self.labels[number % len(self.labels)].replace("_", " ")
+            label = self.labels[number % len(self.labels)]
             own = [text for text, of in examples if of == label]
             drawn = tuple(own[i] for i in rng.permutation(len(own))[:SHOWN])
             if kind in ("zero_shot", "random"):
@@ -141,9 +140,7 @@ def prompts(bench: Bench) -> list[dict[str, Any]]:
     """One line per kind of prompt: nothing shown, its own texts unselected, and real ones (a bound: nobody may)."""
     samples, first = bench.written("zero_shot", bench.orders("zero_shot"))
     own = [(sample.text, sample.label) for sample in samples]
-    real = [
-        (text, label.replace("_", " ")) for text, label in zip(bench.train.texts, bench.train.labels or (), strict=True)
-    ]
+    real = list(zip(bench.train.texts, bench.train.labels or (), strict=True))
     lines = [first, bench.written("random", bench.orders("random"))[1]]
     for name, kind, shown in (
         ("its own zero-shot texts, unselected", "examples", own),

@@ -16,12 +16,12 @@ from undersong_common.errors import GenerationError
 from undersong_server.generators.asking import Asking
 from undersong_server.generators.interface import Answer, Generator, PromptFormat
 from undersong_server.generators.orders import DrawWords, Order, Requests, check_known
-from undersong_server.generators.reading import CUT, LIST_KINDS, Reading, read
+from undersong_server.generators.reading import CUT, Reading, read
 from undersong_server.generators.screening import Screening
 from undersong_server.journal import Journal
 from undersong_server.pool import Sample
 from undersong_server.progress import Progress
-from undersong_server.prompts.rendering import Prompts
+from undersong_server.prompts.rendering import LIST_KINDS, Prompts
 
 RETRIES = 2  # of an answer that is no text, before the sample is dropped
 TRIAL_ORDERS = 4  # per generator, where a private sum would come before its first text

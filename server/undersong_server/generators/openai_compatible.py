@@ -34,8 +34,8 @@ from undersong_server.generators.batches import Batches, Notes
 from undersong_server.generators.budget import CallBudget
 from undersong_server.generators.interface import Answer, BudgetExhausted, Finish, GenerationRequest
 from undersong_server.generators.pace import Pace
-from undersong_server.generators.reading import LIST_KINDS
 from undersong_server.generators.settings import Endpoint, OpenAISettings
+from undersong_server.prompts.rendering import LIST_KINDS
 
 if TYPE_CHECKING:
     import httpx

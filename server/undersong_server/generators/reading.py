@@ -13,6 +13,8 @@ from undersong_server.generators.interface import Answer, Finish, GenerationRequ
 from undersong_server.generators.languages import is_other_language
 from undersong_server.generators.lists import listed
 from undersong_server.generators.refusals import is_refusal
+from undersong_server.prompts.fields import MASK
+from undersong_server.prompts.rendering import LIST_KINDS, QUOTE
 
 REFUSED = "refused"
 EMPTY = "empty"
@@ -25,8 +27,6 @@ NO_TEXT = "page or data"
 OTHER_LANGUAGE = "wrong language"
 NO_LIST = "no list"
 FAILED = "failed"
-
-LIST_KINDS = frozenset({"keywords"})  # prompt kinds whose answer is a list, which its reader parses
 
 KEPT_SHARE = 0.6  # of a cut answer, that whole sentences must make up for it to be kept
 _ECHOED_WORDS = 6  # of an instruction's line, that no text has by chance
@@ -127,6 +127,8 @@ def _read(raw: str, finish: Finish, request: GenerationRequest, language: str, *
         return Reading(raw.strip(), REFUSED)
     if is_empty(_TAG.sub("", raw)):
         return Reading("", CUT if finish == "length" else EMPTY)
+    if QUOTE in request.stop and raw[-1:].isspace() and finish != "length":
+        return Reading(raw.strip(), CUT)  # the quotation mark that ended it opened a quotation inside the text
     raw = _unpacked(raw)
     text = clean(raw, prompt=request.prompt)
     if request.kind in LIST_KINDS:
@@ -153,7 +155,7 @@ def _fault(raw: str, text: str, request: GenerationRequest, language: str) -> st
         return ANALYSIS
     if _is_echo(text, request):
         return ECHO
-    if _PLACEHOLDER.search(text):
+    if _PLACEHOLDER.search(text) or (request.kind == "fill_in" and MASK in text.split()):
         return PLACEHOLDER
     return OTHER_LANGUAGE if language and is_other_language(text, language) else ""
 

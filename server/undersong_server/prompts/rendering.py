@@ -32,15 +32,16 @@ Style = Literal["chat", "completion"]
 TEXT_FIELDS = ("good", "bad", "parents")
 FIELDS = (
     *("description", "labels", "label", "label_description", "attributes", "language", "variety"),
-    *("good", "good_terms", "bad", "bad_reason", "parents", "masked", "terms", "words", "separator"),
+    *("good", "good_terms", "bad", "bad_reason", "parents", "masked", "terms", "words", "opening", "closing"),
 )
 """Every placeholder that a template may use."""
 
 KEYS = ("about", "system", "user", "completion")
 OTHER_LABELS = 8  # that a prompt names besides its own: a task of 77 labels does not list them all
-SEPARATOR = "###"  # between the texts of a completion prompt, where texts have several lines
 
-_NEXT_ENTRY = ("\nCategory:", "\nText:")  # where a model that goes on by itself begins the next text
+LIST_KINDS = frozenset({"keywords"})  # whose answer is a list, which its reader parses
+QUOTE = '"'  # around the texts of a completion prompt: a base model that sees one opened writes a text and closes it
+_RULE = "###"  # after each of them, where texts have several lines
 
 
 class _Absent(StrictUndefined):
@@ -62,6 +63,7 @@ _ENVIRONMENT = ImmutableSandboxedEnvironment(
     undefined=_Absent, autoescape=False, keep_trailing_newline=True, loader=FunctionLoader(_part)
 )
 _ENVIRONMENT.globals.clear()  # a template has its fields, and nothing else
+_ENVIRONMENT.filters["capital"] = lambda text: _capital(str(text))
 _ENVIRONMENT.filters["fenced"] = lambda shown, name: fenced(str(shown) if isinstance(shown, _Absent) else shown, name)
 
 
@@ -173,8 +175,10 @@ class Prompts:
                 raise ConfigurationError(f"prompt {kind!r}: there is no field {name!r}", nearest(name, FIELDS))
         number = number if self._task.variety else 0
         given = self._known(number, str(fields.get("label") or "")) | fields
+        given["label"] = _readable(str(fields.get("label") or ""))
         if style == "completion":
             given["bad"] = ()
+            given["variety"] = f"no. {number % self.combinations + 1}" if self._task.variety else ""
         shown = {name: made for name, value in given.items() if (made := _made(name, value))}
         parents = shown.get("parents")
         if "masked" not in shown and isinstance(parents, Texts):
@@ -182,12 +186,16 @@ class Prompts:
         lines = self._task.line_breaks or any(
             "\n" in text for name in ("good", "parents") for text in shown.get(name, ())
         )
-        shown["separator"] = SEPARATOR if lines else Names()
+        shown["opening"], shown["closing"] = ("\n", f"\n{_RULE}\n") if lines else (f" {QUOTE}", f"{QUOTE}\n")
         templates = self._kinds[kind]
         if style == "chat":
             return Prompt(_filled(kind, templates.system, shown), _filled(kind, templates.user, shown))
-        stop = (f"\n{SEPARATOR}", *_NEXT_ENTRY) if lines else ("\n",)
-        return Prompt("", _filled(kind, templates.completion, shown), stop)
+        continued = _filled(kind, templates.completion, shown)
+        if kind in LIST_KINDS:
+            return Prompt("", continued, ("\n",))
+        return Prompt(
+            "", continued, (f"\n{_RULE}", f"\n{_capital(self._task.description)}") if lines else (QUOTE, "\n")
+        )
 
     def _known(self, number: int, label: str) -> dict[str, Value]:
         task = self._task
@@ -196,12 +204,21 @@ class Prompts:
         return {
             "description": task.description,
             "bad_reason": "far",
-            "labels": (others[start:] + others[:start])[:OTHER_LABELS],
+            "labels": [_readable(other) for other in (others[start:] + others[:start])[:OTHER_LABELS]],
             "label_description": task.label_descriptions.get(label, ""),
             "language": task.language,
             "attributes": self._variety.attributes(number),
             "variety": "; ".join(self._variety.hints(number)),
         }
+
+
+def _readable(label: str) -> str:
+    """A label as a model reads it: ``activate_my_card`` is an identifier, not three words."""
+    return label.replace("_", " ")
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _made(name: str, value: Value) -> Any:

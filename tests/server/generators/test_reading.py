@@ -7,7 +7,7 @@ import pytest
 from tests.doubles.refusals import REFUSALS
 from undersong_common.errors import GenerationError
 from undersong_server.generators.interface import Answer, GenerationRequest
-from undersong_server.generators.reading import read
+from undersong_server.generators.reading import Reading, read
 from undersong_server.generators.refusals import is_refusal
 from undersong_server.prompts.rendering import Prompts, TaskWords
 
@@ -142,6 +142,19 @@ def test_a_cut_answer_is_kept_up_to_its_last_sentence_where_most_of_it_is_there(
 def test_a_continuation_ends_at_its_stop() -> None:
     assert read(Answer(" My card is gone.\nCategory: card\nText: another"), CONTINUED).text == "My card is gone."
     assert read(Answer("\n My card is gone.\n\nText:"), CONTINUED).text == "My card is gone."
+
+
+def test_a_continuation_that_ends_where_a_quotation_opens_is_cut() -> None:
+    quoted = GenerationRequest("zero_shot", "card", 'Text: "', 1, style="completion", stop=('"', "\n"))
+    assert read(Answer('I got "Error 5" twice.'), quoted).fault == "cut"
+    assert read(Answer("I got ", finish=""), quoted).fault == "cut"
+    assert read(Answer('My card is gone." said he'), quoted) == Reading("My card is gone.")
+
+
+def test_gaps_that_are_left_are_no_text() -> None:
+    filled = GenerationRequest("fill_in", "card", "Fill in.", 1, parents=("my card is gone",))
+    assert read(Answer("my _ is gone"), filled).fault == "placeholder"
+    assert read(Answer("my card_number is gone"), filled).fault == ""
 
 
 def test_another_language_is_told_where_the_task_names_one() -> None:

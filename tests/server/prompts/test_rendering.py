@@ -57,17 +57,19 @@ def test_every_kind_renders_in_full(prompts: Prompts, kind: str) -> None:
 def test_every_kind_has_a_form_that_a_base_model_continues(prompts: Prompts, kind: str) -> None:
     prompt = prompts.render(kind, style="completion", **FULL)
     assert not prompt.system
-    assert prompt.user.endswith(":")
-    assert prompt.stop == ("\n",)
-    assert "a nurse's triage note" in prompt.user
+    assert prompt.user.endswith("Topics:" if kind == "keywords" else ': "')
+    assert prompt.stop == (("\n",) if kind == "keywords" else ('"', "\n"))
+    assert "a nurse's triage note" in prompt.user.casefold()
+    assert "\n\n" not in prompt.user
     assert "bad one" not in prompt.user
     assert "<text>" not in prompt.user
 
 
 def test_a_continued_text_may_have_lines_where_the_examples_have_them(prompts: Prompts) -> None:
     prompt = prompts.render("contrast", style="completion", label="cardiac", good=("BP low\nHR fast", "pale"))
-    assert "Text: BP low\nHR fast\n###\n" in prompt.user
-    assert prompt.stop[0] == "\n###"
+    title = 'A nurse\'s triage note, category "cardiac":'
+    assert prompt.user == f"{title}\nBP low\nHR fast\n###\n{title}\npale\n###\n{title}"
+    assert prompt.stop == ("\n###", "\nA nurse's triage note")
     lines = Prompts.load(TaskWords("a note", line_breaks=True))
     assert lines.render("zero_shot", style="completion").stop[0] == "\n###"
 
@@ -78,6 +80,15 @@ def test_a_class_that_is_not_named_does_not_show(kind: str) -> None:
     assert "category" not in text
     assert '"' not in text.replace('"_"', "")
     assert "words" not in text.replace("other words", "").replace("some words", "").replace("a few words", "")
+
+
+@pytest.mark.parametrize("style", ["chat", "completion"])
+def test_a_label_that_is_an_identifier_is_read_as_words(style: Any) -> None:
+    task = TaskWords("a question", ("activate_my_card", "age_limit"), {"activate_my_card": "a new card"}, variety=False)
+    text = Prompts.load(task).render("zero_shot", style=style, label="activate_my_card").user
+    assert '"activate my card" (a new card)' in text
+    assert "age limit" in text if style == "chat" else "age" not in text
+    assert "_" not in text
 
 
 def test_contrast_shows_bad_and_good_apart_and_asks_for_the_midpoint(prompts: Prompts) -> None:
