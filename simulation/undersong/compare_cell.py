@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from undersong import dpsgd
+from undersong import dp_classifier, dpsgd
 from undersong.compare_measures import measured
 from undersong_common.arrays import Float32, Int16
 from undersong_common.errors import ConfigurationError, InternalError
@@ -38,24 +38,24 @@ class Variant:
 
     Attributes:
         name: as it was asked for and is shown, such as "wasp", "wasp:votes=1+rounds=3", "single:good", "private-only".
-        method: the method's name; "" for ``private-only``, ``dp-sgd`` and ``dp-lora``.
+        method: the method's name; "" for ``private-only`` and where there is ``training``.
         options: [method] keys as written in TOML.
         generator: the only one to take part, or "" for all.
-        training: how ``dp-sgd`` and ``dp-lora`` train.
+        training: how ``dp-sgd``, ``dp-lora`` and the classifiers of undersong.dp_classifier train.
     """
 
     name: str
     method: str
     options: tuple[tuple[str, str], ...] = ()
     generator: str = ""
-    training: dpsgd.Options | None = None
+    training: dpsgd.Options | dp_classifier.Options | None = None
 
     @classmethod
     def parse(cls, text: str) -> Variant:
-        """Reads ``METHOD[:key=value+key=value]`` (likewise dp-sgd and dp-lora), ``single:NAME`` or ``private-only``."""
+        """Reads ``METHOD[:key=value+key=value]`` (likewise dp-sgd and its kin), ``single:NAME`` or ``private-only``."""
         if text == PRIVATE_ONLY:
             return cls(text, "")
-        if training := dpsgd.parse(text):
+        if training := dpsgd.parse(text) or dp_classifier.parse(text):
             return cls(text, "", training=training)
         if text.startswith(SINGLE):
             return cls(text, "wasp", (("votes", "1"), ("furthest", "false")), text.removeprefix(SINGLE))
@@ -90,6 +90,16 @@ class Cell:
         readable = "".join(c if c.isalnum() or c in "-.=" else "_" for c in "_".join(parts))
         return f"{readable[:120]}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]}"
 
+    def described(self) -> dict[str, Any]:
+        """Its place in the grid as plain JSON values."""
+        return {
+            "method": self.variant.name,
+            "epsilon": None if self.epsilon is None else f"{self.epsilon:g}",
+            "parties": self.parties,
+            "records": self.records,
+            "seed": self.seed,
+        }
+
 
 @dataclass
 class Bench:
@@ -98,7 +108,8 @@ class Bench:
     Private embeddings are kept in memory only: they reach no disk, unless ``public_data`` says that nobody minds.
 
     Attributes:
-        test: the labelled test file; ``test_table`` is what it holds, where that has been read already.
+        test: the test file, labelled where the task has labels; ``test_table`` is what it holds, where that has been
+            read already.
         frechet_rows: rows of each side in Frechet distance and the measures beside it.
         public_data: whether the "private" records are public ones, so that their embeddings may be kept on this disk,
             where every process and every later command finds them.
@@ -168,8 +179,10 @@ class Bench:
 
         task = self.task(cell)
         remarks: tuple[str, ...] = ()
-        if cell.variant.training is not None:
+        if isinstance(cell.variant.training, dpsgd.Options):
             dpsgd.check(task, cell.variant.training)
+        elif cell.variant.training is not None:
+            dp_classifier.check(task, cell.variant.training)
         if cell.variant.method:
             plan_run(task)
             remarks = task.remarks
@@ -193,6 +206,7 @@ class Bench:
     def measure(self, cell: Cell) -> dict[str, Any]:
         """Runs the cell; plain JSON values. NaN never occurs: what cannot be computed is None."""
         from undersong_common.embedding import CachedEmbedder
+        from undersong_server.evaluation.next_word import next_word_loss
 
         start = time.monotonic()
         task = self.task(cell)
@@ -204,6 +218,10 @@ class Bench:
             texts, labels = self._private_records(task, cell.seed)
             weights = None
             embeddings = CachedEmbedder(embedder, private).encode(texts)
+        elif isinstance(cell.variant.training, dp_classifier.Options):
+            classified = self._classified(task, cell.variant.training, cell.seed, test)
+            seconds = {"simulation": round(time.monotonic() - start, 3), "evaluation": 0.0}
+            return found | classified | cell.described() | {"rows": None, "seconds": seconds}
         elif cell.variant.training is not None:
             corpus = self._trained(task, cell.variant.training, cell.seed)
             texts, labels, weights = corpus.texts, corpus.labels, None
@@ -214,13 +232,12 @@ class Bench:
             embeddings = CachedEmbedder(embedder, public).encode(texts)
             found |= facts
         simulated = time.monotonic()
-        scores = self._judged(embeddings, labels, weights, test_embeddings, test.labels or (), cell.seed)
+        if test.labels is None:
+            scores: dict[str, float | str] = {"bits_per_word": next_word_loss(texts, test.texts)}
+        else:
+            scores = self._judged(embeddings, labels, weights, test_embeddings, test.labels, cell.seed)
         return found | {
-            "method": cell.variant.name,
-            "epsilon": None if cell.epsilon is None else f"{cell.epsilon:g}",
-            "parties": cell.parties,
-            "records": cell.records,
-            "seed": cell.seed,
+            **cell.described(),
             "rows": len(texts),
             **scores,
             **measured(texts, labels, embeddings, test_embeddings, rows=self.frechet_rows, seed=cell.seed),
@@ -292,6 +309,32 @@ class Bench:
         noise_seed = None if fixed is None else fixed + seed
         return dpsgd.corpus(task, options, texts, labels, seed=seed, insecure_noise_seed=noise_seed)
 
+    def _classified(self, task: Task, options: dp_classifier.Options, seed: int, test: Table) -> dict[str, Any]:
+        """Scores of a classifier that was trained on the records themselves, and facts of its training."""
+        from undersong_common.embedding import CachedEmbedder
+        from undersong_server.evaluation.scores import score
+
+        texts, labels = self._private_records(task, seed)
+        embedder, _, private = self._shared(task)
+        fixed = self.insecure_noise_seed
+        predicted, facts = dp_classifier.predictions(
+            task,
+            options,
+            texts,
+            labels,
+            test.texts,
+            embed=CachedEmbedder(embedder, private).encode,
+            seed=seed,
+            insecure_noise_seed=None if fixed is None else fixed + seed,
+        )
+        found = score(test.labels or (), predicted)
+        return facts | {
+            "accuracy": found.accuracy,
+            "balanced_accuracy": found.balanced_accuracy,
+            "macro_f1": found.macro_f1,
+            "model": options.name,
+        }
+
     def _private_records(self, task: Task, seed: int) -> tuple[Sequence[str], Sequence[str]]:
         tables = self._tables(task, seed).values()
         return (
@@ -358,9 +401,11 @@ def _embed_nothing(texts: Sequence[str]) -> Float32:
 
 
 def read_test(path: Path, task: Task) -> Table:
-    """A labelled test file. Raises ConfigurationError that names file and row."""
+    """A test file, labelled where the task has labels. Raises ConfigurationError that names file and row."""
     from undersong_common.table import read_table
 
+    if not task.task.labels:
+        return read_table(path, task.data.text)
     return read_table(path, task.data.text, task.data.label or "label", labels=task.task.labels)
 
 

@@ -20,12 +20,13 @@ _Value = TypeVar("_Value")
 
 def compare(
     task_file: TaskFile,
-    test: Annotated[Path, typer.Option("--test", metavar="FILE", help="Labelled test set.")],
+    test: Annotated[Path, typer.Option("--test", metavar="FILE", help="Test set, labelled where the task has labels.")],
     methods: Annotated[
         str,
         typer.Option(
-            help="NAME, NAME:key=value+key=value, single:GENERATOR, private-only, dp-lora:model=FOLDER or "
-            "dp-sgd:model=FOLDER (both centralised: one trainer sees every record); commas between."
+            help="NAME, NAME:key=value+key=value, single:GENERATOR, private-only, and, centralised (one trainer "
+            "sees every record), dp-lora:model=FOLDER, dp-sgd:model=FOLDER, dp-sgd-classifier, ghost-classifier; "
+            "commas between."
         ),
     ] = "wasp,mixture,private-only",
     epsilon: Annotated[str, typer.Option(help="Budgets; inf adds no noise.")] = "1,4,8",

@@ -20,25 +20,26 @@ from undersong.compare_cell import Cell
 from undersong.compare_cells import Grid
 
 LEVEL = 0.95
-METRICS = ("accuracy", "balanced_accuracy", "macro_f1", "rows", *compare_measures.HEADINGS)
+METRICS = ("accuracy", "balanced_accuracy", "macro_f1", "bits_per_word", "rows", *compare_measures.HEADINGS)
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean, sample deviation and lowest value over ``count`` seeds; ``deviation`` is NaN for a single one."""
+    """Mean, sample deviation, lowest and highest value over ``count`` seeds; ``deviation`` is NaN for a single one."""
 
     mean: float
     deviation: float
     count: int
     lowest: float
+    highest: float
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
         found = np.asarray(values, dtype=np.float64)
         deviation = float(found.std(ddof=1)) if len(found) > 1 else math.nan
         if not len(found):
-            return cls(math.nan, math.nan, 0, math.nan)
-        return cls(float(found.mean()), deviation, len(found), float(found.min()))
+            return cls(math.nan, math.nan, 0, math.nan, math.nan)
+        return cls(float(found.mean()), deviation, len(found), float(found.min()), float(found.max()))
 
 
 @dataclass(frozen=True)
@@ -142,11 +143,41 @@ def _by_seed(
     return {seed: found[cell] for seed, cell in cells.items() if cell in found}
 
 
-HEADINGS = (
-    "method", "epsilon", "parties", "records", "seeds", "accuracy %", "deviation", "worst run %", "balanced %",
-    "macro-F1 %", "rows", "Frechet",
-    "difference", "95 % interval", "called", "Frechet difference", "95 % interval", "called", "s a cell",
-)  # fmt: skip
+WHERE = ("method", "epsilon", "parties", "records")
+CALLED = ("95 % interval", "called")
+
+
+@dataclass(frozen=True)
+class Usefulness:
+    """What the table's first columns say of a corpus: its name, its heading, and what multiplies it for the screen."""
+
+    metric: str
+    heading: str
+    factor: float
+    digits: int
+    worst: str  # of a Spread: which end is bad
+    beside: tuple[tuple[str, str], ...]  # further metrics in the same unit, with their headings
+
+    def shown(self, value: float) -> str:
+        return "-" if math.isnan(value) else f"{self.factor * value:.{self.digits}f}"
+
+
+ACCURACY = Usefulness(
+    *("accuracy", "accuracy %", 100.0, 2, "lowest", (("balanced_accuracy", "balanced %"), ("macro_f1", "macro-F1 %")))
+)
+NEXT_WORD = Usefulness("bits_per_word", "bits per word", 1.0, 3, "highest", ())
+
+
+def usefulness(table: Sequence[Line]) -> Usefulness:
+    """Accuracy of a task model; where the task has no labels, the loss of a small language model."""
+    return NEXT_WORD if any(line.metrics["bits_per_word"].count for line in table) else ACCURACY
+
+
+def _headings(useful: Usefulness) -> tuple[str, ...]:
+    unit = " %" if useful.factor != 1.0 else ""
+    names = (heading for _, heading in useful.beside)
+    first = (useful.heading, "deviation", f"worst run{unit}", *names, "rows", "Frechet")
+    return (*WHERE, "seeds", *first, "difference", *CALLED, "Frechet difference", *CALLED, "s a cell")
 
 
 def _where(line: Line) -> list[str]:
@@ -159,27 +190,22 @@ def _where(line: Line) -> list[str]:
     ]
 
 
-def _row(line: Line) -> list[str]:
-    def percent(value: float) -> str:
-        return "-" if math.isnan(value) else f"{100 * value:.2f}"
-
+def _row(line: Line, useful: Usefulness) -> list[str]:
     def plain(value: float) -> str:
         return "-" if math.isnan(value) else f"{value:.4f}"
 
-    accuracy, frechet = line.metrics["accuracy"], line.metrics["frechet"]
-    rows = line.metrics["rows"].mean
+    found, rows = line.metrics[useful.metric], line.metrics["rows"].mean
     row = [
         *_where(line),
-        str(accuracy.count),
-        percent(accuracy.mean),
-        percent(accuracy.deviation),
-        percent(accuracy.lowest),
-        percent(line.metrics["balanced_accuracy"].mean),
-        percent(line.metrics["macro_f1"].mean),
+        str(found.count),
+        useful.shown(found.mean),
+        useful.shown(found.deviation),
+        useful.shown(getattr(found, useful.worst)),
+        *(useful.shown(line.metrics[metric].mean) for metric, _ in useful.beside),
         "-" if math.isnan(rows) else f"{rows:.0f}",
-        plain(frechet.mean),
+        plain(line.metrics["frechet"].mean),
     ]
-    for metric, shown in (("accuracy", percent), ("frechet", plain)):
+    for metric, shown in ((useful.metric, useful.shown), ("frechet", plain)):
         gap = line.differences.get(metric)
         if gap is None:
             row += ["reference", "", ""]
@@ -197,13 +223,22 @@ CENTRALISED = (
 )
 
 
-def explanation(grid: Grid) -> str:
+SAYS = {
+    "accuracy": "Accuracy is of the small task model on the test set",
+    "bits_per_word": (
+        "Bits per word are what a trigram model that has read the corpus needs for the test texts (lower is better): "
+        "the task has no labels"
+    ),
+}
+
+
+def explanation(grid: Grid, useful: Usefulness) -> str:
     """What the columns mean, in a few sentences."""
     centralised = ", ".join(variant.name for variant in grid.variants if variant.training is not None)
     return (
         f"Differences are against {grid.baseline}, paired by seed, with Student intervals of 95 % over "
-        f"{len(grid.seeds)} seeds; 'none shown' where the interval holds zero. Accuracy is of the small task model on "
-        "the test set; Frechet distances (lower is better) compare equally many rows of corpus and test set. "
+        f"{len(grid.seeds)} seeds; 'none shown' where the interval holds zero. {SAYS[useful.metric]}; Frechet "
+        "distances (lower is better) compare equally many rows of corpus and test set. "
         "Every simulation orders the same number of texts at the same (epsilon, delta) and unit; an answer that "
         "repeats a text is asked for again, up to twice, so calls differ where a generator runs out (each cell's file "
         "counts them). No correction is made for the number of comparisons: of twenty intervals one leaves out zero by "
@@ -224,7 +259,7 @@ def _measures(line: Line) -> list[str]:
     return [*_where(line), *("-" if math.isnan(mean) else f"{mean:.4g}" for mean in shown)]
 
 
-MEASURE_HEADINGS = ("method", "epsilon", "parties", "records", *compare_measures.HEADINGS.values())
+MEASURE_HEADINGS = (*WHERE, *compare_measures.HEADINGS.values())
 
 
 WEIGHTS = "Means over the seeds of the generators' last weights; methods that give their generators none are left out."
@@ -238,14 +273,15 @@ def _weights(table: Sequence[Line]) -> tuple[tuple[str, ...], list[list[str]]]:
         [*_where(line), *(f"{line.weights[name]:.3f}" if name in line.weights else "-" for name in names)]
         for line in weighed
     ]
-    return ("method", "epsilon", "parties", "records", *names), rows
+    return (*WHERE, *names), rows
 
 
 def markdown(title: str, grid: Grid, table: Sequence[Line], command: str) -> str:
     """A document with the table and the command that made it."""
-    rows = [_row(line) for line in table]
-    text = [f"# {title}", "", explanation(grid), "", *(f"    {line}" for line in command.splitlines()), ""]
-    text += _markdown_table(HEADINGS, rows)
+    useful = usefulness(table)
+    rows = [_row(line, useful) for line in table]
+    text = [f"# {title}", "", explanation(grid, useful), "", *(f"    {line}" for line in command.splitlines()), ""]
+    text += _markdown_table(_headings(useful), rows)
     text += ["", "## Closeness and diversity", "", MEASURES, ""]
     text += _markdown_table(MEASURE_HEADINGS, [_measures(line) for line in table])
     headings, weights = _weights(table)
@@ -263,9 +299,9 @@ def to_csv(table: Sequence[Line]) -> str:
     """Every figure at full precision, one row per variant, epsilon and federation."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    head = ["method", "epsilon", "parties", "records"]
+    head = [*WHERE]
     for metric in METRICS:
-        head += [f"{metric}_{part}" for part in ("mean", "deviation", "lowest", "seeds")]
+        head += [f"{metric}_{part}" for part in ("mean", "deviation", "lowest", "highest", "seeds")]
         head += [f"{metric}_difference", f"{metric}_low", f"{metric}_high", f"{metric}_called"]
     generators = tuple(dict.fromkeys(name for line in table for name in line.weights))
     writer.writerow([*head, *(f"weight {name}" for name in generators), "seconds"])
@@ -273,7 +309,7 @@ def to_csv(table: Sequence[Line]) -> str:
         row: list[object] = [line.variant, line.epsilon, line.parties, line.records]
         for metric in METRICS:
             spread, gap = line.metrics[metric], line.differences.get(metric)
-            row += [spread.mean, spread.deviation, spread.lowest, spread.count]
+            row += [spread.mean, spread.deviation, spread.lowest, spread.highest, spread.count]
             row += ["", "", "", ""] if gap is None else [gap.mean, gap.low, gap.high, gap.verdict]
         writer.writerow([*row, *(line.weights.get(name, "") for name in generators), line.seconds])
     return out.getvalue()
@@ -303,18 +339,20 @@ def page(title: str, grid: Grid, table: Sequence[Line], command: str) -> str:
         )
 
     headings, weights = _weights(table)
+    useful = usefulness(table)
+    shown = (useful.metric, useful.heading.replace(" %", ", %"), useful.factor)
     plots = "".join(
         _plot(table, federation, grid.epsilons, metric, heading, factor)
         for federation in grid.federations
-        for metric, heading, factor in (("accuracy", "accuracy, %", 100.0), ("frechet", "Frechet distance", 1.0))
+        for metric, heading, factor in (shown, ("frechet", "Frechet distance", 1.0))
     )
     return PAGE.format(
         title=html.escape(title),
-        explanation=html.escape(explanation(grid)),
+        explanation=html.escape(explanation(grid, useful)),
         command=html.escape(command),
         plots=plots,
-        head="".join(f"<th>{html.escape(name)}</th>" for name in HEADINGS),
-        body=cells([_row(line) for line in table]),
+        head="".join(f"<th>{html.escape(name)}</th>" for name in _headings(useful)),
+        body=cells([_row(line, useful) for line in table]),
         about_measures=html.escape(MEASURES),
         measure_head="".join(f"<th>{html.escape(name)}</th>" for name in MEASURE_HEADINGS),
         measures=cells([_measures(line) for line in table]),
@@ -415,6 +453,7 @@ def to_json(grid: Grid, table: Sequence[Line]) -> dict[str, Any]:
                         "mean": number(s.mean),
                         "deviation": number(s.deviation),
                         "lowest": number(s.lowest),
+                        "highest": number(s.highest),
                         "seeds": s.count,
                     }
                     for name, s in line.metrics.items()

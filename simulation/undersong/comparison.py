@@ -48,7 +48,7 @@ def compared(
     The table of a folder grows: what another command adds stands beside what is there. It is written as cells end.
 
     Args:
-        test: labelled test set.
+        test: test set, labelled where the task has labels; else usefulness is the loss of a small language model.
         methods, epsilons, parties, records, baseline: the grid (:meth:`Grid.of`); without ``baseline`` the table keeps
             the one that it has.
         jobs: worker processes; 0 is one per core.

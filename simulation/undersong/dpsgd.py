@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -33,6 +33,16 @@ if TYPE_CHECKING:
 FORMAT = PromptFormat(reads=False, style="completion")  # the model learns to continue its label's prompt with a record
 
 PACKAGES = ("opacus", "peft")
+
+
+class Training(Protocol):
+    """The options that a schedule is made of."""
+
+    @property
+    def batch(self) -> int: ...
+
+    @property
+    def epochs(self) -> float: ...
 
 
 class Options(BaseModel):
@@ -135,7 +145,7 @@ def trained_model_folder(task: Task, options: Options) -> Path:
     return task.locate(local[0])
 
 
-def schedule(options: Options, records: int, epsilon: float, delta: float) -> Schedule:
+def schedule(options: Training, records: int, epsilon: float, delta: float) -> Schedule:
     """The training's steps and the least noise at which all of them together are (``epsilon``, ``delta``)-DP.
 
     Args:
@@ -243,17 +253,20 @@ def _written(task: Task, options: Options, writer: Any, prompts: Prompts, seed: 
         journal.close()
     kept = [sample for sample in samples if sample is not None]
     usage = author.usage[options.name]
-    private = math.isfinite(task.privacy.epsilon)
     return Corpus(
         [sample.text for sample in kept],
         [sample.label for sample in kept],
-        {
-            "generator_calls": usage.calls,
-            "dropped": usage.dropped,
-            "epsilon_spent": accounting.epsilon(plan.events, task.privacy.delta) if private else None,
-            "training": dataclasses.asdict(plan),
-        },
+        {"generator_calls": usage.calls, "dropped": usage.dropped, **spending(task, plan)},
     )
+
+
+def spending(task: Task, plan: Schedule) -> dict[str, Any]:
+    """What a training spent and how, as plain JSON values."""
+    private = math.isfinite(task.privacy.epsilon)
+    return {
+        "epsilon_spent": accounting.epsilon(plan.events, task.privacy.delta) if private else None,
+        "training": dataclasses.asdict(plan),
+    }
 
 
 class _Reader:

@@ -8,7 +8,8 @@ PrivacyEngine: that one rounds the sampling rate to 1 / ceil(n / batch) and keep
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 DROPOUTS = (  # where the usual architectures keep their dropout; noise regularises already
     "attention_dropout", "attn_pdrop", "resid_pdrop", "embd_pdrop", "dropout", "activation_dropout", "hidden_dropout",
+    "dropout_prob",
 )  # fmt: skip
 AGREEMENT = 1e-3  # how far Opacus's gradient of one text may lie from autograd's, relative, in float32
 
@@ -52,7 +54,10 @@ class Example:
 
 
 class Trainer:
-    """A model whose every step is one release of the schedule."""
+    """A model whose every step is one release of the schedule: a causal language model, unless ``losses`` is another's.
+
+    Every record's gradient is computed, clipped and added up (Abadi et al. 2016).
+    """
 
     def __init__(self, model: Any, *, clip: float, rate: float, expected_batch: float, chunk: int, pad: int) -> None:
         """Wraps the model's trainable weights.
@@ -68,18 +73,21 @@ class Trainer:
         Raises:
             ConfigurationError: the model has a trainable layer that Opacus refuses.
         """
-        from opacus import GradSampleModule
-
         _without_dropout(model)
         model.train()  # Opacus's hooks work in training mode only
         self._weights = [weight for weight in model.parameters() if weight.requires_grad]
         self._chunk, self._pad = chunk, pad
         self._device = self._weights[0].device
-        try:
-            self._hooked = GradSampleModule(model, loss_reduction="sum")
-        except NotImplementedError as error:
-            raise _refused(model, error) from None
         self._clip, self._rate, self._expected_batch = clip, rate, expected_batch
+        try:
+            self._hooked = self._wrapped(model)
+        except NotImplementedError as error:
+            raise refused(model, error) from None
+
+    def _wrapped(self, model: Any) -> Any:
+        from opacus import GradSampleModule
+
+        return GradSampleModule(model, loss_reduction="sum")
 
     def optimiser(self, noise_multiplier: float, stream: torch.Generator) -> Any:
         """Opacus's, over AdamW: it clips, sums, adds noise drawn from ``stream`` and divides."""
@@ -95,12 +103,12 @@ class Trainer:
         )
 
     def fit(
-        self, examples: Sequence[Example], schedule: Schedule, *, entropy: Callable[[int], bytes], oom_remedy: str
+        self, examples: Sequence[Any], schedule: Schedule, *, entropy: Callable[[int], bytes], oom_remedy: str
     ) -> None:
         """Trains in place.
 
         Args:
-            examples: one per record.
+            examples: one per record, as ``losses`` reads them (:class:`Example`).
             schedule: what is released.
             entropy: bytes for the secret Poisson samples and the noise; torch's streams are seeded with them.
             oom_remedy: what to do where a chunk does not fit into memory.
@@ -130,17 +138,15 @@ class Trainer:
         self._hooked.remove_hooks()
         self._hooked.eval()
         for weight in self._weights:
-            for left in ("grad_sample", "summed_grad", "_forward_counter"):
+            for left in ("grad_sample", "summed_grad", "_forward_counter", "_norm_sample"):
                 if hasattr(weight, left):
                     delattr(weight, left)
             weight.grad = None
         if not all(bool(torch.isfinite(weight).all()) for weight in self._weights):
             raise GenerationError("the fine-tuned weights are not finite any more", "lower rate")
 
-    def accumulate(self, optimiser: Any, batch: Sequence[Example]) -> None:
+    def accumulate(self, optimiser: Any, batch: Sequence[Any]) -> None:
         """One step of ``optimiser`` (Opacus's): every record clipped, chunk by chunk, the sum noised once."""
-        import torch
-
         chunks = [batch[at : at + self._chunk] for at in range(0, len(batch), self._chunk)]
         for number, chunk in enumerate(chunks):
             self._backward(chunk)
@@ -148,12 +154,18 @@ class Trainer:
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
         if not chunks:  # nobody was drawn: the noise is released all the same
-            for weight in self._weights:
-                weight.grad_sample = torch.zeros((0, *weight.shape), dtype=weight.dtype, device=weight.device)
+            self._nothing()
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
 
-    def losses(self, batch: Sequence[Example]) -> torch.Tensor:
+    def _nothing(self) -> None:
+        """Leaves the gradients of no record."""
+        import torch
+
+        for weight in self._weights:
+            weight.grad_sample = torch.zeros((0, *weight.shape), dtype=weight.dtype, device=weight.device)
+
+    def losses(self, batch: Sequence[Any]) -> torch.Tensor:
         """Mean cross-entropy over the learned tokens of each record, float32 [n]."""
         import torch
 
@@ -171,18 +183,16 @@ class Trainer:
         each = torch.nn.functional.cross_entropy(logits[:, :-1].float().transpose(1, 2), ids[:, 1:], reduction="none")
         return (each * learned).sum(1) / learned.sum(1)
 
-    def _backward(self, batch: Sequence[Example]) -> None:
+    def _backward(self, batch: Sequence[Any]) -> None:
         """Leaves each record's gradient in ``grad_sample``."""
-        with warnings.catch_warnings():
-            # token numbers have no gradient, and torch wonders that an embedding's hook fires all the same
-            warnings.filterwarnings("ignore", message="Full backward hook is firing")
+        with quiet_hooks():
             self.losses(batch).sum().backward()
 
     def _clear(self) -> None:
         for weight in self._weights:
             weight.grad = weight.grad_sample = None
 
-    def check(self, public: Sequence[Example]) -> None:
+    def check(self, public: Sequence[Any]) -> None:
         """Opacus's gradients of public texts, taken together, are autograd's of each alone.
 
         Clipping bounds a record's influence only where the gradient that is clipped is the record's own; an
@@ -210,12 +220,20 @@ class Trainer:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - a layer that Opacus does not know fails in any way
-            raise _refused(self._hooked, error) from None
+            raise refused(self._hooked, error) from None
         finally:
             _fill(blank, 0.0)
             self._clear()
         if not worst < AGREEMENT:
-            raise _refused(self._hooked, ValueError(f"one text's gradient is off by {worst:.2g} of its length"))
+            raise refused(self._hooked, ValueError(f"one text's gradient is off by {worst:.2g} of its length"))
+
+
+@contextmanager
+def quiet_hooks() -> Iterator[None]:
+    """Inputs have no gradient, and torch wonders that the hook of a first layer fires all the same."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Full backward hook is firing")
+        yield
 
 
 def _without_dropout(model: Any) -> None:
@@ -244,7 +262,8 @@ def _distance(found: Sequence[Any], expected: Sequence[Any]) -> float:
     return float((gap / whole) ** 0.5) if whole else float(gap > 0)
 
 
-def _refused(model: Any, error: Exception) -> ConfigurationError:
+def refused(model: Any, error: Exception) -> ConfigurationError:
+    """For a model whose layers Opacus does not understand."""
     kind = type(getattr(model, "_module", model)).__name__
     reason = " ".join(str(error).split())[:300]
     return ConfigurationError(

@@ -159,7 +159,8 @@ def compare(
 
     Args:
         methods: NAME, "NAME:key=value+key=value", "single:GENERATOR" or "private-only".
-        test: labelled test set, a DataFrame or a file; None takes the task's ``evaluation.test``.
+        test: test set, labelled where the task has labels, a DataFrame or a file; None takes the task's
+            ``evaluation.test``.
         epsilons: budgets; none takes the task's.
         parties, records: numbers of parties and of private records; none takes the task's.
         seeds: how many, counted from 0, or which.
@@ -181,7 +182,7 @@ def compare(
             raise ConfigurationError("a comparison needs a test set", "pass test=, or name it in evaluation.test")
         test = settings.locate(settings.evaluation.test)
     if is_frame(test):
-        columns = [settings.data.text, settings.data.label or "label"]
+        columns = [settings.data.text, *([settings.data.label or "label"] if settings.task.labels else [])]
         folder.mkdir(parents=True, exist_ok=True)
         written = folder / "test.jsonl"
         written.write_text(to_jsonl(selected(test, columns, "test")), encoding="utf-8")

@@ -271,6 +271,28 @@ def test_cells_deal_private_files_that_a_worker_has_read_once(bench, monkeypatch
     assert first != second
 
 
+def test_a_task_without_labels_is_judged_by_the_next_word(bench, tmp_path, monkeypatch):
+    text = (tmp_path / "task.toml").read_text().replace('labels = ["a", "b"]\n', "").replace('label = "label"\n', "")
+    (tmp_path / "task.toml").write_text(text)
+    (tmp_path / "test.jsonl").write_text("".join(json.dumps({"text": f"a text number {n}"}) + "\n" for n in range(20)))
+
+    class Numbers:
+        def encode(self, texts, progress=None):
+            return np.ones((len(texts), 2), dtype=np.float32)
+
+    monkeypatch.setattr(Bench, "_shared", lambda _bench, _task: (Numbers(), None, None))
+    monkeypatch.setattr("undersong_common.embedding.CachedEmbedder", lambda embedder, _cache: embedder)
+    monkeypatch.setattr("undersong.compare_cell.measured", lambda *_given, **_options: {})
+    shape = grid(methods=["private-only"], epsilons=[4.0], parties=[], records=[], seeds=[0, 1])
+    found = comparing.compare(bench, shape, tmp_path / "out", jobs=1, progress=Silent())
+    assert all(0 < value["bits_per_word"] < 5 and "accuracy" not in value for value in found.values())
+    table = lines(shape, found)
+    document = markdown("t", shape, table, "c")
+    assert "| bits per word | deviation | worst run | rows | Frechet |" in document
+    assert f"| private-only | 4 | task's | all | 2 | {table[0].metrics['bits_per_word'].mean:.3f} |" in document
+    assert "trigram model" in page("t", shape, table, "c")
+
+
 COMMAND = {"epsilons": [4.0], "parties": [], "records": [], "jobs": 1, "command": "one"}
 
 

@@ -142,9 +142,9 @@ def test_cells_do_not_depend_on_the_parties_and_the_table_says_centralised():
     assert [(cell.epsilon, cell.parties, cell.seed) for cell in cells] == [
         (1.0, None, 0), (4.0, None, 0), (1.0, None, 1), (4.0, None, 1)
     ]  # fmt: skip
-    assert "dp-lora: a centralised reference" in compare_table.explanation(shape)
+    assert "dp-lora: a centralised reference" in compare_table.explanation(shape, compare_table.ACCURACY)
     without = Grid.of(methods=["wasp"], epsilons=[1.0], parties=[], records=[], seeds=[0])
-    assert "centralised" not in compare_table.explanation(without)
+    assert "centralised" not in compare_table.explanation(without, compare_table.ACCURACY)
 
 
 def test_a_cell_trains_writes_and_repeats_itself(task_file, llama, monkeypatch, tmp_path):

@@ -1,0 +1,108 @@
+"""What a cell of a comparison costs in processor time, here and as the project was at an earlier commit.
+
+    python -m benchmarks.cells --data FOLDER [--before COMMIT] [--quick] [--json]
+
+One process per tree and method runs the cells of several seeds in turn, as a worker of ``undersong compare`` does; the
+first one also loads the models and fills the caches, and is told apart. The trees take turns. Noise comes from a fixed
+seed, so both trees have to print the same accuracies. JSON: for each method and tree ``first_s`` and ``cell_s``
+(median of the later cells, processor seconds), ``accuracies``, and ``ratio`` (here over before).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from undersong_common import entry
+from undersong_common.errors import ConfigurationError
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("", "common", "protocol", "client", "server", "simulation")
+TASK, TEST = "benchmarks/tasks/banking_groups.toml", "banking_groups/test.jsonl"
+METHODS = ("mixture", "wasp", "undersong")
+PARTIES, RECORDS, EPSILON = 10, 300, 4.0
+WORKER = """
+import json, sys, time
+from pathlib import Path
+from undersong.compare_cell import Bench, Cell, Variant
+task, test, root, method, seeds, parties, records, epsilon = json.loads(sys.argv[1])
+bench = Bench(Path(task), ("data.root=" + json.dumps(root),), Path(test), 2000, insecure_noise_seed=1)
+free = method == "mixture"
+for seed in range(seeds):
+    start = time.process_time()
+    cell = Cell(Variant.parse(method), *((None,) * 3 if free else (epsilon, parties, records)), seed)
+    accuracy = bench.measure(cell)["accuracy"]
+    print(json.dumps([time.process_time() - start, accuracy]), flush=True)
+"""
+
+
+def measured(tree: Path, method: str, data: Path, seeds: int) -> dict[str, Any]:
+    """The cells of one method by the code of ``tree``."""
+    given = [str(ROOT / TASK), str(data / TEST), str(data), method, seeds, PARTIES, RECORDS, EPSILON]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(str(tree / room) for room in ROOMS)}
+    environment |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    done = subprocess.run(
+        [sys.executable, "-c", WORKER, json.dumps(given)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    cells = [json.loads(line) for line in done.stdout.splitlines()]
+    return {
+        "first_s": cells[0][0],
+        "cell_s": statistics.median(seconds for seconds, _ in cells[1:]),
+        "accuracies": [accuracy for _, accuracy in cells],
+    }
+
+
+def unpacked(commit: str, folder: Path) -> Path:
+    """The project as it was at ``commit``. Raises ConfigurationError where git does not know it."""
+    archive = folder / "tree.tar"
+    made = subprocess.run(["git", "archive", "-o", str(archive), commit], cwd=ROOT, capture_output=True, check=False)
+    if made.returncode:
+        raise ConfigurationError(f"--before {commit}: git has no such commit", "name one of this repository")
+    with tarfile.open(archive) as tree:
+        tree.extractall(folder / "tree", filter="data")
+    return folder / "tree"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Prints one line per method and tree."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cells", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder that holds the data sets")
+    parser.add_argument("--before", metavar="COMMIT", help="measure that commit beside this tree")
+    parser.add_argument("--quick", action="store_true", help="one method, three seeds")
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    options = parser.parse_args(argv)
+    data = options.data.absolute()
+    if not (data / TEST).exists():
+        raise ConfigurationError(f"--data {options.data}: holds no {TEST}", "name the folder of the data sets")
+    found: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory(prefix="undersong-before-") as folder:
+        trees = {"here": ROOT} | ({"before": unpacked(options.before, Path(folder))} if options.before else {})
+        for method in METHODS[1:2] if options.quick else METHODS:
+            found[method] = {
+                name: measured(tree, method, data, 3 if options.quick else 5) for name, tree in reversed(trees.items())
+            }
+            if options.before:
+                found[method]["ratio"] = found[method]["here"]["cell_s"] / found[method]["before"]["cell_s"]
+            if not options.json:
+                for name in trees:
+                    one = found[method][name]
+                    print(f"{method:10} {name:7} a cell {one['cell_s']:6.2f} s, the first {one['first_s']:6.2f} s")
+    if options.json:
+        print(json.dumps({"before": options.before, "methods": found}))
+    return 0
+
+
+if __name__ == "__main__":
+    entry.run(main)

@@ -1,0 +1,161 @@
+"""Classifiers trained by DP-SGD on all private records together, as a reference point: no corpus, only a classifier.
+
+This is centralised, as undersong.dpsgd is: one trainer sees every record in the clear. What the trained classifier
+scores on the test set stands in a comparison beside what a task model learns from synthetic texts at the same
+(epsilon, delta); it answers one question only, where a corpus may be used for any. ``dp-sgd-classifier`` computes the
+gradient of each record (Abadi et al. 2016), ``ghost-classifier`` only its norm, and clips by weighing the records'
+losses in a second pass (Li et al. 2022, section 4): the same noisy sums up to rounding, with less memory. Song et al.
+2024 compare with both.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from undersong import dpsgd
+from undersong_client import entropy
+from undersong_common import configuration, model_files
+from undersong_common.embedding import Embed
+from undersong_common.errors import ConfigurationError
+from undersong_server.runs.task import Task
+
+
+class Options(BaseModel):
+    """``dp-sgd-classifier``: a linear layer on public embeddings, and the last layers of the encoder where wanted.
+
+    The defaults are a start, not a recommendation: what trains best depends on the number of records.
+
+    Attributes:
+        layers: the encoder's last layers that are trained too; 0 trains the linear layer on the embeddings alone.
+        model: "packaged", or the folder of an encoder; "" takes the task's embedder. Read where ``layers`` > 0.
+        epochs: how often a record takes part on average.
+        batch: records in a step on average; from there the Poisson sampling rate, batch / records.
+        clip: L2 norm that a record's gradient is cut down to.
+        rate: learning rate.
+        tokens: of a text that the encoder reads.
+        chunk: records whose gradients are held at once; changes memory and time only.
+    """
+
+    name: ClassVar[str] = "dp-sgd-classifier"
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    layers: Annotated[int, Field(ge=0, le=100)] = 0
+    model: str = ""
+    epochs: Annotated[float, Field(gt=0, le=10_000)] = 20
+    batch: Annotated[int, Field(ge=1)] = 256
+    clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    rate: Annotated[float, Field(gt=0, le=1)] = 3e-3
+    tokens: Annotated[int, Field(ge=2)] = 128
+    chunk: Annotated[int, Field(ge=1)] = 64
+
+
+class GhostOptions(Options):
+    """``ghost-classifier``: the same options, another way to clip."""
+
+    name: ClassVar[str] = "ghost-classifier"
+
+
+KINDS: dict[str, type[Options]] = {kind.name: kind for kind in (Options, GhostOptions)}
+
+
+def parse(text: str) -> Options | None:
+    """``ghost-classifier:layers=1+epochs=5`` as options; None where ``text`` names another method."""
+    kind, _, given = text.partition(":")
+    if kind not in KINDS:
+        return None
+    pairs = [part.partition("=") for part in given.split("+") if part]
+    return configuration.validate(KINDS[kind], {key: value for key, _, value in pairs}, f"--methods {text}")
+
+
+def check(task: Task, options: Options) -> None:
+    """Raises ConfigurationError where it could not run: no labels, another privacy unit, no package, no encoder."""
+    if not task.task.labels:
+        raise ConfigurationError(f"{options.name}: the task has no labels", "leave it out")
+    if task.privacy.unit != "sample":
+        raise ConfigurationError(
+            f"{options.name}: its (epsilon, delta) would be a record's, privacy.unit is {task.privacy.unit!r}",
+            'compare it with unit = "sample" (--set privacy.unit=sample), or leave it out',
+        )
+    if importlib.util.find_spec("opacus") is None:
+        raise ConfigurationError(f"{options.name}: opacus not installed", "pip install 'undersong[coordinator,dpsgd]'")
+    if options.layers:
+        folder = model_files.model_folder(_model(task, options))
+        if not (folder / "config.json").is_file():
+            raise ConfigurationError(
+                f"{options.name}: {folder} is not the folder of a model (it has no config.json)",
+                "name a folder as save_pretrained writes it, tokenizer included",
+            )
+
+
+def predictions(
+    task: Task,
+    options: Options,
+    texts: Sequence[str],
+    labels: Sequence[str],
+    test: Sequence[str],
+    *,
+    embed: Embed,
+    seed: int,
+    insecure_noise_seed: int | None,
+) -> tuple[list[str], dict[str, Any]]:
+    """Trains on the records; the labels that the classifier gives the test texts, and facts as plain JSON values.
+
+    Args:
+        texts, labels: every private record.
+        embed: texts -> unit embeddings, float32 [n, d]; for ``layers`` 0.
+        seed: torch's; public.
+        insecure_noise_seed: tests only; makes the Poisson samples and the noise reproducible.
+
+    Raises:
+        ConfigurationError: what :func:`check` finds, an encoder that Opacus cannot train, or no records.
+        GenerationError: training ended in weights that are not finite.
+    """
+    import torch
+
+    from undersong.dp_classifier_training import ClassifierTrainer, GhostTrainer, Labelled, TunedEncoder, on_embeddings
+
+    check(task, options)
+    if not texts:
+        raise ConfigurationError(f"{options.name}: there are no private records", "check data.path")
+    records = task.data.records or task.data.file_records or len(texts)
+    plan = dpsgd.schedule(options, records, task.privacy.epsilon, task.privacy.delta)
+    source = entropy.from_system if insecure_noise_seed is None else entropy.insecure(insecure_noise_seed, options.name)
+    names = task.task.labels
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        if options.layers:
+            folder = model_files.model_folder(_model(task, options))
+            model = TunedEncoder(folder, len(names), layers=options.layers, tokens=options.tokens)
+        else:
+            model = on_embeddings(embed, len(names))
+        kind = GhostTrainer if isinstance(options, GhostOptions) else ClassifierTrainer
+        trainer = kind(
+            model.to(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
+            clip=options.clip,
+            rate=options.rate,
+            expected_batch=plan.sampling_rate * records,
+            chunk=options.chunk,
+            pad=0,
+        )
+        words = task.task.description
+        public = [Labelled(read, 0) for read in model.read([words, f"{words}: {', '.join(names)} {words}"])]
+        trainer.check(public)
+        numbers = {name: number for number, name in enumerate(names)}
+        trainer.fit(
+            [Labelled(read, numbers[label]) for read, label in zip(model.read(texts), labels, strict=True)],
+            plan,
+            entropy=source("dp-sgd"),
+            oom_remedy=f"lower chunk ({options.chunk})",
+        )
+        found = [names[number] for number in trainer.predict(model.read(test))]
+    return found, dpsgd.spending(task, plan)
+
+
+def _model(task: Task, options: Options) -> str | Path:
+    named = options.model or task.embedder.model
+    return named if named == model_files.PACKAGED else Path(named).expanduser().absolute()

@@ -1,0 +1,198 @@
+"""The classifiers of undersong.dp_classifier, and their training: Opacus clips and adds noise, nothing here charges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from undersong.dpsgd_training import AGREEMENT, Trainer, quiet_hooks, refused
+from undersong_common.embedding import Embed
+from undersong_common.errors import ConfigurationError
+from undersong_common.fine_tuning import load
+from undersong_common.texts import encodable
+
+
+@dataclass(frozen=True, repr=False)
+class Labelled:
+    """A record as the classifier reads it: its embedding or its token numbers, a tensor; and its label's number."""
+
+    read: torch.Tensor
+    label: int
+
+
+class LinearClassifier(torch.nn.Module):  # type: ignore[misc]  # torch has no types here
+    """A linear layer on the embeddings of texts."""
+
+    def __init__(self, embed: Embed, width: int, classes: int) -> None:
+        super().__init__()
+        self._embed = embed
+        self._scale = width**0.5  # unit embeddings then have coordinates of variance 1
+        self.layer = _blank(width, classes)
+
+    def read(self, texts: Sequence[str]) -> list[torch.Tensor]:
+        """Each text's embedding, float32 [d]."""
+        return list(torch.from_numpy(self._embed(texts)).float() * self._scale)
+
+    def batch(self, read: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """What :meth:`forward` takes."""
+        return (torch.stack(list(read)),)
+
+    def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
+        """Logits, float32 [n, classes]."""
+        found: torch.Tensor = self.layer(embeddings)
+        return found
+
+
+def on_embeddings(embed: Embed, classes: int) -> LinearClassifier:
+    """A :class:`LinearClassifier` of embeddings as ``embed`` makes them."""
+    return LinearClassifier(embed, embed(["size"]).shape[1], classes)
+
+
+class TunedEncoder(torch.nn.Module):  # type: ignore[misc]  # torch has no types here
+    """A linear layer on the mean of an encoder's last hidden states; the encoder's last layers are trained too."""
+
+    def __init__(self, folder: Path, classes: int, *, layers: int, tokens: int) -> None:
+        """Raises ConfigurationError where the folder holds no encoder, or one without a list of layers."""
+        super().__init__()
+        whole, self._tokenizer = load(folder, classes)
+        self.encoder = whole.base_model
+        for weight in self.encoder.parameters():
+            weight.requires_grad_(False)
+        stacks: list[Any] = [module for module in self.encoder.modules() if isinstance(module, torch.nn.ModuleList)]
+        if not stacks:
+            raise ConfigurationError(f"{folder}: its encoder has no list of layers", "use layers=0")
+        for layer in sorted(stacks, key=lambda stack: len(stack))[-1][-layers:]:
+            layer.requires_grad_(True)
+        self._tokens = min(tokens, self._tokenizer.model_max_length)
+        self.layer = _blank(self.encoder.config.hidden_size, classes)
+
+    def read(self, texts: Sequence[str]) -> list[torch.Tensor]:
+        """Each text's token numbers, int64 [length]."""
+        found = self._tokenizer([encodable(text) for text in texts], truncation=True, max_length=self._tokens)
+        return [torch.tensor(ids) for ids in found["input_ids"]]
+
+    def batch(self, read: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """What :meth:`forward` takes: token numbers, padded, and where they are."""
+        ids = torch.nn.utils.rnn.pad_sequence(list(read), batch_first=True, padding_value=self._tokenizer.pad_token_id)
+        seen = torch.nn.utils.rnn.pad_sequence([torch.ones_like(each) for each in read], batch_first=True)
+        return ids, seen
+
+    def forward(self, ids: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+        """Logits, float32 [n, classes]."""
+        hidden = self.encoder(input_ids=ids, attention_mask=seen).last_hidden_state
+        mask = seen.unsqueeze(2).to(hidden.dtype)
+        mean = torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=1)
+        found: torch.Tensor = self.layer(mean * mean.shape[1] ** 0.5)
+        return found
+
+
+def _blank(inputs: int, classes: int) -> torch.nn.Linear:
+    """All zero: every label is equally likely before the first step."""
+    layer = torch.nn.Linear(inputs, classes)
+    torch.nn.init.zeros_(layer.weight)
+    torch.nn.init.zeros_(layer.bias)
+    return layer
+
+
+class ClassifierTrainer(Trainer):
+    """DP-SGD of a classifier: cross-entropy of each record's label."""
+
+    def _wrapped(self, model: Any) -> Any:
+        self._model = model
+        return super()._wrapped(model)
+
+    def losses(self, batch: Sequence[Any]) -> torch.Tensor:
+        """Cross-entropy of each record, float32 [n]."""
+        labels = torch.tensor([each.label for each in batch], device=self._device)
+        return torch.nn.functional.cross_entropy(self._logits(batch), labels, reduction="none")
+
+    def _logits(self, batch: Sequence[Any]) -> torch.Tensor:
+        read = self._model.batch([each.read for each in batch])
+        found: torch.Tensor = self._hooked(*(part.to(self._device) for part in read))
+        return found.float()
+
+    def predict(self, read: Sequence[Any]) -> list[int]:
+        """The likeliest label's number of each text."""
+        found: list[int] = []
+        with torch.inference_mode():
+            for at in range(0, len(read), self._chunk):
+                part = [Labelled(each, 0) for each in read[at : at + self._chunk]]
+                found += self._logits(part).argmax(1).tolist()
+        return found
+
+
+class GhostTrainer(ClassifierTrainer):
+    """The same steps by ghost clipping: norms of the records' gradients, then the gradient of their weighed losses."""
+
+    def _wrapped(self, model: Any) -> Any:
+        from opacus.grad_sample import GradSampleModuleFastGradientClipping
+
+        self._model = model
+
+        return GradSampleModuleFastGradientClipping(
+            model, loss_reduction="sum", max_grad_norm=self._clip, use_ghost_clipping=True
+        )
+
+    def optimiser(self, noise_multiplier: float, stream: torch.Generator) -> Any:
+        """Opacus's, over AdamW: it adds noise drawn from ``stream`` to gradients that are clipped, and divides."""
+        import torch
+        from opacus.optimizers import DPOptimizerFastGradientClipping
+
+        return DPOptimizerFastGradientClipping(
+            torch.optim.AdamW(self._weights, lr=self._rate, weight_decay=0.0),
+            noise_multiplier=noise_multiplier,
+            max_grad_norm=self._clip,
+            expected_batch_size=self._expected_batch,
+            generator=stream,
+        )
+
+    def _backward(self, batch: Sequence[Any]) -> None:
+        """Leaves the sum of the clipped gradients in ``grad``."""
+        losses = self._first_pass(batch)
+        weights = self._hooked.get_clipping_coef().detach()
+        self._hooked.disable_hooks()
+        with quiet_hooks():
+            (weights * losses).sum().backward()
+        self._hooked.enable_hooks()
+
+    def _first_pass(self, batch: Sequence[Any]) -> torch.Tensor:
+        with quiet_hooks():
+            losses = self.losses(batch)
+            losses.sum().backward(retain_graph=True)
+        for weight in self._weights:
+            weight.grad = None
+        return losses
+
+    def _nothing(self) -> None:
+        for weight in self._weights:
+            weight.grad = torch.zeros_like(weight)
+
+    def check(self, public: Sequence[Any]) -> None:
+        """The norms of public texts' gradients, taken together, are autograd's of each alone.
+
+        Raises:
+            ConfigurationError: they are not, or Opacus fails.
+        """
+        try:
+            alone = []
+            for one in public:
+                self._hooked.disable_hooks()
+                with quiet_hooks():
+                    self.losses([one]).sum().backward()
+                self._hooked.enable_hooks()
+                gradients = [weight.grad for weight in self._weights if weight.grad is not None]
+                alone.append(torch.stack([gradient.norm() for gradient in gradients]).norm())
+                self._clear()
+            self._first_pass(public)
+            found = self._hooked.get_norm_sample()
+        except Exception as error:  # noqa: BLE001 - a layer that Opacus does not know fails in any way
+            raise refused(self._hooked, error) from None
+        finally:
+            self._clear()
+        worst = max(abs(float(ours / theirs) - 1) for ours, theirs in zip(found, alone, strict=True))
+        if not worst < AGREEMENT:
+            raise refused(self._hooked, ValueError(f"the norm of one text's gradient is off by {worst:.2g}"))

@@ -1,0 +1,143 @@
+"""Classifiers by DP-SGD and by ghost clipping: same steps, no record beyond the norm, scores stand in a table."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.doubles.tiny_bert import write_bert
+from undersong import compare_cells, compare_table, dp_classifier
+from undersong.compare_cell import Bench, Variant
+from undersong_common.errors import ConfigurationError
+from undersong_server.progress import Silent
+from undersong_server.runs import task as tasks
+
+pytestmark = pytest.mark.heavy
+
+TASK = """
+[task]
+name = "tiny"
+description = "a note"
+labels = ["a", "b"]
+[data]
+path = "private.jsonl"
+label = "label"
+[privacy]
+epsilon = 4.0
+delta = 1e-3
+[federation]
+parties = 2
+[method]
+name = "mixture"
+samples = 6
+[[generators]]
+name = "one"
+kind = "replay"
+path = "private.jsonl"
+"""
+
+
+def embed(texts):
+    """The first word decides the direction."""
+    found = np.full((len(texts), 4), 0.1, dtype=np.float32)
+    found[np.arange(len(texts)), [ord(text[0]) % 4 for text in texts]] = 1.0
+    return found / np.linalg.norm(found, axis=1, keepdims=True)
+
+
+@pytest.fixture
+def task_file(tmp_path):
+    rows = [{"text": f"{label} note {n}", "label": label} for n in range(60) for label in "ab"]
+    for name in ("private.jsonl", "test.jsonl"):
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "task.toml").write_text(TASK)
+    return tmp_path / "task.toml"
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    words = ["card", "lost", "a", "pin", "was", "declined", "at", "the", "till", "b", "c"]
+    return write_bert(tmp_path_factory.mktemp("classifier") / "model", words)
+
+
+def trained(kind, bert, layers, *, clip=0.5):
+    """A trainer of a fresh model, and five records as it reads them."""
+    import torch
+
+    from undersong.dp_classifier_training import Labelled, TunedEncoder, on_embeddings
+
+    torch.manual_seed(3)
+    model = TunedEncoder(bert, 2, layers=layers, tokens=16) if layers else on_embeddings(embed, 2)
+    torch.nn.init.normal_(model.layer.weight, std=0.5)
+    trainer = kind(model, clip=clip, rate=0.1, expected_batch=4.0, chunk=2, pad=0)
+    texts = ["card lost", "a pin", "card was declined at the till", "b", "c c c"]
+    return trainer, [Labelled(read, number % 2) for number, read in enumerate(model.read(texts))]
+
+
+def summed(trainer, records):
+    """The clipped gradients' sum of one step without noise, before it is divided, flat."""
+    import torch
+
+    optimiser = trainer.optimiser(0.0, torch.Generator().manual_seed(0))
+    kept = {}
+    optimiser.attach_step_hook(
+        lambda _o: kept.update(g=torch.cat([w.grad.flatten().clone() for w in trainer._weights]))
+    )
+    trainer.accumulate(optimiser, records)
+    return kept["g"].numpy() * 4.0
+
+
+@pytest.mark.parametrize("layers", [0, 1])
+def test_both_ways_to_clip_give_the_same_sum_and_no_record_exceeds_the_norm(bert, layers):
+    from undersong.dp_classifier_training import ClassifierTrainer, GhostTrainer
+
+    sums = {}
+    for kind in (ClassifierTrainer, GhostTrainer):
+        trainer, records = trained(kind, bert, layers)
+        trainer.check(records[:2])
+        sums[kind] = summed(trainer, records)
+        trainer, records = trained(kind, bert, layers)
+        assert 0 < np.linalg.norm(sums[kind] - summed(trainer, records[:-1])) <= 0.5 * (1 + 1e-5)
+    one, other = sums.values()
+    assert np.linalg.norm(one - other) <= 1e-4 * np.linalg.norm(one)
+    assert 0 < np.linalg.norm(one) <= 5 * 0.5
+
+
+def test_a_step_that_drew_nobody_is_noise(bert):
+    from undersong.dp_classifier_training import GhostTrainer
+
+    trainer, _ = trained(GhostTrainer, bert, 0)
+    assert not summed(trainer, []).any()
+
+
+@pytest.mark.parametrize("name", ["dp-sgd-classifier", "ghost-classifier"])
+def test_a_cell_has_the_scores_of_a_classifier_and_no_corpus(task_file, tmp_path, monkeypatch, name):
+    class Numbers:
+        def encode(self, texts, progress=None):
+            return embed(texts)
+
+    monkeypatch.setattr(Bench, "_shared", lambda _bench, _task: (Numbers(), None, None))
+    monkeypatch.setattr("undersong_common.embedding.CachedEmbedder", lambda embedder, _cache: embedder)
+    bench = Bench(task_file, (), tmp_path / "test.jsonl", 10, insecure_noise_seed=1)
+    grid = compare_cells.Grid.of(
+        methods=[f"{name}:epochs=5+batch=60+rate=0.05"], epsilons=[4.0], parties=[], records=[], seeds=[0]
+    )
+    (value,) = compare_cells.compare(bench, grid, tmp_path / "out", jobs=1, progress=Silent()).values()
+    assert value["accuracy"] > 0.9
+    assert value["epsilon_spent"] == pytest.approx(4.0, rel=1e-2)
+    assert value["rows"] is None
+    assert value["training"]["noise_multiplier"] > 0.5
+    document = compare_table.markdown("t", grid, compare_table.lines(grid, {grid.cells()[0]: value}), "c")
+    assert "| - | - | reference |" in document
+    assert "centralised" in document
+
+
+def test_what_cannot_run_is_refused(task_file):
+    task = tasks.load(task_file, ["privacy.unit=party"])
+    options = Variant.parse("ghost-classifier").training
+    assert isinstance(options, dp_classifier.GhostOptions)
+    with pytest.raises(ConfigurationError, match="unit"):
+        dp_classifier.check(task, options)
+    with pytest.raises(ConfigurationError, match="epoch"):
+        Variant.parse("dp-sgd-classifier:epoch=3")
+    with pytest.raises(ConfigurationError, match="config"):
+        dp_classifier.check(tasks.load(task_file), dp_classifier.Options(layers=1, model=str(task_file.parent)))
