@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from undersong_client import cli_data, cli_page, cli_rules, cli_runs
+from undersong_client import cli_data, cli_drill, cli_page, cli_rules, cli_runs
 from undersong_client.cli_options import (
     AsJson,
     HomeFolder,
@@ -47,6 +47,7 @@ cli_data.mount(app)
 cli_rules.mount(app)
 cli_runs.mount(app)
 cli_page.mount(app)
+cli_drill.mount(app)
 
 NOT_CONNECTED = 6
 REFUSALS_SHOWN = 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import sys
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from undersong_common.drill import PARTY_WORDS
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import json_text
 from undersong_common.times import with_iso_times
@@ -19,9 +21,31 @@ from undersong_common.times import with_iso_times
 if TYPE_CHECKING:
     from undersong_client.operations.data import Spending
 
+
+def _marked(context: typer.Context, given: Path | None) -> Path | None:
+    """Says before anything else that a folder is a drill's, where it is."""
+    if not context.resilient_parsing:
+        mark_drill(home_of(given))
+    return given
+
+
+def mark_drill(home: Path) -> None:
+    """Says on standard error that a folder is a drill's; nothing where it is not, or cannot be read."""
+    try:
+        drill = json.loads((home / "settings.json").read_text(encoding="utf-8")).get("drill", False)
+    except (OSError, ValueError, AttributeError):
+        return  # whoever opens the folder says what is wrong with it
+    if drill:
+        print(PARTY_WORDS, file=sys.stderr)
+
+
 HomeFolder = Annotated[
     Path | None,
-    typer.Option("--home", help="This party's folder (else $UNDERSONG_PARTY_HOME, ~/.config/undersong-party)."),
+    typer.Option(
+        "--home",
+        help="This party's folder (else $UNDERSONG_PARTY_HOME, ~/.config/undersong-party).",
+        callback=_marked,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="The run's name, or the beginning of its manifest's hash.")]

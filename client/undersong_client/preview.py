@@ -9,6 +9,7 @@ from typing import Any
 from undersong_client.enrolment import Coordinator
 from undersong_client.guard import review
 from undersong_client.units import unit_word
+from undersong_common.drill import MARK, PARTY_WORDS
 from undersong_common.errors import UndersongError
 from undersong_common.printable import printable
 from undersong_common.printed_page import Page, Section
@@ -54,6 +55,7 @@ def figures(
     teacher_model: str = "",
     coordinator: Coordinator | None = None,
     user_field: str = "",
+    drill: bool = False,
 ) -> dict[str, Any]:
     """JSON-able figures of a proposed run; ``objections`` lists what the guard refuses, in its own words.
 
@@ -66,6 +68,7 @@ def figures(
         teacher_model: as of :func:`undersong_client.guard.review`.
         coordinator: who runs it, as this party has joined it.
         user_field: the column of user ids, which says what a user is called.
+        drill: this party's folder is a rehearsal's.
     """
     privacy, quorum = manifest.plan.privacy, manifest.plan.quorum
     objections = []
@@ -97,6 +100,7 @@ def figures(
             objections.append(error.problem)
         cost = _cost(ledger, charge)
     return {
+        "drill": drill,
         "run": manifest.run,
         "manifest": manifest.hash.hex(),
         "task": {
@@ -165,6 +169,7 @@ def sheet(value: dict[str, Any]) -> Page:
     """
     run, task, method = (printable(each, 120) for each in (value["run"], value["task"]["name"], value["method"]))
     sections = [
+        *marked(value),
         _which(value),
         *_another(value),
         *_objections(value),
@@ -180,6 +185,11 @@ def sheet(value: dict[str, Any]) -> Page:
         note="What is decided counts for the plan of these words and for no other.",
         signature=f"For {value['party']}: approved / rejected",
     )
+
+
+def marked(value: dict[str, Any]) -> list[Section]:
+    """That this is a rehearsal, before anything else, where it is one."""
+    return [Section(MARK, (PARTY_WORDS,), loud=True)] if value["drill"] else []
 
 
 def _which(value: dict[str, Any]) -> Section:

@@ -10,6 +10,7 @@
     shown.json         which of them a terminal has shown, and when
     outbox.sqlite      the exact bytes that left
     journal.sqlite     state of the protocol, encrypted
+    drill/             a drill's invented records
     attempts/          keys of the attempts under way in it, each destroyed when its attempt ends
     blocks/            public data of runs, named by content
     status.json        what the daemon last said about itself
@@ -51,6 +52,7 @@ class PartySettings:
         share_budget: whether the operator is told how much epsilon is left.
         share_policy: whether the operator is told what the policy allows, and so what it would refuse.
         insecure_noise_seed: tests only; reproducible keys and noise, no privacy at all.
+        drill: a rehearsal with invented records; set when the folder is made, by nothing that anybody sends.
     """
 
     party: str
@@ -65,6 +67,7 @@ class PartySettings:
     share_budget: bool = False
     share_policy: bool = False
     insecure_noise_seed: int | None = None
+    drill: bool = False
 
 
 class WrittenByAnotherVersion(ConfigurationError):
@@ -154,6 +157,11 @@ class PartyHome:
     @property
     def policy(self) -> Path:
         return self.path / "policy.json"
+
+    @property
+    def drill_records(self) -> Path:
+        """The only file that may be the data set of a drill."""
+        return self.path / "drill" / "records.jsonl"
 
     @property
     def sealed(self) -> Path:

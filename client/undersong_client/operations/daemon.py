@@ -29,6 +29,7 @@ class DaemonStatus:
     running: bool
     state: str
     paused: bool
+    drill: bool
     facts: Mapping[str, Any]
 
     @property
@@ -37,7 +38,13 @@ class DaemonStatus:
         return self.running and self.state in ("connected", "paused")
 
     def to_json(self) -> dict[str, Any]:
-        standing = {"party": self.party, "running": self.running, "state": self.state, "paused": self.paused}
+        standing = {
+            "party": self.party,
+            "running": self.running,
+            "state": self.state,
+            "paused": self.paused,
+            "drill": self.drill,
+        }
         return {**self.facts, **standing}
 
 
@@ -49,7 +56,8 @@ def status(home: Path) -> DaemonStatus:
     state = facts.get("state", "never started") if running else "not running"
     if not running and facts.get("state") == REFUSED_START:
         state = REFUSED_START
-    return DaemonStatus(opened.settings.party, running, state, opened.pause.exists(), facts)
+    settings = opened.settings
+    return DaemonStatus(settings.party, running, state, opened.pause.exists(), settings.drill, facts)
 
 
 def pause(home: Path) -> bool:

@@ -120,6 +120,8 @@ def add(
         PrivacyRefusal: the data set was released from before and its ledger is not here.
     """
     opened = PartyHome(home)
+    if opened.settings.drill and file.absolute() != opened.drill_records:
+        raise ConfigurationError(f"{home}: is a drill's", "real records belong in a folder that `init` made")
     allowed = policy.read(opened)
     with opened.running():
         added = datasets.add(

@@ -56,6 +56,7 @@ def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[f
     return Page(
         f"Dossier of the run {printable(request.run, 120)!r} at {value['party']}",
         (
+            *preview.marked(value),
             _decision(request, local_time),
             preview.purpose(value),
             _flow(value),

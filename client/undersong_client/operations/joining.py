@@ -16,17 +16,22 @@ from undersong_protocol import statistics
 from undersong_protocol.enrolment import check_party_name, party_fingerprint
 
 
-def create(home: Path, name: str, *, embedder: str = "packaged", insecure_noise_seed: int | None = None) -> PartyHome:
+def create(
+    home: Path, name: str, *, embedder: str = "packaged", insecure_noise_seed: int | None = None, drill: bool = False
+) -> PartyHome:
     """Makes a party's folder with its keys and a policy that allows nothing yet.
 
     Args:
         embedder: "packaged" or the folder of a local model.
         insecure_noise_seed: tests only; reproducible keys and noise, no privacy.
+        drill: a rehearsal's folder, whose only data set will be invented records.
 
     Raises ConfigurationError for an invalid name, or where the folder holds anything.
     """
     check_party_name(name)
-    made = PartyHome.create(home, PartySettings(name, embedder=embedder, insecure_noise_seed=insecure_noise_seed))
+    made = PartyHome.create(
+        home, PartySettings(name, embedder=embedder, insecure_noise_seed=insecure_noise_seed, drill=drill)
+    )
     keys.create(made)
     policy.write(made, policy.HospitalPolicy(statistics=tuple(statistics.names())))
     return made

@@ -98,6 +98,7 @@ def figures(opened: PartyHome, known: Requests, request: Request, ledger: Ledger
         teacher_model=settings.teacher_model,
         coordinator=enrolment.coordinator(opened) if opened.coordinator.exists() else None,
         user_field=settings.user_field,
+        drill=settings.drill,
     )
 
 

@@ -13,6 +13,7 @@ from fastapi.responses import Response
 
 from undersong_client.operations import daemon, data, joining, outbox, rules, runs
 from undersong_client.state import PartyHome
+from undersong_common.drill import PARTY_WORDS
 from undersong_common.errors import ConfigurationError
 from undersong_common.pages.accounts import Role
 from undersong_common.pages.site import PageSettings, Site, Visit, download, is_number
@@ -50,15 +51,16 @@ def page_folder(home: Path) -> Path:
 
 def build(places: PartyPlaces, *, hosts: tuple[str, ...], port: int) -> Site:
     """The application. Raises ConfigurationError where ``places.home`` holds no party."""
-    party = PartyHome(places.home).settings.party
+    own = PartyHome(places.home).settings
     settings = PageSettings(
-        title=party,
+        title=own.party,
         hosts=hosts,
         port=port,
         tls=False,
         folder=page_folder(places.home),
         menu=MENU,
         packages=("undersong_client.page",),
+        notice=PARTY_WORDS if own.drill else "",
     )
     site = Site(settings)
     HospitalPage(site, places)

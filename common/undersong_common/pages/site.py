@@ -58,6 +58,7 @@ class PageSettings:
         folder: where accounts, sessions and the audit log are kept.
         menu: (address, name, least role) of each screen.
         packages: modules whose templates belong to this page.
+        notice: stands above every screen; "" for none.
     """
 
     title: str
@@ -67,6 +68,7 @@ class PageSettings:
     folder: Path
     menu: tuple[tuple[str, str, Role], ...]
     packages: tuple[str, ...]
+    notice: str = ""
 
     @property
     def cookie(self) -> str:
@@ -182,7 +184,12 @@ class Site:
         self.violations: list[str] = []
         self.ending = threading.Event()  # set when the program is asked to end
         self._templates = environment(settings.packages)
-        self._templates.globals |= {"site_title": settings.title, "menu": settings.menu, "version": VERSION}
+        self._templates.globals |= {
+            "site_title": settings.title,
+            "site_notice": settings.notice,
+            "menu": settings.menu,
+            "version": VERSION,
+        }
         self._templates.globals["entrances"] = self.entrances = []
         self._api = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
         self._api.add_exception_handler(404, self._not_found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import time
@@ -10,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from undersong_common.drill import COORDINATOR_WORDS
 from undersong_common.printable import json_text
 from undersong_common.times import with_iso_times
 from undersong_server import defaults
@@ -22,8 +24,28 @@ Assignments = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the task file; repeatable.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
+
+
+def _marked(context: typer.Context, home: Path) -> Path:
+    """Says before anything else, on standard error, that a coordinator is for rehearsals, where it is."""
+    if not context.resilient_parsing:
+        try:
+            drill = json.loads((home / "coordinator.json").read_text(encoding="utf-8")).get("drill", False)
+        except (OSError, ValueError, AttributeError):
+            drill = False  # whoever opens the folder says what is wrong with it
+        if drill:
+            print(COORDINATOR_WORDS, file=sys.stderr)
+    return home
+
+
 HomeFolder = Annotated[
-    Path, typer.Option("--home", envvar="UNDERSONG_HOME", help="The coordinator's folder (or $UNDERSONG_HOME).")
+    Path,
+    typer.Option(
+        "--home",
+        envvar="UNDERSONG_HOME",
+        help="The coordinator's folder (or $UNDERSONG_HOME).",
+        callback=_marked,
+    ),
 ]
 RunName = Annotated[
     str,

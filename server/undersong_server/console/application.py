@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi.responses import Response
 
+from undersong_common.drill import COORDINATOR_WORDS
 from undersong_common.pages.accounts import Role
 from undersong_common.pages.site import PageSettings, Site, Visit
 from undersong_common.pages.stream import Stream
@@ -30,14 +31,16 @@ MOST_NEEDS = 20
 
 def build(context: ConsoleContext, *, hosts: tuple[str, ...], port: int, tls: bool = False) -> Site:
     """The application. Raises ConfigurationError where ``context.home`` holds no coordinator."""
+    facts = coordinator.show(context.home)
     settings = PageSettings(
-        title=coordinator.show(context.home).name,
+        title=facts.name,
         hosts=hosts,
         port=port,
         tls=tls,
         folder=audit.folder(context.home),
         menu=MENU,
         packages=("undersong_server.console",),
+        notice=COORDINATOR_WORDS if facts.drill else "",
     )
     site = Site(settings)
     Stream(site, context.pulse)

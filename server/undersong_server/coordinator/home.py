@@ -27,12 +27,14 @@ class CoordinatorSettings:
         bind: host:port that the server listens on; parties never see it.
         addresses: host:port by which parties reach it, tried in order.
         metrics: host:port of the HTTP endpoint with metrics and health; "" for none.
+        drill: for rehearsals with invented records only; every run that is planned here says so.
     """
 
     name: str
     bind: str
     addresses: tuple[str, ...]
     metrics: str = defaults.METRICS
+    drill: bool = False
 
     @property
     def server_names(self) -> list[str]:

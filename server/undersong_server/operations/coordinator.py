@@ -28,6 +28,7 @@ class CoordinatorFacts:
         addresses: host:port by which parties reach it; ``bind`` and ``metrics`` are where it listens.
         certificate_names, certificate_expires_at: of the server's certificate; seconds since the epoch.
         served: whether a process serves it now.
+        drill: whether it is for rehearsals only.
     """
 
     home: Path
@@ -39,6 +40,7 @@ class CoordinatorFacts:
     certificate_names: tuple[str, ...]
     certificate_expires_at: float
     served: bool
+    drill: bool
 
     def to_json(self) -> dict[str, Any]:
         lists = {"addresses": list(self.addresses), "certificate_names": list(self.certificate_names)}
@@ -52,15 +54,17 @@ def create(
     addresses: Sequence[str],
     bind: str = defaults.BIND,
     metrics: str = defaults.METRICS,
+    drill: bool = False,
 ) -> CoordinatorFacts:
     """Makes a coordinator's folder: certificate authority, signing key, registry. Nothing is sent anywhere.
 
     Args:
         metrics: "" for no metrics.
+        drill: for rehearsals only.
 
     Raises ConfigurationError where one exists, or a name or address is invalid.
     """
-    CoordinatorHome.create(home, CoordinatorSettings(name, bind, tuple(addresses), metrics), now=time.time())
+    CoordinatorHome.create(home, CoordinatorSettings(name, bind, tuple(addresses), metrics, drill), now=time.time())
     return show(home)
 
 
@@ -78,6 +82,7 @@ def show(home: Path) -> CoordinatorFacts:
         certificate_names=tuple(authority.server_names),
         certificate_expires_at=authority.server_expires_at,
         served=opened.served,
+        drill=settings.drill,
     )
 
 

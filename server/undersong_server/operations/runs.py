@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from undersong_common import configuration
+from undersong_common.drill import COORDINATOR_WORDS
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.printable import printable
 from undersong_protocol import bounds
@@ -97,6 +98,8 @@ def plan_task(
 ) -> PlannedRun:
     """As :func:`plan`, of a task file that was read: ``folder`` is where its relative paths start."""
     names = roster(home, parties)
+    if CoordinatorHome(home).settings.drill:
+        data = _rehearsed(data)
     run_plan = plan_run(coordinator_task(data, folder, names))
     if name is None:
         if suffix is None:
@@ -105,6 +108,14 @@ def plan_task(
     planned = Planned(name, data, str(folder), names, seed, insecure_noise_seed, patience_s)
     CoordinatorHome(home).run(name).create(planned)
     return PlannedRun(name, names, plan_figures(run_plan), tuple(_refusals(home, names, run_plan.plan)))
+
+
+def _rehearsed(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The task with words that mark it in every hospital's preview, in the card and in the dossiers."""
+    task, publication = data.get("task", {}), data.get("publication", {})
+    purpose = f"{COORDINATOR_WORDS} {task.get('purpose', '')}".rstrip()
+    limits = f"{COORDINATOR_WORDS} {publication.get('limits', '')}".rstrip()
+    return {**data, "task": {**task, "purpose": purpose}, "publication": {**publication, "limits": limits}}
 
 
 def _refusals(home: Path, names: Sequence[str], plan: Plan) -> Iterator[tuple[str, str]]:

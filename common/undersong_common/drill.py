@@ -1,0 +1,53 @@
+"""What a rehearsal is made of: records that this program invents, and the words that mark it everywhere.
+
+A drill runs the real programs with other keys and invented records. Whether a folder is a drill's is written into it
+when it is made, by whoever sits before it; no message says so, and none could make a party treat a run as a drill.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+MARK = "DRILL"
+PARTY_WORDS = f"{MARK}: the records of this folder are invented, and its keys are of no other use."
+COORDINATOR_WORDS = f"{MARK}: this coordinator is for rehearsals; what it publishes says nothing about anybody."
+
+DESCRIPTION = "an entry in the log of an invented lighthouse"
+LABELS = ("weather", "ships", "repairs")
+
+_OPENINGS = ("At dawn", "Before noon", "Towards evening", "In the second watch", "Shortly after eight", "All night")
+_SUBJECTS = {
+    "weather": ("fog", "a squall", "heavy swell", "sleet", "a red sky", "calm air", "a north-easter", "thin ice"),
+    "ships": ("a brig", "two trawlers", "the mail packet", "a collier", "a yawl", "the pilot boat", "a schooner"),
+    "repairs": ("the lamp", "the stair rail", "a cracked pane", "the fog bell", "the winch", "the boathouse door"),
+}
+_EVENTS = {
+    "weather": ("came over the reef", "hid the far shore", "lasted until the relief", "turned to rain", "died away"),
+    "ships": ("passed to the south", "signalled for a pilot", "lay at anchor off the point", "answered the bell"),
+    "repairs": ("was mended with wire", "wants a new bolt", "was oiled and holds", "is loose again", "was painted"),
+}
+_ENDINGS = ("Nothing else to note.", "The keeper signed.", "Barometer falling.", "Oil for nine days.", "Relief is due.")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One invented entry; ``person`` is the keeper who wrote it, the unit that a drill protects."""
+
+    text: str
+    label: str
+    person: str
+
+
+def invented(count: int, chance: random.Random) -> list[Record]:
+    """Invented records, of every label; a keeper has one to four of them."""
+    found = []
+    for number in range(count):
+        label = LABELS[number % len(LABELS)]
+        first, then = (
+            f"{subject} {event}"
+            for subject, event in zip(chance.sample(_SUBJECTS[label], 2), chance.sample(_EVENTS[label], 2), strict=True)
+        )
+        text = f"{chance.choice(_OPENINGS)} {first}; later {then}. {chance.choice(_ENDINGS)}"
+        found.append(Record(text, label, f"keeper {chance.randrange(1 + count // 2)}"))
+    return found

@@ -1,0 +1,107 @@
+"""A rehearsal: both sides set up by their own people, marked everywhere, and of no way to turn a real run into one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.doubles.party_home import command, write_notes
+from tests.doubles.processes import HOSPITAL, CoordinatorProcess, Process
+from tests.trial.test_life import Life, fingerprint, run_once
+from undersong_client.operations import data, joining
+from undersong_client.operations import drill as party_drill
+from undersong_client.state import PartyHome
+from undersong_common import drill
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.messages import federation_pb2, secagg_pb2
+from undersong_server.operations import coordinator, runs
+from undersong_server.operations import drill as coordinator_drill
+
+ADDRESS = ["localhost:1"]
+PARTIES = ("alpha", "beta", "gamma")
+
+
+@pytest.fixture
+def rehearsal(tmp_path):
+    return coordinator_drill.create(tmp_path / "coordinator", name="drill", addresses=ADDRESS, parties=PARTIES)
+
+
+@pytest.mark.heavy
+def test_a_hospitals_drill_has_other_keys_invented_records_and_a_budget_and_takes_no_other_data(tmp_path):
+    made = party_drill.create(tmp_path / "home", "alpha", checkpoints=tmp_path / "heads", records=30)
+    other = party_drill.create(tmp_path / "other", "alpha", checkpoints=tmp_path / "heads", records=30)
+    assert joining.own_fingerprint(made) != joining.own_fingerprint(other)
+    assert made.drill_records.read_bytes() != other.drill_records.read_bytes()
+    assert data.ledger(made.path).spending.left == party_drill.EPSILON
+    notes = write_notes(tmp_path / "real.jsonl")
+    with pytest.raises(ConfigurationError, match="is a drill's"):
+        data.add(made.path, notes, text="text", checkpoints=tmp_path / "heads", new_version=True)
+    party_drill.remove(other.path)
+    assert not other.path.exists()
+
+
+@pytest.mark.heavy
+def test_a_real_party_is_never_removed_as_a_drill(tmp_path):
+    home = joining.create(tmp_path / "home", "alpha").path
+    with pytest.raises(ConfigurationError, match="no drill's"):
+        party_drill.remove(home)
+    assert PartyHome(home).settings.drill is False
+
+
+def test_no_message_has_a_word_for_a_drill():
+    for file in (federation_pb2, secagg_pb2):
+        names = [field.name for message in file.DESCRIPTOR.message_types_by_name.values() for field in message.fields]
+        assert len(names) > 10
+        assert not [name for name in names if "drill" in name or "rehears" in name]
+
+
+def test_a_drills_coordinator_marks_whatever_is_planned_there(tmp_path, rehearsal):
+    assert coordinator.show(tmp_path / "coordinator").drill
+    assert [package.name for package in rehearsal.packages] == [f"{name}.package" for name in PARTIES]
+    written = runs._rehearsed({"task": {"name": "t", "purpose": "to see"}, "privacy": {}})
+    assert written["task"]["purpose"] == f"{drill.COORDINATOR_WORDS} to see"
+    assert written["publication"]["limits"] == drill.COORDINATOR_WORDS
+    for parties in (PARTIES[:2], ("a", "a", "b")):
+        with pytest.raises(ConfigurationError, match="three parties at least"):
+            coordinator_drill.create(tmp_path / "two", name="drill", addresses=ADDRESS, parties=parties)
+    assert not (tmp_path / "two").exists()
+
+
+@pytest.mark.slow
+def test_a_whole_drill_by_the_commands(tmp_path):
+    """Three hospitals, real processes: every screen says what it is, and the ledgers charge as always."""
+    life = Life(tmp_path, PARTIES)
+    home = tmp_path / "coordinator"
+    address = ("--address", f"localhost:{life.port}", "--bind", f"127.0.0.1:{life.port}", "--metrics", "")
+    told = fingerprint(
+        life.operator("drill", *address, *(word for name in PARTIES for word in ("--party", name)), "--home", home)
+    )
+    life.env["UNDERSONG_HOME"] = str(home)
+    serve = CoordinatorProcess(home, life.port, env=life.env)
+    try:
+        serve.start()
+        for name in PARTIES:
+            party = tmp_path / "parties" / name
+            life.hospital(name, "drill", name, "--home", party)
+            read = life.hospital(name, "enroll", home / "drill" / f"{name}.package", "--fingerprint", told)
+            life.operator("sign", f"{name}.request.json", "--fingerprint", fingerprint(read))
+            life.hospital(name, "enroll", "--grant", f"{name}.grant")
+            daemon = Process(HOSPITAL, ["run", "--home", party], tmp_path / f"{name}.log", life.env)
+            life.daemons[name] = daemon
+            daemon.start()
+        life.until("every hospital is connected", lambda: life.operator("parties").count("connected") == len(PARTIES))
+        run_once(life, home / "drill" / "task.toml", told)
+        page = (tmp_path / "alpha.html").read_text()
+        assert drill.PARTY_WORDS in page
+        assert drill.COORDINATOR_WORDS in page
+        assert drill.COORDINATOR_WORDS in (tmp_path / "published data" / "README.md").read_text()
+        spent = json.loads(life.hospital("alpha", "ledger", "--json"))
+        assert 0 < spent["spent_epsilon"] <= 2.0 + 1e-6
+        assert json.loads(life.hospital("alpha", "status", "--json"))["drill"] is True
+    finally:
+        for daemon in life.daemons.values():
+            assert daemon.end() == 0, daemon.text()[-2000:]
+        serve.end()
+    said = command("drill", "--remove", "--home", tmp_path / "parties" / "alpha")
+    assert "removed" in said
