@@ -1,14 +1,17 @@
 """What a real model makes of each kind of prompt, and whether methods that choose examples beat the plain mixture.
 
     python -m benchmarks.live --data FOLDER --url http://127.0.0.1:8080/v1 --model NAME [--chat] [--texts 200]
+    python -m benchmarks.live ... --dataset mts_dialog --prompts "real texts (a bound)" --show 5
+    python -m benchmarks.live ... --methods mixture wasp augpe undersong --samples 600 --seeds 3 --cache live.sqlite
 
 The model answers behind an OpenAI-compatible server that runs already, in an environment of its own: for instance
-llama.cpp's, `llama-server -m gemma-3-270m.gguf -c 8192 --parallel 4` (a base model of 270 million weights writes 58
-tokens a second on two idle cores). FOLDER holds banking10/train.jsonl and test.jsonl.
+llama.cpp's, `llama-server -m gemma-3-270m.gguf -t 1 -c 16384 --parallel 16` (a base model of 270 million weights writes
+50 to 60 tokens a second on one core). FOLDER holds banking10/train.jsonl and test.jsonl.
 
 Per prompt: texts kept, answers by their kind, label adherence (by a classifier of real texts), distance to the nearest
-real text of the label, accuracy of a linear model trained on the texts, tokens a second. `--methods` then runs the
-methods with three temperatures of the model as generators.
+real text of the label, accuracy of a linear model trained on the texts, tokens a second. `--methods` runs methods
+instead, with three temperatures of the model as generators. A base model then gets no number in its prompts, and with
+`--cache` all methods and seeds have the same texts wherever they order the same: the zero-shot ones.
 """
 
 from __future__ import annotations
@@ -18,13 +21,14 @@ import json
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
+from undersong.compare_cell import read_test
 from undersong.comparison import compared
 from undersong_common.embedding import Embedder
 from undersong_common.table import Table, read_table
@@ -38,9 +42,10 @@ from undersong_server.progress import Silent
 from undersong_server.prompts.rendering import Prompts, TaskWords
 from undersong_server.runs import task as tasks
 
-TASK = Path(__file__).parent / "tasks" / "banking10.toml"
+TASKS = Path(__file__).parent / "tasks"
 SHOWN = 4  # examples in a prompt
-METHODS = ("mixture", "wasp", "augpe", "undersong")
+MOST_REAL = 1500  # rows of real texts that texts are judged by
+FEWEST_OF_A_LABEL = 50
 TEMPERATURES = (0.7, 1.0, 1.3)
 
 
@@ -50,17 +55,37 @@ def endpoint(given: argparse.Namespace, temperature: float = 1.0, name: str = "l
         **{"name": name, "kind": "openai", "model": given.model, "base_url": given.url, "api_key_env": ""},
         **{"style": "chat" if given.chat else "completion", "temperature": temperature, "max_tokens": given.max_tokens},
         **{"concurrency": given.concurrency, "context_tokens": given.context, "timeout_s": 600.0},
+        **({"cache": str(given.cache.absolute())} if given.cache else {}),
     }
+
+
+def task_file(given: argparse.Namespace) -> Path:
+    return TASKS / f"{given.dataset}.toml"
+
+
+def data_root(given: argparse.Namespace) -> str:
+    return f"data.root={json.dumps(str(given.data.absolute()))}"
+
+
+def test_file(given: argparse.Namespace) -> Path:
+    """The test set that the task names."""
+    test = tasks.load(task_file(given), [data_root(given)]).evaluation.test
+    assert test is not None
+    return Path(test)
 
 
 class Bench:
     """The model, real texts, and a classifier of them."""
 
     def __init__(self, given: argparse.Namespace) -> None:
-        self.task = tasks.load(TASK, [f"data.root={json.dumps(str(given.data.absolute()))}"])
-        self.labels = self.task.task.labels
-        self.train = read_table(given.data / "banking10" / "train.jsonl", "text", "label", labels=self.labels)
-        self.test = read_table(given.data / "banking10" / "test.jsonl", "text", "label", labels=self.labels)
+        self.task = tasks.load(task_file(given), [data_root(given)])
+        self.test = read_test(test_file(given), self.task)
+        train = read_table(given.data / given.dataset / "train.jsonl", "text", "label", labels=self.task.task.labels)
+        rows = sorted(np.random.default_rng(0).permutation(len(train.texts))[:MOST_REAL].tolist())
+        self.train = Table(tuple(train.texts[i] for i in rows), tuple((train.labels or ())[i] for i in rows), None)
+        # a label that hardly occurs is none that texts could be judged by
+        found = Counter(self.train.labels)
+        self.labels = tuple(label for label in self.task.task.labels if found[label] >= FEWEST_OF_A_LABEL)
         self.embedder = Embedder.load(self.task.embedder.model)
         self.real = self.embedder.encode(self.train.texts)
         self.classifier = LogisticRegression(C=10.0, max_iter=2000).fit(self.real, self.train.labels)
@@ -73,7 +98,7 @@ class Bench:
         (generator,) = build_generators(
             [settings], labels=self.labels, folder=folder, embed=self.embedder.encode, environment={}
         )
-        words = TaskWords(self.task.task.description, tuple(self.labels))
+        words = TaskWords(self.task.task.description, self.labels)
         formats = {settings.name: settings.prompt_format(folder)}
         with tempfile.TemporaryDirectory() as kept:
             journal = Journal(Path(kept) / "journal.sqlite")
@@ -129,51 +154,55 @@ class Bench:
             drawn = tuple(own[i] for i in rng.permutation(len(own))[:SHOWN])
             if kind in ("zero_shot", "random"):
                 made.append(Order("live", kind, label))
-            elif kind == "paraphrase" and drawn:
+            elif kind in ("paraphrase", "fill_in") and drawn:
                 made.append(Order("live", kind, label, parents=drawn[:1]))
             elif drawn:
                 made.append(Order("live", kind, label, good=drawn))
         return made
 
 
-def prompts(bench: Bench) -> list[dict[str, Any]]:
+def prompts(bench: Bench, wanted: Sequence[str]) -> Iterator[tuple[list[Sample], dict[str, Any]]]:
     """One line per kind of prompt: nothing shown, its own texts unselected, and real ones (a bound: nobody may)."""
     samples, first = bench.written("zero_shot", bench.orders("zero_shot"))
     own = [(sample.text, sample.label) for sample in samples]
+    yield samples, first
     real = list(zip(bench.train.texts, bench.train.labels or (), strict=True))
-    lines = [first, bench.written("random", bench.orders("random"))[1]]
     for name, kind, shown in (
-        ("its own zero-shot texts, unselected", "examples", own),
+        ("random", "random", ()),
+        ("its own texts, unselected", "examples", own),
         ("paraphrases of its own", "paraphrase", own),
+        ("its own with words filled in", "fill_in", own),
         ("real texts (a bound)", "examples", real),
     ):
-        lines.append(bench.written(name, bench.orders(kind, shown))[1])
-    return lines
+        if not wanted or name in wanted:
+            yield bench.written(name, bench.orders(kind, shown))
 
 
 def methods(given: argparse.Namespace) -> dict[str, Any]:
     """Methods at epsilon 4 with the model at three temperatures as generators, against the mixture."""
     tables = [endpoint(given, temperature, f"live-{temperature:g}") for temperature in TEMPERATURES]
-    head = TASK.read_text(encoding="utf-8").partition("[[generators]]")[0]
+    head, _, rest = task_file(given).read_text(encoding="utf-8").partition("[[generators]]")
+    head += "" if given.chat else "[prompts]\nvariety = false\n"
+    tail = rest[rest.index("[embedder]") :]
     generators = [
         "\n".join(["[[generators]]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())])
         for table in tables
     ]
     given.out.mkdir(parents=True, exist_ok=True)
     path = given.out / "live.toml"
-    path.write_text("\n\n".join([head.rstrip(), *generators]) + "\n", encoding="utf-8")
+    path.write_text("\n\n".join([head.rstrip(), *generators, tail]), encoding="utf-8")
     return compared(
         path,
-        test=given.data / "banking10" / "test.jsonl",
-        methods=list(METHODS),
+        test=test_file(given),
+        methods=given.methods,
         epsilons=[4.0],
         parties=[5],
         records=[1000],
         seeds=range(given.seeds),
-        baseline="mixture",
+        baseline="mixture" if "mixture" in given.methods else None,
         out=given.out,
         jobs=1,
-        assignments=(f"data.root={json.dumps(str(given.data.absolute()))}", "method.samples=600"),
+        assignments=(data_root(given), f"method.samples={given.samples}", *given.set),
         command="python -m benchmarks.live",
         progress=Silent(),
         name="live",
@@ -186,22 +215,28 @@ def main() -> None:
     parser.add_argument("--url", required=True)
     parser.add_argument("--model", default="model")
     parser.add_argument("--chat", action="store_true", help="the model follows instructions; else it continues texts")
+    parser.add_argument("--dataset", default="banking10", help="a task file of this folder")
     parser.add_argument("--texts", type=int, default=200)
     parser.add_argument("--max-tokens", type=int, default=60)
-    parser.add_argument("--context", type=int, default=2048)
-    parser.add_argument("--concurrency", type=int, default=4)
+    parser.add_argument("--context", type=int, default=1024)
+    parser.add_argument("--concurrency", type=int, default=16)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--prompts", default="", help="names with commas; zero_shot is always asked")
+    parser.add_argument("--show", type=int, default=0, help="texts of each kind of prompt")
+    parser.add_argument("--methods", nargs="+", default=[])
+    parser.add_argument("--samples", type=int, default=600, help="of --methods")
     parser.add_argument("--seeds", type=int, default=3, help="of --methods")
-    parser.add_argument("--methods", action="store_true")
-    parser.add_argument("--quick", action="store_true", help="40 texts per kind of prompt")
+    parser.add_argument("--set", action="append", default=[], help="SECTION.KEY=VALUE of --methods")
+    parser.add_argument("--cache", type=Path, help="a file that keeps answers across runs")
     parser.add_argument("--out", type=Path, default=Path("runs/live"))
     given = parser.parse_args()
-    if given.quick:
-        given.texts = 40
-    for line in prompts(Bench(given)):
-        print(json.dumps(line, ensure_ascii=False, default=float), flush=True)
     if given.methods:
         print(json.dumps(methods(given), default=float))
+        return
+    for samples, line in prompts(Bench(given), [name for name in given.prompts.split(",") if name]):
+        print(json.dumps(line, ensure_ascii=False, default=float), flush=True)
+        for sample in samples[: given.show]:
+            print("   ", sample.label, "|", sample.text, flush=True)
 
 
 if __name__ == "__main__":
