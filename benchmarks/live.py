@@ -71,7 +71,7 @@ def test_file(given: argparse.Namespace) -> Path:
     """The test set that the task names."""
     test = tasks.load(task_file(given), [data_root(given)]).evaluation.test
     assert test is not None
-    return Path(test)
+    return given.data / test
 
 
 class Bench:

@@ -13,7 +13,7 @@ from undersong.engines import Engine
 from undersong_common import entry
 from undersong_common.rows import screen
 from undersong_server.cli.app import app
-from undersong_server.cli.options import AsJson, Assignments, TaskFile, overrides, print_json
+from undersong_server.cli.options import AsJson, Assignments, CacheFile, TaskFile, overrides, print_json, with_cache
 
 __all__ = ("app", "main")
 
@@ -31,6 +31,7 @@ def simulate(
     seed: Annotated[int, typer.Option(help="Fixes everything but noise, keys and masks.", min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="Output folder (else the task's output.dir).")] = None,
     assignments: Assignments = None,
+    cache: CacheFile = None,
     engine: Annotated[
         Engine, typer.Option(help="flower is Flower's simulation engine, for hundreds of parties.")
     ] = "inprocess",
@@ -51,7 +52,7 @@ def simulate(
 
     entry.log_to_stderr(debug=debug)
     shorthand = overrides(parties=parties, alpha=alpha, method=method, epsilon=epsilon)
-    task = Task.load(task_file, *shorthand, *(assignments or ()))
+    task = Task.load(task_file, *with_cache(task_file, [*shorthand, *(assignments or ())], cache))
     with display(quiet or as_json) as progress:
         run = front.simulate(
             task,

@@ -6,12 +6,14 @@ import json
 import math
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from undersong_common.drill import COORDINATOR_WORDS
+from undersong_common.errors import ConfigurationError
 from undersong_common.printable import json_text
 from undersong_common.times import with_iso_times
 from undersong_server import defaults
@@ -22,6 +24,10 @@ DEFAULT_HOME = Path(defaults.HOME)
 TaskFile = Annotated[Path, typer.Argument(metavar="TASK.toml", help="The task file (`undersong init` writes one).")]
 Assignments = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the task file; repeatable.")
+]
+CacheFile = Annotated[
+    Path | None,
+    typer.Option("--cache", metavar="FILE", help="Keep endpoints' answers here: what was asked before costs nothing."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 
@@ -64,6 +70,21 @@ def overrides(
         "privacy.epsilon": epsilon,
     }
     return [f"{key}={_toml(value)}" for key, value in given.items() if value is not None]
+
+
+def with_cache(task_file: Path, assignments: Sequence[str], cache: Path | None) -> list[str]:
+    """The overrides, and the cache for each endpoint of the task that names none of its own."""
+    if cache is None:
+        return list(assignments)
+    from undersong_server.runs import task as tasks
+
+    generators = tasks.load(task_file, assignments).generators
+    endpoints = [n for n, each in enumerate(generators) if each.kind == "openai" and not each.cache]
+    if not endpoints:
+        raise ConfigurationError(
+            f"--cache: {task_file} has no endpoint whose answers it could keep", 'leave it out; it is for kind "openai"'
+        )
+    return [*assignments, *(f"generators.{number}.cache={json.dumps(str(cache.absolute()))}" for number in endpoints)]
 
 
 def _toml(value: object) -> str:

@@ -18,11 +18,13 @@ from undersong_server.cli.options import (
     DEFAULT_HOME,
     AsJson,
     Assignments,
+    CacheFile,
     HomeFolder,
     RunName,
     TaskFile,
     print_json,
     say_whether_served,
+    with_cache,
 )
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ def plan(
         str | None, typer.Option(help="Names of those who take part, separated by commas (else all enrolled).")
     ] = None,
     assignments: Assignments = None,
+    cache: CacheFile = None,
     seed: Annotated[int, typer.Option(help="Fixes everything but noise, keys and masks.", min=0)] = 0,
     patience: Annotated[
         float, typer.Option(help="Seconds a request waits for a party before the run goes on without it.", min=1)
@@ -68,7 +71,7 @@ def plan(
         task_file,
         name=name,
         parties=None if parties is None else party_names(parties),
-        assignments=assignments or (),
+        assignments=with_cache(task_file, assignments or (), cache),
         seed=seed,
         patience_s=patience,
         insecure_noise_seed=insecure_noise_seed,

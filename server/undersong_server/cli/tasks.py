@@ -11,7 +11,7 @@ import typer
 from undersong_common import entry
 from undersong_common.printable import printable_lines, shell_path
 from undersong_common.rows import screen, show_lines
-from undersong_server.cli.options import AsJson, Assignments, TaskFile, overrides, print_json
+from undersong_server.cli.options import AsJson, Assignments, CacheFile, TaskFile, overrides, print_json, with_cache
 
 
 def mount(app: typer.Typer) -> None:
@@ -71,12 +71,14 @@ def try_(
     texts: Annotated[int, typer.Option(help="How many texts to order.", min=1, max=1000)] = 5,
     kind: Annotated[str, typer.Option(help="Kind of the prompts: zero_shot, random or metadata.")] = "zero_shot",
     assignments: Assignments = None,
+    cache: CacheFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Has one generator write a few texts: prompts, raw answers, cleaned texts, cost. Touches nothing private."""
     from undersong_server.operations.trial import try_generator
 
-    tried = try_generator(generator, task_file, assignments or (), environment=os.environ, kind=kind, texts=texts)
+    given = with_cache(task_file, assignments or (), cache)
+    tried = try_generator(generator, task_file, given, environment=os.environ, kind=kind, texts=texts)
     if as_json:
         print_json({"texts": [each.to_json() for each in tried]})
         return

@@ -1,0 +1,27 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from undersong_common.errors import ConfigurationError
+from undersong_server.cli.options import with_cache
+from undersong_server.runs import task as tasks
+
+BANKING = Path(__file__).parents[3] / "benchmarks" / "tasks" / "banking10.toml"
+REVIEWS = BANKING.with_name("movie_reviews.toml")
+
+
+def test_a_cache_is_of_every_endpoint_that_has_none_of_its_own(tmp_path: Path) -> None:
+    given = ["generators.0.cache='own'"]
+    assignments = with_cache(BANKING, given, tmp_path / 'a "cache"')
+    caches = [getattr(each, "cache", None) for each in tasks.load(BANKING, assignments).generators]
+    assert caches == ["own", str(tmp_path / 'a "cache"')]
+    assert with_cache(BANKING, given, None) == given
+
+
+def test_a_cache_of_no_endpoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="no endpoint"):
+        with_cache(REVIEWS, [], tmp_path / "cache")
