@@ -7,15 +7,14 @@ They were written down before any method was tried on them:
 * ``mixed``: banking_groups with its six pools of different quality;
 * ``weak``: movie reviews by the four smaller models only (no llama-2-7b-chat, no vicuna-7b);
 * ``alike``: the movie reviews of all six models, shuffled and dealt to six pools, so that no pool is better;
-* ``specialists``: the four largest groups of banking_groups; six pools, one for each pair of labels, which name their two
-  labels rightly and give the texts of the others any wrong one of the four; each has a random half of the same texts, so
-  that 2000 are ordered;
+* ``specialists``: the four groups named below; six pools, one for each pair of labels, which name their two labels
+  rightly and give the texts of the others any wrong one of the four; each has a random half of the same texts;
 * ``imbalanced``: banking_groups with its six pools; 61 % of the records and of the test set have the label "transfer";
-* ``nearest-not-useful``: the six movie pools, but 35 % of the labels of the two chat models', whose texts are nearest to
-  real reviews, are wrong.
+* ``nearest-not-useful``: the six movie pools, but 35 % of the labels of the two chat models', whose texts are nearest
+  to real reviews, are wrong.
 
-Each has a folder with ``task.toml``, ``private.jsonl``, ``test.jsonl`` and one file for each pool. The same data give the
-same files.
+Each has a folder with ``task.toml``, ``private.jsonl``, ``test.jsonl`` and one file for each pool. The same data give
+the same files.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ Row = dict[str, str]
 
 
 class Setting(NamedTuple):
-    """Rows of the records, of the test set and of each pool; numbers of records at which it is confirmed; texts ordered."""
+    """Rows of the records, the test set and each pool; numbers of records at which it is confirmed; texts ordered."""
 
     description: str
     private: list[Row]
@@ -104,8 +103,7 @@ def nearest_not_useful(data: Path) -> Setting:
     for name in CHAT_POOLS:
         wrong = rng.random(len(pools[name])) < WRONG_SHARE
         pools[name] = [
-            {**row, "label": other[row["label"]]} if flip else row
-            for row, flip in zip(pools[name], wrong, strict=True)
+            {**row, "label": other[row["label"]]} if flip else row for row, flip in zip(pools[name], wrong, strict=True)
         ]
     return found._replace(pools=pools)
 
@@ -137,7 +135,7 @@ def build(name: str, data: Path, out: Path) -> Path:
 def _toml(name: str, setting: Setting, folder: Path) -> str:
     labels = sorted({row["label"] for row in setting.test})
     generators = "".join(
-        f"\n[[generators]]\nname = {json.dumps(pool)}\nkind = \"replay\"\npath = {json.dumps(f'pool-{pool}.jsonl')}\n"
+        f'\n[[generators]]\nname = {json.dumps(pool)}\nkind = "replay"\npath = {json.dumps(f"pool-{pool}.jsonl")}\n'
         for pool in setting.pools
     )
     return f"""[task]
@@ -185,11 +183,11 @@ def _bank(data: Path, records: tuple[int, int]) -> Setting:
 
 
 def _movies(data: Path) -> Setting:
-    """Every second review of the pools and of the test set: half the work, and half as many texts are ordered."""
+    """A quarter of the pools and of the records and a third of the test set; a third as many texts are ordered."""
     folder = data / "movie_reviews"
-    pools = {name: _rows(folder / "pools" / f"{name}.jsonl")[::2] for name in MOVIE_POOLS}
-    private, test = _rows(folder / "train.jsonl"), _rows(folder / "test.jsonl")[::2]
-    return Setting("a movie review", private, test, pools, (300, 2000), samples=3000)
+    pools = {name: _rows(folder / "pools" / f"{name}.jsonl")[::4] for name in MOVIE_POOLS}
+    private, test = _rows(folder / "train.jsonl")[:1000], _rows(folder / "test.jsonl")[::3]
+    return Setting("a movie review", private, test, pools, (300, 1000), samples=2000)
 
 
 def _with_common(rows: Sequence[Row], rng: np.random.Generator) -> list[Row]:

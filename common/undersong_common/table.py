@@ -9,6 +9,7 @@ import codecs
 import csv
 import io
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,11 +40,13 @@ class Table:
         texts: one text per row, non-empty after stripping.
         labels: one label per row, or None where no label column was named.
         users: one user id a row as text, or None where no user column was named.
+        weights: one training weight a row, at least 0, or None where no weight column was named.
     """
 
     texts: tuple[str, ...]
     labels: tuple[str, ...] | None
     users: tuple[str, ...] | None
+    weights: tuple[float, ...] | None = None
 
     def __repr__(self) -> str:
         return f"Table(rows={len(self.texts)})"
@@ -57,6 +60,7 @@ class Table:
             tuple(self.texts[row] for row in rows),
             None if self.labels is None else tuple(self.labels[row] for row in rows),
             None if self.users is None else tuple(self.users[row] for row in rows),
+            None if self.weights is None else tuple(self.weights[row] for row in rows),
         )
 
 
@@ -75,18 +79,20 @@ def read_table(
     label: str | None = None,
     user: str | None = None,
     *,
+    weight: str | None = None,
     labels: Sequence[str] = (),
     skip_empty: bool = False,
     encoding: str = UTF_8,
 ) -> Table:
     """Reads ``path`` by its suffix, one of ``SUFFIXES``.
 
-    ``text``, ``label`` and ``user`` name columns. With ``labels`` given, a row with another label is refused. With
-    ``skip_empty`` a row whose text is empty is left out, and none may remain; else both are refused. ``encoding`` is of
-    JSONL, CSV and TSV files; one that begins with a byte order mark says itself what it is. Raises
+    ``text``, ``label``, ``user`` and ``weight`` name columns. With ``labels`` given, a row with another label is
+    refused. With ``skip_empty`` a row whose text is empty is left out, and none may remain; else both are refused.
+    ``encoding`` is of JSONL, CSV and TSV files; one that begins with a byte order mark says itself what it is. Raises
     ConfigurationError that names the file, the row (counted from 1, as in an editor without a header) and the remedy.
     """
-    return table_of(_rows(path, encoding), str(path), text, label, user, labels=labels, skip_empty=skip_empty)
+    rows = _rows(path, encoding)
+    return table_of(rows, str(path), text, label, user, weight=weight, labels=labels, skip_empty=skip_empty)
 
 
 def table_of(
@@ -96,6 +102,7 @@ def table_of(
     label: str | None = None,
     user: str | None = None,
     *,
+    weight: str | None = None,
     labels: Sequence[str] = (),
     skip_empty: bool = False,
 ) -> Table:
@@ -104,6 +111,7 @@ def table_of(
     found: list[str] = []
     users: list[str] = []
     user_types: set[type] = set()
+    weights: list[float] = []
     known = set(labels)
     for number, row in enumerate(rows, start=1):
         where = f"{source}: row {number}"
@@ -130,6 +138,8 @@ def table_of(
                 raise ConfigurationError(f"{where}: the user column {user!r} is empty or not an id", "fill the row")
             users.append(str(identity))
             user_types.add(type(identity))
+        if weight is not None:
+            weights.append(_weight(_cell(row, weight, where, "weight"), f"{where}: the weight column {weight!r}"))
     if len(user_types) > 1:
         # 7 and "7" would silently become one patient, or two: the file must say which.
         raise ConfigurationError(
@@ -137,7 +147,12 @@ def table_of(
         )
     if not texts and not skip_empty:
         raise ConfigurationError(f"{source}: has no rows", "name a file with at least one record")
-    return Table(tuple(texts), tuple(found) if label is not None else None, tuple(users) if user is not None else None)
+    return Table(
+        tuple(texts),
+        tuple(found) if label is not None else None,
+        tuple(users) if user is not None else None,
+        tuple(weights) if weight is not None else None,
+    )
 
 
 def read_column(path: Path, column: str) -> tuple[str, ...]:
@@ -164,6 +179,16 @@ def column_names(path: Path, encoding: str = UTF_8) -> list[str]:
     for row in _rows(path, encoding):
         return list(row)
     raise ConfigurationError(f"{path}: has no rows", "name a file with at least one record")
+
+
+def _weight(value: Any, where: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = -1.0
+    if not 0.0 <= number < math.inf:
+        raise ConfigurationError(f"{where} is not a finite number of at least 0", "correct the row")
+    return number
 
 
 def _cell(row: dict[str, Any], column: str, where: str, role: str) -> Any:

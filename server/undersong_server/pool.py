@@ -20,6 +20,7 @@ class Sample:
         generator: name of who wrote it.
         round: counted from 0.
         kind: prompt kind, such as "zero_shot" or "contrast".
+        weight: how much it counts in training, beside the others' mean of 1.
     """
 
     text: str
@@ -27,6 +28,7 @@ class Sample:
     generator: str
     round: int
     kind: str
+    weight: float = 1.0
 
 
 class Pool:

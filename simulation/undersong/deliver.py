@@ -208,4 +208,9 @@ def _mixture(
 
 
 def _table(samples: Sequence[Sample]) -> Table:
-    return Table(tuple(sample.text for sample in samples), tuple(sample.label for sample in samples), None)
+    return Table(
+        tuple(sample.text for sample in samples),
+        tuple(sample.label for sample in samples),
+        None,
+        tuple(sample.weight for sample in samples),
+    )

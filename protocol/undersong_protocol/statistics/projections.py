@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import scipy.sparse as sp
 
-from undersong_common.arrays import Int64
+from undersong_common.arrays import Float64, Int64
+from undersong_common.errors import ConfigurationError
 from undersong_common.fixed_order import row_norms
 from undersong_protocol.statistics.inputs import (
     COEFFICIENTS,
@@ -44,9 +46,13 @@ class Projections(Statistic):
     matrix of orthonormal directions divided by a radius makes p the record's place around its label's centre in units
     of that radius. A record without label casts nothing where the task has labels.
 
+    With ``by_label`` each label has P + 1 coordinates of its own: a record stands in one of these blocks, so the bounds
+    stay, and the sums are every label's count and mean place.
+
     Attributes:
         directions: P.
         labels: labels of the task, C; 0 gives all records one centre.
+        by_label: as above; needs labels.
 
     Public input: numbers "projections", [d + max(1, C), P], on the grid ``inputs.COEFFICIENTS``: the matrix, then one
     row of offsets per label.
@@ -56,14 +62,21 @@ class Projections(Statistic):
     whole: ClassVar[bool] = False
     directions: int
     labels: int = 0
+    by_label: bool = False
 
     def __post_init__(self) -> None:
         positive_integer(self.name, "directions", self.directions)
-        positive_integer(self.name, "labels", self.labels, least=0)
+        positive_integer(self.name, "labels", self.labels, least=int(self.by_label is True))
+        if type(self.by_label) is not bool:
+            raise ConfigurationError(f"{self.name}.by_label is {self.by_label!r}", "give true or false")
+
+    @property
+    def blocks(self) -> int:
+        return self.labels if self.by_label else 1
 
     @property
     def dimension(self) -> int:
-        return self.directions + 1
+        return self.blocks * (self.directions + 1)
 
     @property
     def sensitivity(self) -> Sensitivity:
@@ -90,8 +103,8 @@ class Projections(Statistic):
         known = labels >= 0
         centre = np.where(known, labels, 0)
 
-        def compute(asked: Int64) -> Matrix:
-            matrix = np.zeros((len(asked), self.dimension))
+        def compute(asked: Int64) -> Float64:
+            matrix = np.zeros((len(asked), self.directions + 1))
             for start in range(0, len(asked), BLOCK_RECORDS):
                 block = asked[start : start + BLOCK_RECORDS]
                 place = embeddings[block].astype(np.float64) @ published[:width] - published[width + centre[block]]
@@ -100,4 +113,10 @@ class Projections(Statistic):
                 matrix[start : start + BLOCK_RECORDS, 1:] = place
             return matrix * known[asked, None]
 
-        return Rows(compute, records.units)
+        def in_blocks(asked: Int64) -> Matrix:
+            width_of_block = self.directions + 1
+            columns = centre[asked, None] * width_of_block + np.arange(width_of_block)
+            starts = np.arange(len(asked) + 1) * width_of_block
+            return sp.csr_array((compute(asked).ravel(), columns.ravel(), starts), shape=(len(asked), self.dimension))
+
+        return Rows(in_blocks if self.by_label else compute, records.units)

@@ -243,7 +243,7 @@ def _head(data: str, table: Table, x: Float32, testing: _Testing, head: Head) ->
     assert labels is not None
 
     def train(seed: int) -> tuple[str, Sequence[str]]:
-        model = task_model.train(x, labels, head=head, seed=seed)
+        model = task_model.train(x, labels, head=head, weights=table.weights, seed=seed)
         return model.description, task_model.predict(model, testing.embeddings)
 
     return testing.judged(data, len(table), train)

@@ -31,6 +31,7 @@ from undersong_server.generators.author import Author
 from undersong_server.generators.orders import Order
 from undersong_server.pool import Pool, Sample
 
+EXPECTED_RECORDS = 1000  # where nobody declares how many there are
 Watch = Callable[[str, Callable[[], Any]], Any]
 Observe = Callable[[str, Mapping[str, Any]], None]  # told what a run obtains: its kind, and its public facts
 Records = Mapping[str, Sequence[tuple[int, Any]]]  # what a method recorded, by name: the round and the value
@@ -46,6 +47,8 @@ class Setting:
         privacy: for a method that divides epsilon itself, as its paper does; None where it is not known.
         quorum: for a method whose answers depend on the number of parties; None where it is not known.
         embedder: the embedding model's name or folder, for a method that looks at public texts before it plans.
+        expected_records: for a method that divides its budget by it: how many records all parties hold together, as
+            somebody declared, never read from data.
     """
 
     labels: tuple[str, ...]
@@ -54,6 +57,7 @@ class Setting:
     privacy: Privacy | None = None
     quorum: Quorum | None = None
     embedder: str = PACKAGED
+    expected_records: int = EXPECTED_RECORDS
 
 
 class MethodOptions(BaseModel):

@@ -19,8 +19,7 @@ from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
 from undersong_server.methods.parts.judging import label_shares
 from undersong_server.methods.parts.metadata import shares_of_counts
-from undersong_server.methods.parts.selection import largest_remainder
-from undersong_server.methods.parts.shares import labels_to_write
+from undersong_server.methods.parts.shares import to_write
 from undersong_server.pool import Sample
 
 
@@ -56,15 +55,15 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     shares = label_shares(opened) if options.half_way else shares_of_counts(opened.natural)
     run.record("label shares", 0, shares.tolist())
     generators, names = run.setting.generators, run.setting.labels
-    counts = largest_remainder(np.ones(len(generators)), options.samples)
-    wanted = labels_to_write(counts, shares, np.zeros(len(names), dtype=np.int64))
+    none = np.zeros((len(generators), len(names)), dtype=np.int64)
+    wanted = to_write(none, np.full(len(generators), 1.0 / len(generators)), shares, none > 0, options.samples)
     run.generate(
         "mixture",
         0,
         [
             Order(generator, "zero_shot", names[label])
-            for generator, labels in zip(generators, wanted, strict=True)
-            for label in labels
+            for generator, counts in zip(generators, wanted, strict=True)
+            for label in np.repeat(np.arange(len(names)), counts)
         ],
     )
     return run.pool.samples

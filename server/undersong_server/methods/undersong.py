@@ -1,31 +1,31 @@
-"""Undersong: generators judged by low-dimensional private sums, examples chosen by hub-corrected votes.
+"""Undersong: a menu of corpora from the same texts, judged by the private records through small private sums.
 
 docs/method.md derives it; the comments name its sections. What differs from WASP (Zou et al. 2025): the records judge
-the K generators directly, in 2 K coordinates and not through N candidates (whose classifiers are right, and which
-mixture of generators lies where the records lie); they say how common each label is; most of the budget goes there,
-after the first round, since all later rounds gain from it; a sum counts only as far as its known noise lets it, so that
-without evidence the corpus is the plain mixture; bad examples come from public data alone.
+the K generators directly and not through N candidates, then the corpora that could be made of the texts, so that no
+single rule has to be right on every task; a sum counts only as far as its known noise lets it, so that without evidence
+the corpus is the plain mixture; bad examples come from public data alone.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from undersong_common.arrays import Float32, Float64, Int64
+from undersong_common.arrays import Bools, Float32, Float64, Int64
+from undersong_common.privacy import accounting
 from undersong_protocol.plan import SumRequest
 from undersong_protocol.statistics.classifier_votes import ClassifierVotes
 from undersong_protocol.statistics.corrected_votes import CorrectedVotes
 from undersong_protocol.statistics.histogram import LabelHistogram
 from undersong_protocol.statistics.hubness import hubness_correction
 from undersong_protocol.statistics.projections import Projections
-from undersong_protocol.vectors import NoisySum
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
-from undersong_server.methods.parts import consistency, judging, matching, shares
+from undersong_server.methods.parts import consistency, corpora, judging, matching, moments, shares
 from undersong_server.methods.parts.selection import (
     highest,
     largest_remainder,
@@ -33,6 +33,11 @@ from undersong_server.methods.parts.selection import (
     significant_votes,
 )
 from undersong_server.pool import Sample
+
+UNKNOWN_MU = 0.925  # of the budget where a plan is made without one: epsilon 4 at delta 1e-5
+SHARES = {"useful": 0.3, "moments": 0.3, "verdict": 0.2, "places": 0.1, "labels": 0.05, "votes": 0.05}
+MOST_LABEL_NOISE = 1.0  # of a label's expected count
+MOST_MOMENT_NOISE = 0.1  # of a label's mean place, in units of the texts' radius
 
 
 class Options(MethodOptions):
@@ -42,17 +47,9 @@ class Options(MethodOptions):
         samples, rounds: N texts in all, and T.
         votes: Q, nearest candidates that a record votes for.
         examples, shortlist: texts that a prompt shows, drawn from so many best (and worst) texts per label.
-        vote_share: of the budget, for the candidate votes of all rounds.
-        label_share: of the budget, for the label histogram; 0 takes labels as equally common.
-        match_share: of the rest, for matching; usefulness has what is left.
         usefulness: strength of usefulness in trust.
-        hedge: takes the expected share, not the share of the likeliest values.
-        matching: without it the weights are trust alone.
-        hubs: corrects votes for candidates that lie near everything.
-        shrink: without it noisy sums are taken as they are.
-        bad: shows bad examples too.
-        certain: shows only examples whose votes noise alone does not explain, or none.
-        prune: leaves out what was written beyond the weights and label shares before those were known.
+        verdict: without it the corpus is the trusted one.
+        without: a row of the menu that is left out.
     """
 
     samples: Annotated[int, Field(ge=1)] = 6000
@@ -60,23 +57,9 @@ class Options(MethodOptions):
     votes: Annotated[int, Field(ge=1, le=16)] = 8
     examples: Annotated[int, Field(ge=1)] = 4
     shortlist: Annotated[int, Field(ge=1)] = 32
-    vote_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    label_share: Annotated[float, Field(ge=0, lt=1)] = 0.05
-    match_share: Annotated[float, Field(gt=0, lt=1)] = 0.25
     usefulness: Annotated[float, Field(ge=0)] = 40.0
-    hedge: bool = True
-    matching: bool = True
-    hubs: bool = True
-    shrink: bool = True
-    bad: bool = True
-    certain: bool = True
-    prune: bool = True
-
-    @model_validator(mode="after")
-    def _something_is_left(self) -> Options:
-        if self.vote_share + self.label_share >= 1.0:
-            raise ValueError("vote_share and label_share leave nothing of the budget: their sum must be below 1")
-        return self
+    verdict: bool = True
+    without: Literal["", "trusted", "matched", "own-labels"] = ""
 
     def per_round(self) -> list[int]:
         counts: list[int] = largest_remainder(np.ones(self.rounds), self.samples).tolist()
@@ -84,25 +67,34 @@ class Options(MethodOptions):
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
-    """Labels, places and usefulness after round 1; candidate votes after every round but the last."""
+    """Section 2: which sums the expected number of records can pay for, and their parts of the budget."""
     generators, labels = len(setting.generators), len(setting.labels)
-    judged = generators > 1 and labels > 1
-    counted = options.label_share if labels > 1 else 0.0
-    rest = 1.0 - options.vote_share - counted
-    requests = []
-    if counted:
-        requests.append(SumRequest("labels", LabelHistogram(labels), counted))
-    if generators > 1:
-        places = Projections(directions=generators - 1, labels=labels)
-        requests.append(SumRequest("places", places, rest * (options.match_share if judged else 1.0)))
-    if judged:
-        useful = ClassifierVotes(classifiers=generators, labels=labels)
-        requests.append(SumRequest("useful", useful, rest * (1.0 - options.match_share)))
+    several, labelled = generators > 1, labels > 1
+    budget = setting.privacy
+    mu = UNKNOWN_MU if budget is None else accounting.gaussian_mu(budget.epsilon, budget.delta)
+
+    def noise(name: str) -> float:
+        """Deviation of a sum of sensitivity 1, over the expected records of one label."""
+        return labels / (mu * math.sqrt(SHARES[name]) * setting.expected_records)
+
+    sums: dict[str, Projections | ClassifierVotes | LabelHistogram] = {}
+    if labelled and noise("moments") < MOST_MOMENT_NOISE:
+        sums["moments"] = Projections(directions=moments.DIRECTIONS, labels=labels, by_label=True)
+    elif labelled and noise("labels") < MOST_LABEL_NOISE:
+        sums["labels"] = LabelHistogram(labels)
+    if several:
+        sums["places"] = Projections(directions=generators - 1, labels=labels)
+    if several and labelled:
+        sums["useful"] = ClassifierVotes(classifiers=generators, labels=labels)
+    asked = [SumRequest(name, statistic, SHARES[name]) for name, statistic in sums.items()]
     sizes = np.cumsum(options.per_round())[:-1]
     for t, size in enumerate(sizes):
         votes = CorrectedVotes(q=options.votes, candidates=int(size), labels=labels)
-        requests.append(SumRequest(f"votes/{t + 1}", votes, options.vote_share / len(sizes)))
-    return requests
+        asked.append(SumRequest(f"votes/{t + 1}", votes, SHARES["votes"] / len(sizes)))
+    if labelled and options.verdict:
+        judged = ClassifierVotes(classifiers=len(corpora.menu(options.without)), labels=labels)
+        asked.append(SumRequest("verdict", judged, SHARES["verdict"]))
+    return asked
 
 
 def generator_calls(options: Options, setting: Setting) -> int:
@@ -110,50 +102,55 @@ def generator_calls(options: Options, setting: Setting) -> int:
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
-    """The method of docs/method.md. Returns the synthetic corpus."""
+    """The method of docs/method.md. Returns the corpus; the texts' weights are recorded as "sample_weights"."""
     generators, labels = len(run.setting.generators), max(1, len(run.setting.labels))
+    asked = {request.name for request in plan(options, run.setting)}
     weights, label_shares = np.full(generators, 1.0 / generators), np.full(labels, 1.0 / labels)
+    spent = np.zeros((generators, labels), dtype=np.bool_)
     examples = Examples([[] for _ in range(labels)], [[] for _ in range(labels)])
-    ordered = np.zeros(labels, dtype=np.int64)
-    judgement: Judgement | None = None
+    judgement = None
     for t, count in enumerate(options.per_round()):
         run.record("weights", t, weights.tolist())
-        # Write (section 3, end): the whole corpus comes as near to the weights and label shares as it can.
-        counts = shares.generator_counts(run.pool, weights, count)
-        wanted = shares.labels_to_write(counts, label_shares, ordered)
-        ordered += np.bincount(np.concatenate(wanted), minlength=labels)
-        run.generate(f"round {t + 1}", t, _orders(options, run, t, wanted, examples))
-        if t == options.rounds - 1:
-            break
-        written = Written(run.embeddings(run.pool.samples), run.pool.label_of, run.pool.generator_of, generators)
-        heads = consistency.classifiers(*written, labels) if generators > 1 and labels > 1 else None
-        # Judge the generators (section 1), once and early (section 2).
-        if t == 0:
-            label_shares = _label_shares(options, run)
-            judgement = _judge(options, run, written, heads)
-        # Weigh them (section 3); their public means are better known with every round.
-        if judgement is not None:
-            weights = _weights(options, run, t, judgement, written)
-        # Choose examples (section 4).
-        examples = _choose(options, run, t, written, heads, weights)
-    return shares.thinned(run.pool, weights, label_shares, run.rng("prune")) if options.prune else run.pool.samples
+        orders = shares.to_write(_written_table(run), weights, label_shares, spent, count)
+        spent |= _write(options, run, t, orders, examples)
+        written = _written(run)
+        if judgement is None:
+            judgement = _judge(options, run, asked, written)
+            label_shares, weights = judgement.label_shares, _writing_weights(judgement)
+        if t < options.rounds - 1:
+            examples = _choose(options, run, t, written, judgement)
+    assert judgement is not None  # there are at least two rounds
+    return _corpus(options, run, asked, written, judgement)
 
 
 class Written(NamedTuple):
-    """What was written so far: unit embeddings, float32 [N, d]; labels and authors, int64 [N]; number of generators."""
+    """What was written so far: unit embeddings, float32 [N, d]; labels and authors, int64 [N]; how many there are."""
 
     embeddings: Float32
     label_of: Int64
     generator_of: Int64
     generators: int
+    labels: int
 
 
 class Judgement(NamedTuple):
-    """What the records say of the generators: where the records lie along a basis, and the shares by usefulness."""
+    """What the records say after the first round.
 
-    places: NoisySum
-    basis: matching.Basis
+    Attributes:
+        records: how many there are, about.
+        label_shares: float64 [C].
+        moments: of the labels; None where they were not asked for.
+        usefulness: of the generators, shrunk, float64 [K]; ``trust`` and ``matched`` their shares.
+        heads: the generators' classifiers; None where there is one label or one generator.
+    """
+
+    records: float
+    label_shares: Float64
+    moments: moments.LabelMoments | None
+    usefulness: Float64
     trust: Float64
+    matched: Float64
+    heads: Float64 | None
 
 
 class Examples(NamedTuple):
@@ -163,77 +160,111 @@ class Examples(NamedTuple):
     bad: list[list[str]]
 
 
-def _label_shares(options: Options, run: RunContext) -> Float64:
-    """Section 1, labels: how common each label is to be; equal shares where that is not asked."""
-    labels = max(1, len(run.setting.labels))
-    if labels == 1 or not options.label_share:
-        return np.full(labels, 1.0 / labels)
-    found = judging.label_shares(run.private_sum("labels", []), shrink=options.shrink)
-    run.record("label shares", 0, found.tolist())
-    return found
+def _written(run: RunContext) -> Written:
+    generators, labels = len(run.setting.generators), max(1, len(run.setting.labels))
+    return Written(run.embeddings(run.pool.samples), run.pool.label_of, run.pool.generator_of, generators, labels)
 
 
-def _judge(options: Options, run: RunContext, written: Written, heads: Float64 | None) -> Judgement | None:
-    """Section 1, places and usefulness; None for a single generator."""
-    generators, labels = written.generators, len(run.setting.labels)
-    if generators == 1:
-        return None
-    basis = matching.Basis.of(*written, labels)
-    places = run.private_sum("places", [run.publish_numbers("projections", basis.published())])
-    if heads is None:
-        return Judgement(places, basis, np.full(generators, 1.0 / generators))
-    useful = run.private_sum("useful", [run.publish_numbers("classifiers", heads)])
-    trust = judging.trust(
-        useful,
-        records=matching.records_of(places),
-        sample_variance=consistency.training_sample_variance(*written, labels, run.rng("training sample variance")),
-        strength=options.usefulness,
-        rng=run.rng("trust"),
-        shrink=options.shrink,
-        hedge=options.hedge,
+def _judge(options: Options, run: RunContext, asked: set[str], written: Written) -> Judgement:
+    """Section 1: labels, places and usefulness, once and early, since generators do not change."""
+    generators, labels = written.generators, written.labels
+    equal = np.full(generators, 1.0 / generators)
+    label_shares, found, records = np.full(labels, 1.0 / labels), None, float(run.setting.expected_records)
+    if "moments" in asked:
+        frame = moments.Frame.of(written.embeddings, written.label_of, labels)
+        opened = run.private_sum("moments", [run.publish_numbers("projections", frame.published())])
+        found = moments.LabelMoments.of(frame, opened)
+    if found is not None or "labels" in asked:
+        counts = found.label_counts if found is not None else run.private_sum("labels", [])
+        label_shares, records = judging.label_shares(counts), judging.records_of(counts)
+        run.record("label shares", 0, label_shares.tolist())
+    trust, matched, usefulness, heads = equal, equal, np.zeros(generators), None
+    if "places" in asked:
+        alike = consistency.alike(written.embeddings, written.label_of, written.generator_of, generators, labels)
+        basis = matching.Basis.of(*written[:4], labels)
+        places = run.private_sum("places", [run.publish_numbers("projections", basis.published())])
+        records = matching.records_of(places)
+        if "useful" in asked:
+            heads = consistency.classifiers(*written, label_shares=label_shares)
+            useful = run.private_sum("useful", [run.publish_numbers("classifiers", heads)])
+            luck = consistency.training_sample_variance(*written, run.rng("training sample variance"))
+            usefulness, trust = judging.trust(
+                useful, alike, records=records, sample_variance=luck, strength=options.usefulness, rng=run.rng("trust")
+            )
+            run.record("trust", 0, trust.tolist())
+        matched = matching.matched_shares(places, basis, basis.means(*written[:4]), trust)
+        matched = consistency.averaged(judging.combined_weights(matched, trust), alike)
+        run.record("matched", 0, matched.tolist())
+    return Judgement(records, label_shares, found, usefulness, trust, matched, heads)
+
+
+def _writing_weights(judgement: Judgement) -> Float64:
+    """Section 3: texts are written for all corpora of the menu."""
+    return (1.0 / len(judgement.trust) + judgement.trust + judgement.matched) / 3.0
+
+
+def _corpus(
+    options: Options, run: RunContext, asked: set[str], written: Written, judgement: Judgement
+) -> Sequence[Sample]:
+    """Sections 3 and 4: the menu's corpora, the records' verdict on them, and their mixture by it."""
+    facts = corpora.Facts(
+        written.label_of, written.generator_of, judgement.label_shares, judgement.trust, judgement.matched, None
     )
-    run.record("trust", 0, trust.tolist())
-    return Judgement(places, basis, trust)
+    if "verdict" in asked:
+        plain = corpora.MENU["mixture"].weigh(facts)
+        facts = facts._replace(
+            own=moments.posterior(written.embeddings, written.label_of, plain, written.labels, judgement.moments)
+        )
+    menu = corpora.menu(options.without)
+    weighed = [candidate.weigh(facts) for candidate in menu.values()]
+    if "verdict" in asked:
+        heads = corpora.classifiers(written.embeddings, written.label_of, written.labels, weighed)
+        opened = run.private_sum("verdict", [run.publish_numbers("classifiers", heads)])
+        answers = corpora.right(heads, written.embeddings, written.label_of)
+        expected = corpora.expected_gains(menu, facts, judgement.usefulness)
+        chosen, gains = corpora.verdict(menu, opened, judgement.records, answers, expected, run.rng("verdict"))
+        run.record("corpora", options.rounds - 1, dict(zip(menu, chosen.tolist(), strict=True)))
+        run.record("gains", options.rounds - 1, dict(zip(menu, gains.tolist(), strict=True)))
+    else:
+        kept_row = "trusted" if len(run.setting.labels) > 1 else "matched"  # without labels nothing can be judged
+        chosen = np.array([name == kept_row for name in menu])
+    weights = corpora.blended(weighed, chosen.astype(np.float64))
+    kept = np.flatnonzero(weights > corpora.LEAST_WEIGHT)
+    of_generator = np.bincount(written.generator_of[kept], weights=weights[kept], minlength=written.generators)
+    run.record("weights", options.rounds, (of_generator / of_generator.sum()).tolist())
+    run.record("sample_weights", options.rounds - 1, (weights[kept] / weights[kept].mean()).tolist())
+    return [run.pool.samples[i] for i in kept]
 
 
-def _weights(options: Options, run: RunContext, t: int, judgement: Judgement, written: Written) -> Float64:
-    """Section 3: shares of the mixture that lies where the records lie, and trust once more."""
-    places, basis, trust = judgement
-    matched = matching.matched_shares(places, basis, basis.means(*written), trust, shrink=options.shrink)
-    run.record("matched", t, matched.tolist())
-    return judging.combined_weights(matched, trust) if options.matching else trust / trust.sum()
-
-
-def _choose(
-    options: Options, run: RunContext, t: int, written: Written, heads: Float64 | None, weights: Float64
-) -> Examples:
-    """Section 4: good examples by certain votes, hubs corrected; bad ones by the other classifiers, at no cost."""
+def _choose(options: Options, run: RunContext, t: int, written: Written, judgement: Judgement) -> Examples:
+    """Section 5: good examples by certain votes, hubs corrected; bad ones by the other classifiers, at no cost."""
     size = len(written.label_of)
     support = np.zeros(size)  # below 0 the other generators' classifiers contradict a text's label
-    if heads is not None:
-        support = consistency.support(heads, weights, written.embeddings, written.label_of, written.generator_of)
-    correction = hubness_correction(written.embeddings, written.label_of) if options.hubs else np.zeros(size)
+    if judgement.heads is not None:
+        support = consistency.support(
+            judgement.heads, judgement.trust, written.embeddings, written.label_of, written.generator_of
+        )
+    correction = hubness_correction(written.embeddings, written.label_of)
     shown = [run.publish_pool(), run.publish_numbers("hubness correction", correction)]
     opened = run.private_sum(f"votes/{t + 1}", shown)
     votes = opened.natural[:size]
     good, bad = [], []
-    for label in range(max(1, len(run.setting.labels))):
+    for label in range(written.labels):
         members = run.pool.of_label(label)
         sound = members[support[members] >= 0]
-        chosen = significant_votes(votes, sound, opened.sigma) if options.certain else sound
-        good.append(run.pool.texts_of(highest(votes, chosen, options.shortlist)))
-        contradicted = highest(-support, members, options.shortlist if options.bad and heads is not None else 0)
+        good.append(run.pool.texts_of(highest(votes, significant_votes(votes, sound, opened.sigma), options.shortlist)))
+        contradicted = highest(-support, members, options.shortlist if judgement.heads is not None else 0)
         bad.append(run.pool.texts_of(contradicted))
     run.record("examples", t, [len(texts) for texts in good])
     return Examples(good, bad)
 
 
-def _orders(options: Options, run: RunContext, t: int, wanted: Sequence[Int64], examples: Examples) -> list[Order]:
-    """One order per wanted text, with examples drawn anew for each."""
+def _write(options: Options, run: RunContext, t: int, wanted: Int64, examples: Examples) -> Bools:
+    """Has texts written, int64 [K, C] of them, with examples drawn anew for each; which cells gave far too few."""
     rng = run.rng(f"round {t + 1}")
     orders = []
-    for generator, labels in zip(run.setting.generators, wanted, strict=True):
-        for label in labels:
+    for k, generator in enumerate(run.setting.generators):
+        for label in np.repeat(np.arange(wanted.shape[1]), wanted[k]):
             good, bad = examples.good[label], examples.bad[label]
             half = options.examples // 2 if good and bad else 0
             shown = sample_without_replacement(rng, good, options.examples - half)
@@ -241,7 +272,14 @@ def _orders(options: Options, run: RunContext, t: int, wanted: Sequence[Int64], 
             name = run.setting.labels[label] if run.setting.labels else ""
             kind = "contrast" if shown else "zero_shot"
             orders.append(Order(generator, kind, name, good=shown, bad=avoided, bad_reason="mislabelled"))
-    return orders
+    before = _written_table(run)
+    run.generate(f"round {t + 1}", t, orders)
+    return shares.spent(wanted, _written_table(run) - before)
+
+
+def _written_table(run: RunContext) -> Int64:
+    generators, labels = len(run.setting.generators), max(1, len(run.setting.labels))
+    return shares.table(run.pool.generator_of, run.pool.label_of, generators, labels)
 
 
 METHOD = Method(

@@ -10,7 +10,7 @@ from undersong_common.embedding import CachedEmbedder, Embed, Embedder, MemoryCa
 from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning
 from undersong_common.model_files import model_folder
-from undersong_common.table import Table, read_column, read_table
+from undersong_common.table import Table, column_names, read_column, read_table
 from undersong_server.evaluation.evaluate import EvaluationReport, evaluate_tables
 from undersong_server.evaluation.heads import Head
 from undersong_server.evaluation.personal_data import presidio
@@ -111,9 +111,10 @@ def evaluate(
 
 def _read_synthetic(path: Path) -> Table:
     """The run's texts. Rows are few enough to read twice where the task has no labels (all are "")."""
+    weight = "weight" if "weight" in column_names(path) else None  # corpora of earlier versions have none
     try:
-        return read_table(path, "text", "label")
+        return read_table(path, "text", "label", weight=weight)
     except ConfigurationError as error:
         if "is empty or not a label" not in error.problem:
             raise
-        return read_table(path, "text")
+        return read_table(path, "text", weight=weight)

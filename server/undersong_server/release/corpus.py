@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from undersong_server.pool import Sample
 from undersong_server.release.files import JSONL_NAME, PARQUET_NAME
 
-COLUMNS = ("text", "label", "generator", "round", "prompt_kind")
+COLUMNS = ("text", "label", "generator", "round", "prompt_kind", "weight")
+WEIGHT_DIGITS = 4
 
 
 def corpus_files(samples: Sequence[Sample]) -> dict[str, bytes | str]:
@@ -18,22 +19,22 @@ def corpus_files(samples: Sequence[Sample]) -> dict[str, bytes | str]:
     return {JSONL_NAME: _jsonl(rows), PARQUET_NAME: _parquet(rows)}
 
 
-def _row(sample: Sample) -> tuple[str, str, str, int, str]:
+def _row(sample: Sample) -> tuple[str, str, str, int, str, float]:
     # A lone surrogate (half an emoji, from a broken answer) is no text and would stop either format.
     text = sample.text.encode("utf-8", "replace").decode("utf-8")
-    return (text, sample.label, sample.generator, sample.round, sample.kind)
+    return (text, sample.label, sample.generator, sample.round, sample.kind, round(sample.weight, WEIGHT_DIGITS))
 
 
-def _jsonl(rows: Sequence[tuple[str, str, str, int, str]]) -> bytes:
+def _jsonl(rows: Sequence[tuple[str, str, str, int, str, float]]) -> bytes:
     lines = [json.dumps(dict(zip(COLUMNS, row, strict=True)), ensure_ascii=False) + "\n" for row in rows]
     return "".join(lines).encode("utf-8")
 
 
-def _parquet(rows: Sequence[tuple[str, str, str, int, str]]) -> bytes:
+def _parquet(rows: Sequence[tuple[str, str, str, int, str, float]]) -> bytes:
     import pyarrow
     import pyarrow.parquet
 
-    kinds = (pyarrow.string(), pyarrow.string(), pyarrow.string(), pyarrow.int32(), pyarrow.string())
+    kinds = (pyarrow.string(), pyarrow.string(), pyarrow.string(), pyarrow.int32(), pyarrow.string(), pyarrow.float64())
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(COLUMNS)
     arrays = [pyarrow.array(column, type=kind) for column, kind in zip(columns, kinds, strict=True)]
     table = pyarrow.Table.from_arrays(arrays, names=list(COLUMNS))

@@ -35,6 +35,7 @@ def render_card(data: ReportData) -> str:
                 ("generator", "who wrote it"),
                 ("round", "when, counted from 0"),
                 ("prompt_kind", "what it was asked, such as zero_shot or contrast"),
+                ("weight", _weight_column(data)),
             ),
         ),
         _counts(data),
@@ -267,6 +268,12 @@ def _parties(data: ReportData) -> str:
 def _names(names: tuple[str, ...]) -> str:
     shown = [f"**{_md(name)}**" for name in names]
     return shown[0] if len(shown) == 1 else ", ".join(shown[:-1]) + " and " + shown[-1]
+
+
+def _weight_column(data: ReportData) -> str:
+    if all(sample.weight == 1.0 for sample in data.samples):
+        return "how much it counts in training; here 1 for every text"
+    return "how much it counts in training: give it as the sample weight; `undersong evaluate` does"
 
 
 def _md(text: str) -> str:

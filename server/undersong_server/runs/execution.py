@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from undersong_common.embedding import Embed
@@ -110,6 +110,9 @@ def execute(
     samples = method.run(run_plan.task.options, run)
     if not samples:
         raise ConfigurationError("the run ended without a single sample", "look at the generators' counts above")
+    weights = run.records.get("sample_weights")
+    if weights:
+        samples = [replace(one, weight=weight) for one, weight in zip(samples, weights[-1][1], strict=True)]
     receipts = watch.measure("agreement", federation.receipts)
     sums = {planned.name: federation.opened_facts(planned.name) for planned in manifest.plan.sums}
     return Outcome(

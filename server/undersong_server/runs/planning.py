@@ -35,6 +35,7 @@ def plan_run(task: Task) -> RunPlan:
         privacy=task.privacy.promise(),
         quorum=task.quorum(),
         embedder=task.embedder.model,
+        expected_records=task.privacy.expected_records,
     )
     options = task.options
     requests = method.plan(options, setting)

@@ -21,7 +21,7 @@ from undersong_protocol.sizes import LARGEST_PARTIES, LARGEST_SPARE_ATTEMPTS
 from undersong_server import methods
 from undersong_server.evaluation.heads import Head
 from undersong_server.generators import GeneratorSettings
-from undersong_server.methods.interface import MethodOptions
+from undersong_server.methods.interface import EXPECTED_RECORDS, MethodOptions
 from undersong_server.runs.other_method import for_its_method
 
 DEFAULT_PARTIES = 5
@@ -128,6 +128,7 @@ class PrivacySection(Section):
     max_per_user: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     user_contribution: Literal["mean", "sum"] = "mean"
     max_records: Annotated[int, Field(ge=1, le=10_000_000)] = 100_000
+    expected_records: Annotated[int, Field(ge=1, le=10_000_000)] = EXPECTED_RECORDS  # of all parties; never counted
     lengths: bool = False  # measures the texts' lengths too, with `lengths_share` of the budget; texts are ordered so
     lengths_share: Annotated[float, Field(gt=0, lt=0.5)] = 0.02
 

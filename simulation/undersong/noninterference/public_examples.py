@@ -359,7 +359,9 @@ def _classifier_votes(draw: st.DrawFn, rng: np.random.Generator, facts: PublicFa
 
 
 def _projections(draw: st.DrawFn, rng: np.random.Generator, facts: PublicFacts) -> tuple[Statistic, Named]:
-    statistic = Projections(directions=draw(st.integers(1, 9)), labels=_planned_labels(draw, facts))
+    labels = _planned_labels(draw, facts)
+    by_label = draw(st.booleans()) and labels > 0
+    statistic = Projections(directions=draw(st.integers(1, 9)), labels=labels, by_label=by_label)
     shape = (facts.embedding_size + max(1, statistic.labels), statistic.directions)
     return statistic, (("projections", _numbers(draw, rng, shape, COEFFICIENTS)),)
 

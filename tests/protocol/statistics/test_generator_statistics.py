@@ -66,6 +66,7 @@ def test_no_row_passes_its_bound(seed, q, generators, hard):
     for statistic in (
         CorrectedVotes(q=q, candidates=30, labels=3),
         Projections(directions=generators, labels=3),
+        Projections(directions=generators, labels=3, by_label=True),
         ClassifierVotes(classifiers=generators, labels=3, hard=hard),
     ):
         matrix = dense(statistic.rows(records, public, {}))
@@ -130,6 +131,10 @@ def test_places_are_the_shortened_projections_around_the_labels_centre_and_a_cou
         place = embedding @ published[:12] - published[12 + label]
         assert row[0] == COUNT
         assert row[1:] == pytest.approx(PLACE * place / max(1.0, np.linalg.norm(place)))
+    blocks = dense(Projections(directions=3, labels=3, by_label=True).rows(records, public, {})).reshape(20, 3, 4)
+    for row, block, label in zip(matrix, blocks, records.labels, strict=True):
+        assert (block[label] == row).all() if label >= 0 else not row.any()
+        assert not np.delete(block, max(label, 0), axis=0).any()
     norms = np.linalg.norm(matrix[records.labels >= 0], axis=1)
     assert norms.max() == pytest.approx(1.0)  # some are shortened
     assert norms.min() < 0.99  # and some are not

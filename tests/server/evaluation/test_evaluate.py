@@ -195,3 +195,13 @@ def test_missing_pieces_are_named(run):
         evaluate(run / "run", test=run / "gone.jsonl", embed=bag_of_words)
     with pytest.raises(ConfigurationError, match="label column"):
         evaluate(run / "run", test=run / "test.jsonl", embed=bag_of_words, label_field="labels")
+
+
+def test_the_task_model_is_trained_with_the_corpus_weights(run):
+    rows = notes(120, 0)
+    wrong = {"chest": "ankle", "ankle": "chest"}
+    samples = [Sample(t, y, "one", 0, "zero_shot") for t, y in rows]
+    samples += [Sample(t, wrong[y], "two", 0, "zero_shot", weight=0.05) for t, y in notes(240, 5)]
+    write_corpus(run / "run", samples)
+    [trained] = evaluate(run / "run", test=run / "test.jsonl", embed=bag_of_words, head="linear").trained
+    assert trained.scores.accuracy > 0.9  # without weights two in three labels would be wrong

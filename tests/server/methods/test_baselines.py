@@ -121,7 +121,8 @@ def task_file(tmp_path):
         ['method.name="fusegen"', "method.candidates=6", "method.examples=2"],
         ['method.name="mixture+labels"'],
         ['method.name="undersong"'],
-        ['method.name="undersong"', "method.votes=2", "method.certain=false", "method.prune=false"],
+        ['method.name="undersong"', "privacy.expected_records=3"],  # there are 30
+        ['method.name="undersong"', "method.votes=2", "method.verdict=false"],
     ],
 )
 def test_a_run_spends_exactly_its_plan_and_no_more_calls(task_file, assignments):
@@ -132,6 +133,8 @@ def test_a_run_spends_exactly_its_plan_and_no_more_calls(task_file, assignments)
     assert run.ordered <= run_plan.generator_calls
     assert {sample.label for sample in samples} == {"a", "b"}
     assert len({sample.text for sample in samples}) == len(samples) > 0
+    if "sample_weights" in run.records:
+        assert len(run.records["sample_weights"][-1][1]) == len(samples)
     if run_plan.plan.sums:
         events = [planned.event() for planned in run_plan.plan.sums]
         spent = accounting.epsilon(events, task.privacy.delta)

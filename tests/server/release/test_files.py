@@ -12,7 +12,7 @@ from undersong_server.release.corpus import COLUMNS
 
 SAMPLES = [
     Sample('He said "no"\nand left', "chest", "good", 0, "zero_shot"),
-    Sample("Ärztin – 患者 \u2028 🙂", "", "mixed", 3, "contrast"),
+    Sample("Ärztin – 患者 \u2028 🙂", "", "mixed", 3, "contrast", weight=0.25),
 ]
 
 
@@ -26,6 +26,7 @@ def test_both_formats_hold_every_sample(tmp_path):
         "generator": "mixed",
         "round": 3,
         "prompt_kind": "contrast",
+        "weight": 0.25,
     }
     assert sorted(os.listdir(tmp_path / "a" / "b")) == ["synthetic.jsonl", "synthetic.parquet"]
 

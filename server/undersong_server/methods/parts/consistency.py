@@ -11,6 +11,7 @@ from undersong_protocol.statistics.classifier_votes import NEVER
 from undersong_protocol.statistics.inputs import COEFFICIENTS
 
 STRENGTH = 3.0  # inverse regularisation
+ALIKE = 3.0
 SMALLEST_TRUST = 1e-6  # added to each trust: where a text's author has all of it, the others count equally
 
 
@@ -38,15 +39,27 @@ def classifier(
 
 
 def classifiers(
-    embeddings: Float32, labels: Int64, author: Int64, generators: int, classes: int, *, strength: float = STRENGTH
+    embeddings: Float32,
+    labels: Int64,
+    author: Int64,
+    generators: int,
+    classes: int,
+    *,
+    strength: float = STRENGTH,
+    label_shares: Float64 | None = None,
 ) -> Float64:
     """One classifier per generator, trained on its own texts alone: float64 [K, d + 1, classes].
 
-    On the grid on which parties take them (undersong_protocol.statistics.classifier_votes).
+    On the grid on which parties take them (undersong_protocol.statistics.classifier_votes). With ``label_shares``,
+    float64 [classes], labels weigh as those say, so that a classifier is tried on records as common as it learnt.
     """
-    heads = [
-        classifier(embeddings[author == k], labels[author == k], classes, strength=strength) for k in range(generators)
-    ]
+    heads = []
+    for k in range(generators):
+        mine, own = embeddings[author == k], labels[author == k]
+        weights = None
+        if label_shares is not None and len(own):
+            weights = (label_shares / np.maximum(np.bincount(own, minlength=classes), 1))[own]
+        heads.append(classifier(mine, own, classes, strength=strength, weights=weights))
     return COEFFICIENTS.quantised(np.stack(heads))
 
 
@@ -117,3 +130,37 @@ def training_sample_variance(
         ]
         squares.append((right[0] - right[1]) ** 2 / 4.0)
     return float(np.mean(squares)) if squares else 0.0
+
+
+def alike(embeddings: Float32, labels: Int64, author: Int64, generators: int, classes: int) -> Int64:
+    """Generators whose texts cannot be told apart have one number, int64 [K]; public data only.
+
+    Two generators are alike where the distance of their means, labels weighed alike, is no more than chance makes it:
+    within ``ALIKE`` deviations of its expectation for two samples of one source.
+    """
+    group = np.arange(generators)
+    cells = author * classes + labels
+    counts = np.bincount(cells, minlength=generators * classes).reshape(generators, classes)
+    sums = np.zeros((generators * classes, embeddings.shape[1]))
+    np.add.at(sums, cells, embeddings)
+    means = sums.reshape(generators, classes, -1) / np.maximum(counts, 1)[:, :, None]
+    left = embeddings - means[author, labels]
+    covariance = left.T @ left / max(1, len(left) - generators * classes)
+    trace, square = float(np.trace(covariance)), float((covariance**2).sum())
+    for k in range(generators):
+        for other in range(k):
+            both = (counts[k] > 1) & (counts[other] > 1)
+            if not both.any():
+                continue
+            size = 1.0 / counts[k][both] + 1.0 / counts[other][both]
+            distance = float(((means[k] - means[other])[both] ** 2).sum())
+            if distance <= trace * size.sum() + ALIKE * np.sqrt(2.0 * square * (size**2).sum()):
+                group[group == group[k]] = group[other]
+    return group
+
+
+def averaged(values: Float64, group: Int64) -> Float64:
+    """Each value replaced by the mean of its group's: float64 [K]."""
+    sums = np.bincount(group, weights=values, minlength=len(group))
+    found: Float64 = (sums / np.maximum(np.bincount(group, minlength=len(group)), 1))[group]
+    return found

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from undersong_common.arrays import Float64
+from undersong_common.arrays import Float64, Int64
 from undersong_protocol.vectors import NoisySum
+from undersong_server.methods.parts.consistency import averaged
 from undersong_server.methods.parts.shrinkage import expected_shares, shrink_to_mean
 
 SAMPLING_VARIANCE = 0.12  # of a record's centred answer, for classifiers that differ on about half of the records
@@ -14,48 +15,52 @@ LABEL_CAUTION = 2.0
 LEAST_LABEL_SHARE = 0.1  # of an equal share
 
 
-def label_shares(counts: NoisySum, *, shrink: bool = True) -> Float64:
+def label_shares(counts: NoisySum) -> Float64:
     """Shares of the labels, float64 [C], sum 1: the geometric mean of equal shares and the records' estimated ones.
+
+    Differences from equal shares are pulled to zero as far as noise explains them.
 
     Half-way, because a task model trained on the records' own shares gains its accuracy from the common labels alone:
     on clinical notes of twenty headers, balanced accuracy fell by a third (docs/method.md).
-
-    Args:
-        counts: the opened label histogram.
-        shrink: pulls the differences from equal shares to zero as far as noise explains them.
     """
     equal = 1.0 / len(counts.natural)
     records = max(float(counts.natural.sum()), counts.sigma, 1.0)
     shares = counts.natural / records
     noise = np.sqrt((counts.sigma / records) ** 2 + equal / records)
-    different = shrink_to_mean(shares, float(noise), LABEL_CAUTION) if shrink else shares - shares.mean()
+    different = shrink_to_mean(shares, float(noise), LABEL_CAUTION)
     found: Float64 = np.sqrt(np.maximum(equal + different, LEAST_LABEL_SHARE * equal))
     found /= found.sum()
     return found
 
 
+def records_of(counts: NoisySum) -> float:
+    """The noisy number of records of a label histogram: at least what noise alone would make it, and at least 1."""
+    return max(float(counts.natural.sum()), counts.sigma * float(np.sqrt(len(counts.natural))), 1.0)
+
+
 def trust(
     useful: NoisySum,
+    alike: Int64,
     *,
     records: float,
     sample_variance: float,
     strength: float,
     rng: np.random.Generator,
-    shrink: bool = True,
-    hedge: bool = True,
-) -> Float64:
-    """Shares of the generators by usefulness alone, float64 [K], sum 1: expected under what is known of usefulness.
+) -> tuple[Float64, Float64]:
+    """The generators' usefulness as far as noise does not explain it, float64 [K], and their shares by it alone.
 
     Args:
         useful: opened centred answers; usefulness is their mean per record.
+        alike: generators with one number are one source (:func:`consistency.alike`): they have the mean of their
+            figures.
         records: how many records there are (noisy: :func:`matching.records_of`).
         sample_variance: variance that no number of records lessens (:func:`consistency.training_sample_variance`).
         strength: of usefulness in the exponent of a share.
-        shrink, hedge: without them noisy means are taken as they are, or the likeliest ones alone count.
     """
-    right = useful.natural / records
+    right = averaged(useful.natural / records, alike)
     variance = (useful.sigma / records) ** 2 + SAMPLING_VARIANCE / records + sample_variance
-    return expected_shares(right, float(np.sqrt(variance)) if shrink else 0.0, strength, rng, hedge=hedge)
+    noise = float(np.sqrt(variance))
+    return shrink_to_mean(right, noise), averaged(expected_shares(right, noise, strength, rng), alike)
 
 
 def combined_weights(matched: Float64, trusted: Float64) -> Float64:

@@ -72,7 +72,7 @@ def _fewest(places: NoisySum) -> float:
     return max(float(places.natural[0]) - 2.0 * places.sigma, COUNT) / COUNT
 
 
-def matched_shares(places: NoisySum, basis: Basis, means: Float64, prior: Float64, *, shrink: bool = True) -> Float64:
+def matched_shares(places: NoisySum, basis: Basis, means: Float64, prior: Float64) -> Float64:
     """The generators' shares, float64 [K], positive, sum 1.
 
     With r the records' mean along the directions, v its variance (the known noise and the records' spread, over no more
@@ -80,12 +80,15 @@ def matched_shares(places: NoisySum, basis: Basis, means: Float64, prior: Float6
     |D' w - r|^2 / (2 v) + KL(w || prior). Much noise gives the prior, and it decides between generators whose texts lie
     in one place. Solved in its dual: w_k is proportional to prior_k exp(D_k l), where the K - 1 numbers l minimise
     log sum_k prior_k exp(D_k l) - r l + v |l|^2 / 2 (exponential tilting; Csiszar 1975).
+
+    Where the records lie outside the generators' hull no mixture comes near, and the nearest one would have all the
+    weight on one generator. So the squared distance that is left is added to v, and the shares are solved for again.
     """
     from scipy.optimize import minimize
 
     unit, fewest = basis.radius / PLACE, _fewest(places)
     place = places.natural[1:] * unit / records_of(places)
-    variance = (places.sigma * unit / fewest) ** 2 + basis.spread / fewest if shrink else 0.0
+    variance = (places.sigma * unit / fewest) ** 2 + basis.spread / fewest
     variance = max(variance, LEAST_VARIANCE)
     start = np.log(np.maximum(prior, np.finfo(np.float64).tiny))
 
@@ -107,8 +110,13 @@ def matched_shares(places: NoisySum, basis: Basis, means: Float64, prior: Float6
         result: Float64 = (means.T * w) @ means - np.outer(mean, mean) + variance * np.eye(len(mean))
         return result
 
-    found = minimize(dual, np.zeros(len(place)), jac=slope, hess=curvature, method="trust-exact")
-    return tilted(found.x)[0]
+    def solved() -> Float64:
+        return tilted(minimize(dual, np.zeros(len(place)), jac=slope, hess=curvature, method="trust-exact").x)[0]
+
+    shares = solved()
+    # What no mixture of these generators reaches is no evidence for any of them.
+    variance += float(((means.T @ shares - place) ** 2).sum())
+    return solved()
 
 
 def _means(embeddings: Float32, group: Int64, author: Int64, generators: int, classes: int) -> Float64:

@@ -2,49 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from undersong_common.arrays import Float64, Int64
+from undersong_common.arrays import Bools, Float64, Int64
 from undersong_server.methods.parts.selection import largest_remainder
-from undersong_server.pool import Pool, Sample
+
+LEAST_YIELD = 0.5  # of the texts asked for: a generator that gives less of a label is not asked for that label again
 
 
-def generator_counts(pool: Pool, weights: Float64, count: int) -> Int64:
-    """``count`` texts over the generators, int64 [K], so that the corpus comes as near to ``weights`` as it can."""
-    written = np.bincount(pool.generator_of, minlength=len(weights))
-    return largest_remainder(np.maximum(weights * (written.sum() + count) - written, 0.0), count)
+def to_write(written: Int64, weights: Float64, label_shares: Float64, spent: Bools, count: int) -> Int64:
+    """``count`` orders over generators and labels, int64 [K, C], so that the whole comes as near as it can.
 
-
-def labels_to_write(counts: Int64, label_shares: Float64, ordered: Int64) -> list[Int64]:
-    """The labels that each generator writes, so that all orders come as near to the shares as they can.
+    What a generator has no more of is asked of the others, in proportion to their weights, so that each label keeps
+    its share.
 
     Args:
-        counts: texts that each generator writes, int64 [K].
-        label_shares: float64 [C], sum 1.
-        ordered: orders so far per label, int64 [C].
+        written: texts so far, int64 [K, C].
+        weights: of the generators, float64 [K]; ``label_shares`` of the labels, float64 [C]; each sums to 1.
+        spent: which generator has no more of which label, bool [K, C].
     """
-    wanted, so_far = [], ordered.copy()
-    missing = label_shares * (ordered.sum() + counts.sum())
-    for count in counts:
-        table = largest_remainder(np.maximum(missing - so_far, 0.0), int(count))
-        so_far += table
-        wanted.append(np.repeat(np.arange(len(table)), table))
-    return wanted
+    total = written.sum() + count
+    of_label = largest_remainder(np.maximum(label_shares * total - written.sum(axis=0), 0.0), count)
+    orders = np.zeros_like(written)
+    for label, wanted in enumerate(of_label):
+        open_ = ~spent[:, label] if not spent[:, label].all() else np.ones(len(weights), dtype=np.bool_)
+        free = np.where(open_, weights, 0.0)
+        if not free.sum() > 0.0:
+            free = open_.astype(np.float64)
+        left = written[open_, label].sum() + wanted
+        missing = np.maximum(free / free.sum() * left - written[:, label], 0.0) * open_
+        orders[:, label] = largest_remainder(missing if missing.sum() > 0.0 else free, int(wanted))
+    return orders
 
 
-def thinned(pool: Pool, weights: Float64, label_shares: Float64, rng: np.random.Generator) -> Sequence[Sample]:
-    """The corpus without what each generator wrote beyond its weight's share of it; labels stay near their shares."""
-    label_of = pool.label_of
-    keep: list[Int64] = []
-    for generator, share in enumerate(weights):
-        mine = rng.permutation(np.flatnonzero(pool.generator_of == generator))
-        allowed = int(np.ceil(share * len(pool)))
-        # Labels take turns; one with twice the share has two turns.
-        turn = np.zeros(len(mine))
-        for label in np.unique(label_of[mine]):
-            members = np.flatnonzero(label_of[mine] == label)
-            turn[members] = (np.arange(len(members)) + 0.5) / label_shares[max(label, 0)]
-        keep.append(mine[np.argsort(turn, kind="stable")[:allowed]])
-    return [pool.samples[i] for i in sorted(np.concatenate(keep).tolist())]
+def table(generator_of: Int64, label_of: Int64, generators: int, labels: int) -> Int64:
+    """Texts of each generator and label, int64 [K, C]."""
+    return np.bincount(generator_of * labels + label_of, minlength=generators * labels).reshape(generators, labels)
+
+
+def spent(orders: Int64, received: Int64) -> Bools:
+    """Which cells gave less than they were asked for by far, bool [K, C]."""
+    found: Bools = (orders > 0) & (received < LEAST_YIELD * orders)
+    return found

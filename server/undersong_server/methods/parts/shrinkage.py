@@ -36,19 +36,17 @@ def shrink_to_mean(values: Float64, noise: float, caution: float = 1.0) -> Float
     return result
 
 
-def expected_shares(
-    values: Float64, noise: float, strength: float, rng: np.random.Generator, *, hedge: bool = True
-) -> Float64:
+def expected_shares(values: Float64, noise: float, strength: float, rng: np.random.Generator) -> Float64:
     """Expected shares proportional to exp(strength * true value), over the possible true values: float64 [K], sum 1.
 
     Given the observed values the true ones are normal around the shrunk ones, with variance noise^2 times
     :func:`signal_fraction`. The mean of the shares hedges, where the shares of the mean would give all to a
-    value that chance made the highest; without evidence they are equal. ``hedge=False`` gives the shares of the mean.
+    value that chance made the highest; without evidence they are equal.
 
     >>> expected_shares(np.array([0.2, 0.0]), 10.0, 40.0, np.random.default_rng(0)).tolist()
     [0.5, 0.5]
     """
-    remaining = noise * np.sqrt(signal_fraction(values, noise)) if hedge else 0.0
+    remaining = noise * np.sqrt(signal_fraction(values, noise))
     drawn = rng.normal(0.0, 1.0, (DRAWS, len(values))) * remaining
     exponents = strength * (shrink_to_mean(values, noise) + drawn)
     odds = np.exp(exponents - exponents.max(axis=1, keepdims=True))

@@ -1,50 +1,48 @@
 """The whole corpus comes near to given shares of generators and labels, whatever was written before."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from undersong_server.methods.parts import shares
-from undersong_server.pool import Pool, Sample
 
-
-def pool_of(counts):
-    """A pool with ``counts[k][c]`` texts of generator k and label c."""
-    pool = Pool(("a", "b"), ("one", "two", "three"))
-    for generator, row in zip(("one", "two", "three"), counts, strict=True):
-        for label, count in zip("ab", row, strict=True):
-            pool.extend(Sample(f"{generator} {label} {n}", label, generator, 0, "zero_shot") for n in range(count))
-    return pool
+NOTHING_SPENT = np.zeros((3, 2), dtype=bool)
 
 
 def test_what_was_written_too_much_of_is_not_written_again():
-    pool = pool_of([(10, 10), (10, 10), (10, 10)])
-    weights = np.array([0.6, 0.3, 0.1])
-    assert shares.generator_counts(pool, weights, 40).tolist() == [32, 8, 0]
-    assert shares.generator_counts(pool_of([(0, 0)] * 3), weights, 10).tolist() == [6, 3, 1]
+    weights, labels = np.array([0.6, 0.3, 0.1]), np.array([0.5, 0.5])
+    orders = shares.to_write(np.full((3, 2), 10), weights, labels, NOTHING_SPENT, 40)
+    assert orders.sum(axis=1).tolist() == [32, 8, 0]
+    assert orders.sum(axis=0).tolist() == [20, 20]
+
+
+def test_what_a_generator_has_no_more_of_is_asked_of_the_others_of_that_label():
+    weights, labels = np.array([0.8, 0.1, 0.1]), np.array([0.7, 0.3])
+    written, spent = np.zeros((3, 2), dtype=np.int64), NOTHING_SPENT.copy()
+    spent[0, 0] = True
+    orders = shares.to_write(written, weights, labels, spent, 100)
+    assert orders[0].tolist() == [0, 24]
+    assert orders[1:, 0].tolist() == [35, 35]
+    assert orders.sum(axis=0).tolist() == [70, 30]  # the label keeps its share
+    spent[:, 0] = True  # nobody has more: all are asked again
+    assert shares.to_write(written, weights, labels, spent, 100).sum(axis=0).tolist() == [70, 30]
+
+
+def test_a_cell_is_spent_where_it_gave_less_than_half():
+    orders, received = np.array([[10, 10], [0, 10]]), np.array([[4, 5], [0, 10]])
+    assert shares.spent(orders, received).tolist() == [[True, False], [False, False]]
 
 
 @given(
-    counts=st.lists(st.integers(0, 40), min_size=1, max_size=5),
-    ordered=st.lists(st.integers(0, 60), min_size=3, max_size=3),
+    written=st.lists(st.integers(0, 60), min_size=6, max_size=6),
+    spent=st.lists(st.booleans(), min_size=6, max_size=6),
+    count=st.integers(0, 90),
 )
-def test_labels_make_up_for_what_is_missing(counts, ordered):
-    share, before = np.array([0.5, 0.3, 0.2]), np.array(ordered)
-    wanted = shares.labels_to_write(np.array(counts), share, before)
-    assert [len(labels) for labels in wanted] == counts
-    assert before.tolist() == ordered  # the caller counts
-    total = before + np.bincount(np.concatenate(wanted).astype(np.int64), minlength=3)
-    # No label is written beyond its share, rounded up.
-    assert (total <= np.maximum(before, np.ceil(share * total.sum() + 1e-9))).all()
-
-
-def test_thinning_keeps_weights_and_label_shares():
-    pool = pool_of([(60, 60), (60, 60), (60, 60)])
-    weights, label_shares = np.array([0.2, 0.3, 0.5]), np.array([0.25, 0.75])
-    kept = shares.thinned(pool, weights, label_shares, np.random.default_rng(0))
-    by_generator = [sum(sample.generator == name for sample in kept) for name in ("one", "two", "three")]
-    assert by_generator == [72, 108, 120]  # the third wrote no more than 120
-    mine = [sample.label for sample in kept if sample.generator == "one"]
-    assert mine.count("a") / len(mine) == pytest.approx(0.25, abs=0.02)
-    assert [pool.samples.index(sample) for sample in kept] == sorted(pool.samples.index(sample) for sample in kept)
+def test_orders_add_up_and_no_label_goes_beyond_its_share(written, spent, count):
+    share = np.array([0.7, 0.3])
+    before = np.array(written).reshape(3, 2)
+    orders = shares.to_write(before, np.array([0.6, 0.3, 0.1]), share, np.array(spent).reshape(3, 2), count)
+    assert orders.min() >= 0
+    assert orders.sum() == count
+    total = before.sum(axis=0) + orders.sum(axis=0)
+    assert (total <= np.maximum(before.sum(axis=0), np.ceil(share * total.sum() + 1e-9))).all()

@@ -4,22 +4,20 @@ import numpy as np
 import pytest
 
 from undersong_protocol.vectors import NoisySum
-from undersong_server.methods.interface import Setting
 from undersong_server.methods.parts import consistency
 from undersong_server.methods.parts.judging import combined_weights, label_shares, trust
 from undersong_server.methods.parts.shrinkage import expected_shares, shrink_to_mean
-from undersong_server.methods.undersong import Options, plan
 
 
-def trusted(useful, *, sample_variance=0.0, strength=40.0, **switches):
+def trusted(useful, *, sample_variance=0.0, strength=40.0, alike=(0, 1, 2)):
     return trust(
         useful,
+        np.array(alike),
         records=1000.0,
         sample_variance=sample_variance,
         strength=strength,
         rng=np.random.default_rng(0),
-        **switches,
-    )
+    )[1]
 
 
 def opened(values, sigma):
@@ -48,7 +46,6 @@ def test_expected_shares_hedge_as_far_as_the_values_are_uncertain():
     assert certain == pytest.approx(np.exp(40 * values) / np.exp(40 * values).sum())
     unsure = expected_shares(values, 0.05, 40.0, rng)
     staked = np.exp(40 * shrink_to_mean(values, 0.05)) / np.exp(40 * shrink_to_mean(values, 0.05)).sum()
-    assert expected_shares(values, 0.05, 40.0, rng, hedge=False) == pytest.approx(staked)
     assert unsure.sum() == pytest.approx(1.0)
     assert unsure[0] < staked[0]  # the mean of the shares, not the shares of the mean
     # The true best is often another one than it seems: shares that hedge have the better expected logarithm.
@@ -56,8 +53,9 @@ def test_expected_shares_hedge_as_far_as_the_values_are_uncertain():
     for _ in range(300):
         true = rng.normal(0, 0.1, 4)
         seen = true + rng.normal(0, 0.1, 4)
+        likeliest = np.exp(40 * shrink_to_mean(seen, 0.1))
         hedged.append(np.log(expected_shares(seen, 0.1, 40.0, rng)[true.argmax()]))
-        plugged.append(np.log(expected_shares(seen, 0.1, 40.0, rng, hedge=False)[true.argmax()]))
+        plugged.append(np.log((likeliest / likeliest.sum())[true.argmax()]))
     assert np.mean(hedged) > np.mean(plugged) + 0.04
 
 
@@ -71,39 +69,30 @@ def test_without_evidence_the_weights_are_the_mixtures():
 
 def test_strong_evidence_prefers_the_useful_and_well_matched():
     matched, useful = np.array([0.5, 0.3, 0.2]), opened([100, 0, -100], 1.0)
-    plain = trusted(useful, shrink=False)
-    assert plain[0] / plain[1] == pytest.approx(np.exp(40 * 0.1), rel=0.01)
-    hedged = trusted(useful)
-    assert 5 < hedged[0] / hedged[1] < plain[0] / plain[1]
-    assert trusted(useful, hedge=False)[0] > hedged[0]
-    weights = combined_weights(matched, plain)
-    assert weights[0] > 10 * weights[1] > 100 * weights[2]
+    found = trusted(useful)
+    assert 5 < found[0] / found[1] < np.exp(40 * 0.1)  # the records are few, so less than all of it
+    weights = combined_weights(matched, found)
+    assert weights[0] > 3 * weights[1] > 9 * weights[2]
     assert weights.sum() == pytest.approx(1.0)
     assert trusted(useful, sample_variance=0.1) == pytest.approx([1 / 3] * 3)  # no more than luck
     assert trusted(useful, strength=0.0) == pytest.approx([1 / 3] * 3)
     assert combined_weights(matched, np.full(3, 1 / 3)) == pytest.approx(matched)
 
 
+def test_generators_of_one_source_have_one_trust():
+    useful = opened([100, 0, -100], 1.0)
+    found = trusted(useful, alike=(0, 0, 2))
+    assert found[0] == found[1] > found[2]
+    assert trusted(useful, alike=(0, 0, 0)) == pytest.approx([1 / 3] * 3)
+
+
 def test_label_shares_lie_half_way_to_those_estimated_of_the_records():
     halfway = np.sqrt([0.9, 0.09, 0.01 / 0.3])  # the rarest is held at a tenth of an equal share
     assert label_shares(opened([9000, 900, 10], 0.5)) == pytest.approx(halfway / halfway.sum(), abs=0.01)
-    raw = label_shares(opened([60, 30, 10], 20.0), shrink=False)
-    assert raw == pytest.approx(np.sqrt([6, 3, 1]) / np.sqrt([6, 3, 1]).sum())
+    raw = np.sqrt([6, 3, 1]) / np.sqrt([6, 3, 1]).sum()
     unsure = label_shares(opened([60, 30, 10], 15.0))
     assert 1 / 3 < unsure[0] < raw[0]
     assert label_shares(opened([-50, 5, 3000], 30.0)).min() > 0.1
-
-
-def test_the_plan_asks_for_the_generators_once_and_most():
-    requests = plan(Options(rounds=3), Setting(("a", "b"), ("one", "two")))
-    assert [request.name for request in requests] == ["labels", "places", "useful", "votes/1", "votes/2"]
-    assert [request.budget_share for request in requests] == pytest.approx([0.05, 0.2125, 0.6375, 0.05, 0.05])
-    assert [r.name for r in plan(Options(rounds=2), Setting((), ("one", "two")))] == ["places", "votes/1"]
-    assert [r.name for r in plan(Options(rounds=2), Setting(("a", "b"), ("one",)))] == ["labels", "votes/1"]
-    unlabelled = plan(Options(rounds=2, label_share=0.0), Setting(("a", "b"), ("one", "two")))
-    assert [r.name for r in unlabelled] == ["places", "useful", "votes/1"]
-    with pytest.raises(ValueError, match="leave nothing of the budget"):
-        Options(vote_share=0.5, label_share=0.5)
 
 
 def test_others_judge_a_text_and_its_author_does_not():
@@ -150,3 +139,15 @@ def test_the_luck_of_a_classifiers_training_is_its_variance_over_samples():
         consistency.training_sample_variance(embeddings, labels, np.zeros(20, dtype=np.int64), 1, 2, rng, strength=3.0)
         == 0.0
     )
+
+
+def test_generators_are_alike_where_their_texts_cannot_be_told_apart():
+    rng = np.random.default_rng(0)
+    labels, author = rng.integers(0, 2, 900), np.arange(900) % 3
+    shift = np.where(author == 2, 0.3, 0.0)[:, None] * np.eye(12)[5]
+    texts = (np.eye(2, 12)[labels] + shift + 0.3 * rng.normal(size=(900, 12))).astype(np.float32)
+    assert consistency.alike(texts, labels, author, 3, 2).tolist() == [0, 0, 2]
+    swapped = np.where(author == 1, 1 - labels, labels)  # the same texts under wrong labels are not the same source
+    assert len(set(consistency.alike(texts, swapped, author, 3, 2).tolist())) == 3
+    same = (np.eye(2, 12)[labels] + 0.3 * rng.normal(size=(900, 12))).astype(np.float32)
+    assert consistency.alike(same, labels, author, 3, 2).tolist() == [0, 0, 0]

@@ -1,0 +1,153 @@
+"""The menu: corpora made of the same texts by weighing them, and the records' verdict on them; docs/method.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from undersong_common.arrays import Bools, Float32, Float64, Int64
+from undersong_protocol.statistics.inputs import COEFFICIENTS
+from undersong_protocol.vectors import NoisySum
+from undersong_server.methods.parts import consistency
+
+STRENGTH = 1.0  # inverse regularisation of the candidates' classifiers: what a task model's validation mostly chooses
+DECISION = 150.0  # of a corpus's gain in the exponent of its share: one point of accuracy is a factor of 4.5
+DRAWS = 4096  # of the true gains
+LEAST_VARIANCE = 1e-6  # of a corpus's answers: no more than a tenth of a point is ever known
+LEAST_WEIGHT = 0.05  # of the mean weight: a text below it is left out of the corpus
+GAIN_PER_USEFULNESS = 0.3  # of a corpus, expected from the usefulness of its generators before it is judged
+
+
+class Facts(NamedTuple):
+    """What the menu reads.
+
+    Attributes:
+        label_of, generator_of: int64 [n].
+        label_shares: wanted, float64 [C].
+        trust, matched: shares of the generators, float64 [K].
+        own: how likely each text's own label is, float64 [n]; None where there is one label.
+    """
+
+    label_of: Int64
+    generator_of: Int64
+    label_shares: Float64
+    trust: Float64
+    matched: Float64
+    own: Float64 | None
+
+
+class Candidate(NamedTuple):
+    """A row of the menu.
+
+    Attributes:
+        weigh: the texts' weights.
+        shares: of the generators, from which the gain over the mixture is expected before the records judge it.
+        cost: taken off that gain: the bar that evidence has to pass.
+        uncertain: standard deviation of the gain beside what is expected.
+    """
+
+    weigh: Callable[[Facts], Float64]
+    shares: Callable[[Facts], Float64]
+    cost: float
+    uncertain: float
+
+
+def equal(facts: Facts) -> Float64:
+    return np.full(len(facts.trust), 1.0 / len(facts.trust))
+
+
+def own_labels(facts: Facts) -> Float64:
+    base = by_shares(facts, equal(facts))
+    return base if facts.own is None else base * facts.own
+
+
+MENU: dict[str, Candidate] = {
+    "mixture": Candidate(lambda facts: by_shares(facts, equal(facts)), equal, 0.0, 0.0),
+    "trusted": Candidate(lambda facts: by_shares(facts, facts.trust), lambda facts: facts.trust, 0.0, 0.02),
+    "matched": Candidate(lambda facts: by_shares(facts, facts.matched), lambda facts: facts.matched, 0.005, 0.02),
+    "own-labels": Candidate(own_labels, equal, 0.01, 0.05),
+}
+
+
+def by_shares(facts: Facts, shares: Float64) -> Float64:
+    """Weights, float64 [n], so that generators and labels have their shares: each cell's share over its texts."""
+    cell = facts.generator_of * len(facts.label_shares) + facts.label_of
+    cells = np.outer(shares, facts.label_shares)
+    written = np.bincount(cell, minlength=cells.size)
+    found: Float64 = (cells.ravel() / np.maximum(written, 1))[cell]
+    return found
+
+
+def classifiers(embeddings: Float32, label_of: Int64, classes: int, weights: Sequence[Float64]) -> Float64:
+    """One classifier a corpus, float64 [J, d + 1, classes], on the grid on which parties take them."""
+    heads = []
+    for each in weights:
+        kept = each > LEAST_WEIGHT * each.mean()
+        heads.append(
+            consistency.classifier(embeddings[kept], label_of[kept], classes, strength=STRENGTH, weights=each[kept])
+        )
+    return COEFFICIENTS.quantised(np.stack(heads))
+
+
+def right(heads: Float64, embeddings: Float32, label_of: Int64) -> Bools:
+    """Which classifiers label which texts as they are labelled, bool [n, J]."""
+    found = [(embeddings @ head[:-1] + head[-1]).argmax(axis=1) == label_of for head in heads]
+    return np.stack(found, axis=1)
+
+
+def menu(without: str) -> dict[str, Candidate]:
+    """The menu, for ablations without one of its rows."""
+    return {name: candidate for name, candidate in MENU.items() if name != without}
+
+
+def expected_gains(served: Mapping[str, Candidate], facts: Facts, usefulness: Float64) -> Float64:
+    """Gains over the mixture that the generators' usefulness (already shrunk, float64 [K]) lets expect, float64 [J]."""
+    found = [
+        GAIN_PER_USEFULNESS * float((each.shares(facts) - equal(facts)) @ usefulness) - each.cost
+        for each in served.values()
+    ]
+    return np.array(found)
+
+
+def verdict(
+    served: Mapping[str, Candidate],
+    opened: NoisySum,
+    records: float,
+    answers: Bools,
+    expected: Float64,
+    rng: np.random.Generator,
+) -> tuple[Float64, Float64]:
+    """Shares of the corpora, float64 [J], sum 1, and their gains over the mixture as they are now believed to be.
+
+    The gains are normal around the expected ones beforehand; the opened centred answers move them as far as the known
+    noise and the records' number let them. A corpus's share is the expected softmax of the true gains, so that what
+    may be chance is followed in part only.
+
+    Args:
+        served: the menu.
+        opened: the centred right and wrong answers of the corpora's classifiers.
+        records: how many records there are, about.
+        answers: of the same classifiers on public texts, bool [n, J]: how far they differ, which is the variance of a
+            record's answer.
+        expected: gains, float64 [J]; the first is the mixture's.
+    """
+    count = len(expected)
+    centring = np.eye(count) - 1.0 / count
+    spread = centring @ np.cov(answers.T.astype(np.float64)) @ centring
+    noise = ((opened.sigma / records) ** 2 + LEAST_VARIANCE) * np.eye(count) + spread / records
+    before = np.diag([max(each.uncertain, 1e-4) ** 2 for each in served.values()])
+    gain = before @ centring @ np.linalg.inv(centring @ before @ centring + noise)
+    believed = expected + gain @ (opened.natural / records - centring @ expected)
+    left = before - gain @ centring @ before
+    drawn = rng.multivariate_normal(believed, (left + left.T) / 2, size=DRAWS, method="eigh")
+    odds = np.exp(DECISION * (drawn - drawn.max(axis=1, keepdims=True)))
+    shares: Float64 = (odds / odds.sum(axis=1, keepdims=True)).mean(axis=0)
+    return shares, believed - believed[0]
+
+
+def blended(weights: Sequence[Float64], shares: Float64) -> Float64:
+    """The corpora's weights, each of mean 1, mixed by their shares: float64 [n] of mean 1."""
+    found: Float64 = np.sum([share * each / each.mean() for share, each in zip(shares, weights, strict=True)], axis=0)
+    return found

@@ -1,0 +1,146 @@
+"""Where the records of each label lie: noisy means along a few public directions, and what they say of texts' labels.
+
+A text bears the label that was ordered, not always the one that a record like it would have. The class model here is a
+Gaussian one with a common covariance (linear discriminant analysis): its means are those of the texts, moved towards
+the records' own as far as the known noise lets them (empirical Bayes).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from undersong_common.arrays import Float32, Float64, Int64
+from undersong_protocol.statistics.inputs import COEFFICIENTS
+from undersong_protocol.statistics.projections import COUNT, PLACE
+from undersong_protocol.vectors import NoisySum
+
+DIRECTIONS = 64
+RADIUS_QUANTILE = 0.95  # share of the candidates within the radius; a record beyond it is moved onto it
+TURNS = 2
+RIDGE = 0.05  # of the mean variance, added to the texts' covariance
+# Variance of (records' mean - texts' mean) relative to the covariance within a label; the likeliest is taken.
+LEVELS = (0.0, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """What the records' places are asked in.
+
+    Attributes:
+        directions: orthonormal, float64 [d, P]; of those beyond the embeddings' rank, zeros.
+        centres: of the labels' texts, float64 [C, d].
+        radius: the unit of the places.
+    """
+
+    directions: Float64
+    centres: Float64
+    radius: float
+
+    @classmethod
+    def of(cls, embeddings: Float32, labels: Int64, classes: int) -> Frame:
+        """The directions in which texts vary most, labels together: [n, d] and int64 [n]."""
+        x = embeddings.astype(np.float64)
+        centres = _class_means(x, labels, np.ones(len(x)), classes)
+        axes = np.linalg.eigh(np.cov(x.T))[1][:, ::-1][:, :DIRECTIONS]
+        directions = np.zeros((x.shape[1], DIRECTIONS))
+        directions[:, : axes.shape[1]] = axes
+        places = (x - centres[labels]) @ directions
+        radius = max(float(np.quantile(np.linalg.norm(places, axis=1), RADIUS_QUANTILE)), 1e-3)
+        return cls(directions, centres, radius)
+
+    def published(self) -> Float64:
+        """The public input "projections", on its grid."""
+        matrix = COEFFICIENTS.quantised(self.directions / self.radius)
+        return np.vstack([matrix, COEFFICIENTS.quantised(self.centres @ matrix)])
+
+
+@dataclass(frozen=True, eq=False)
+class LabelMoments:
+    """What the records say: noisy counts of the labels, and each label's mean around its centre with its deviation.
+
+    Attributes:
+        frame: as it was asked.
+        counts: in natural units, float64 [C]; ``count_sigma`` their noise.
+        means: float64 [C, P] along the frame's directions; ``noise`` of each label's coordinates, float64 [C].
+    """
+
+    frame: Frame
+    counts: Float64
+    count_sigma: float
+    means: Float64
+    noise: Float64
+
+    @classmethod
+    def of(cls, frame: Frame, opened: NoisySum) -> LabelMoments:
+        table = opened.natural.reshape(len(frame.centres), -1)
+        counts, sigma = table[:, 0] / COUNT, opened.sigma / COUNT
+        fewest = np.maximum(counts, max(sigma, 1.0))
+        unit = frame.radius / PLACE
+        return cls(frame, counts, sigma, table[:, 1:] * unit / fewest[:, None], opened.sigma * unit / fewest)
+
+    @property
+    def label_counts(self) -> NoisySum:
+        """The counts as a label histogram."""
+        return NoisySum(np.rint(self.counts * 1024).astype(np.int64), 1024, self.count_sigma, ())
+
+
+def posterior(
+    embeddings: Float32, labels: Int64, weights: Float64, classes: int, moments: LabelMoments | None
+) -> Float64:
+    """How likely each text's own label is, in (0, 1): float64 [n].
+
+    Twice: the second class model counts a text as far as the first believes its label.
+
+    Args:
+        weights: of the texts, non-negative, float64 [n]: whose labels count how much.
+        moments: what the records say; without it public texts judge each other.
+    """
+    x = embeddings.astype(np.float64)
+    found = np.ones(len(x))
+    for _ in range(TURNS):
+        means, covariance = _class_model(x, labels, weights * found, classes)
+        if moments is not None:
+            means = _moved(means, covariance, moments)
+        direction = np.linalg.solve(covariance, means.T)
+        logits = x @ direction - 0.5 * np.einsum("cd,dc->c", means, direction)
+        odds = np.exp(logits - logits.max(axis=1, keepdims=True))
+        found = odds[np.arange(len(x)), labels] / odds.sum(axis=1)
+    return found
+
+
+def _class_model(x: Float64, labels: Int64, weights: Float64, classes: int) -> tuple[Float64, Float64]:
+    """Means of the labels, float64 [C, d], and the covariance around them, with a ridge."""
+    means = _class_means(x, labels, weights, classes)
+    left = x - means[labels]
+    covariance = (left * (weights / weights.sum())[:, None]).T @ left
+    return means, covariance + RIDGE * max(float(np.trace(covariance)) / len(covariance), 1e-9) * np.eye(x.shape[1])
+
+
+def _moved(means: Float64, covariance: Float64, moments: LabelMoments) -> Float64:
+    """The texts' means, moved towards the records' along the frame as far as noise and sampling error let them."""
+    frame = moments.frame
+    within, axes = np.linalg.eigh(frame.directions.T @ covariance @ frame.directions)
+    within = np.maximum(within, 1e-9)
+    observed = (moments.means - (means - frame.centres) @ frame.directions) @ axes
+    records = np.maximum(moments.counts, max(moments.count_sigma, 1.0))[:, None]
+    error = moments.noise[:, None] ** 2 + within / records
+
+    def log_likelihood(level: float) -> float:
+        variance = level * within + error
+        return float(-0.5 * (np.log(variance) + observed**2 / variance).sum())
+
+    level = max(LEVELS, key=log_likelihood)
+    moved: Float64 = means + (level * within / (level * within + error) * observed) @ axes.T @ frame.directions.T
+    return moved
+
+
+def _class_means(x: Float64, labels: Int64, weights: Float64, classes: int) -> Float64:
+    """Weighted mean of each label's rows, float64 [C, d]; of all rows for a label that has none."""
+    total = np.bincount(labels, weights=weights, minlength=classes)
+    sums = np.zeros((classes, x.shape[1]))
+    np.add.at(sums, labels, x * weights[:, None])
+    overall = (x * weights[:, None]).sum(axis=0) / max(float(weights.sum()), 1e-12)
+    means: Float64 = np.where(total[:, None] > 0, sums / np.maximum(total, 1e-12)[:, None], overall)
+    return means

@@ -1,0 +1,38 @@
+"""The plan of undersong: a public number of records divides the budget, and a wrong one leaves a sound run."""
+
+from collections import Counter
+
+from undersong_protocol.plan import Privacy
+from undersong_server.methods.interface import Setting
+from undersong_server.methods.undersong import Options, plan
+
+
+def asked(labels=2, generators=2, *, records=1000, epsilon=4.0, **options):
+    names = tuple(f"label {n}" for n in range(labels)), tuple(f"generator {n}" for n in range(generators))
+    setting = Setting(*names, privacy=Privacy(epsilon, 1e-5), expected_records=records)
+    return {request.name: request for request in plan(Options(rounds=2, **options), setting)}
+
+
+def test_the_plan_asks_for_what_the_task_can_use():
+    assert list(asked()) == ["moments", "places", "useful", "votes/1", "verdict"]
+    assert list(asked(labels=0)) == ["places", "votes/1"]
+    assert list(asked(generators=1)) == ["moments", "votes/1", "verdict"]
+    assert list(asked(verdict=False)) == ["moments", "places", "useful", "votes/1"]
+    assert list(asked(epsilon=float("inf"))) == list(asked())
+
+
+def test_few_expected_records_are_not_asked_for_what_noise_would_drown():
+    kinds = Counter()
+    for records in (20, 100, 1000, 10_000):
+        names = asked(labels=20, records=records)
+        kind = next((name for name in ("moments", "labels") if name in names), "neither")
+        kinds[kind] += 1
+        assert {"useful", "places", "verdict"} <= set(names)
+    assert kinds == {"neither": 1, "labels": 1, "moments": 2}
+    assert "moments" not in asked(labels=10, records=300, epsilon=1.0)
+    assert "moments" in asked(labels=10, records=300, epsilon=4.0)
+
+
+def test_a_shorter_menu_is_judged_with_less_noise():
+    whole, shorter = asked()["verdict"].statistic, asked(without="matched")["verdict"].statistic
+    assert whole.sensitivity.l2 > shorter.sensitivity.l2
