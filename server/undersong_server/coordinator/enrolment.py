@@ -78,7 +78,15 @@ def sign(
         authority = home.authority()
         lifetime = {} if days is None else {"days": days}
         issued = authority.issue_party(request.party, request.tls_key(), now=now, **lifetime)
-        registry.enrol(request.party, request.identity, issued, now=now, shown=shown, replaces=replaces)
+        registry.enrol(
+            request.party,
+            request.identity,
+            issued,
+            now=now,
+            shown=shown,
+            replaces=replaces,
+            renewal=request.renewal,
+        )
         if replaces is not None:
             authority.write_revocations(registry.revoked_serials(), now=now)
     grant = Grant(

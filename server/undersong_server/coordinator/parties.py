@@ -162,10 +162,12 @@ class Registry:
         now: float,
         shown: str | None = None,
         replaces: bytes | None = None,
+        renewal: bool = False,
     ) -> None:
         """Notes a party's identity key and its certificate; a renewal keeps the older one valid until it expires.
 
         Args:
+            renewal: of a party that is enrolled; an invitation that waits for its new keys stays open.
             replaces: the identity key that the party had until now and that the operator replaces; its certificates
                 are revoked. None where no key may be replaced.
             shown: serial number of the certificate over whose stream the party asked; None where the operator signs.
@@ -193,17 +195,20 @@ class Registry:
                     "UPDATE certificate SET revoked_at = COALESCE(revoked_at, ?) WHERE party = ?", (now, name)
                 )
             taken = database.execute(
-                "SELECT name FROM party WHERE identity = ? AND name <> ?", (identity.hex(), name)
+                "SELECT name FROM (SELECT name, identity FROM party UNION SELECT party, identity FROM former_identity)"
+                " WHERE identity = ? AND name <> ?",
+                (identity.hex(), name),
             ).fetchone()
             if taken is not None:
                 raise ConfigurationError(
                     f"{name}: its identity key is that of {taken['name']}", "every party makes its own keys"
                 )
             database.execute(
-                "UPDATE party SET state = ?, token = '', identity = ?, enrolled_at = COALESCE(enrolled_at, ?)"
-                " WHERE name = ?",
+                "UPDATE party SET state = ?, identity = ?, enrolled_at = COALESCE(enrolled_at, ?) WHERE name = ?",
                 (ENROLLED, identity.hex(), now, name),
             )
+            if not renewal:
+                database.execute("UPDATE party SET token = '' WHERE name = ?", (name,))
             database.execute(
                 "INSERT INTO certificate (serial, party, issued_at, expires_at) VALUES (?, ?, ?, ?)",
                 (issued.serial, name, now, issued.expires_at),

@@ -130,3 +130,19 @@ def test_a_hospital_that_has_lost_its_keys_comes_back_under_its_name_with_both_f
     enrolment.revoke(home, "heart")
     with pytest.raises(ConfigurationError, match="never given again"):
         enrolment.invite(home, "heart", again=True)
+
+
+def test_who_found_the_lost_keys_can_neither_use_up_the_invitation_nor_enrol_elsewhere_with_them(home):
+    opened = CoordinatorHome(home)
+    lost = Credentials(opened, "heart")
+    before = party_fingerprint("heart", lost.identity.public_key().public_bytes_raw())
+    package = Package.parse(enrolment.invite(home, "heart", again=True).package)
+    enrolment.sign(home, EnrolmentRequest.make("heart", new_tls_key(), lost.identity, None).sign(lost.identity))
+    new = Ed25519PrivateKey.generate()
+    data = EnrolmentRequest.make("heart", new_tls_key(), new, package.token).sign(new)
+    told = EnrolmentRequest.parse(data).fingerprint
+    assert enrolment.sign(home, data, fingerprint=told, replaces=before).kind == "replaced"
+    other = Package.parse(enrolment.invite(home, "lung").package)
+    data = EnrolmentRequest.make("lung", new_tls_key(), lost.identity, other.token).sign(lost.identity)
+    with pytest.raises(ConfigurationError, match="is that of heart"):
+        enrolment.sign(home, data, fingerprint=EnrolmentRequest.parse(data).fingerprint)
