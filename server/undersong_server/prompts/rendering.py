@@ -125,7 +125,7 @@ class Prompts:
     def __init__(self, kinds: Mapping[str, _Kind], task: TaskWords) -> None:
         self._kinds = dict(kinds)
         self._task = task
-        self._variety = Variety(built_in_hints(), task.attributes) if task.variety else Variety((), {})
+        self._variety = Variety(built_in_hints(task.language), task.attributes) if task.variety else Variety((), {})
 
     @classmethod
     def load(cls, task: TaskWords, *, folder: Path | None = None) -> Prompts:

@@ -44,7 +44,10 @@ class Variety:
 
 
 @cache
-def built_in_hints() -> tuple[tuple[str, ...], ...]:
-    """The lists of ``variety.toml``."""
-    content = resources.files("undersong_server.prompts").joinpath("variety.toml").read_bytes()
+def built_in_hints(language: str = "") -> tuple[tuple[str, ...], ...]:
+    """The lists in the language of that English name; in English where there is no such file."""
+    folder = resources.files("undersong_server.prompts").joinpath("hints")
+    names = {file.name for file in folder.iterdir()}
+    wanted = f"{language.strip().casefold()}.toml"
+    content = folder.joinpath(wanted if wanted in names else "english.toml").read_bytes()
     return tuple(tuple(values) for values in tomllib.loads(content.decode("utf-8")).values())
