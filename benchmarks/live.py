@@ -98,7 +98,8 @@ class Bench:
         (generator,) = build_generators(
             [settings], labels=self.labels, folder=folder, embed=self.embedder.encode, environment={}
         )
-        words = TaskWords(self.task.task.description, self.labels)
+        task = self.task.task
+        words = TaskWords(task.description, self.labels, task.label_descriptions)
         formats = {settings.name: settings.prompt_format(folder)}
         with tempfile.TemporaryDirectory() as kept:
             journal = Journal(Path(kept) / "journal.sqlite")
