@@ -12,7 +12,7 @@ import math
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from undersong_server.progress import Progress
 from undersong_server.release.files import write_files
 
 CELLS = "cells"
+Measured = tuple[Cell, "dict[str, Any] | UndersongError"]
 FRECHET_ROWS = 2000  # of corpus and test set each, or as many as the test set has
 
 
@@ -169,6 +170,7 @@ def compare(
     jobs: int,
     progress: Progress,
     ended: Callable[[Cell, dict[str, Any]], None] = lambda _cell, _value: None,
+    measure: Callable[[Bench, Sequence[Cell], int], Iterable[Measured]] | None = None,
 ) -> dict[Cell, dict[str, Any]]:
     """Measures every cell that ``folder`` does not hold yet; returns all of them.
 
@@ -176,6 +178,8 @@ def compare(
 
     Args:
         ended: told of each cell that was measured now, when it has been written.
+        measure: gives (cell, figures or the error that stopped it) as each completes; by default processes of this
+            machine.
 
     Raises:
         ConfigurationError: what :func:`check` finds, a folder of another comparison, or no cell that succeeded.
@@ -190,7 +194,7 @@ def compare(
         progress.say(f"{len(known)} of {len(cells)} cells are known from {kept}")
     progress.update("cells", len(known), len(cells))
     failures = []
-    for cell, value in _measured(bench, open_cells, jobs):
+    for cell, value in (measure or _measured)(bench, open_cells, jobs):
         if isinstance(value, UndersongError):
             failures.append(f"{cell.name}: {value.problem}")
             progress.say(f"left out: {failures[-1]}")
@@ -220,20 +224,20 @@ def _read(folder: Path, cell: Cell, fingerprint: str) -> dict[str, Any] | None:
     return value
 
 
-def _measured(bench: Bench, cells: Sequence[Cell], jobs: int) -> Any:
+def _measured(bench: Bench, cells: Sequence[Cell], jobs: int) -> Iterator[Measured]:
     """(cell, figures or the error that stopped it), as each completes."""
     if not cells:
         return
     if jobs == 1:
         for cell in cells:
-            yield cell, _guarded(bench, cell)
+            yield cell, guarded(bench, cell)
         return
     from concurrent.futures import ProcessPoolExecutor, as_completed
 
     # Fresh processes: forking one that has started torch's threads would hang.
     context = multiprocessing.get_context("spawn")
-    before = {name: os.environ.get(name) for name in _SINGLE_THREAD}
-    os.environ.update(_SINGLE_THREAD)  # read by the libraries when a worker loads them
+    before = {name: os.environ.get(name) for name in SINGLE_THREAD}
+    os.environ.update(SINGLE_THREAD)  # read by the libraries when a worker loads them
     try:
         with ProcessPoolExecutor(
             jobs, mp_context=context, initializer=_begin, initargs=(replace(bench, _loaded={}),)
@@ -250,7 +254,7 @@ def _measured(bench: Bench, cells: Sequence[Cell], jobs: int) -> Any:
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
-_SINGLE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+SINGLE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 _bench: Bench | None = None
 
 
@@ -270,10 +274,11 @@ def _end_with_parent() -> None:
 
 def _in_worker(cell: Cell) -> dict[str, Any] | UndersongError:
     assert _bench is not None
-    return _guarded(_bench, cell)
+    return guarded(_bench, cell)
 
 
-def _guarded(bench: Bench, cell: Cell) -> dict[str, Any] | UndersongError:
+def guarded(bench: Bench, cell: Cell) -> dict[str, Any] | UndersongError:
+    """A cell's figures, or the error that stopped it, so that the others go on."""
     try:
         return bench.measure(cell)
     except UndersongError as error:

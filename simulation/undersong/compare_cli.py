@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import typer
 
@@ -41,6 +41,12 @@ def compare(
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder of cells and tables.")] = Path("runs/comparison"),
     jobs: Annotated[int, typer.Option(help="Worker processes; 0 is one per core.", min=0)] = 0,
+    engine: Annotated[
+        Literal["processes", "ray"], typer.Option(help="What spreads the cells: this machine's processes, or Ray.")
+    ] = "processes",
+    ray_address: Annotated[
+        str, typer.Option(help="Of a Ray cluster, with the same files under the same paths (else this machine).")
+    ] = "",
     head: Annotated[Head, typer.Option(help="Head of the task model; auto is slower.")] = "linear",
     assignments: Assignments = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget the folder's cells.")] = False,
@@ -61,6 +67,8 @@ def compare(
     from undersong.task_files import Task
     from undersong_server.cli.display import display
 
+    if ray_address and engine != "ray":
+        raise ConfigurationError("--ray-address without --engine ray", "add --engine ray")
     task = Task.load(task_file, *(assignments or ()))
     with display(quiet) as progress:
         comparison = front.compare(
@@ -74,6 +82,7 @@ def compare(
             baseline=baseline,
             out=out,
             jobs=jobs,
+            ray=ray_address if engine == "ray" else None,
             head=head,
             fresh=fresh,
             public_data=public_data,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from undersong import compare_table
+from undersong import compare_ray, compare_table
 from undersong.compare_cell import Bench, Cell, read_test
 from undersong.compare_cells import CELLS, Grid, compare, default_jobs, frechet_rows, known_cells
 from undersong_common.errors import ConfigurationError
@@ -42,6 +42,7 @@ def compared(
     public_data: bool = False,
     insecure_noise_seed: int | None = None,
     name: str = "comparison",
+    ray: str | None = None,
 ) -> dict[str, Any]:
     """Runs or continues a comparison, writes ``NAME.md``, ``.csv``, ``.html`` and ``.json``, returns the table.
 
@@ -55,6 +56,8 @@ def compared(
         command: what made it, for the tables.
         assignments: ``section.key=value`` overrides of the task file.
         fresh: forgets the cells that ``out`` holds, and the table.
+        ray: measures the cells over the Ray cluster at this address, on this machine where it is empty; None: over
+            processes of this machine.
         public_data: the private records are public: their embeddings are kept on this disk.
 
     Raises ConfigurationError for a grid or a task that cannot run.
@@ -92,7 +95,8 @@ def compared(
         whole = replace(whole, baseline=baseline)
     commands = [*dict.fromkeys([*(kept["commands"] if kept else ()), command])]
     tables = _Tables(bench, whole, out, name, f"{task.task.name}", commands)
-    compare(bench, given, out, jobs=jobs or default_jobs(), progress=progress, ended=tables.add)
+    measure = None if ray is None else compare_ray.over(ray)
+    compare(bench, given, out, jobs=jobs or default_jobs(), progress=progress, ended=tables.add, measure=measure)
     return tables.write()
 
 

@@ -148,6 +148,7 @@ def compare(
     baseline: str | None = None,
     out: Path | str | None = None,
     jobs: int = 1,
+    ray: str | None = None,
     head: Head = "linear",
     fresh: bool = False,
     public_data: bool = False,
@@ -168,6 +169,8 @@ def compare(
         out: folder of cells and tables; None takes "comparison" within the task's ``output.dir``. Further calls with
             the same task add to its table.
         jobs: worker processes, each of which loads the models; 0 is one per core.
+        ray: spreads the work over the Ray cluster at this address, with the same files under the same paths; "" begins
+            Ray on this machine.
         public_data: the records are public: their embeddings are kept on this disk, for every process.
         command: what made it, for the tables.
 
@@ -199,6 +202,7 @@ def compare(
             baseline=baseline,
             out=folder,
             jobs=jobs,
+            ray=ray,
             head=head,
             assignments=task.assignments,
             fresh=fresh,

@@ -1,0 +1,54 @@
+"""Cells over Ray: measured in its workers, kept as with any other engine, and one that fails leaves the others."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from tests.simulation.test_compare import bench, figures, grid  # noqa: F401 - bench is a fixture
+from undersong import compare_cells as comparing
+from undersong import compare_ray
+from undersong.compare_cell import Bench, Cell
+from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_server.progress import Silent
+
+
+class Odd(Bench):
+    """Measures cells of odd seeds only, and says where."""
+
+    def measure(self, cell: Cell):
+        if cell.seed % 2 == 0:
+            raise UndersongError("an even seed")
+        return figures(0.5) | {"frechet": float(os.getpid())}
+
+
+@pytest.fixture
+def odd(bench: Bench) -> Bench:  # noqa: F811
+    return Odd(bench.task_file, (), bench.test, 10)
+
+
+@pytest.mark.slow
+def test_cells_are_measured_in_workers_of_ray_and_known_ones_not_again(odd, tmp_path):
+    pytest.importorskip("ray")
+    shape = grid(methods=["wasp"], parties=[], records=[])
+    shape = replace(shape, seeds=(1, 2, 3))
+    found = comparing.compare(odd, shape, tmp_path / "out", jobs=2, progress=Silent(), measure=compare_ray.over(""))
+    assert {cell.seed for cell in found} == {1, 3}
+    assert os.getpid() not in {value["frechet"] for value in found.values()}
+    asked = []
+
+    def none_left(_bench, cells, _jobs):
+        asked.extend(cells)
+        return [(cell, UndersongError("again")) for cell in cells]
+
+    again = comparing.compare(odd, shape, tmp_path / "out", jobs=2, progress=Silent(), measure=none_left)
+    assert again == found
+    assert {cell.seed for cell in asked} == {2}
+
+
+def test_a_cluster_that_is_not_there_is_named(odd):
+    pytest.importorskip("ray")
+    with pytest.raises(ConfigurationError, match=r"127\.0\.0\.1:9"):
+        list(compare_ray.over("127.0.0.1:9")(odd, [grid().cells()[0]], 1))
