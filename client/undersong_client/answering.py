@@ -9,7 +9,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from undersong_client import enrolment, policy
 from undersong_client.assemble import Assembled
@@ -17,8 +16,10 @@ from undersong_client.outbox import Outbox
 from undersong_client.party import Answer
 from undersong_client.state import PartyHome
 from undersong_common.errors import PeerFault, PrivacyRefusal, UndersongError
+from undersong_common.files import FileState, file_state
 from undersong_protocol import codec, ladder
 from undersong_protocol.framing import Envelope, Outgoing
+from undersong_protocol.messages import federation_pb2 as wire
 
 KEPT_REPLIES = 64
 LOOK_AFTER_S = 3600.0
@@ -42,7 +43,7 @@ class JournaledParty:
         self._assembled = assembled
         self._outbox = outbox
         self._clock = clock
-        self._policy_read: list[tuple[int, int]] = []
+        self._policy_read: list[FileState] = []
         self._looked_after: list[object] = []
         self._runs: dict[bytes, str] = {}
         self.last: tuple[float, str] | None = None  # when and what was answered, for the status
@@ -62,21 +63,21 @@ class JournaledParty:
         except UndersongError as error:
             log.error("%s", error.problem)
             refusal = PrivacyRefusal("this party's policy does not let it answer", "its people must look into its log")
-            answer = Answer(codec.refusal(refusal).SerializeToString())
-            self._journal(data, answer.reply, time.monotonic() - begun)
+            answer = Answer(codec.refusal(refusal).SerializeToString(), request=_request(data), kind="refusal")
+            self._journal(answer, time.monotonic() - begun)
             return answer
         answer = self._assembled.party.answer(data, begun)
         try:
             self._assembled.keep_checkpoints()
         except UndersongError as error:
             log.error("%s", error.problem)
-            answer = replace(answer, reply=codec.refusal(error).SerializeToString())
-        self._journal(data, answer.reply, time.monotonic() - begun)
+            answer = replace(answer, reply=codec.refusal(error).SerializeToString(), kind="refusal")
+        self._journal(answer, time.monotonic() - begun)
         return replace(answer, may_leave=lambda: self._home.coordinator.exists() and answer.may_leave())
 
     def look_after(self) -> None:
         """Destroys the secrets of attempts that will not go on: at once, hourly, and when people have decided."""
-        seen = [_state(self._home.requests), _state(self._home.coordinator), self._clock() // LOOK_AFTER_S]
+        seen = [file_state(self._home.requests), file_state(self._home.coordinator), self._clock() // LOOK_AFTER_S]
         if seen == self._looked_after:
             return
         left = "" if self._home.coordinator.exists() else "this party has left its coordinator"
@@ -87,9 +88,9 @@ class JournaledParty:
             log.error("attempts that are over could not be erased: %s", error.problem)
             self._looked_after = seen
 
-    def _journal(self, request: bytes, reply: bytes, took_s: float) -> None:
-        asked, run, query, attempt = self._described(request)
-        kind = codec.decode_reply(reply, "this party").WhichOneof("body") or ""
+    def _journal(self, answer: Answer, took_s: float) -> None:
+        asked, run, query, attempt = self._described(answer.request)
+        reply, kind = answer.reply, answer.kind
         self._outbox.record(reply, at=self._clock(), kind=kind, answer_to=asked, run=run, query=query, attempt=attempt)
         self.last = (self._clock(), f"{asked} {run} {query}".strip())
         log.info(
@@ -101,10 +102,8 @@ class JournaledParty:
             took_s,
         )
 
-    def _described(self, data: bytes) -> tuple[str, str, str, int]:
-        try:
-            request = codec.decode_request(data)
-        except PeerFault:
+    def _described(self, request: wire.Request | None) -> tuple[str, str, str, int]:
+        if request is None:
             return "bytes that are no request", "", "", -1
         kind = request.WhichOneof("body") or ""
         body = getattr(request, kind)
@@ -137,7 +136,7 @@ class JournaledParty:
 
         Raises ConfigurationError or PrivacyRefusal where nothing may be answered.
         """
-        found = [_state(path) for path in (self._home.policy, self._home.coordinator)]
+        found = [file_state(path) for path in (self._home.policy, self._home.coordinator)]
         if found != self._policy_read:
             self._policy_read = []
             enrolment.trusted(self._home)
@@ -145,13 +144,11 @@ class JournaledParty:
             self._policy_read = found
 
 
-def _state(path: Path) -> tuple[int, int]:
-    """Changes whenever the file is replaced."""
+def _request(data: bytes) -> wire.Request | None:
     try:
-        found = path.stat()
-    except FileNotFoundError:
-        return -1, -1
-    return found.st_mtime_ns, found.st_ino
+        return codec.decode_request(data)
+    except PeerFault:
+        return None
 
 
 def wait_for_rung(

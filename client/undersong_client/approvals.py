@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from undersong_client.state import FILE_MODE, PartyHome, read_json, write_json
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
-from undersong_common.files import replace_file
+from undersong_common.files import FileState, file_state, replace_file
 from undersong_common.printable import printable, shell_word
 from undersong_protocol.plan_words import plan_words, same_words
 
@@ -120,8 +120,12 @@ class Requests:
         return next((each for each in reversed(named) if each.decision == decision), named[-1])
 
     def known(self, manifest: Manifest) -> Request | None:
-        path = self._path(manifest.hash.hex())
+        path = self.path(manifest)
         return _request(path) if path.exists() else None
+
+    def path(self, manifest: Manifest) -> Path:
+        """Where the request of a manifest is kept, if it is."""
+        return self._path(manifest.hash.hex())
 
     def manifest_bytes(self, request: Request) -> bytes:
         """What is to be signed, checked against its hash."""
@@ -297,6 +301,7 @@ class PersonalConsent:
         self._requests = Requests(home)
         self._standing = standing
         self._clock = clock
+        self._checked: dict[bytes, tuple[FileState, FileState]] = {}  # as the files were, by manifest
 
     def decide(self, manifest: Manifest) -> str:
         request = self._requests.receive(manifest, at=self._clock())
@@ -311,10 +316,16 @@ class PersonalConsent:
         self._requests.refused(manifest, reason, at=self._clock())
 
     def check(self, manifest: Manifest) -> None:
+        # Before every reply: read and verified again whenever one of the files is another one.
+        files = self._requests.path(manifest), self._home.keys / "identity.key"
+        seen = file_state(files[0]), file_state(files[1])
+        if self._checked.get(manifest.hash) == seen:
+            return
         request = self._requests.known(manifest)
         if request is None or request.run != manifest.run:
             raise PrivacyRefusal(f"run {manifest.run!r} was never approved by this party")
         self._check(request)
+        self._checked[manifest.hash] = seen
 
     def ended(self, manifest: Manifest) -> None:
         self._requests.ended(manifest, at=self._clock())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from undersong_client.grid_vectors import Contribution, grid_vector
 from undersong_client.records import DataSet, PrivateRecords
 from undersong_common.embedding import Embed
 from undersong_protocol.plan import PlannedSum, Privacy
+from undersong_protocol.public import Block, Input
 from undersong_protocol.statistics import PublicInputs
 from undersong_protocol.vectors import GridVector
 
@@ -35,6 +36,7 @@ class VectorRequest:
         labels: of the task.
         public: the sum's public inputs, checked (undersong_client.grid_vectors.check_public_inputs).
         coins: secret 32-byte seed of the Poisson subsample of units.
+        inputs, blocks: how ``public`` was named, and the blocks that it is put together from, by their id.
     """
 
     run: str
@@ -43,6 +45,8 @@ class VectorRequest:
     privacy: Privacy
     public: PublicInputs = field(repr=False)
     coins: bytes = field(repr=False)
+    inputs: tuple[Input, ...] = field(default=(), repr=False)
+    blocks: Mapping[bytes, Block] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,16 @@ the process keeps a core busy, at the lowest priority: a core that falls idle wi
 that take a tenth of a millisecond more or less.
 
 The process is started anew (`python -m`), not forked from one that runs gRPC's threads. Both ends are this program's
-own and hold an unnamed pair of sockets of one machine; requests travel as pickles, an exact vector as its bytes, and
-nothing else ever sends one. Where the process dies (out of memory, killed), the vector is zeros, as with any other
-failure of computing, the party's people find it in the log, and another process is started.
+own and hold an unnamed pair of sockets of one machine; requests travel as pickles, a public block in the first one that
+uses it, an exact vector as its bytes, and nothing else ever sends one. Where the process dies (out of memory, killed),
+the vector is zeros, as with any other failure of computing, the party's people find it in the log, and another process
+is started.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
@@ -29,8 +31,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -38,6 +42,8 @@ from undersong_client.computation import Computation, Computed, VectorRequest, z
 from undersong_common.logs import place
 from undersong_common.printable import printable
 from undersong_protocol import ladder
+from undersong_protocol.public import Block, Input, resolve
+from undersong_protocol.statistics import PublicInputs
 from undersong_protocol.vectors import GridVector
 
 # Added to the daemon's nice value: the daemon is served first. By ten, vectors starved on a machine with other work.
@@ -47,6 +53,8 @@ PROGRESS_S = 1.0
 RESTART_S = 5.0  # between two starts of a process that nobody waits for
 _WARM = "warm"
 _TAKEN = "taken over"
+_HEAD_BYTES = 4  # before a vector: the length of what is told with it
+_BUSY_ROUNDS = 500  # of PBKDF2: a quarter of a millisecond or so
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +84,7 @@ class ComputingProcess(Computation):
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._started_at = 0.0
+        self._shown: frozenset[bytes] = frozenset()  # public blocks that the process has
         self._told: tuple[int, int] | None = None
         self._stopped = False
 
@@ -170,27 +179,33 @@ class ComputingProcess(Computation):
                     | {"PYTHONSAFEPATH": "1"},
                 )
             self._connection = Connection(ours.detach())
+            self._shown = frozenset()
             self._connection.send((self._logs, self._opened))
         return self._connection
 
     def _asked(self, request: VectorRequest) -> bool:
         try:
-            self._running().send(request)
+            connection = self._running()
+            lacking = {identity: block for identity, block in request.blocks.items() if identity not in self._shown}
+            connection.send(replace(request, public=PublicInputs(), blocks=lacking))
         except OSError:
             return False
+        self._shown = frozenset(request.blocks)
         return True
 
     def _arrived(self, request: VectorRequest | None) -> Computed | None:
         """The vector, where it has come; progress is noted. Raises EOFError and OSError where the process is gone."""
         assert self._connection is not None
         while self._connection.poll():
-            head = json.loads(self._connection.recv_bytes())
+            data = self._connection.recv_bytes()
+            end = _HEAD_BYTES + int.from_bytes(data[:_HEAD_BYTES], "little")
+            head = json.loads(data[_HEAD_BYTES:end])
             if "progress" in head:
                 done, total = head["progress"]
                 self._told = (done, total)
                 continue
-            values = np.frombuffer(self._connection.recv_bytes(), dtype=np.int64)
             self._connection.send(_TAKEN)
+            values = np.frombuffer(data[end:], dtype=np.int64)
             if request is None or values.shape != (request.planned.dimension,):
                 raise EOFError("another vector came than was asked for")
             return Computed(GridVector(values), tuple(head["cautions"]))
@@ -252,7 +267,8 @@ def _keep_busy(waiting: threading.Event) -> None:
     while True:
         waiting.wait()
         while waiting.is_set():
-            pass
+            # Without Python's lock: at this priority its holder may not run for long, and the vector would wait for it.
+            hashlib.pbkdf2_hmac("sha256", b"", b"", _BUSY_ROUNDS)
 
 
 def _read(connection: Connection, requests: queue.SimpleQueue[VectorRequest | str], waiting: threading.Event) -> None:
@@ -287,19 +303,44 @@ def _compute(
                     # A daemon that waits for a vector reads at rungs only: notes that fill the pair of sockets would
                     # hold the vector back by a whole rung.
                     if writable.poll(0):
-                        connection.send_bytes(json.dumps({"progress": told}).encode())
+                        connection.send_bytes(_message({"progress": told}))
 
     threading.Thread(target=tell, name="progress", daemon=True).start()
+    public = _Public()
     while True:
         request = requests.get()
         if isinstance(request, str):
             computation.warm()
             continue
-        computed = computation.vector(request, begun=0.0)
+        computed = computation.vector(public.completed(request), begun=0.0)
         waiting.set()
         with sending:
-            connection.send_bytes(json.dumps({"cautions": computed.cautions}).encode())
-            connection.send_bytes(np.ascontiguousarray(computed.vector.values, dtype=np.int64).tobytes())
+            values = np.ascontiguousarray(computed.vector.values, dtype=np.int64)
+            connection.send_bytes(_message({"cautions": computed.cautions}, values.tobytes()))
+
+
+def _message(told: dict[str, Any], values: bytes = b"") -> bytes:
+    """One message to the daemon: what is told, and a vector's bytes."""
+    head = json.dumps(told).encode()
+    return len(head).to_bytes(_HEAD_BYTES, "little") + head + values
+
+
+class _Public:
+    """The public blocks of the last request, which the daemon does not send again, and what they make together."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[bytes, Block] = {}
+        self._inputs: tuple[Input, ...] = ()
+        self._resolved = PublicInputs()
+
+    def completed(self, request: VectorRequest) -> VectorRequest:
+        """The request with its public inputs."""
+        if self._inputs != request.inputs:
+            known = {**self._blocks, **request.blocks}
+            named = {segment.block for given in request.inputs for segment in given.segments}
+            self._blocks = {identity: known[identity] for identity in named}
+            self._inputs, self._resolved = request.inputs, resolve(request.inputs, self._blocks)
+        return replace(request, public=self._resolved, blocks={})
 
 
 if __name__ == "__main__":

@@ -261,10 +261,9 @@ class Connection:
     def _arrived(self, arrived: Arrived | None) -> None:
         if arrived is None:
             return
+        # Not acknowledged: the coordinator keeps a request until it is answered, and repeats it on a new stream.
         wanted = [id_ for id_ in arrived.ids if self._listener.wants(id_)]
         data = arrived.open() if wanted else b""
-        for id_ in arrived.ids:
-            self.send(wire.FromParty(ack=wire.Ack(id=id_)))
         for id_ in wanted:
             self._listener.request(Envelope(id_, data))
 

@@ -20,6 +20,7 @@ from undersong_client.connection import Connection, Ended
 from undersong_client.outbox import Outbox
 from undersong_client.state import CLOCK_TOLERANCE_S, PartyHome, clock_words, write_json
 from undersong_common.errors import ConfigurationError, TransportError, UndersongError
+from undersong_common.files import FileState, file_state
 from undersong_common.printable import printable
 from undersong_common.version import SOFTWARE
 from undersong_protocol import framing
@@ -94,6 +95,7 @@ class Daemon:
         self._embedding_told: int | None = None  # how many records, while a computation goes on
         self._decisions: dict[str, str] = {}  # by the plan's hash
         self._decisions_seen = 0
+        self._trust_seen: tuple[str, FileState, FileState] | None = None  # when it was last found
 
     def stop(self) -> None:
         """Finishes the request under way, says goodbye, ends; may be called from a signal handler."""
@@ -277,10 +279,16 @@ class Daemon:
         connection.send(wire.FromParty(renew=wire.Renew(request=request)))
 
     def _trusted(self, coordinator: enrolment.Coordinator) -> bool:
+        seen = coordinator.fingerprint, file_state(self._home.coordinator), file_state(self._home.policy)
+        if seen == self._trust_seen:
+            return True
         try:
-            return enrolment.trusted(self._home).fingerprint == coordinator.fingerprint
+            trusted = enrolment.trusted(self._home).fingerprint == coordinator.fingerprint
         except UndersongError:
             return False
+        if trusted:
+            self._trust_seen = seen
+        return trusted
 
     def _hello(self, paused: bool) -> wire.Hello:
         settings = self._home.settings

@@ -117,6 +117,9 @@ class HospitalComputation(RecordComputation):
     def warm(self) -> None:
         try:
             super().warm()
+            # Votes compute with it. It takes seconds to load, which would be the first vote's where every embedding is
+            # cached already.
+            import torch  # noqa: F401
         except UndersongError as error:
             log.error("the records could not be embedded: %s", error.problem)
         except Exception as error:  # noqa: BLE001 - its words may hold private data

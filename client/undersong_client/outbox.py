@@ -15,6 +15,7 @@ from typing import Any
 
 from undersong_client.state import FILE_MODE
 from undersong_common.errors import ConfigurationError
+from undersong_protocol.framing import worth_deflating
 
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS sent (number INTEGER PRIMARY KEY, at REAL, answer_to TEXT, kind TEXT, run TEXT,"
@@ -100,7 +101,7 @@ class Outbox:
                     database.execute(
                         "INSERT INTO sent (at, answer_to, kind, run, query, attempt, bytes, sha256, times, data)"
                         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, 1, ?)",
-                        (at, answer_to, kind, run, query, attempt, len(data), digest, zlib.compress(data, 1)),
+                        (at, answer_to, kind, run, query, attempt, len(data), digest, _deflated(data)),
                     )
         except sqlite3.DatabaseError as error:
             raise ConfigurationError(
@@ -149,6 +150,11 @@ class Outbox:
         except FileNotFoundError:
             return None
         return found.st_dev, found.st_ino
+
+
+def _deflated(data: bytes) -> bytes:
+    # In zlib's format in any case; no time is lost on masked vectors, which do not shrink.
+    return zlib.compress(data, 1 if worth_deflating(data) else 0)
 
 
 def decode(kind: str, data: bytes) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import PrivacyRefusal, UndersongError
 from undersong_common.logs import place
 from undersong_common.printable import printable
+from undersong_common.privacy.accounting import Event
 from undersong_common.privacy.ledger import VOIDED_VECTORS, Charge, Ledger, PlanPrice
 from undersong_common.version import SOFTWARE
 from undersong_protocol import codec, receipt, statistics
@@ -104,11 +105,15 @@ class Answer:
             (undersong_protocol.ladder); 0 where none were, and it may leave at once.
         may_leave: whether it may still be sent; to be asked when it has waited, since people may have withdrawn their
             consent meanwhile.
+        request: what was asked; None for bytes that are no request.
+        kind: which of a reply's bodies it is.
     """
 
     reply: bytes = field(repr=False)
     first_rung_s: float = 0.0
     may_leave: Callable[[], bool] = field(default=_always, repr=False, compare=False)
+    request: wire.Request | None = field(default=None, repr=False)
+    kind: str = ""
 
 
 class Party:
@@ -168,7 +173,9 @@ class Party:
         self._taken_up_at = 0.0  # of the answer under way, monotonic seconds
         self._first_rung_s = 0.0  # of the answer under way
         self._may_leave: Callable[[], bool] = _always  # of the answer under way
-        self._checked: tuple[tuple[bytes, str, tuple[Input, ...]], PublicInputs] | None = None
+        self._prices: dict[tuple[bytes, str], tuple[Event, Event]] = {}  # of one vector: as planned, and alone
+        self._resolved: tuple[tuple[Input, ...], PublicInputs] | None = None  # of the last request
+        self._checked: tuple[bytes, str] | None = None  # for which sum of which manifest they were checked
         self.cautions: dict[str, tuple[str, ...]] = {}  # what the records speak against, by run; for its own people
         self.refusals: dict[str, float] = {}  # the last words with which it refused, and when; for its own people
 
@@ -231,8 +238,10 @@ class Party:
         with self._lock:
             self._taken_up_at = time.monotonic() if begun is None else begun
             self._first_rung_s, self._may_leave = 0.0, _always
+            request = None
             try:
-                reply = self._answer(codec.decode_request(data))
+                request = codec.decode_request(data)
+                reply = self._answer(request)
             except UndersongError as error:
                 problem = printable(error.problem)  # it may name what the request named
                 log.warning("%s refused a request: %s", self.name, problem)
@@ -244,7 +253,8 @@ class Party:
             except Exception as error:  # noqa: BLE001 - the message of an unforeseen error may hold private data
                 log.error("%s: internal error %s at %s", self.name, type(error).__name__, place(error))
                 reply = codec.refusal(UndersongError("internal"))
-            return Answer(reply.SerializeToString(), self._first_rung_s, self._may_leave)
+            kind = reply.WhichOneof("body") or ""
+            return Answer(reply.SerializeToString(), self._first_rung_s, self._may_leave, request, kind)
 
     def _answer(self, request: wire.Request) -> wire.Reply:
         match request.WhichOneof("body"):
@@ -455,20 +465,26 @@ class Party:
         """This party's vector: the one place where records are read for a reply, and so the one that takes a rung."""
         planned, public = manifest.plan[name], self._public(manifest, name, inputs)
         self._first_rung_s = planned.first_rung_s
-        request = VectorRequest(manifest.run, tuple(manifest.labels), planned, manifest.plan.privacy, public, coins)
+        named = dict.fromkeys(segment.block for given in inputs for segment in given.segments)
+        blocks = {identity: block for identity in named if (block := self._blocks.get(identity)) is not None}
+        request = VectorRequest(
+            manifest.run, tuple(manifest.labels), planned, manifest.plan.privacy, public, coins, inputs, blocks
+        )
         computed = self.computation.vector(request, begun=self._taken_up_at)
         self.cautions[manifest.run] = computed.cautions
         return computed.vector
 
     def _public(self, manifest: Manifest, name: str, inputs: tuple[Input, ...]) -> PublicInputs:
         """The sum's public inputs, checked by what is public alone. Raises ConfigurationError and PeerFault."""
-        asked = (manifest.hash, name, inputs)
-        if self._checked is None or self._checked[0] != asked:
-            public = resolve(inputs, self._blocks)
+        if self._resolved is None or self._resolved[0] != inputs:
+            self._checked = None
+            self._resolved = (inputs, resolve(inputs, self._blocks))
+        public = self._resolved[1]
+        if self._checked != (manifest.hash, name):
             facts = PublicFacts(self._embedding_size(), len(manifest.task.get("labels", ())))
             check_public_inputs(manifest.plan[name], public, facts)
-            self._checked = (asked, public)
-        return self._checked[1]
+            self._checked = (manifest.hash, name)
+        return public
 
     def _known(self, manifest: Manifest, name: str, number: int) -> Attempt:
         attempt = self._attempts.find(manifest, name, number)
@@ -519,9 +535,13 @@ class Party:
         return self._charge(attempt.manifest, attempt.query, attempt.number, attempt.question)
 
     def _charge(self, manifest: Manifest, name: str, attempt: int, asked: bytes = b"") -> Charge:
-        planned = manifest.plan[name]
-        alone = planned.event_alone(manifest.plan.quorum)
-        return Charge(manifest.run, manifest.hash.hex(), name, attempt, (planned.event(),), asked.hex(), (alone,))
+        price = self._prices.get((manifest.hash, name))
+        if price is None:
+            planned = manifest.plan[name]
+            price = planned.event(), planned.event_alone(manifest.plan.quorum)
+            self._prices[manifest.hash, name] = price
+        event, alone = price
+        return Charge(manifest.run, manifest.hash.hex(), name, attempt, (event,), asked.hex(), (alone,))
 
     def _close_run(self, message: wire.CloseRun) -> wire.Reply:
         """The run has ended: its attempts too, and what it cost is signed."""

@@ -6,6 +6,17 @@ import os
 import tempfile
 from pathlib import Path
 
+FileState = tuple[int, int, int]
+
+
+def file_state(path: Path) -> FileState:
+    """Changes whenever the file is written or replaced, or appears or goes."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return -1, -1, -1
+    return found.st_mtime_ns, found.st_ino, found.st_size
+
 
 def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Writes or replaces a file (mode 0600); ``durable``: it is on the disk when this returns. Raises OSError."""

@@ -352,13 +352,17 @@ def _inflated(peer: str, body: bytes, plain_size: int) -> bytes:
     return data
 
 
-def _packed(data: bytes) -> tuple[bytes, bool]:
-    # Masked vectors and packed blocks do not shrink; a sample decides, so that no time is lost on them.
+def worth_deflating(data: bytes) -> bool:
+    """Whether a sample from the middle shrinks: masked vectors and packed blocks do not."""
     if len(data) < 512:
-        return data, False
+        return False
     middle = max(0, len(data) // 2 - _SAMPLE_BYTES // 2)
     sample = data[middle : middle + _SAMPLE_BYTES]
-    if len(zlib.compress(sample, 1)) > _WORTH_DEFLATING * len(sample):
+    return len(zlib.compress(sample, 1)) <= _WORTH_DEFLATING * len(sample)
+
+
+def _packed(data: bytes) -> tuple[bytes, bool]:
+    if not worth_deflating(data):
         return data, False
     packed = zlib.compress(data, 6)
     allowed = len(data) <= max(SMALL_BYTES, LARGEST_INFLATION * len(packed))

@@ -270,10 +270,14 @@ def question(inputs: Iterable[Input]) -> bytes:
     return tagged_hash("undersong question", *parts)
 
 
-class BlockStore(Protocol):
-    """Where a party keeps the blocks it has seen."""
+class HeldBlocks(Protocol):
+    """Blocks by their id; a dictionary of them will do."""
 
-    def get(self, identity: bytes) -> Block | None: ...
+    def get(self, identity: bytes, /) -> Block | None: ...
+
+
+class BlockStore(HeldBlocks, Protocol):
+    """Where a party keeps the blocks it has seen."""
 
     def add(self, data: bytes) -> Block: ...
 
@@ -315,7 +319,7 @@ def add_blocks(blocks: Iterable[bytes], inputs: Iterable[Input], store: BlockSto
         store.add(data)
 
 
-def check_inputs(inputs: Iterable[Input], store: BlockStore) -> None:
+def check_inputs(inputs: Iterable[Input], store: HeldBlocks) -> None:
     """Every row exists, and what is referred to, again and again perhaps, is not too large together.
 
     Raises PeerFault where it is not so, or a block is not held.
@@ -335,13 +339,13 @@ def check_inputs(inputs: Iterable[Input], store: BlockStore) -> None:
         raise PeerFault("coordinator", f"names inputs of {rows} rows, {numbers} numbers and {text_bytes} bytes of text")
 
 
-def missing_blocks(inputs: Iterable[Input], store: BlockStore) -> list[bytes]:
+def missing_blocks(inputs: Iterable[Input], store: HeldBlocks) -> list[bytes]:
     """Ids, each once and in order, that ``inputs`` refer to and ``store`` does not hold."""
     wanted = dict.fromkeys(segment.block for given in inputs for segment in given.segments)
     return [identity for identity in wanted if store.get(identity) is None]
 
 
-def resolve(inputs: Iterable[Input], store: BlockStore) -> PublicInputs:
+def resolve(inputs: Iterable[Input], store: HeldBlocks) -> PublicInputs:
     """The inputs as a statistic reads them.
 
     Raises PeerFault (of the coordinator) for rows that do not exist or are too many, two inputs of one name and kind,
@@ -374,7 +378,7 @@ def resolve(inputs: Iterable[Input], store: BlockStore) -> PublicInputs:
     return PublicInputs(embeddings, numbers, texts)
 
 
-def _parts(given: Input, store: BlockStore) -> Iterator[Block]:
+def _parts(given: Input, store: HeldBlocks) -> Iterator[Block]:
     for segment in given.segments:
         block = _held(given, segment, store)
         if segment.rows is None:
@@ -389,7 +393,7 @@ def _parts(given: Input, store: BlockStore) -> Iterator[Block]:
         )
 
 
-def _held(given: Input, segment: Segment, store: BlockStore) -> Block:
+def _held(given: Input, segment: Segment, store: HeldBlocks) -> Block:
     block = store.get(segment.block)
     if block is None:
         raise PeerFault("coordinator", f"refers to a public block of {given.name!r} that it never sent")

@@ -154,7 +154,7 @@ def compressed(events: Iterable[Event]) -> tuple[Event, ...]:
 def _counted(events: Iterable[Event]) -> Counter[Event]:
     counts: Counter[Event] = Counter()
     for event in events:
-        counts[replace(event, count=1)] += event.count
+        counts[event if event.count == 1 else replace(event, count=1)] += event.count
     return counts
 
 
