@@ -8,9 +8,11 @@ EXTRAS := coordinator,console,page,flower,dpsgd,xlsx,notebook,dev
 DOCS_STAMP := $(VENV)/.docs-installed
 COMMA := ,
 EXTRAS_OF_UV = $(addprefix --extra ,$(subst $(COMMA), ,$(EXTRAS)$(COMMA)docs))
-# Tests on this many cores; what shares a set-up stays on one (tests/conftest.py).
 JOBS := 2
-PYTEST = $(BIN)/python -m pytest -n $(JOBS)
+# One process more than cores: a third of the suite's time tests wait for programs that they have started. What shares a
+# set-up stays in one process (tests/conftest.py).
+TEST_PROCESSES := 3
+PYTEST = $(BIN)/python -m pytest -n $(TEST_PROCESSES)
 # What needs torch, or is of use with it only; `make test-without-torch` leaves it out.
 TORCH := ^(torch|triton|nvidia-|cuda-|sentence-transformers|accelerate|peft|opacus)
 export HF_HUB_OFFLINE := 1

@@ -21,6 +21,8 @@ from undersong_protocol import codec
 from undersong_protocol.messages import federation_pb2 as wire
 from undersong_protocol.secagg.transitions import SECRETS
 
+pytestmark = pytest.mark.heavy  # every file of a hospital is opened with every key
+
 PARTIES = {"shares": 3, "direct": 2}
 
 

@@ -35,6 +35,8 @@ from undersong_common.privacy.ledger import Ledger
 from undersong_protocol import codec
 from undersong_protocol.messages import federation_pb2 as wire
 
+pytestmark = pytest.mark.heavy  # hundreds of parties that are killed and begin again
+
 PARTIES = {"shares": 3, "direct": 2}
 PARTS = ("journal", "ledger", "keys", "blocks")
 IN_THE_ANSWER = ("charged", "computed", "journaled", "noted", "marked")

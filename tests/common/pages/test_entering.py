@@ -12,6 +12,8 @@ from undersong_common.pages.accounts import Accounts, TooManyAttempts
 from undersong_common.pages.site import PageSettings, Site
 from undersong_common.pages.store import PageStore
 
+pytestmark = pytest.mark.heavy  # argon2id takes its time
+
 PASSWORD = "correct horse battery"
 
 

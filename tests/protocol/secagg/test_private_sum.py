@@ -160,7 +160,9 @@ def test_direct_mode_opens_what_arrived_even_if_a_statement_is_lost() -> None:
     assert check_evidence(parameters, opened.evidence).signers == ("p00", "p01", "p03")
 
 
-@pytest.mark.parametrize(("n", "dropouts", "colluders"), [(8, 1, 0), (12, 1, 1), (30, 2, 1), (60, 6, 3)])
+@pytest.mark.parametrize(
+    ("n", "dropouts", "colluders"), [(8, 1, 0), (12, 1, 1), (30, 2, 1), pytest.param(60, 6, 3, marks=pytest.mark.heavy)]
+)
 @pytest.mark.parametrize("stage", [Stage.ADVERTISE, Stage.REVEAL, Stage.SHARE, Stage.MASK])
 def test_regular_graph_sums_exactly_after_dropouts(n: int, dropouts: int, colluders: int, stage: Stage) -> None:
     parameters = parameters_of(

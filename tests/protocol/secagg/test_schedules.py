@@ -210,6 +210,7 @@ def test_regular_graph_and_direct_mode_on_it_at_length(schedule: Schedule) -> No
 # --- every crash point, one by one ------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("cut", list(Cut))
 @pytest.mark.parametrize("stage", [stage for stage in Stage if stage is not Stage.VOID])
 @pytest.mark.parametrize("mode", ["shares", "direct", "graph"])

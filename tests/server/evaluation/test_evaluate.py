@@ -12,6 +12,8 @@ from undersong_server.cli.evaluation_screen import render
 from undersong_server.operations.evaluation import evaluate
 from undersong_server.pool import Sample
 
+pytestmark = pytest.mark.heavy  # trains task models
+
 TOPICS = {"chest": ["heart", "pressure", "chest", "arm"], "ankle": ["foot", "twisted", "swollen", "ankle"]}
 FILLER = ["today", "patient", "says", "since", "morning", "worse", "walking", "quiet"]
 
