@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 
-from undersong_client import enrolment, policy
+from undersong_client import enrolment, plugins, policy
 from undersong_client.assemble import Assembled
 from undersong_client.outbox import Outbox
 from undersong_client.party import Answer
@@ -140,7 +140,9 @@ class JournaledParty:
         if found != self._policy_read:
             self._policy_read = []
             enrolment.trusted(self._home)
-            self._assembled.party.allow(policy.read(self._home).bounds)
+            allowed = policy.read(self._home)
+            plugins.load_trusted(allowed)
+            self._assembled.party.allow(allowed.bounds)
             self._policy_read = found
 
 

@@ -8,7 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from undersong_client import datasets, keys, policy
+from undersong_client import datasets, keys, plugins, policy
 from undersong_client.approvals import PersonalConsent
 from undersong_client.blocks import DiskBlocks
 from undersong_client.checkpoints import LedgerCheckpoints
@@ -20,6 +20,7 @@ from undersong_client.late import Late
 from undersong_client.party import Party
 from undersong_client.state import PartyHome
 from undersong_client.store import Store
+from undersong_common import embedders
 from undersong_common.embedding import Embedder
 from undersong_common.privacy.ledger import Ledger
 from undersong_protocol.secagg import kem
@@ -65,7 +66,7 @@ def assemble(
         ConfigurationError, PrivacyRefusal: what is missing, damaged or refused, with the remedy.
     """
     ledger, kept = datasets.open_ledger(home, policy.read(home), checkpoints, at=clock())
-    embedder = embedder or Embedder.load(home.settings.embedder)
+    embedder = embedder or embedders.load(home.settings.embedder)
     blocks = DiskBlocks(home.blocks)
     blocks.prune()
     if computation is None:
@@ -85,7 +86,7 @@ def assemble_for_a_message(home: PartyHome, *, checkpoints: Path, clock: Callabl
         ConfigurationError, PrivacyRefusal: keys or policy are missing or damaged.
     """
     allowed = policy.read(home)
-    embedder: Any = Late(lambda: Embedder.load(home.settings.embedder))
+    embedder: Any = Late(lambda: embedders.load(home.settings.embedder))
     opened = cache(lambda: datasets.open_ledger(home, allowed, checkpoints, at=clock()))
     ledger: Any = Late(lambda: opened()[0])
     kept: Any = Late(lambda: opened()[1])
@@ -109,11 +110,13 @@ def _party(
 ) -> Party:
     settings = home.settings
     seed = settings.insecure_noise_seed
+    allowed = policy.read(home)
+    plugins.load_trusted(allowed)
     return Party(
         settings.party,
         identity=keys.identity(home),
         computation=computation,
-        policy=policy.read(home).bounds,
+        policy=allowed.bounds,
         ledger=ledger,
         store=Store(home.journal, settings.party, keys.secret(home, "store"), home.attempts),
         blocks=blocks,

@@ -160,13 +160,13 @@ def embed(home: HomeFolder = None, as_json: AsJson = False, quiet: entry.Quiet =
     """Computes the records' embeddings now and keeps them encrypted; the daemon would do it later. Sends nothing."""
     from undersong_client import datasets
     from undersong_client.hospital_computation import Embeddings
-    from undersong_common.embedding import Embedder
+    from undersong_common import embedders
 
     opened = PartyHome(home_of(home))
     texts = datasets.load(opened).table.texts
     begun = time.monotonic()
     progress = (lambda _done, _total: None) if quiet else _progress(begun)
-    Embeddings(opened, Embedder.load(opened.settings.embedder), progress)(texts)
+    Embeddings(opened, embedders.load(opened.settings.embedder), progress)(texts)
     took = time.monotonic() - begun
     if as_json:
         print_json({"records": len(texts), "seconds": round(took, 3)})

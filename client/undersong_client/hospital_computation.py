@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from undersong_client import datasets, keys
+from undersong_client import datasets, keys, plugins, policy
 from undersong_client.computation import Computed, RecordComputation, VectorRequest, zeros
 from undersong_client.grid_vectors import Contribution, grid_vector
 from undersong_client.late import Late
 from undersong_client.records import DataSet
 from undersong_client.state import PartyHome
+from undersong_common import embedders
 from undersong_common.arrays import Float32
 from undersong_common.embedding import CachedEmbedder, Embedder, EncryptedFileCache, MemoryCache, Progress
 from undersong_common.errors import ConfigurationError, UndersongError
@@ -91,8 +92,9 @@ class HospitalComputation(RecordComputation):
         contribution: Contribution = grid_vector,
     ) -> None:
         data: Any = Late(lambda: sealed_data(home))
+        self._home = home
         self._told: tuple[int, int] | None = None
-        load: Callable[[], Embedder] = lambda: embedder or Embedder.load(home.settings.embedder)  # noqa: E731
+        load: Callable[[], Embedder] = lambda: embedder or embedders.load(home.settings.embedder)  # noqa: E731
         embed: Any = Late(lambda: Embeddings(home, load(), self.note_progress))
         super().__init__(
             home.settings.party,
@@ -104,6 +106,8 @@ class HospitalComputation(RecordComputation):
 
     def vector(self, request: VectorRequest, *, begun: float = 0.0) -> Computed:
         try:
+            if request.planned.source:  # of a package that this process may not have loaded yet
+                plugins.load_trusted(policy.read(self._home))
             return super().vector(request, begun=begun)
         except Exception as error:  # noqa: BLE001 - its words may hold private data
             log.error(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -15,6 +16,7 @@ from undersong_protocol.bounds import RequirePostQuantum
 
 TAG = "undersong policy"
 Approval = Literal["each", "standing"]
+TRUSTED = re.compile(r"[^=\s]+=[0-9a-f]{64}")
 UNITS = ("sample", "user", "party")
 
 
@@ -35,6 +37,8 @@ class HospitalPolicy:
         required_parties: ``NAME=FINGERPRINT`` of parties that must take part; a coordinator can invent any others.
         approval: "each" run waits for a person, or "standing": every run within these bounds is signed.
         require_post_quantum: "always", "up_to_200" parties or "never": the other runs may have classical masks.
+        trusted_statistics: ``NAME=SHA256`` of other packages' statistics: only these are ever imported here, and only
+            while their installed source has that hash.
     """
 
     coordinators: tuple[str, ...] = ()
@@ -50,6 +54,7 @@ class HospitalPolicy:
     declared_units: int = 0
     required_parties: tuple[str, ...] = ()
     require_post_quantum: RequirePostQuantum = "up_to_200"
+    trusted_statistics: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         remedy = "see `undersong-party policy set --help` and `undersong-party budget set --help`"
@@ -69,6 +74,11 @@ class HospitalPolicy:
             raise ConfigurationError("the declared number of units is not a whole number of at least 0", remedy)
         for required in self.required_parties:
             enrolment.named_party(required)
+        for trusted in self.trusted_statistics:
+            if not TRUSTED.fullmatch(trusted):
+                raise ConfigurationError(
+                    f"the trusted statistic {trusted!r} is no NAME=SHA256", "undersong-party policy plugins shows them"
+                )
         if self.approval not in get_args(Approval):
             raise ConfigurationError(f"approval {self.approval!r} is unknown", 'write "each" or "standing"')
         if self.require_post_quantum not in get_args(RequirePostQuantum):
@@ -84,6 +94,11 @@ class HospitalPolicy:
         return self.total_epsilon > 0
 
     @property
+    def trusted(self) -> dict[str, str]:
+        """The source hash of each trusted statistic of another package, by its name."""
+        return {name: source for name, _, source in (each.rpartition("=") for each in self.trusted_statistics)}
+
+    @property
     def bounds(self) -> Bounds:
         """What the guard checks of every manifest."""
         return Bounds(
@@ -96,6 +111,7 @@ class HospitalPolicy:
             declared_units=self.declared_units,
             required_parties=tuple(enrolment.named_party(required) for required in self.required_parties),
             require_post_quantum=self.require_post_quantum,
+            trusted=tuple(self.trusted.items()),
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -341,20 +341,29 @@ def _releases(manifest: Manifest) -> list[dict[str, Any]]:
     """Sums of one statistic with the same noise, together."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for planned in manifest.plan.sums:
-        key = (planned.statistic, planned.sigma, planned.l2, planned.law)
+        key = (planned.statistic, planned.source, planned.sigma, planned.l2, planned.law)
         groups.setdefault(key, []).append(planned.dimension)
     return [
         {
             "statistic": statistic,
-            "meaning": WORDS.get(statistic, "a sum of bounded numbers computed from your records"),
+            "meaning": _meaning(statistic, source),
+            "source": source,
             "releases": len(dimensions),
             "numbers": dimensions,
             "sigma": sigma,
             "l2_sensitivity": l2,
             "law": law,
         }
-        for (statistic, sigma, l2, law), dimensions in groups.items()
+        for (statistic, source, sigma, l2, law), dimensions in groups.items()
     ]
+
+
+def _meaning(statistic: str, source: str) -> str:
+    if source:
+        return (
+            f"bounded numbers that ANOTHER PACKAGE'S PROGRAM computes from your records (its source: SHA-256 {source})"
+        )
+    return WORDS.get(statistic, "a sum of bounded numbers computed from your records")
 
 
 def _count(value: dict[str, Any]) -> int:

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from undersong_common.errors import PrivacyRefusal
 from undersong_protocol.enrolment import party_fingerprint
-from undersong_protocol.plan import POST_QUANTUM_UP_TO, Plan
+from undersong_protocol.plan import POST_QUANTUM_UP_TO, SOURCE, Plan
 from undersong_protocol.secagg.parameters import Member
 
 RequirePostQuantum = Literal["always", "up_to_200", "never"]
@@ -36,6 +36,8 @@ class Policy:
         required_parties: names and fingerprints of parties without which a run is refused.
         require_post_quantum: which runs must have post-quantum masks: "always" all, "up_to_200" those of so many
             parties, "never" none.
+        trusted: names and source hashes (SHA-256, hex) of other packages' statistics that it allows, beside
+            ``statistics``; None trusts what its program has loaded.
     """
 
     largest_epsilon: float
@@ -47,6 +49,7 @@ class Policy:
     declared_units: int = 0
     required_parties: tuple[tuple[str, str], ...] = ()
     require_post_quantum: RequirePostQuantum = "never"
+    trusted: tuple[tuple[str, str], ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; infinity, which JSON lacks, as the text "inf"."""
@@ -54,6 +57,7 @@ class Policy:
         for key in ("statistics", "units"):
             value[key] = None if value[key] is None else sorted(value[key])
         value["required_parties"] = [list(each) for each in self.required_parties]
+        value["trusted"] = None if self.trusted is None else [list(each) for each in self.trusted]
         if math.isinf(self.largest_epsilon):
             value["largest_epsilon"] = "inf"
         return value
@@ -62,6 +66,7 @@ class Policy:
     def from_json(cls, value: Mapping[str, Any]) -> Policy:
         """Raises ValueError, KeyError or TypeError for what is none."""
         names = {key: value[key] for key in ("statistics", "units")}
+        trusted = value.get("trusted", ())  # a party of an earlier version trusts none
         found = cls(
             largest_epsilon=float(value["largest_epsilon"]),
             largest_delta=float(value["largest_delta"]),
@@ -70,6 +75,7 @@ class Policy:
             declared_units=int(value["declared_units"]),
             required_parties=tuple((str(name), str(print_)) for name, print_ in value["required_parties"]),
             require_post_quantum=value["require_post_quantum"],
+            trusted=None if trusted is None else tuple((str(name), str(source)) for name, source in trusted),
             **{key: None if each is None else frozenset(map(str, each)) for key, each in names.items()},
         )
         if found.require_post_quantum not in get_args(RequirePostQuantum):
@@ -77,8 +83,38 @@ class Policy:
         return found
 
 
+def check_trusted(plan: Plan, policy: Policy) -> None:
+    """Raises PrivacyRefusal for another package's statistic that the policy does not name with that very source.
+
+    Asked before anything of a plan is built: what is not trusted is not imported either.
+    """
+    trusted = dict(policy.trusted or ())
+    for planned in plan.sums:
+        if not planned.source:
+            continue
+        if not isinstance(planned.source, str) or not SOURCE.fullmatch(planned.source):
+            raise PrivacyRefusal(f"{planned.name}: its source is no SHA-256", "have the run planned anew")
+        if policy.trusted is None:
+            continue
+        known = trusted.get(planned.statistic)
+        if known is None:
+            raise PrivacyRefusal(
+                f"{planned.name}: this party does not trust the statistic {planned.statistic!r}, which is another"
+                f" package's (source {planned.source})",
+                "have its people read that package, install it, and trust it: undersong-party policy trust"
+                f" {planned.statistic} {planned.source}",
+            )
+        if known != planned.source:
+            raise PrivacyRefusal(
+                f"{planned.name}: this party trusts the statistic {planned.statistic!r} with the source {known}, and"
+                f" the plan's has {planned.source}",
+                "install the same release of its package at the coordinator and at every party",
+            )
+
+
 def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
     """Raises PrivacyRefusal that names the first bound which a plan with these parties exceeds."""
+    check_trusted(plan, policy)
     privacy, quorum = plan.privacy, plan.quorum
     if privacy.epsilon > policy.largest_epsilon:
         raise PrivacyRefusal(
@@ -124,5 +160,5 @@ def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
         )
     if policy.statistics is not None:
         for planned in plan.sums:
-            if planned.statistic not in policy.statistics:
+            if not planned.source and planned.statistic not in policy.statistics:
                 raise PrivacyRefusal(f"{planned.name}: the policy does not allow the statistic {planned.statistic!r}")

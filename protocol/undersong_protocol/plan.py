@@ -8,6 +8,7 @@ manifest. A party does not believe the plan: :meth:`Plan.verify` recomputes sens
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -45,6 +46,7 @@ REPLY_BYTES = 2**20  # of any reply, beside what grows with the run
 REPLY_BYTES_A_PARTY = 8192
 REPLY_BYTES_AN_ATTEMPT = 16_384  # of a sum: its charges and voids in a receipt, a few tries each
 POST_QUANTUM_UP_TO = 200  # parties: up to here the masks are post-quantum unless a plan says otherwise
+SOURCE = re.compile(r"([0-9a-f]{64})?")
 EPSILON_TOLERANCE = 1e-6  # relative; the calibration's bisection stops within it
 
 
@@ -129,6 +131,8 @@ class PlannedSum:
     ``sigma`` is the standard deviation that is charged; the noise really drawn has integer variance
     ``sigma_integer**2 + 4`` (docs/privacy.md, "Noise"). Where ``law`` is "laplace", sigma is
     sqrt(2) times the scale of the discrete Laplace noise, which is charged as what it is.
+
+    ``source`` is the SHA-256 (hex) of the source of another package's statistic, "" for this program's own.
     """
 
     name: str
@@ -144,6 +148,7 @@ class PlannedSum:
     sampling_rate: float = 1.0
     law: Law = "gaussian"
     first_rung_s: float = ladder.FIRST_S
+    source: str = ""
 
     @property
     def sigma(self) -> float:
@@ -156,8 +161,22 @@ class PlannedSum:
             return self.sigma_integer
         return math.sqrt(accounting.sampled_variance(self.sigma_integer))
 
+    def to_json(self) -> dict[str, Any]:
+        """Its fields; ``source`` only where there is one."""
+        value = asdict(self)
+        return value if self.source else {key: each for key, each in value.items() if key != "source"}
+
     def build(self) -> Statistic:
-        """The statistic, rebuilt from its wire name and public parameters."""
+        """The statistic, rebuilt from its wire name and public parameters.
+
+        Raises PrivacyRefusal where the statistic of that name here is another one than the plan's.
+        """
+        if self.source != statistics.source(self.statistic):
+            raise PrivacyRefusal(
+                f"{self.name}: the statistic {self.statistic!r} of the plan is {_owner(self.source)}; here that name is"
+                f" {_owner(statistics.source(self.statistic))}",
+                "install the same release of its package everywhere, and trust it (docs/extending.md)",
+            )
         return statistics.build(self.statistic, self.parameters)
 
     def event(self) -> accounting.Gaussian | accounting.DiscreteLaplace:
@@ -308,7 +327,7 @@ class Plan:
         """JSON-able form; infinite epsilon is written as null, since JSON has no infinity."""
         privacy = asdict(self.privacy)
         privacy["epsilon"] = self.privacy.epsilon if math.isfinite(self.privacy.epsilon) else None
-        return {"privacy": privacy, "quorum": asdict(self.quorum), "sums": [asdict(planned) for planned in self.sums]}
+        return {"privacy": privacy, "quorum": asdict(self.quorum), "sums": [planned.to_json() for planned in self.sums]}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Plan:
@@ -318,6 +337,10 @@ class Plan:
         return cls(
             Privacy(**privacy), Quorum(**value["quorum"]), tuple(PlannedSum(**planned) for planned in value["sums"])
         )
+
+
+def _owner(source: str) -> str:
+    return f"another package's, of source {source[:16]}..." if source else "no other package's"
 
 
 def _check_form(plan: Plan) -> None:
@@ -349,6 +372,8 @@ def _check_form(plan: Plan) -> None:
             wrong.append("a private sum's name")
         elif not isinstance(planned.parameters, Mapping):
             wrong.append(f"{planned.name}: parameters")
+        elif not isinstance(planned.source, str) or not SOURCE.fullmatch(planned.source):
+            wrong.append(f"{planned.name}: source")
         wrong += [
             f"{planned.name}: {name}"
             for name in ("dimension", "scale", "modulus_bits")
@@ -540,6 +565,7 @@ def _planned(request: SumRequest, scale: int, sigma_integer: float, privacy: Pri
         sampling_rate=request.sampling_rate,
         law=request.law,
         first_rung_s=request.first_rung_s,
+        source=statistics.source(statistic.name),
     )
     bits = _modulus_bits(statistic, planned, privacy, quorum)
     return PlannedSum(**{**asdict(planned), "modulus_bits": bits})

@@ -26,8 +26,9 @@ from undersong.canaries import Canary, make_canaries, planted
 from undersong.corpus_attacks import attack_corpus
 from undersong_client.grid_vectors import grid_vector
 from undersong_client.records import PrivateRecords
+from undersong_common import embedders
 from undersong_common.arrays import Bools, Float64, Int64
-from undersong_common.embedding import CachedEmbedder, Embed, Embedder, MemoryCache
+from undersong_common.embedding import CachedEmbedder, Embed, MemoryCache
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy.accounting import gaussian_mu
 from undersong_common.table import Table, concatenate
@@ -313,7 +314,7 @@ def observe(settings: AuditSettings, number: int) -> Observations:
 
     task = tasks.load(settings.task_file, list(settings.assignments))
     run_plan = plan_run(task)
-    embedder = _LOADED.setdefault("embedder", Embedder.load(task.embedder.model))
+    embedder = _LOADED.setdefault("embedder", embedders.load(task.embedder.model))
     cache = _LOADED.setdefault("cache", MemoryCache())
     embed = CachedEmbedder(embedder, cache).encode
     tables = private_tables(task, settings.seed)

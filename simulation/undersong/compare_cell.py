@@ -371,14 +371,15 @@ class Bench:
         }
 
     def _shared(self, task: Task) -> tuple[Embedder, EmbeddingCache, EmbeddingCache]:
-        from undersong_common.embedding import Embedder, MemoryCache, PublicFileCache
+        from undersong_common import embedders
+        from undersong_common.embedding import MemoryCache, PublicFileCache
         from undersong_server.operations.caches import public_cache_path
 
         if "embedder" not in self._loaded:
             environment = dict(os.environ)
             public = LayeredCache(MemoryCache(), PublicFileCache(public_cache_path(environment)))
             self._loaded |= {
-                "embedder": Embedder.load(task.embedder.model),
+                "embedder": embedders.load(task.embedder.model),
                 "public": public,
                 "private": public if self.public_data else MemoryCache(),
                 "environment": environment,

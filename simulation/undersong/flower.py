@@ -25,6 +25,7 @@ from undersong.records import private_tables
 from undersong_common.errors import ConfigurationError, InternalError, TransportError
 from undersong_server.federation.transport import Lazily, Transport
 from undersong_server.progress import Progress
+from undersong_server.runs import foreign_statistics
 from undersong_server.runs.execution import Outcome
 from undersong_server.runs.task import Task
 
@@ -185,12 +186,14 @@ class _ActorState:
         self._names = list(self._tables)
         self._blocks = DiskBlocks(state / "blocks")
         self._model = task.embedder.model
+        foreign_statistics.register_installed()
 
     @cached_property
     def _embedder(self) -> CachedEmbedder:
-        from undersong_common.embedding import CachedEmbedder, Embedder
+        from undersong_common import embedders
+        from undersong_common.embedding import CachedEmbedder
 
-        return CachedEmbedder(Embedder.load(self._model), self._parties.shared_cache())
+        return CachedEmbedder(embedders.load(self._model), self._parties.shared_cache())
 
     def answers(self, partition: int, requests: Sequence[bytes]) -> list[bytes]:
         name = self._names[partition]

@@ -12,6 +12,7 @@ from undersong.parties import SimulatedParties, clocks
 from undersong.records import check_units
 from undersong.workspace import Workspace
 from undersong_client.grid_vectors import Contribution, grid_vector
+from undersong_common import embedders
 from undersong_common.arrays import Float32, Int16
 from undersong_common.embedding import CachedEmbedder, Embed, Embedder, EmbeddingCache, MemoryCache
 from undersong_common.table import Table
@@ -92,7 +93,7 @@ def simulate(
     """
     task = run_plan.task
     check_units(run_plan.plan.privacy, tables)
-    embedder = embedder or Embedder.load(task.embedder.model)
+    embedder = embedder or embedders.load(task.embedder.model)
     clock, monotonic = clocks(insecure_noise_seed)
     made = SimulatedParties(task, workspace.state, workspace.parties_path, seed, insecure_noise_seed)
     made.draw_keys(workspace, tables)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from examples.clinic.cases import LABELS
+from undersong_server.generators import ReplaySettings
 from undersong_server.runs import task
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +20,7 @@ def public_files(loaded: task.Task) -> list[Path]:
     paths: list[str] = [] if loaded.evaluation.test is None else [loaded.evaluation.test]
     for generator in loaded.generators:
         paths += getattr(generator, "corpus", ())
-        paths += [generator.path] if generator.kind == "replay" else []
+        paths += [generator.path] if isinstance(generator, ReplaySettings) else []
     return [loaded.locate(path) for path in paths]
 
 

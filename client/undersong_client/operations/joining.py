@@ -11,6 +11,7 @@ from pathlib import Path
 from undersong_client import enrolment, keys, policy
 from undersong_client.enrolment import Coordinator
 from undersong_client.state import PartyHome, PartySettings
+from undersong_common import embedders
 from undersong_common.errors import UndersongError
 from undersong_protocol import statistics
 from undersong_protocol.enrolment import check_party_name, party_fingerprint
@@ -22,13 +23,14 @@ def create(
     """Makes a party's folder with its keys and a policy that allows nothing yet.
 
     Args:
-        embedder: "packaged" or the folder of a local model.
+        embedder: "packaged", the folder of a local model, or another package's with its hash (docs/extending.md).
         insecure_noise_seed: tests only; reproducible keys and noise, no privacy.
         drill: a rehearsal's folder, whose only data set will be invented records.
 
     Raises ConfigurationError for an invalid name, or where the folder holds anything.
     """
     check_party_name(name)
+    embedders.check_pinned(embedder)
     made = PartyHome.create(
         home, PartySettings(name, embedder=embedder, insecure_noise_seed=insecure_noise_seed, drill=drill)
     )

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from undersong_client import cautions, datasets, policy
+from undersong_client import cautions, datasets, plugins, policy
+from undersong_client.plugins import Installed
 from undersong_client.policy import HospitalPolicy
 from undersong_client.state import PartyHome
 from undersong_common.errors import ConfigurationError
@@ -162,6 +163,53 @@ def set_policy(
     if share_policy is not None:
         opened.change(share_policy=share_policy)
     return show(home)
+
+
+def installed(home: Path) -> tuple[Installed, ...]:
+    """The statistics that other packages declare here, with their source hashes. Imports none of them."""
+    return plugins.installed(policy.read(PartyHome(home)))
+
+
+def trust(home: Path, name: str, source: str) -> PolicyFacts:
+    """Allows another package's statistic, while its installed source has that very hash.
+
+    Args:
+        source: SHA-256 (hex) that this party's people have read or been told; what is installed must have it.
+
+    Raises ConfigurationError where no package declares it, or what is installed has another hash.
+    """
+    opened = PartyHome(home)
+    allowed = policy.read(opened)
+    here = {each.name: each for each in plugins.installed(allowed) if each.source}.get(name)
+    if here is None:
+        raise ConfigurationError(
+            f"no installed package declares the statistic {name!r}",
+            "install it beside this program; undersong-party policy plugins shows what there is",
+        )
+    if here.source != source:
+        raise ConfigurationError(
+            f"the statistic {name!r} of {here.package} has the source {here.source}, not {source}",
+            "install the release whose hash you were told, or compare the hash once more",
+        )
+    _trust(opened, allowed, {**allowed.trusted, name: source})
+    return show(home)
+
+
+def distrust(home: Path, name: str) -> PolicyFacts:
+    """Takes it back: every further run that asks for the statistic is refused. Raises ConfigurationError."""
+    opened = PartyHome(home)
+    allowed = policy.read(opened)
+    left = {known: source for known, source in allowed.trusted.items() if known != name}
+    if left == allowed.trusted:
+        raise ConfigurationError(f"the statistic {name!r} is not trusted", "see undersong-party policy plugins")
+    _trust(opened, allowed, left)
+    return show(home)
+
+
+def _trust(opened: PartyHome, allowed: HospitalPolicy, trusted: Mapping[str, str]) -> None:
+    policy.write(
+        opened, replace(allowed, trusted_statistics=tuple(f"{name}={trusted[name]}" for name in sorted(trusted)))
+    )
 
 
 def _known(names: Sequence[str]) -> tuple[str, ...]:

@@ -77,19 +77,20 @@ def _consent(opened: PartyHome, known: Requests, request: Request, checkpoints: 
 
 def figures(opened: PartyHome, known: Requests, request: Request, ledger: Ledger | None) -> dict[str, Any]:
     """A request as figures (:func:`undersong_client.preview.figures`); what it costs where there is a ledger."""
-    from undersong_client import cautions, datasets, enrolment, keys, policy, preview
-    from undersong_common.embedding import Embedder
+    from undersong_client import cautions, datasets, enrolment, keys, plugins, policy, preview
+    from undersong_common import embedders
     from undersong_protocol.manifest import Manifest
 
     manifest = Manifest.from_bytes(known.manifest_bytes(request))
     data = datasets.load(opened)
     allowed = policy.read(opened)
+    plugins.load_trusted(allowed)
     settings = opened.settings
     return preview.figures(
         manifest,
         party=settings.party,
         identity=keys.identity(opened).public_key().public_bytes_raw(),
-        embedder=Embedder.load(settings.embedder).fingerprint,
+        embedder=embedders.load(settings.embedder).fingerprint,
         policy=allowed.bounds,
         ledger=ledger,
         cautions=cautions.of_manifest(manifest, data, settings.user_field),

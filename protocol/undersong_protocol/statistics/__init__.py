@@ -1,7 +1,8 @@
 """Statistics: the integer vectors that private sums open, each with its own tight sensitivity.
 
 A new statistic is one file with one registered, frozen dataclass; nothing else changes. Every module of this folder is
-imported here, so that a plan may name any of them.
+imported here, so that a plan may name any of them. Statistics of other packages are registered by the programs
+(undersong_common.plugins finds them), at a party only once its people trust them.
 """
 
 import importlib
@@ -17,7 +18,7 @@ from undersong_protocol.statistics.interface import (
     Sensitivity,
     Statistic,
 )
-from undersong_protocol.statistics.registry import build, names, parameters, register
+from undersong_protocol.statistics.registry import build, names, parameters, register, register_foreign, source
 from undersong_protocol.statistics.votes import TopQVotes, top_q_votes
 
 for _module in pkgutil.iter_modules(__path__):
@@ -38,5 +39,7 @@ __all__ = [
     "names",
     "parameters",
     "register",
+    "register_foreign",
+    "source",
     "top_q_votes",
 ]

@@ -11,24 +11,68 @@ from undersong_protocol.statistics.interface import Statistic
 
 _Class = TypeVar("_Class", bound=type[Statistic])
 _STATISTICS: dict[str, type[Any]] = {}
+_SOURCES: dict[str, str] = {}  # of other packages' statistics: SHA-256 (hex) of their source
+_OWN = "undersong_protocol."
 
 
 def register(statistic: _Class) -> _Class:
-    """Class decorator: makes a frozen dataclass with a ``name`` known under it."""
-    name = statistic.name
-    if not dataclasses.is_dataclass(statistic):
-        raise InternalError(f"statistic {name!r} is not a dataclass")
-    if not issubclass(statistic, Statistic):
-        raise InternalError(f"statistic {name!r} is no subclass of Statistic")
-    if name in _STATISTICS:
-        raise InternalError(f"two statistics are named {name!r}")
-    _STATISTICS[name] = statistic
+    """Class decorator: makes a frozen dataclass of this program with a ``name`` known under it."""
+    _check(statistic)
+    if not statistic.__module__.startswith(_OWN):
+        raise InternalError(
+            f"statistic {statistic.name!r} is another package's",
+            "declare it by an entry point of undersong.statistics: parties trust it by its name and hash",
+        )
+    _STATISTICS[statistic.name] = statistic
     return statistic
 
 
+def register_foreign(name: str, statistic: Any, source: str) -> None:
+    """Makes another package's statistic known; again with the same source changes nothing.
+
+    Args:
+        name: under which that package declares it.
+        source: SHA-256 (hex) of its source, which plans carry and every party must trust.
+
+    Raises ConfigurationError for what is no statistic, has another name, or has the name of one that is known.
+    """
+    if name in _SOURCES and _SOURCES[name] == source:
+        return
+    if name in _SOURCES:
+        raise ConfigurationError(
+            f"the statistic {name!r} is loaded here from the source {_SOURCES[name]}, and {source} is asked for",
+            "start this program again",
+        )
+    try:
+        _check(statistic)
+    except InternalError as error:
+        raise ConfigurationError(error.problem, error.remedy) from None
+    if statistic.name != name:
+        raise ConfigurationError(
+            f"the statistic {statistic.name!r} is declared under the name {name!r}", "give its entry point that name"
+        )
+    _STATISTICS[name] = statistic
+    _SOURCES[name] = source
+
+
+def _check(statistic: Any) -> None:
+    name = getattr(statistic, "name", statistic)
+    if not dataclasses.is_dataclass(statistic):
+        raise InternalError(f"statistic {name!r} is not a dataclass")
+    if not isinstance(statistic, type) or not issubclass(statistic, Statistic):
+        raise InternalError(f"statistic {name!r} is no subclass of Statistic")
+    if name in _STATISTICS:
+        raise InternalError(f"two statistics are named {name!r}")
+
+
 def names() -> list[str]:
-    """The wire names this program knows, sorted."""
+    """The wire names this program knows, sorted; with those of other packages that were registered."""
     return sorted(_STATISTICS)
+
+
+def source(name: str) -> str:
+    """SHA-256 (hex) of the source of another package's statistic; "" for this program's own and for unknown ones."""
+    return _SOURCES.get(name, "")
 
 
 def parameters(statistic: Statistic) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import typer
 
 from undersong_common import entry
-from undersong_server.cli import console, coordinator, drill, enrolment, evaluation, releases, runs, tasks
+from undersong_server.cli import console, coordinator, drill, enrolment, evaluation, new, releases, runs, tasks
 
 app = typer.Typer(
     name="undersong",
@@ -18,7 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # they print local variables
     context_settings=entry.HELP_OPTIONS,
 )
-for room in (tasks, evaluation, coordinator, enrolment, runs, releases, console, drill):
+for room in (tasks, evaluation, coordinator, enrolment, runs, releases, console, drill, new):
     room.mount(app)
 
 

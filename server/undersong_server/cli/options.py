@@ -79,7 +79,7 @@ def with_cache(task_file: Path, assignments: Sequence[str], cache: Path | None) 
     from undersong_server.runs import task as tasks
 
     generators = tasks.load(task_file, assignments).generators
-    endpoints = [n for n, each in enumerate(generators) if each.kind == "openai" and not each.cache]
+    endpoints = [n for n, each in enumerate(generators) if each.lacks_cache]
     if not endpoints:
         raise ConfigurationError(
             f"--cache: {task_file} has no endpoint whose answers it could keep", 'leave it out; it is for kind "openai"'

@@ -60,6 +60,11 @@ def render(figures: PlanFigures) -> RenderableType:
     collude = figures.epsilon_if_all_others_collude
     if collude is not None:
         lines.append(f"If every other party colludes, one party's own noise alone still gives epsilon {collude:.3f}.")
+    foreign = {each.statistic: each.source for each in figures.sums if each.source}
+    lines.extend(
+        f"The statistic {name} is another package's: every party must trust it with the source {source}."
+        for name, source in foreign.items()
+    )
     lines.extend(figures.method_notes)
     if figures.paper is not None:
         lines.append(_paper(figures.paper))

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from undersong_common import embedders
 from undersong_common.embedding import CachedEmbedder, Embedder, PublicFileCache
 from undersong_common.errors import InternalError, TransportError, UndersongError
 from undersong_server.federation.transport import Transport
@@ -112,7 +113,7 @@ class RunDriver(ABC):
         self._reply_bytes = run_plan.plan.largest_reply_bytes
         journal = Journal(self.folder.journal_path)
         try:
-            embedder = Embedder.load(run_plan.task.embedder.model)
+            embedder = embedders.load(run_plan.task.embedder.model)
             embed = CachedEmbedder(embedder, PublicFileCache(self._public_cache)).encode
             while True:
                 self.await_roster(planned, journal)

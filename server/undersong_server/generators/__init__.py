@@ -7,6 +7,7 @@ from pathlib import Path
 
 from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError, GenerationError
+from undersong_server.generators import other_packages
 from undersong_server.generators.batches import Notes
 from undersong_server.generators.interface import Answer, BudgetExhausted, Estimate, GenerationRequest, Generator
 from undersong_server.generators.settings import (
@@ -86,8 +87,11 @@ def build_generators(
             from undersong_server.generators.offline_vllm import VllmGenerator
 
             made.append(VllmGenerator(one, folder=folder))
-        else:
+        elif isinstance(one, TransformersSettings):
             from undersong_server.generators.local_transformers import TransformersGenerator
 
             made.append(TransformersGenerator(one, folder=folder))
+        else:
+            around = other_packages.Surroundings(tuple(labels), folder, embed, environment)
+            made.append(other_packages.build(one, around))
     return made

@@ -7,14 +7,25 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import core_schema
 
 from undersong_common.printable import printable
+from undersong_server.generators import other_packages
 from undersong_server.generators.interface import Estimate, PromptFormat
 
 # English text has about 1.3 tokens per word with the usual byte-pair vocabularies; the high figure covers other
@@ -45,10 +56,17 @@ def _is_loopback(address: str) -> bool:
         return host == "localhost"
 
 
-class _Common(BaseModel):
+class CommonSettings(BaseModel):
+    """Base of every kind's settings, of other packages' kinds too. A key that a kind does not have is an error.
+
+    Attributes:
+        kind: each subclass states its own, as a Literal.
+    """
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)
+    kind: str
 
     @property
     def words(self) -> str:
@@ -61,7 +79,16 @@ class _Common(BaseModel):
         return ()
 
     @property
+    def lacks_cache(self) -> bool:
+        """Whether it asks an endpoint whose answers it could keep across runs, and names no file for them."""
+        return False
+
+    @property
     def _behind(self) -> str:
+        return f"{self.kind}, of another package"
+
+    def estimate(self, calls: int, prompt_words: int = 250) -> Estimate:
+        """Expected cost of ``calls`` calls with prompts of so many words."""
         raise NotImplementedError
 
     def identity(self) -> dict[str, Any]:
@@ -88,7 +115,7 @@ def _context_of(model: Path) -> int | None:
     return context
 
 
-class NgramSettings(_Common):
+class NgramSettings(CommonSettings):
     """The embedded n-gram model over a public corpus.
 
     Attributes:
@@ -124,7 +151,7 @@ class NgramSettings(_Common):
         return Estimate(calls, (0, 0), (0.0, 0.0), (1.0 + 0.0002 * calls, 20.0 + 0.005 * calls))
 
 
-class ReplaySettings(_Common):
+class ReplaySettings(CommonSettings):
     """A file of texts that a real model wrote earlier.
 
     Attributes:
@@ -210,7 +237,7 @@ def _check_key(address: Endpoint, proxy: str) -> None:
         )
 
 
-class OpenAISettings(_Common, RequestFields):
+class OpenAISettings(CommonSettings, RequestFields):
     """An OpenAI-compatible endpoint. Its RequestFields hold for every kind of prompt that ``kinds`` leaves out.
 
     Attributes:
@@ -291,6 +318,10 @@ class OpenAISettings(_Common, RequestFields):
         return PromptFormat(style=self.style, prompt_tokens=_room(self.context_tokens, self.max_tokens))
 
     @property
+    def lacks_cache(self) -> bool:
+        return not self.cache
+
+    @property
     def addresses(self) -> tuple[Endpoint, ...]:
         """Every address that is asked."""
         return (Endpoint(base_url=self.base_url, api_key_env=self.api_key_env), *self.endpoints)
@@ -352,7 +383,7 @@ class OpenAISettings(_Common, RequestFields):
         )
 
 
-class TransformersSettings(_Common):
+class TransformersSettings(CommonSettings):
     """A local folder with a language model, causal or sequence to sequence (T5).
 
     Attributes:
@@ -399,7 +430,7 @@ class TransformersSettings(_Common):
         return Estimate(calls, (low + written[0], high + written[1]), (0.0, 0.0), (steps / 8 / 50.0, steps / 2.0))
 
 
-class VllmSettings(_Common):
+class VllmSettings(CommonSettings):
     """A local folder with a causal language model, written with by vLLM's offline engine (the extra ``vllm``).
 
     Attributes:
@@ -444,6 +475,38 @@ class VllmSettings(_Common):
         return Estimate(calls, (low + written[0], high + written[1]), (0.0, 0.0), seconds)
 
 
-GeneratorSettings = Annotated[
+_Own = Annotated[
     NgramSettings | ReplaySettings | OpenAISettings | TransformersSettings | VllmSettings, Field(discriminator="kind")
 ]
+_OWN_KINDS = ("ngram", "replay", "openai", "transformers", "vllm")
+
+
+class _AnyKind:
+    """A table of this program's kinds, else of a kind that an installed package declares."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_wrap_validator_function(
+            _validated,
+            handler.generate_schema(_Own),
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                lambda settings, info: settings.model_dump(mode=info.mode), info_arg=True
+            ),
+        )
+
+
+def _validated(value: Any, own: core_schema.ValidatorFunctionWrapHandler) -> CommonSettings:
+    kind = value.get("kind") if isinstance(value, Mapping) else None
+    found = other_packages.find(kind) if isinstance(kind, str) and kind not in _OWN_KINDS else None
+    if found is None:
+        validated: CommonSettings = own(value)
+        return validated
+    try:
+        settings: CommonSettings = found.Settings.model_validate(value)
+        return settings
+    except ValidationError as error:
+        faults = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_url=False)]
+    raise ValueError(f"of kind {kind!r}: {'; '.join(faults)}")
+
+
+GeneratorSettings = Annotated[CommonSettings, _AnyKind()]

@@ -4,7 +4,7 @@ An underscore in the file's name is a plus in the method's: ``mixture_labels.py`
 
 The file holds the options ([method] keys), the plan of its private sums and ``run``, which a reader can lay beside the
 paper; ``METHOD`` names them (:class:`undersong_server.methods.interface.Method`). Nothing else changes when one is
-added. What several methods use lies in ``parts``.
+added. What several methods use lies in ``parts``. Other packages add methods by entry points of ``undersong.methods``.
 """
 
 from __future__ import annotations
@@ -13,20 +13,36 @@ import importlib
 import pkgutil
 from typing import Any
 
-from undersong_common import configuration
+from undersong_common import configuration, plugins
 from undersong_common.errors import ConfigurationError
 from undersong_server.methods.interface import Method
 
 
 def names() -> tuple[str, ...]:
-    """The names of all methods, sorted."""
+    """The names of all methods, sorted: this program's and those of other packages that are installed."""
+    return tuple(sorted({*own_names(), *(each.name for each in plugins.installed("methods"))}))
+
+
+def own_names() -> tuple[str, ...]:
+    """The names of this program's methods, sorted."""
     modules = {module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg}
     return tuple(sorted(module.replace("_", "+") for module in modules - {"interface"}))
 
 
 def load(name: str) -> Method[Any]:
-    """The method of that name. Raises ConfigurationError that says the nearest known name."""
-    if name not in names():
+    """The method of that name; this program's own goes before another package's.
+
+    Raises ConfigurationError that says the nearest known name, or what is wrong with another package's.
+    """
+    if name in own_names():
+        found: Method[Any] = importlib.import_module(f"{__name__}.{name.replace('+', '_')}").METHOD
+        return found
+    plugin = plugins.find("methods", name)
+    if plugin is None:
         raise ConfigurationError(f"[method] name: {name!r} is unknown", configuration.nearest(name, names()))
-    found: Method[Any] = importlib.import_module(f"{__name__}.{name.replace('+', '_')}").METHOD
-    return found
+    loaded = plugins.load(plugin)
+    if not isinstance(loaded, Method):
+        raise ConfigurationError(
+            f"the method {name!r} of the package {plugin.words} is no Method", "name its METHOD in the entry point"
+        )
+    return loaded

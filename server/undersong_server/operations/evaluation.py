@@ -6,7 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
-from undersong_common.embedding import CachedEmbedder, Embed, Embedder, MemoryCache
+from undersong_common import embedders
+from undersong_common.embedding import CachedEmbedder, Embed, MemoryCache
 from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning
 from undersong_common.model_files import model_folder
@@ -24,9 +25,9 @@ def embedder(model: str) -> Embed:
     """Texts to float32 unit vectors [n, d], cached in memory only: the texts may be private.
 
     Args:
-        model: "packaged" or a local sentence-transformers folder.
+        model: "packaged", a local sentence-transformers folder, or "plug-in:NAME" (docs/extending.md).
     """
-    return CachedEmbedder(Embedder.load(model if model == "packaged" else Path(model)), MemoryCache()).encode
+    return CachedEmbedder(embedders.load(model), MemoryCache()).encode
 
 
 def evaluate(

@@ -9,8 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from undersong_common import embedders
 from undersong_common.arrays import Float32
-from undersong_common.embedding import CachedEmbedder, Embedder, PublicFileCache
+from undersong_common.embedding import CachedEmbedder, PublicFileCache
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_server import generators
 from undersong_server.coordinator.home import CoordinatorHome
@@ -124,7 +125,7 @@ class _LazyEmbedding:
 
     @cached_property
     def _embed(self) -> Any:
-        return CachedEmbedder(Embedder.load(self._model), PublicFileCache(self._cache)).encode
+        return CachedEmbedder(embedders.load(self._model), PublicFileCache(self._cache)).encode
 
     def __call__(self, texts: Sequence[str]) -> Float32:
         vectors: Float32 = self._embed(texts)

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from undersong_common import embedders
 from undersong_common.arrays import Float32
 from undersong_common.configuration import nearest
-from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_server.generators import build_generators
 from undersong_server.generators.interface import Answer
@@ -75,7 +75,7 @@ def try_generator(
     folder = task.locate("")
 
     def embed(given: Sequence[str]) -> Float32:
-        return Embedder.load(task.embedder.model).encode(given)
+        return embedders.load(task.embedder.model).encode(given)
 
     (generator,) = build_generators(
         chosen, labels=task.task.labels, folder=folder, embed=embed, environment=environment

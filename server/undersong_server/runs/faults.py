@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from undersong_common import embedders
 from undersong_common.arrays import Float32
 from undersong_common.configuration import nearest
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_common.fine_tuning import check_folder
-from undersong_common.model_files import PACKAGED, embedding_size, model_folder
+from undersong_common.model_files import PACKAGED
 from undersong_common.table import UTF_8, column_names, read_table
 from undersong_protocol.plan import Plan
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
@@ -54,7 +55,7 @@ def _sizes(task: Task) -> Iterator[tuple[str, str]]:
 
 
 def _check_embedder(task: Task, plan: Plan | None) -> None:
-    found = embedding_size(model_folder(task.embedder.model))
+    found = embedders.dimension(task.embedder.model)
     for planned in plan.sums if plan is not None else ():
         size = planned.parameters.get("size", found)
         if planned.statistic == EmbeddingSum.name and size != found:

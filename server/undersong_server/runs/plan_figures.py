@@ -32,6 +32,7 @@ class SumFigures:
         sigma: standard deviation of the opened noise; ``sigma_integer`` is in steps of the grid, ``scale`` per vote.
         share_sigma_integer: standard deviation, on the grid, of the noise that each party adds.
         epsilon_so_far: of the whole run up to the last of these sums; None where the run is not private.
+        source: SHA-256 (hex) of another package's statistic, which every party must trust; "" for this program's own.
     """
 
     statistic: str
@@ -46,6 +47,7 @@ class SumFigures:
     modulus_bits: int
     share_sigma_integer: float
     epsilon_so_far: float | None
+    source: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """One entry of "queries"."""
@@ -137,6 +139,7 @@ def plan_figures(run: RunPlan) -> PlanFigures:
                 modulus_bits=max(planned.modulus_bits for planned in group),
                 share_sigma_integer=share_sigma(run.plan, group[0]),
                 epsilon_so_far=run.plan.epsilon_after(last) if private else None,
+                source=group[0].source,
             )
             for group, last in _groups(run.plan)
         ),

@@ -10,6 +10,7 @@ from undersong_protocol.plan import Plan, plan_sums
 from undersong_server import methods
 from undersong_server.methods.interface import Setting
 from undersong_server.methods.parts.lengths import with_lengths
+from undersong_server.runs import foreign_statistics
 from undersong_server.runs.task import Task
 
 
@@ -44,6 +45,7 @@ def plan_run(task: Task) -> RunPlan:
     # A baseline that asks no party anything keeps to that.
     if task.privacy.lengths and method.makes_private_sums and not method.measures_lengths:
         requests = with_lengths(requests, task.privacy.lengths_share)
+    foreign_statistics.register(requests)
     plan = plan_sums(requests, task.privacy.promise(), task.quorum())
     if math.isfinite(task.privacy.epsilon):
         plan.verify()

@@ -171,7 +171,7 @@ class MethodSection(BaseModel):
 
 
 class EmbedderSection(Section):
-    """[embedder]: "packaged" (all-MiniLM-L6-v2) or a local folder."""
+    """[embedder]: "packaged" (all-MiniLM-L6-v2), a local folder, or another package's, "plug-in:NAME"."""
 
     model: str = "packaged"
 

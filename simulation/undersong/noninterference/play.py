@@ -385,6 +385,7 @@ EDITS: Sequence[tuple[tuple[str | int, ...], Sequence[Any]]] = (
         )
     ),
     (("plan", "sums", 0, "statistic"), (*statistics.names(), "unknown", None, 3)),
+    (("plan", "sums", 0, "source"), ("", "00" * 32, "x" * 64, ["00"], {"a": 1}, 3, None)),
     (("plan", "sums", 0, "law"), ("gaussian", "laplace", "none", None)),
     (("task", "labels"), (["good", ["bad"]], "good", ["good", "good"], [1], {"good": 1}, None, ["elsewhere"], [""])),
     (("task",), ({}, [], None, "task")),

@@ -1,0 +1,124 @@
+"""Which embedder a name means: the packaged model, a local folder, or another package's (``plug-in:NAME@SHA256``)."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from undersong_common import plugins
+from undersong_common.arrays import Float32
+from undersong_common.canonical import tagged_hash
+from undersong_common.embedding import Embedder, Progress
+from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_common.fixed_order import row_norms
+from undersong_common.model_files import embedding_size, model_folder
+
+PREFIX = "plug-in:"
+_NAMED = re.compile(r"plug-in:([^@\s]+)(?:@([0-9a-f]{64}))?")
+
+
+class ForeignModel(Protocol):
+    """What another package's entry point of ``undersong.embedders`` makes, called without arguments.
+
+    Attributes:
+        dimension: coordinates of an embedding.
+        fingerprint: of whatever it reads beside its source (weights); two places with the same one embed alike.
+    """
+
+    dimension: int
+    fingerprint: str
+
+    def embed(self, text: str) -> Sequence[float]:
+        """One text's embedding, of any length above 0; by that text alone, and the same at every call."""
+        ...
+
+
+class ForeignEmbedder(Embedder):
+    """Another package's embedder; texts are embedded one at a time, so that none changes another's embedding.
+
+    ``fingerprint`` covers its source and what its model says of its own files.
+    """
+
+    def __init__(self, model: ForeignModel, source: str) -> None:
+        stated = str(model.fingerprint).encode("utf-8")
+        super().__init__(source, tagged_hash("undersong embedder of another package", source.encode(), stated).hex())
+        self._foreign = model
+        self._one = threading.Lock()
+
+    @cached_property
+    def dimension(self) -> int:
+        return int(self._foreign.dimension)
+
+    def encode(self, texts: Sequence[str], progress: Progress | None = None) -> Float32:
+        """As :meth:`Embedder.encode`; zero also where the package fails at a text, whose words stay here."""
+        result = np.zeros((len(texts), self.dimension), dtype=np.float32)
+        for row, text in enumerate(texts):
+            with self._one:
+                result[row] = self._row(text)
+            if progress is not None:
+                progress(row + 1, len(texts))
+        return result
+
+    def _row(self, text: str) -> Any:
+        try:
+            values = np.asarray(self._foreign.embed(text), dtype=np.float64).reshape(1, self.dimension)
+        except UndersongError:
+            raise
+        except Exception:  # noqa: BLE001 - its words may hold the text, and no text may make a party fail
+            return 0.0
+        exact = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+        return (exact / np.maximum(row_norms(exact), 1e-12)[:, None])[0]
+
+
+def load(model: str | Path) -> Embedder:
+    """The embedder of that name. Of another package nothing is imported before its source has the stated hash.
+
+    Raises ConfigurationError where there is none, or another one than stated; else as :meth:`Embedder.load`.
+    """
+    if not _is_foreign(model):
+        return Embedder.load(model)
+    name, stated = _named(str(model))
+    plugin = plugins.find("embedders", name)
+    if plugin is None:
+        raise ConfigurationError(f"no installed package declares the embedder {name!r}", "install its package")
+    source = plugins.source_hash(plugin)
+    if stated not in ("", source):
+        raise ConfigurationError(
+            f"the embedder {name!r} of {plugin.words} has the source {source}, not {stated}",
+            "install the release whose hash you were told",
+        )
+    return ForeignEmbedder(plugins.load(plugin)(), source)
+
+
+def dimension(model: str) -> int:
+    """Coordinates of its embeddings; of another package the model is loaded. Raises ConfigurationError as ``load``."""
+    return load(model).dimension if _is_foreign(model) else embedding_size(model_folder(model))
+
+
+def check_pinned(model: str) -> None:
+    """Raises ConfigurationError for another package's embedder without its hash: at a party it reads the records."""
+    if not _is_foreign(model) or _named(model)[1]:
+        return
+    plugin = plugins.find("embedders", _named(model)[0])
+    here = "" if plugin is None else f"; what is installed here has {plugins.source_hash(plugin)}"
+    raise ConfigurationError(
+        f"the embedder {model!r} is another package's and is named without the hash of its source",
+        f"read the package, and name it as {model}@SHA256{here}",
+    )
+
+
+def _is_foreign(model: str | Path) -> bool:
+    return isinstance(model, str) and model.startswith(PREFIX)
+
+
+def _named(model: str) -> tuple[str, str]:
+    found = _NAMED.fullmatch(model)
+    if found is None:
+        raise ConfigurationError(f"the embedder {model!r} is no plug-in:NAME@SHA256", "correct its name")
+    return found[1], found[2] or ""

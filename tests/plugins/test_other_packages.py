@@ -1,0 +1,292 @@
+"""A package of others: found by its entry points, run in a simulation, refused by a party that does not trust it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from tests.doubles import foreign_package
+from tests.doubles.foreign_package import NAME
+from tests.doubles.parties import make_manifest, make_party, make_tables
+from tests.doubles.party_home import HashedEmbedder, command
+from tests.doubles.tasks import make_task
+from undersong.deliver import deliver
+from undersong_client import plugins as party_plugins
+from undersong_client import preview
+from undersong_client.guard import review
+from undersong_client.policy import HospitalPolicy
+from undersong_common import embedders, plugins
+from undersong_common.embedding import Embedder
+from undersong_common.errors import ConfigurationError, InternalError, PrivacyRefusal
+from undersong_common.table import Table
+from undersong_protocol import codec, statistics
+from undersong_protocol.manifest import Manifest
+from undersong_protocol.messages import federation_pb2 as wire
+from undersong_protocol.plan import Plan
+from undersong_server import methods
+from undersong_server.progress import Silent
+from undersong_server.release.verify import verify
+from undersong_server.runs import task as tasks
+from undersong_server.runs.planning import plan_run
+
+METHOD = ('method.name="sentences"', "method.samples=8", "method.keep=6", "method.most=3")
+DROP = ("rounds", "votes", "examples", "shortlist")
+
+
+@pytest.fixture
+def package(tmp_path):
+    folder = foreign_package.write(tmp_path / "installed")
+    with foreign_package.installed(folder):
+        yield folder
+
+
+def task(folder, *assignments):
+    return tasks.load(make_task(folder, parties=3, evaluation={}), [*METHOD, *assignments])
+
+
+def planned(folder) -> Plan:
+    plan = plan_run(task(folder)).plan
+    assert plan.sums[0].source
+    return plan
+
+
+def started_anew() -> None:
+    """The party is another program than the coordinator."""
+    foreign_package.forget()
+    assert not foreign_package.is_imported()
+
+
+def propose(folder, plan, policy):
+    parties = {
+        name: make_party(folder, name, table, policy=policy)
+        for name, table in make_tables(3, 6, ("kitchen", "garden")).items()
+    }
+    manifest = make_manifest(plan, parties, ("kitchen", "garden"))
+    request = wire.Request(version=codec.VERSION, propose=wire.ProposeManifest(manifest=manifest.to_bytes()))
+    return codec.decode_reply(parties["p0"].handle(request.SerializeToString()), "p0")
+
+
+def hospital(**changes) -> HospitalPolicy:
+    allowed = {"minimum_parties": 1, "minimum_threshold": 1, "run_epsilon": 8.0, "total_epsilon": 8.0}
+    return HospitalPolicy(**allowed | {"total_delta": 1e-4} | changes)
+
+
+def test_what_is_installed_is_found_and_hashed_without_an_import(package):
+    assert [plugins.find(kind, name).words for kind, name in (("methods", "sentences"), ("statistics", NAME))] == [
+        "undersong_sentences 1.0"
+    ] * 2
+    assert {each.name for kind in plugins.KINDS for each in plugins.installed(kind)} >= {"canned", "letters"}
+    before = plugins.source_hash(plugins.find("statistics", NAME))
+    assert not foreign_package.is_imported()
+    (package / "sentences" / "__pycache__").mkdir()
+    (package / "sentences" / "__pycache__" / "statistic.cpython-311.pyc").write_bytes(b"compiled")
+    assert plugins.source_hash(plugins.find("statistics", NAME)) == before
+    (package / "sentences" / "other.py").write_text("")
+    assert plugins.source_hash(plugins.find("statistics", NAME)) != before
+    assert "sentences" in methods.names()
+
+
+def test_two_packages_of_one_name_are_an_error(package, tmp_path):
+    second = foreign_package.write(tmp_path / "second", package="another")
+    with foreign_package.installed(second), pytest.raises(ConfigurationError, match="two packages declare"):
+        plugins.find("statistics", NAME)
+
+
+def test_a_plan_carries_name_and_hash(package, tmp_path):
+    plan = planned(tmp_path)
+    source = plugins.source_hash(plugins.find("statistics", NAME))
+    assert (plan.sums[0].statistic, plan.sums[0].source) == (NAME, source)
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    plan.verify()
+    with pytest.raises(PrivacyRefusal, match="is no other package's; here that name is another package's"):
+        dataclasses.replace(plan, sums=(dataclasses.replace(plan.sums[0], source=""),)).verify()
+    with pytest.raises(PrivacyRefusal, match="source"):
+        dataclasses.replace(plan, sums=(dataclasses.replace(plan.sums[0], source="abc"),)).verify()
+
+
+def test_an_own_statistic_s_plan_has_no_source(tmp_path):
+    plan = plan_run(tasks.load(make_task(tmp_path))).plan
+    assert all("source" not in each for each in plan.to_json()["sums"])
+
+
+def test_a_party_that_does_not_trust_it_refuses_and_imports_nothing(package, tmp_path):
+    plan = planned(tmp_path / "task")
+    started_anew()
+    refused = propose(tmp_path, plan, hospital().bounds).refusal
+    assert f"does not trust the statistic '{NAME}'" in refused.problem
+    assert plan.sums[0].source in refused.problem
+    assert not foreign_package.is_imported()
+
+
+def test_a_party_that_trusts_another_hash_refuses_and_imports_nothing(package, tmp_path):
+    plan = planned(tmp_path / "task")
+    started_anew()
+    allowed = hospital(trusted_statistics=(f"{NAME}={'0' * 64}",))
+    party_plugins.load_trusted(allowed)
+    refused = propose(tmp_path, plan, allowed.bounds).refusal
+    assert f"trusts the statistic '{NAME}' with the source {'0' * 64}" in refused.problem
+    assert not foreign_package.is_imported()
+
+
+def test_a_party_whose_installed_source_is_another_refuses(package, tmp_path):
+    plan = planned(tmp_path / "task")
+    started_anew()
+    (package / "sentences" / "statistic.py").write_text("raise SystemExit('imported')")
+    allowed = hospital(trusted_statistics=(f"{NAME}={plan.sums[0].source}",))
+    party_plugins.load_trusted(allowed)
+    assert "here that name is no other package's" in propose(tmp_path, plan, allowed.bounds).refusal.problem
+    assert not foreign_package.is_imported()
+
+
+def test_a_refusal_says_the_same_whatever_the_records_are(package, tmp_path):
+    plan = planned(tmp_path / "task")
+    started_anew()
+    words = []
+    for name, table in (("full", make_tables(1, 9, ("kitchen",))["p0"]), ("empty", Table((), (), None))):
+        (tmp_path / name).mkdir()
+        party = make_party(tmp_path / name, "p0", table, policy=hospital().bounds)
+        manifest = make_manifest(plan, {f"p{n}": party for n in range(1)}, ("kitchen",))
+        request = wire.Request(version=codec.VERSION, propose=wire.ProposeManifest(manifest=manifest.to_bytes()))
+        words.append(party.handle(request.SerializeToString()))
+    assert words[0] == words[1]
+
+
+def test_a_party_that_trusts_it_signs(package, tmp_path):
+    plan = planned(tmp_path / "task")
+    started_anew()
+    allowed = hospital(trusted_statistics=(f"{NAME}={plan.sums[0].source}",))
+    party_plugins.load_trusted(allowed)
+    assert statistics.source(NAME) == plan.sums[0].source
+    assert propose(tmp_path, plan, allowed.bounds).WhichOneof("body") == "signature"
+
+
+@pytest.mark.parametrize("source", [7, ["a"], {"b": 1}, "x" * 64, "0" * 65])
+def test_a_source_that_is_none_is_refused(package, tmp_path, source):
+    plan = planned(tmp_path / "task")
+    parties = {f"p{n}": make_party(tmp_path, f"p{n}", Table((), (), None)) for n in range(3)}
+    manifest = make_manifest(plan, parties, ("kitchen", "garden"))
+    wrong = dataclasses.replace(plan, sums=(dataclasses.replace(plan.sums[0], source=source),))
+    changed = dataclasses.replace(manifest, plan=wrong)
+    with pytest.raises(PrivacyRefusal):
+        review(
+            Manifest.from_bytes(changed.to_bytes()),
+            hospital().bounds,
+            name="p0",
+            identity=parties["p0"].public_identity,
+            embedder=manifest.embedder,
+        )
+
+
+def test_the_preview_names_it(package, tmp_path):
+    plan = planned(tmp_path / "task")
+    parties = {f"p{n}": make_party(tmp_path, f"p{n}", Table((), (), None)) for n in range(3)}
+    (release,) = preview._releases(make_manifest(plan, parties, ("kitchen", "garden")))
+    assert release["source"] == plan.sums[0].source
+    assert "ANOTHER PACKAGE'S PROGRAM" in release["meaning"]
+    assert plan.sums[0].source in release["meaning"]
+
+
+def test_people_see_trust_and_distrust_it(package, tmp_path):
+    home = tmp_path / "alpha"
+    command("init", "alpha", "--home", home)
+    (found,) = json.loads(command("policy", "plugins", "--home", home, "--json"))["statistics"]
+    assert (found["name"], found["trusted"]) == (NAME, "")
+    assert "no installed package" in command("policy", "trust", "unknown", found["source"], "--home", home, code=2)
+    assert "not " + "0" * 64 in command("policy", "trust", NAME, "0" * 64, "--home", home, code=2)
+    assert not foreign_package.is_imported()
+    said = json.loads(command("policy", "trust", NAME, found["source"], "--home", home, "--json"))
+    assert said["trusted_statistics"] == [f"{NAME}={found['source']}"]
+    assert "trusted" in command("policy", "plugins", "--home", home)
+    (package / "sentences" / "statistic.py").write_text("")
+    assert "NOT WHAT WAS TRUSTED" in command("policy", "plugins", "--home", home)
+    assert json.loads(command("policy", "distrust", NAME, "--home", home, "--json"))["trusted_statistics"] == []
+    assert "is not trusted" in command("policy", "distrust", NAME, "--home", home, code=2)
+
+
+def test_a_statistic_that_no_package_declares_is_refused(package, tmp_path):
+    (package / "undersong_sentences-1.0.dist-info" / "entry_points.txt").write_text(
+        "[undersong.methods]\nsentences = sentences.method:METHOD\n"
+    )
+    with pytest.raises(ConfigurationError, match="no installed package declares the statistic"):
+        planned(tmp_path)
+
+
+def test_no_other_package_registers_itself(package):
+    SentenceHistogram = plugins.load(plugins.find("statistics", NAME))
+    with pytest.raises(InternalError, match="is another package's"):
+        statistics.register(SentenceHistogram)
+    with pytest.raises(ConfigurationError, match="declared under the name"):
+        statistics.register_foreign("sentences", SentenceHistogram, "0" * 64)
+    with pytest.raises(ConfigurationError, match="not a dataclass"):
+        statistics.register_foreign("nothing", object(), "0" * 64)
+
+
+def test_a_package_that_cannot_be_loaded_is_named(package):
+    (package / "sentences" / "method.py").write_text("import nowhere_at_all\n")
+    with pytest.raises(ConfigurationError, match=r"undersong_sentences 1\.0 cannot be loaded"):
+        methods.load("sentences")
+
+
+@pytest.mark.heavy
+def test_it_runs_in_a_simulation_with_its_generator(package, tmp_path, monkeypatch):
+    monkeypatch.setattr(Embedder, "load", HashedEmbedder)
+    canned = '[{name="lines", kind="canned", lines=["One. Two.", "Only one.", "A! B? C."]}]'
+    given = task(tmp_path / "task", f"generators={canned}")
+    delivered = deliver(
+        given,
+        tmp_path / "out",
+        seed=1,
+        fresh=False,
+        insecure_noise_seed=2,
+        public_cache=tmp_path / "cache.sqlite",
+        environment={},
+        progress=Silent(),
+    )
+    assert 1 <= len(delivered.report.samples) <= 6
+    started_anew()
+    assert verify(tmp_path / "out").faults == ()
+    (package / "sentences" / "other.py").write_text("")
+    started_anew()
+    with pytest.raises(ConfigurationError, match="which is not installed here with"):
+        verify(tmp_path / "out")
+
+
+def test_a_generator_s_wrong_key_is_named(package, tmp_path):
+    with pytest.raises(ConfigurationError, match=r"'canned'.*lines"):
+        task(tmp_path, 'generators=[{name="lines", kind="canned"}]')
+    with pytest.raises(ConfigurationError, match="'cannd' is unknown"):
+        task(tmp_path, 'generators=[{name="lines", kind="cannd"}]')
+
+
+def test_an_embedder_embeds_each_text_by_itself_and_is_pinned_at_a_party(package, tmp_path):
+    source = plugins.source_hash(plugins.find("embedders", "letters"))
+    with pytest.raises(ConfigurationError, match="not 0000"):
+        embedders.load(f"plug-in:letters@{'0' * 64}")
+    refused = command("init", "alpha", "--embedder", "plug-in:letters", "--home", tmp_path / "alpha", code=2)
+    assert source in refused
+    assert not foreign_package.is_imported()
+    found = embedders.load(f"plug-in:letters@{source}")
+    rows = found.encode(["aab", "", "zz"])
+    assert rows.shape == (3, 26)
+    assert rows[0, :2] == pytest.approx(np.array([2.0, 1.0]) / np.sqrt(5.0))
+    assert not rows[1].any()
+    assert found.encode(["aab"]).tobytes() == rows[:1].tobytes()
+    assert found.fingerprint != source
+    command("init", "alpha", "--embedder", f"plug-in:letters@{source}", "--home", tmp_path / "alpha")
+
+
+def test_an_embedder_that_fails_gives_zeros():
+    class Broken:
+        dimension = 3
+        fingerprint = ""
+
+        def embed(self, text):
+            if text == "bad":
+                raise ValueError(text)
+            return [float("nan"), 3.0, 4.0]
+
+    rows = embedders.ForeignEmbedder(Broken(), "0" * 64).encode(["bad", "good"])
+    assert rows.tolist() == [[0.0, 0.0, 0.0], pytest.approx([0.0, 0.6, 0.8])]

@@ -1,0 +1,94 @@
+"""``undersong new method``: what it writes is found, planned and simulated as it stands."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from tests.doubles.party_home import HashedEmbedder
+from undersong_common.embedding import Embedder
+from undersong_common.errors import ConfigurationError
+from undersong_server.operations.scaffold import new_method
+
+
+@pytest.fixture
+def begun(tmp_path, monkeypatch):
+    """The package, installed as `pip install -e` does: on the import path, with its entry points beside it."""
+    found = new_method("better-half", tmp_path / "package")
+    described = tomllib.loads((found.folder / "pyproject.toml").read_text())
+    information = found.folder / "undersong_better_half-0.1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Name: undersong-better-half\nVersion: 0.1.0\n")
+    ((group, entries),) = described["project"]["entry-points"].items()
+    lines = "".join(f"{name} = {target}\n" for name, target in entries.items())
+    (information / "entry_points.txt").write_text(f"[{group}]\n{lines}")
+    monkeypatch.syspath_prepend(str(found.folder))
+    yield found
+    sys.modules.pop("better_half", None)
+
+
+@pytest.mark.heavy
+def test_its_test_passes_as_it_was_written(begun, tmp_path, monkeypatch):
+    monkeypatch.setattr(Embedder, "load", HashedEmbedder)
+    monkeypatch.setenv("UNDERSONG_CACHE", str(tmp_path / "cache"))
+    spec = importlib.util.spec_from_file_location("written", begun.folder / "tests" / "test_better_half.py")
+    written = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(written)
+    trial = tmp_path / "trial"
+    trial.mkdir()
+    task = written.task.__wrapped__(trial)
+    written.test_the_plan_names_its_private_sums(task)
+    written.test_a_simulation_spends_its_plan_and_writes_a_corpus(task, trial)
+
+
+@pytest.mark.slow
+def test_pip_installs_it_and_pytest_runs_it(tmp_path):
+    folder, target = tmp_path / "package", tmp_path / "site"
+    new_method("better-half", folder)
+    offline = ("--no-deps", "--no-index", "--no-build-isolation", "--quiet", "--disable-pip-version-check")
+    subprocess.run([sys.executable, "-m", "pip", "install", *offline, "--target", target, folder], check=True)
+    environment = importlib.import_module("tests.doubles.processes").environment()
+    environment["PYTHONPATH"] = f"{target}:{environment.get('PYTHONPATH', '')}"
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "--rootdir",
+            folder,
+            "-c",
+            "/dev/null",
+            folder,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "2 passed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("wasp", "already"), ("Better", "cannot name"), ("class", "cannot name"), ("json", "Python's own")],
+)
+def test_a_name_that_will_not_do_is_refused(tmp_path, name, problem):
+    with pytest.raises(ConfigurationError, match=problem):
+        new_method(name, tmp_path / "package")
+    assert not (tmp_path / "package").exists()
+
+
+def test_a_folder_that_holds_anything_is_left_alone(tmp_path):
+    (tmp_path / "mine").write_text("")
+    with pytest.raises(ConfigurationError, match="exists already"):
+        new_method("better-half", tmp_path)
