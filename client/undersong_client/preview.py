@@ -29,6 +29,10 @@ WORDS = {
     " for texts that are near to everything",
     "projections": "the sum of your records' positions along a few public directions, and how many they are",
     "classifier_votes": "for each of a few public classifiers, how well it labels your records",
+    "attribute_marginals": "how many of your records have each label and each value of a few public lists, or two of"
+    " these together; a record has the value that its words are nearest to",
+    "attribute_votes": "for each candidate text, how many of your records that have the same label and values of public"
+    " lists have it among their nearest ones",
     "label_histogram": "how many of your records have each label",
     "length_histogram": "how many of your records have each length",
     "term_histogram": "in how many of your records each word of a public list occurs",

@@ -37,6 +37,7 @@ from undersong_protocol.statistics import (
     Statistic,
     TopQVotes,
 )
+from undersong_protocol.statistics.attributes import VALUES, AttributeMarginals, AttributeVotes
 from undersong_protocol.statistics.classifier_votes import ClassifierVotes
 from undersong_protocol.statistics.corrected_votes import CorrectedVotes
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
@@ -213,7 +214,8 @@ def _spoilt(draw: st.DrawFn, statistic: Statistic, key: str, piece: Piece) -> li
         many = np.zeros((most + 1, values.shape[1]), dtype=np.float32)
         found.append(("a row too many", Embeddings(many, np.zeros(most + 1, dtype=np.int64))))
     if labels_of(statistic) and len(labels) and not isinstance(statistic, FourierFeatures):
-        outside = (labels_of(statistic), 2**31 - 1)
+        classes = statistic.combinations if isinstance(statistic, AttributeVotes) else labels_of(statistic)
+        outside = (classes, 2**31 - 1)
         found += [(f"label {label}", Embeddings(values, np.append(labels[:-1], label))) for label in outside]
     return found
 
@@ -436,7 +438,37 @@ def _fine_tuned(draw: st.DrawFn, rng: np.random.Generator, facts: PublicFacts) -
     return statistic, tuple(pieces)
 
 
+def _attributes(
+    draw: st.DrawFn, rng: np.random.Generator, facts: PublicFacts
+) -> tuple[int, tuple[int, ...], tuple[tuple[str, Piece], ...]]:
+    """Labels, sizes of the lists, and the published values."""
+    labels = _planned_labels(draw, facts)
+    lists = tuple(draw(st.lists(st.integers(1, 4), min_size=0 if labels else 1, max_size=3)))
+    if not lists:
+        return labels, lists, ()
+    drawn = _embeddings(draw, rng, sum(lists), facts, labelled=False)
+    numbers = np.repeat(np.arange(len(lists)), lists)
+    return labels, lists, ((VALUES, Embeddings(drawn.values, numbers)),)
+
+
+def _attribute_marginals(draw: st.DrawFn, rng: np.random.Generator, facts: PublicFacts) -> tuple[Statistic, Named]:
+    labels, lists, values = _attributes(draw, rng, facts)
+    most = 2 if len(lists) + bool(labels) > 1 else 1
+    return AttributeMarginals(labels, lists, ways=draw(st.integers(1, most))), values
+
+
+def _attribute_votes(draw: st.DrawFn, rng: np.random.Generator, facts: PublicFacts) -> tuple[Statistic, Named]:
+    labels, lists, values = _attributes(draw, rng, facts)
+    count = draw(st.integers(0, 20))
+    statistic = AttributeVotes(max(1, count + draw(st.integers(0, 3))), labels, lists, q=draw(st.sampled_from([1, 4])))
+    drawn = _embeddings(draw, rng, count, facts, labelled=False)
+    candidates = Embeddings(drawn.values, rng.integers(-1, statistic.combinations, count))
+    return statistic, (("candidates", candidates), *values)
+
+
 _EXAMPLES: dict[str, Callable[[st.DrawFn, np.random.Generator, PublicFacts], tuple[Statistic, Named]]] = {
+    "attribute_marginals": _attribute_marginals,
+    "attribute_votes": _attribute_votes,
     "classifier_votes": _classifier_votes,
     "corrected_votes": _corrected_votes,
     "embedding_sum": _embedding_sum,

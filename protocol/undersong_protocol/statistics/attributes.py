@@ -1,0 +1,308 @@
+"""Public attributes of a record: how often each value occurs, and votes among candidates of the same attributes.
+
+An attribute is the record's label, or a public list of values of which the nearest by embedding is the record's. The
+lists are published with the question, so a record's attributes are a function of that record and of public inputs.
+Private tables of attributes ground the generation of text in Chien et al. 2026 (MAPLE) and Hu et al. 2025 (ACTG-ARL);
+deviation: the tables of one question are one vector of one release.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.sparse as sp
+
+from undersong_common.arrays import Float32, Int64
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.statistics.histogram import COUNT_SCALE
+from undersong_protocol.statistics.inputs import (
+    LARGEST_LABEL,
+    check_embeddings,
+    check_names,
+    check_task_labels,
+    labels_within,
+)
+from undersong_protocol.statistics.interface import (
+    LabelledEmbeddings,
+    PublicFacts,
+    PublicInputs,
+    RecordView,
+    Rows,
+    Sensitivity,
+    Statistic,
+)
+from undersong_protocol.statistics.nearest import NONE, NearestFurthest
+from undersong_protocol.statistics.registry import positive_integer, register
+from undersong_protocol.statistics.votes import TopQVotes
+
+VALUES = "values"
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """The attributes of a question.
+
+    Attributes:
+        labels: labels of the task, which are the first attribute; 0 where they are none.
+        lists: how many values each public list has.
+    """
+
+    labels: int
+    lists: tuple[int, ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many values each attribute has, the label first."""
+        return (*((self.labels,) if self.labels else ()), *self.lists)
+
+    @property
+    def combinations(self) -> int:
+        return math.prod(self.sizes)
+
+    def check(self, statistic: str) -> None:
+        """Raises ConfigurationError for numbers that cannot be."""
+        positive_integer(statistic, "labels", self.labels, least=0)
+        if not isinstance(self.lists, tuple):
+            raise ConfigurationError(f"{statistic}.lists is {self.lists!r}", "give the number of values of each list")
+        for size in self.lists:
+            positive_integer(statistic, "lists", size)
+        if not self.sizes or self.combinations > LARGEST_LABEL:
+            raise ConfigurationError(
+                f"{statistic} has {len(self.sizes)} attributes in {self.combinations} combinations",
+                f"give one or more, and at most {LARGEST_LABEL} combinations",
+            )
+
+    def check_values(self, public: PublicInputs, facts: PublicFacts) -> None:
+        """Raises ConfigurationError unless "values" holds every list's values, list after list, with its number."""
+        if not self.lists:
+            return
+        given, rows = public.embeddings_of(VALUES), sum(self.lists)
+        check_embeddings(VALUES, given, facts, labels=len(self.lists), most=rows, least=rows)
+        if (given.labels != np.repeat(np.arange(len(self.lists)), self.lists)).any():
+            raise ConfigurationError(
+                "the published values do not stand list after list", "label each with the number of its list"
+            )
+
+    def of(self, embeddings: Float32, labels: Int64, public: PublicInputs) -> list[Int64]:
+        """The value of each attribute of each text, int64 [M] each in the order of ``sizes``; NONE for no label.
+
+        Ties go to the value that stands first. ``labels``: index of each text's label; anything else is no label.
+        """
+        found = [labels_within(labels, self.labels)] if self.labels else []
+        if self.lists:
+            values = public.embeddings_of(VALUES).values
+            for part in np.split(values, np.cumsum(self.lists)[:-1]):
+                nearest = NearestFurthest(embeddings, None, 1, furthest=False)
+                nearest.extend(part, None)
+                found.append(nearest.near[:, 0])
+        return found
+
+    def combination(self, values: Sequence[Int64]) -> Int64:
+        """The number of each text's combination of values, int64 [M]; NONE where an attribute has none."""
+        total = np.zeros(len(values[0]), dtype=np.int64)
+        missing = np.zeros(len(values[0]), dtype=bool)
+        for size, value in zip(self.sizes, values, strict=True):
+            total = total * size + np.maximum(value, 0)
+            missing |= value == NONE
+        return np.where(missing, NONE, total)
+
+
+@register
+@dataclass(frozen=True)
+class AttributeMarginals(Statistic):
+    """Tables of the records' attributes side by side; a record counts once in each: of t tables L1 t, L2 sqrt(t).
+
+    ``ways`` 1: a histogram of each of h attributes, sqrt(h). ``ways`` 2: a table of each of the p = h (h - 1) / 2
+    pairs, the first attribute's values being the rows, sqrt(p). A record without label counts in no table of the label.
+
+    Attributes:
+        labels, lists: as of :class:`Attributes`.
+
+    Public input: embeddings named "values", where there are lists.
+
+    >>> AttributeMarginals(labels=10, lists=(6, 4)).sensitivity
+    Sensitivity(l1=3.0, l2=1.7320508075688772, linf=1.0)
+    """
+
+    name: ClassVar[str] = "attribute_marginals"
+    whole: ClassVar[bool] = False
+    labels: int
+    lists: tuple[int, ...] = ()
+    ways: int = 1
+
+    def __post_init__(self) -> None:
+        positive_integer(self.name, "ways", self.ways, most=2)
+        self.attributes.check(self.name)
+        if not self.tables:
+            raise ConfigurationError(f"{self.name}: one attribute has no pairs", "give two attributes, or ways = 1")
+
+    @property
+    def attributes(self) -> Attributes:
+        return Attributes(self.labels, self.lists)
+
+    @property
+    def tables(self) -> tuple[tuple[int, ...], ...]:
+        """Which attributes each table counts, in the order of the vector."""
+        return tuple(combinations(range(len(self.attributes.sizes)), self.ways))
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of each table."""
+        sizes = self.attributes.sizes
+        return tuple(tuple(sizes[each] for each in table) for table in self.tables)
+
+    @property
+    def values(self) -> int:
+        return sum(self.lists)
+
+    @property
+    def dimension(self) -> int:
+        return sum(math.prod(shape) for shape in self.shapes)
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        tables = len(self.tables)
+        return Sensitivity(float(tables), math.sqrt(tables), 1.0)
+
+    @property
+    def base_scale(self) -> int:
+        return COUNT_SCALE
+
+    def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
+        check_names(self.name, public, embeddings=(VALUES,) if self.lists else ())
+        check_task_labels(self.name, self.labels, facts)
+        self.attributes.check_values(public, facts)
+
+    def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
+        values = self.attributes.of(records.embeddings, records.labels, public)
+        columns, before = [], 0
+        for table, shape in zip(self.tables, self.shapes, strict=True):
+            place = np.zeros(len(records), dtype=np.int64)
+            missing = np.zeros(len(records), dtype=bool)
+            for attribute, size in zip(table, shape, strict=True):
+                place = place * size + np.maximum(values[attribute], 0)
+                missing |= values[attribute] == NONE
+            columns.append(np.where(missing, NONE, place + before))
+            before += math.prod(shape)
+        found = np.stack(columns, axis=1)
+        counted = found != NONE
+        starts = np.concatenate([[0], np.cumsum(counted.sum(axis=1))])
+        matrix = sp.csr_array((np.ones(starts[-1]), found[counted], starts), shape=(len(records), self.dimension))
+        return Rows(matrix, records.units)
+
+
+@register
+@dataclass(frozen=True)
+class AttributeVotes(Statistic):
+    """Top-Q nearest votes of a record among the candidates that have all its attributes; none where there are none.
+
+    Attributes:
+        labels, lists: as of :class:`Attributes`.
+        candidates: how many the plan allows for; where fewer are published the coordinates after them stay empty.
+        q: votes per record, as of :class:`TopQVotes`.
+
+    Public inputs: embeddings "candidates", each labelled with the number of its combination
+    (:meth:`Attributes.combination`), and embeddings "values", where there are lists.
+    """
+
+    name: ClassVar[str] = "attribute_votes"
+    whole: ClassVar[bool] = False
+    candidates: int
+    labels: int
+    lists: tuple[int, ...] = ()
+    q: int = 1
+
+    def __post_init__(self) -> None:
+        self.attributes.check(self.name)
+        _ = self._votes
+
+    @property
+    def attributes(self) -> Attributes:
+        return Attributes(self.labels, self.lists)
+
+    @property
+    def combinations(self) -> int:
+        return self.attributes.combinations
+
+    @property
+    def values(self) -> int:
+        return sum(self.lists)
+
+    @property
+    def _votes(self) -> TopQVotes:
+        """The same votes, where the combinations are labels."""
+        return TopQVotes(q=self.q, candidates=self.candidates, labels=self.combinations, furthest=False)
+
+    @property
+    def dimension(self) -> int:
+        return self.candidates
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        return self._votes.sensitivity
+
+    @property
+    def base_scale(self) -> int:
+        return self._votes.base_scale
+
+    def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
+        check_names(self.name, public, embeddings=("candidates", VALUES) if self.lists else ("candidates",))
+        check_task_labels(self.name, self.labels, facts)
+        self.attributes.check_values(public, facts)
+        given = public.embeddings_of("candidates")
+        check_embeddings("candidates", given, facts, labels=self.combinations, most=self.candidates)
+
+    def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
+        # What was compared before is not kept: a record's attributes follow the values that are published now.
+        return self._votes.rows(_Classed(records, self._classes(records, public)), public, {})
+
+    def _classes(self, records: RecordView, public: PublicInputs) -> Int64:
+        attributes = self.attributes
+        return attributes.combination(attributes.of(records.embeddings, records.labels, public))
+
+
+class _Classed:
+    """Records whose combinations of attributes stand in place of their labels. Private."""
+
+    def __init__(self, records: RecordView, classes: Int64) -> None:
+        self._records = records
+        self.labels = classes
+
+    def __repr__(self) -> str:
+        return f"_Classed({len(self)})"
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @property
+    def texts(self) -> Sequence[str]:
+        return self._records.texts
+
+    @property
+    def embeddings(self) -> Float32:
+        return self._records.embeddings
+
+    @property
+    def units(self) -> Int64:
+        return self._records.units
+
+    @property
+    def unit_hashes(self) -> Any:
+        return self._records.unit_hashes
+
+    @property
+    def local_model(self) -> str:
+        return self._records.local_model
+
+
+def attributes_of_texts(
+    attributes: Attributes, embeddings: Float32, labels: Int64, values: LabelledEmbeddings | None
+) -> Int64:
+    """The combination of each public text, int64 [n], by the rule that parties use for their records."""
+    public = PublicInputs(embeddings={} if values is None else {VALUES: values})
+    return attributes.combination(attributes.of(embeddings, labels, public))

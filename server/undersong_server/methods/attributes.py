@@ -1,0 +1,239 @@
+"""Texts ordered by the records' attributes: private marginals, sampled combinations, votes within the same attributes.
+
+Attributes are public: the label, and lists of values of which the nearest by embedding is a record's. Their noisy
+one-way marginals, and two-way ones where the expected number of records stands above the noise, give the shares of all
+combinations by iterative proportional fitting; texts are ordered in these shares, the records vote for the nearest
+among those that have their attributes, and the rest is written after the texts with the most votes. After Chien et al.
+2026 (MAPLE: private tabular metadata ground the first texts of private evolution) and Hu et al. 2025 (ACTG-ARL);
+deviations: no model reads a record or is fine-tuned, and several parties' records are counted by one masked sum.
+docs/attributes.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from undersong_common.arrays import Float32, Float64, Int64
+from undersong_common.errors import ConfigurationError
+from undersong_common.privacy import accounting
+from undersong_protocol.plan import SumRequest
+from undersong_protocol.public import Input
+from undersong_protocol.statistics import LabelledEmbeddings
+from undersong_protocol.statistics.attributes import (
+    VALUES,
+    AttributeMarginals,
+    Attributes,
+    AttributeVotes,
+    attributes_of_texts,
+)
+from undersong_protocol.statistics.interface import Statistic
+from undersong_server.generators.orders import Order
+from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
+from undersong_server.methods.parts.marginals import joint_shares
+from undersong_server.methods.parts.metadata import shares_of_counts
+from undersong_server.methods.parts.selection import (
+    highest,
+    largest_remainder,
+    places_by_label,
+    sample_without_replacement,
+)
+from undersong_server.pool import Sample
+
+MOST_COMBINATIONS = 100_000
+PAIR_SHARE = 0.5  # of the marginals' part of the budget, where pairs are asked for
+
+
+class Options(MethodOptions):
+    """[method] keys.
+
+    Attributes:
+        samples: texts in all; half of them are written before the vote.
+        attributes: public lists of values by name, such as ``{tone = ["angry", "polite"]}``; the label is an attribute
+            without being listed.
+        pairs: whether two-way marginals are asked for: "auto" where the expected records stand above their noise.
+        marginal_share: the marginals' part of the budget; the vote has the rest.
+        votes: of each record, Q.
+        keep: share of the first half that stays: those with the most votes of each combination.
+        examples: texts that a prompt shows, drawn from the ``shortlist`` with the most votes.
+    """
+
+    samples: Annotated[int, Field(ge=2)] = 6000
+    attributes: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    pairs: Literal["auto", "always", "never"] = "auto"
+    marginal_share: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    votes: Annotated[int, Field(ge=1, le=16)] = 8
+    keep: Annotated[float, Field(gt=0, le=1)] = 0.5
+    examples: Annotated[int, Field(ge=1)] = 4
+    shortlist: Annotated[int, Field(ge=1)] = 8
+
+    @property
+    def first(self) -> int:
+        """Texts that are written before the vote."""
+        return self.samples - self.samples // 2
+
+    def of(self, setting: Setting) -> Attributes:
+        """The attributes of a run. Raises ConfigurationError for none, for an empty list, or for too many."""
+        for name, values in self.attributes.items():
+            folded = [" ".join(value.split()).casefold() for value in values]
+            if not all(folded) or len(set(folded)) != len(folded) or not folded:
+                raise ConfigurationError(
+                    f"method.attributes.{name}: values are missing, empty or stand twice", "list each value once"
+                )
+        found = Attributes(len(setting.labels), tuple(len(values) for values in self.attributes.values()))
+        if not found.sizes:
+            raise ConfigurationError(
+                'method "attributes" has no attributes', "name the labels of the task, or lists under method.attributes"
+            )
+        if found.combinations > MOST_COMBINATIONS:
+            raise ConfigurationError(
+                f"method.attributes has {found.combinations} combinations, at most {MOST_COMBINATIONS} are sampled",
+                "leave a list out, or shorten one",
+            )
+        return found
+
+
+def plan(options: Options, setting: Setting) -> list[SumRequest]:
+    """One-way marginals, two-way ones where they stand, and one vote."""
+    attributes = options.of(setting)
+    one_way = AttributeMarginals(attributes.labels, attributes.lists)
+    votes = AttributeVotes(options.first, attributes.labels, attributes.lists, q=options.votes)
+    pairs = _pairs(options, setting)
+    part = options.marginal_share
+    requests = [SumRequest("marginals", one_way, part * (1.0 - PAIR_SHARE if pairs else 1.0))]
+    if pairs is not None:
+        requests.append(SumRequest("pairs", pairs, part * PAIR_SHARE))
+    return [*requests, SumRequest("votes", votes, 1.0 - part)]
+
+
+def _pairs(options: Options, setting: Setting) -> AttributeMarginals | None:
+    """The two-way marginals, or None where they are not asked for.
+
+    "auto" asks where an equal share of the expected records in every cell of the largest table is at least the noise's
+    standard deviation: below that the tables say less than their margins.
+    """
+    attributes = options.of(setting)
+    if options.pairs == "never" or len(attributes.sizes) < 2:
+        return None
+    pairs = AttributeMarginals(attributes.labels, attributes.lists, ways=2)
+    if options.pairs == "always":
+        return pairs
+    cells = max(math.prod(shape) for shape in pairs.shapes)
+    sigma = _sigma(pairs, options.marginal_share * PAIR_SHARE, setting)
+    return pairs if setting.expected_records / cells >= sigma else None
+
+
+def _sigma(statistic: Statistic, share: float, setting: Setting) -> float:
+    """The noise of a sum with that share of the budget, in counts; 0 without privacy."""
+    privacy = setting.privacy
+    if privacy is None or math.isinf(privacy.epsilon):
+        return 0.0
+    unit = accounting.calibrate(lambda scale: [accounting.Gaussian(scale)], privacy.epsilon, privacy.delta)
+    return unit * statistic.sensitivity.l2 * privacy.norm_factor / math.sqrt(share)
+
+
+def generator_calls(options: Options, setting: Setting) -> int:
+    return options.samples
+
+
+def run(options: Options, run: RunContext) -> Sequence[Sample]:
+    """The method. Returns the synthetic corpus."""
+    attributes = options.of(run.setting)
+    inputs, values = _published(options, run)
+    # Private marginals, and the shares of all combinations that they give.
+    shares = _shares(options, run, inputs)
+    combinations = np.stack(np.unravel_index(np.arange(attributes.combinations), attributes.sizes), axis=1)
+    # Texts in these shares.
+    counts = largest_remainder(shares, options.first)
+    run.generate("round 1", 0, _orders(options, run, "round 1", combinations, counts, {}))
+    # Votes within the same attributes: a text has those that its words are nearest to, as a record has.
+    embeddings = run.embeddings(run.pool.samples)
+    found = attributes_of_texts(attributes, embeddings, run.label_numbers(run.pool.samples), values)
+    shown = run.publish_vectors("candidates", "round 1", embeddings, found)
+    votes = run.private_sum("votes", [shown, *inputs]).natural[: len(run.pool)]
+    # The texts with the most votes of each combination stay, and are the examples of the rest.
+    kept, best = _chosen(options, votes, found, shares)
+    run.record("kept", 1, len(kept))
+    have = np.bincount(found[kept][found[kept] >= 0], minlength=len(shares))
+    left = options.samples - options.first
+    counts = largest_remainder(np.maximum(shares * (len(kept) + left) - have, 0.0), left)
+    texts = {number: run.pool.texts_of(members) for number, members in best.items()}
+    survivors = [run.pool.samples[position] for position in kept]
+    return survivors + run.generate("round 2", 1, _orders(options, run, "round 2", combinations, counts, texts))
+
+
+def _published(options: Options, run: RunContext) -> tuple[list[Input], LabelledEmbeddings | None]:
+    """The lists' values as a public input, and as parties get them; neither where there is no list."""
+    if not options.attributes:
+        return [], None
+    generator = run.setting.generators[0]
+    named = [
+        (number, Sample(value, "", generator, 0, "value"))
+        for number, values in enumerate(options.attributes.values())
+        for value in values
+    ]
+    numbers = np.array([number for number, _ in named], dtype=np.int64)
+    embeddings: Float32 = run.embeddings([value for _, value in named])
+    return [run.publish_vectors(VALUES, "values", embeddings, numbers)], LabelledEmbeddings(embeddings, numbers)
+
+
+def _shares(options: Options, run: RunContext, inputs: Sequence[Input]) -> Float64:
+    """Shares of all combinations, float64 [product of sizes], sum 1."""
+    attributes = options.of(run.setting)
+    names = [*(["label"] if attributes.labels else []), *options.attributes]
+    opened = run.private_sum("marginals", inputs).natural
+    single = [shares_of_counts(part) for part in np.split(opened, np.cumsum(attributes.sizes)[:-1])]
+    for name, share in zip(names, single, strict=True):
+        run.record(f"shares of {name}", 0, share.tolist())
+    pairs = _pairs(options, run.setting)
+    if pairs is None:
+        return joint_shares(single, {})
+    opened = run.private_sum("pairs", inputs).natural
+    parts = np.split(opened, np.cumsum([math.prod(shape) for shape in pairs.shapes])[:-1])
+    tables = {
+        (table[0], table[1]): shares_of_counts(part).reshape(shape)
+        for table, shape, part in zip(pairs.tables, pairs.shapes, parts, strict=True)
+    }
+    return joint_shares(single, tables)
+
+
+def _orders(
+    options: Options,
+    run: RunContext,
+    step: str,
+    combinations: Int64,
+    counts: Int64,
+    best: dict[int, list[str]],
+) -> list[Order]:
+    """``counts`` orders of each combination, the generators in turn; with examples of it where there are any."""
+    rng = run.rng(step)
+    labels, lists = run.setting.labels, list(options.attributes.values())
+    orders = []
+    for turn, number in enumerate(rng.permutation(np.repeat(np.arange(len(counts)), counts))):
+        values = combinations[number]
+        label = labels[values[0]] if labels else ""
+        terms = tuple(each[value] for each, value in zip(lists, values[len(values) - len(lists) :], strict=True))
+        generator = run.setting.generators[turn % len(run.setting.generators)]
+        good = sample_without_replacement(rng, best.get(int(number), []), options.examples)
+        kind = "contrast" if good else "metadata"
+        orders.append(Order(generator, kind, label, good=good, terms=terms))
+    return orders
+
+
+def _chosen(options: Options, votes: Float64, found: Int64, shares: Float64) -> tuple[list[int], dict[int, Int64]]:
+    """Positions of the texts that stay, and those with the most votes of each combination."""
+    members = {int(number): np.flatnonzero(found == number) for number in np.unique(found[found >= 0])}
+    available = np.bincount(found[found >= 0], minlength=len(shares))
+    places = places_by_label(available, shares, round(options.keep * len(found)))
+    kept = [
+        position for number, own in members.items() for position in highest(votes, own, int(places[number])).tolist()
+    ]
+    best = {number: highest(votes, own, options.shortlist) for number, own in members.items()}
+    return sorted(kept), {number: own[votes[own] > 0] for number, own in best.items()}
+
+
+METHOD = Method(Options=Options, plan=plan, generator_calls=generator_calls, run=run)
