@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from undersong_client.records import DataSet, PrivateRecords, unit_count
 from undersong_client.units import unit_word
 from undersong_common.errors import InternalError
+from undersong_protocol.weak_choices import FEW_PARTIES, weak_delta
 
 if TYPE_CHECKING:
     from undersong_client.policy import HospitalPolicy
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
 
 
 EMPTY = "the data set has no record: this party would answer with zeros"
-
-
-WEAK_DELTA = 1e-3
-FEW_PARTIES = 3
 
 
 def of_plan(manifest: Manifest, policy: HospitalPolicy) -> list[str]:
@@ -42,16 +39,6 @@ def of_plan(manifest: Manifest, policy: HospitalPolicy) -> list[str]:
             else "there are only two parties: the other one can subtract its own part from the opened sum"
         )
     return [*found, *weak_policy(policy)]
-
-
-def weak_delta(delta: float) -> list[str]:
-    """One sentence where a delta promises little; empty elsewhere."""
-    if delta < WEAK_DELTA:
-        return []
-    return [
-        f"delta {delta:g} allows anything to happen once in {1 / delta:.3g} times: take one far below"
-        " 1 / (number of patients)"
-    ]
 
 
 def weak_policy(policy: HospitalPolicy) -> list[str]:
@@ -90,7 +77,11 @@ def of_run(privacy: Privacy, records: PrivateRecords, *, has_users: bool, user_f
     """
     found = []
     if privacy.unit == "user" and not has_users:
-        found.append("the run protects users, and the data set has no user ids: no record would take part")
+        protected = unit_word("user", user_field, 2)
+        found.append(
+            f"the run protects {protected}, and the data set has no column that names them (--user-field): no record"
+            " would take part"
+        )
     elif not len(records):
         found.append(EMPTY)
     found += _delta(

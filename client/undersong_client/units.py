@@ -8,8 +8,14 @@ def unit_word(unit: str, user_field: str, count: int = 1) -> str:
 
     >>> unit_word("user", "patient_id", 2), unit_word("user", "member"), unit_word("sample", "patient")
     ('patients', 'user', 'record')
+
+    Where there is no such column, a hospital thinks of its patients.
+
+    >>> unit_word("user", "")
+    'patient'
     """
-    word = {"sample": "record", "user": "patient" if "patient" in user_field.lower() else "user"}.get(unit, unit)
+    person = "user" if user_field and "patient" not in user_field.lower() else "patient"
+    word = {"sample": "record", "user": person}.get(unit, unit)
     if count == 1:
         return word
     return "parties" if word == "party" else f"{word}s"

@@ -55,7 +55,10 @@ def test_without_user_ids_no_record_takes_part_in_a_run_that_protects_users():
     table = Table(("a", "b"), None, None)
     found = records_of(table, (), "user")
     assert (len(found), found.unit_count) == (0, 0)
-    assert "no user ids" in cautions.of_run(Privacy(1.0, 1e-5, "user", 2), found, has_users=False)[0]
+    assert (
+        "the run protects patients, and the data set has no column"
+        in cautions.of_run(Privacy(1.0, 1e-5, "user", 2), found, has_users=False)[0]
+    )
 
 
 def test_an_empty_data_set_is_a_party_of_no_unit():

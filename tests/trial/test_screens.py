@@ -105,7 +105,7 @@ def office(folder):
         registry.refused_start("omega", "policy")
     people = Awaited(
         (AwaitedParty("beta", True, 20.0), AwaitedParty("omega", False, 7200.0)), 1.7e9, None, 4,
-        "waiting for people to approve the plan: beta, omega (away)", "people",
+        "waiting for people at beta, omega to approve (2 of 4 hospitals have)", "people",
     )  # fmt: skip
     machines = Awaited(
         (AwaitedParty("omega", False, 7200.0),), 1.7e9, 1.7e9 + 120, 3,
@@ -114,7 +114,7 @@ def office(folder):
     for name, waiting in (("spring", people), ("summer", machines)):
         run = home.run(name)
         run.create(replace(planned, name=name))
-        run.write_status(RunStatus("waiting", waiting=waiting))
+        run.write_status(RunStatus("running", waiting=waiting))
         run.say("beta: connected, its people have to decide")
 
 

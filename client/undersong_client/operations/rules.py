@@ -16,6 +16,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.privacy.ledger import Ledger
 from undersong_protocol import statistics
 from undersong_protocol.enrolment import named_party
+from undersong_protocol.weak_choices import weak_delta
 
 Confirm = Callable[[Sequence[str]], None]
 
@@ -50,10 +51,10 @@ def budget(home: Path) -> BudgetFacts:
     opened = PartyHome(home)
     allowed = policy.read(opened)
     if not opened.ledger.exists():
-        return BudgetFacts(allowed, None, None, tuple(cautions.weak_delta(allowed.total_delta)))
+        return BudgetFacts(allowed, None, None, tuple(weak_delta(allowed.total_delta)))
     spent = Ledger.read(opened.ledger).spent(allowed.total_delta)
     left = max(0.0, allowed.total_epsilon - spent)
-    return BudgetFacts(allowed, spent, left, tuple(cautions.weak_delta(allowed.total_delta)))
+    return BudgetFacts(allowed, spent, left, tuple(weak_delta(allowed.total_delta)))
 
 
 def set_budget(

@@ -65,6 +65,7 @@ def render(figures: PlanFigures) -> RenderableType:
         f"The statistic {name} is another package's: every party must trust it with the source {source}."
         for name, source in foreign.items()
     )
+    lines.extend(f"Weak: {sentence}." for sentence in figures.weak)
     lines.extend(figures.method_notes)
     if figures.paper is not None:
         lines.append(_paper(figures.paper))

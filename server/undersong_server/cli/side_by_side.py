@@ -109,7 +109,7 @@ def generators(
         return
     keys = ("calls", "kept", "retried", "dropped", "cut", "prompt_tokens", "completion_tokens")
     show_rows(
-        ("generator", "kind", "runs", *keys, "US$", "useless answers"),
+        ("generator", "kind", "runs", *keys, "US$", "answers/s", "latency s", "useless answers"),
         [
             (
                 each.name,
@@ -117,6 +117,7 @@ def generators(
                 str(each.runs),
                 *(f"{each.counts.get(key, 0):g}" for key in keys),
                 f"{each.counts.get('price_usd', 0):.2f}",
+                *("" if figure is None else f"{figure:.3g}" for figure in (each.answer_rate, each.latency_s)),
                 ", ".join(f"{fault} {count}" for fault, count in each.faults.items()),
             )
             for each in found

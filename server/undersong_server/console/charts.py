@@ -10,13 +10,22 @@ NOISE_DEVIATIONS = 2.0
 
 
 def weights(live: LiveRun) -> dict[str, Any] | None:
-    """Each generator's weight by round; None before there are two rounds of several generators."""
+    """Each generator's weight by round, and what the noise alone moves it by (2 deviations) where the method tells it.
+
+    None before there are two rounds of several generators.
+    """
     if len(live.weights) < 2 or len(live.generators) < 2:
         return None
-    series = [
-        {"name": name, "unit": "%", "values": [row[index] for row in live.weights]}
-        for index, name in enumerate(live.generators)
-    ]
+    series: list[dict[str, Any]] = []
+    for index, name in enumerate(live.generators):
+        values = [row[index] for row in live.weights]
+        series.append({"name": name, "unit": "%", "values": values})
+        if live.weights_noise:
+            noise = [live.weights_noise.get(round_, live.no_noise)[index] for round_ in range(len(values))]
+            bars = [NOISE_DEVIATIONS * each for each in noise]
+            low = [max(0.0, value - bar) for value, bar in zip(values, bars, strict=True)]
+            high = [min(1.0, value + bar) for value, bar in zip(values, bars, strict=True)]
+            series[-1] |= {"low": low, "high": high}
     return {"across": "round", "x": list(range(len(live.weights))), "series": series}
 
 

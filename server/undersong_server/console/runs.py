@@ -153,6 +153,8 @@ class RunScreens:
                 "live": found,
                 "plan": plan,
                 "caps": _caps(plan),
+                "rate": following.answer_rate,
+                "latency": following.mean_latency_s,
                 "weights": charts.weights(found),
                 "shares": charts.shares(found),
                 "epsilon": charts.epsilon(found, plan),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import queue
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from undersong_common.errors import GenerationError
 from undersong_server.generators.interface import Answer, GenerationRequest, Generator
@@ -18,6 +20,35 @@ Asked = tuple[int, str, GenerationRequest]
 """The number of an order in its batch, its generator, and what is asked of it."""
 
 
+@dataclass
+class Speed:
+    """How fast one generator has answered this process; what the journal had does not count.
+
+    Attributes:
+        answered: answers that came, those that failed included.
+        busy_s: wall-clock seconds in which it was asked, calls under way at the same time counted once.
+        timed: answers of which the generator told how long they took; latency_s: how long these took together.
+    """
+
+    answered: int = 0
+    busy_s: float = 0.0
+    timed: int = 0
+    latency_s: float = 0.0
+
+    def timed_answers(
+        self, answers: Iterator[tuple[int, Answer | GenerationError]]
+    ) -> Iterator[tuple[int, Answer | GenerationError]]:
+        """The same answers, counted as they come."""
+        begun = time.monotonic()
+        for position, answer in answers:
+            now = time.monotonic()
+            self.answered, self.busy_s = self.answered + 1, self.busy_s + now - begun
+            if isinstance(answer, Answer) and answer.seconds:
+                self.timed, self.latency_s = self.timed + 1, self.latency_s + answer.seconds
+            yield position, answer
+            begun = time.monotonic()  # without what the caller did with the answer
+
+
 class Asking:
     """The generators of one run, and their answers in its journal."""
 
@@ -25,6 +56,7 @@ class Asking:
         self._generators = generators
         self._journal = journal
         self._progress = progress
+        self.speed = {name: Speed() for name in generators}
 
     def ask(self, step: str, asked: Sequence[Asked]) -> list[Answer | GenerationError]:
         """The answers, in the order of the requests. Those that fail are journaled by :meth:`close` only.
@@ -91,6 +123,11 @@ class Asking:
             self._generators[name].observe([GenerationRequest("thrown away", "", "", 0)] * len(answers), answers)
         return answers
 
+    def _answer(
+        self, name: str, requests: Mapping[int, GenerationRequest]
+    ) -> Iterator[tuple[int, Answer | GenerationError]]:
+        return self.speed[name].timed_answers(self._generators[name].answer(list(requests.values())))
+
     def _answers(
         self, missing: Mapping[str, Mapping[int, GenerationRequest]]
     ) -> Iterator[tuple[str, int, Answer | GenerationError]]:
@@ -98,7 +135,7 @@ class Asking:
         if len(missing) <= 1:
             for name, requests in missing.items():
                 indices = list(requests)
-                for position, answer in self._generators[name].answer(list(requests.values())):
+                for position, answer in self._answer(name, requests):
                     yield name, indices[position], answer
             return
         arrived: queue.Queue[tuple[str, int, Answer | GenerationError] | tuple[str, BaseException | None]] = (
@@ -110,7 +147,7 @@ class Asking:
             failure: BaseException | None = None
             indices = list(requests)
             try:
-                for position, answer in self._generators[name].answer(list(requests.values())):
+                for position, answer in self._answer(name, requests):
                     arrived.put((name, indices[position], answer))
                     if stop.is_set():
                         break

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from undersong_common.errors import GenerationError
-from undersong_server.generators.asking import Asking
+from undersong_server.generators.asking import Asking, Speed
 from undersong_server.generators.interface import Answer, Generator, PromptFormat
 from undersong_server.generators.orders import DrawWords, Order, Requests, check_known
 from undersong_server.generators.reading import CUT, Reading, read
@@ -102,6 +102,11 @@ class Author:
             for answer in self._asking.thrown_away(name):
                 self._count(self.usage[name], answer)
                 self.usage[name].faults[THROWN_AWAY] += 1
+
+    @property
+    def speed(self) -> Mapping[str, Speed]:
+        """How fast each generator has answered this process."""
+        return self._asking.speed
 
     def draw_words_by(self, draw: DrawWords) -> None:
         """Draws the length of every text from now on whose order names none."""

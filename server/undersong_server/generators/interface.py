@@ -7,7 +7,7 @@ name (an endpoint, a local model, a file of texts, an n-gram model) is configura
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from undersong_common.errors import GenerationError
@@ -82,6 +82,7 @@ class Answer:
         price_usd: US dollars; 0.0 where no price is configured.
         note: for the report, e.g. "repeat" or "usage not reported"; mostly "".
         finish: why it ended.
+        seconds: from the first attempt to the answer, wall clock; 0.0 where the generator does not tell. Not journaled.
     """
 
     text: str
@@ -90,6 +91,7 @@ class Answer:
     price_usd: float = 0.0
     note: str = ""
     finish: Finish = ""
+    seconds: float = field(default=0.0, compare=False)
 
 
 class Generator(Protocol):

@@ -331,6 +331,7 @@ class OpenAIGenerator:
             return refused
         if answer is None:
             return None
+        answer = replace(answer, seconds=time.monotonic() - begun)
         with self._lock:
             self._answered, self._in_a_row = True, 0
         if lost:

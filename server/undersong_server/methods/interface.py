@@ -139,6 +139,7 @@ class RunContext:
         self._seed = seed
         self._watch = watch
         self._observe = observe
+        self._sigmas: dict[str, float] = {}
         self._segments: list[Segment] = []  # the pool as the parties hold it, one block per publication
         self._published = 0
         self._rows: dict[str, tuple[bytes, int]] = {}  # text -> the block that holds it, and its row
@@ -163,7 +164,10 @@ class RunContext:
         """Has the orders written without adding them to the pool: one sample per order, None where it was dropped."""
         written: list[Sample | None] = self._watch("generation", lambda: self._author.write(step, round_, orders))
         texts = [(each.text, each.label, each.generator) for each in written if each is not None]
-        usage = {name: {**vars(each), "faults": dict(each.faults)} for name, each in self._author.usage.items()}
+        usage = {
+            name: {**vars(each), "faults": dict(each.faults), **vars(self._author.speed[name])}
+            for name, each in self._author.usage.items()
+        }
         self._observe("texts", {"step": step, "round": round_, "texts": texts})
         self._observe("usage", {"usage": usage})
         return written
@@ -205,6 +209,10 @@ class RunContext:
         half = planned.dimension // 2
         return natural[: len(self.pool)], natural[half : half + len(self.pool)]
 
+    def sigma(self, name: str) -> float:
+        """Standard deviation of the noise of a sum that was opened, natural units."""
+        return self._sigmas[name]
+
     def private_sum(self, name: str, inputs: Sequence[Input]) -> NoisySum:
         """Opens the planned private sum ``name`` over public ``inputs``.
 
@@ -213,6 +221,7 @@ class RunContext:
         """
         self._watch("generation", lambda: self._author.try_out(self.setting.labels))
         opened: NoisySum = self._watch("private sums", lambda: self._federation.private_sum(name, inputs))
+        self._sigmas[name] = opened.sigma
         facts = {"name": name, "sigma": opened.sigma, "survivors": list(opened.survivors)}
         if any(each.name == "candidates" for each in inputs) and len(opened.natural) >= len(self.pool) > 0:
             facts |= self._vote_shares(opened)

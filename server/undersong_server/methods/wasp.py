@@ -16,18 +16,20 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from undersong_common.arrays import Int64
+from undersong_common.arrays import Float64, Int64
 from undersong_common.privacy import accounting
 from undersong_protocol.plan import Plan, SumRequest
 from undersong_protocol.statistics.votes import TopQVotes
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
+from undersong_server.methods.parts.doubt import noise_effect
 from undersong_server.methods.parts.selection import (
     balanced_labels,
     generator_weights,
     highest,
     largest_remainder,
     sample_without_replacement,
+    weights_by_votes,
 )
 from undersong_server.pool import Sample
 
@@ -126,6 +128,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         if options.plm_weighting:
             counted = np.maximum(near, 0.0) if options.clip == "candidate" else near
             weights = generator_weights(counted, run.pool.generator_of, generators)
+            run.record("weights noise", t + 1, _noise(counted, run, f"votes/{t + 1}").tolist())
         # Examples per label: the most nearest votes make a good one, the most furthest votes a bad one.
         for label in range(labels):
             members = run.pool.of_label(label)
@@ -134,6 +137,14 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
                 others = np.setdiff1d(members, highest(near, members, options.shortlist))
                 bad[label] = run.pool.texts_of(highest(far, others, options.shortlist))
     return run.pool.samples if not options.prune else _pruned(options, run)
+
+
+def _noise(votes: Float64, run: RunContext, name: str) -> Float64:
+    """Standard deviation that the noise of the opened votes gives each generator's weight, float64 [K]."""
+    written = np.bincount(run.pool.generator_of, minlength=len(run.setting.generators))
+    received = np.bincount(run.pool.generator_of, weights=votes, minlength=len(written))
+    deviations = run.sigma(name) * np.sqrt(written)
+    return noise_effect(lambda numbers: weights_by_votes(numbers, written), received, deviations)
 
 
 def _orders(

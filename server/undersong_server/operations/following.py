@@ -53,8 +53,10 @@ class LiveRun:
 
     Attributes:
         weights: rows by round, one weight per generator.
+        weights_noise: by round, the standard deviation that noise gives each weight, where the method tells it.
         texts: the last ones, newest first; ``written`` counts all.
-        usage: of each generator, the counts of :class:`undersong_server.generators.author.Usage`.
+        usage: of each generator, the counts of :class:`undersong_server.generators.author.Usage` and of
+            :class:`undersong_server.generators.asking.Speed`.
         times: when texts of each step were there, as (seconds since the epoch, texts in all), for a rate.
         ordered: texts that the plan orders in all.
     """
@@ -66,6 +68,7 @@ class LiveRun:
     written: int
     usage: Mapping[str, Mapping[str, Any]]
     times: tuple[tuple[float, int], ...] = field(default=())
+    weights_noise: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     ordered: int = 0
 
     @property
@@ -77,10 +80,34 @@ class LiveRun:
         return (has - had) / (after - before) if after > before and has > had else None
 
     @property
+    def no_noise(self) -> tuple[float, ...]:
+        """Of weights that no noisy sum has moved yet: one zero per generator."""
+        return (0.0,) * len(self.generators)
+
+    def generator_left_s(self, name: str) -> float | None:
+        """Seconds of writing that are left to a generator at its own rate, if its weight stays what it is now."""
+        rate = answer_rate(self.usage.get(name, {}))
+        if rate is None or name not in self.generators:
+            return None
+        place = self.generators.index(name)
+        share = self.weights[-1][place] if self.weights else 1.0 / len(self.generators)
+        return max(0, self.ordered - self.written) * share / rate
+
+    @property
     def left_s(self) -> float | None:
         """Seconds of writing that are left at that rate."""
         rate = self.rate
         return None if rate is None else max(0, self.ordered - self.written) / rate
+
+
+def answer_rate(used: Mapping[str, Any]) -> float | None:
+    """Answers per second of a generator while it was asked; None where none came."""
+    return used["answered"] / used["busy_s"] if used.get("busy_s") else None
+
+
+def mean_latency_s(used: Mapping[str, Any]) -> float | None:
+    """Mean seconds from a call's first attempt to its answer; None where the generator does not tell."""
+    return used["latency_s"] / used["timed"] if used.get("timed") else None
 
 
 @dataclass(frozen=True)
@@ -128,6 +155,7 @@ def live(home: Path, run: str, plan: RunPlanFacts) -> LiveRun:
 
 def _gathered(folder: RunFolder, plan: RunPlanFacts) -> LiveRun:
     weights: dict[int, tuple[float, ...]] = {}
+    noise: dict[int, tuple[float, ...]] = {}
     sums: dict[str, OpenedSum] = {}
     texts: list[Text] = []
     usage: Mapping[str, Mapping[str, Any]] = {}
@@ -135,6 +163,8 @@ def _gathered(folder: RunFolder, plan: RunPlanFacts) -> LiveRun:
     for told in folder.live():
         if told["kind"] == "record" and told["name"] == "weights":
             weights[int(told["round"])] = tuple(told["value"])
+        elif told["kind"] == "record" and told["name"] == "weights noise":
+            noise[int(told["round"])] = tuple(told["value"])
         elif told["kind"] == "sum":
             after = len(sums) if told["name"] not in sums else None
             sums[told["name"]] = OpenedSum(
@@ -159,5 +189,6 @@ def _gathered(folder: RunFolder, plan: RunPlanFacts) -> LiveRun:
         written=len(texts),
         usage=usage,
         times=tuple(times),
+        weights_noise=noise,
         ordered=plan.figures.generator_calls,
     )

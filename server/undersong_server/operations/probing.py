@@ -17,7 +17,7 @@ from undersong_server import generators
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.generators import Answer
 from undersong_server.generators.orders import Order, Requests
-from undersong_server.operations.following import Plans
+from undersong_server.operations.following import Plans, answer_rate, mean_latency_s
 from undersong_server.runs.building import build_prompts
 from undersong_server.runs.planned import coordinator_task
 
@@ -40,6 +40,16 @@ class GeneratorUsage:
     runs: int
     counts: Mapping[str, float]
     faults: Mapping[str, int]
+
+    @property
+    def answer_rate(self) -> float | None:
+        """Answers per second while it was asked."""
+        return answer_rate(self.counts)
+
+    @property
+    def latency_s(self) -> float | None:
+        """Mean seconds of its calls, where it tells it."""
+        return mean_latency_s(self.counts)
 
 
 def usage(home: Path, runs: Sequence[str], plans: Plans) -> tuple[GeneratorUsage, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from undersong_protocol import weak_choices
 from undersong_protocol.plan import Plan, PlannedSum, Privacy, Quorum
 from undersong_server import methods
 from undersong_server.generators import Estimate, GeneratorSettings
@@ -79,6 +80,7 @@ class PlanFigures:
         cost: None where no generator counts tokens.
         method_notes: sentences of the method for whoever plans a run of it.
         paper: what the method's paper would charge, for information; None where it says nothing.
+        weak: choices of the task that promise little, in one sentence each.
     """
 
     method: str
@@ -91,6 +93,7 @@ class PlanFigures:
     cost: ExpectedCost | None
     method_notes: tuple[str, ...]
     paper: Mapping[str, float] | None
+    weak: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The JSON of ``undersong plan``."""
@@ -111,6 +114,8 @@ class PlanFigures:
             result["time_s"] = list(self.cost.time_s)
         if self.method_notes:
             result["method_notes"] = list(self.method_notes)
+        if self.weak:
+            result["weak_choices"] = list(self.weak)
         if self.paper is not None:
             result["paper"] = dict(self.paper)
         return result
@@ -149,6 +154,7 @@ def plan_figures(run: RunPlan) -> PlanFigures:
         cost=_expected_cost(run),
         method_notes=tuple(method.notes(run.task.options, run.setting)),
         paper=paper or None,
+        weak=tuple(weak_choices.of_plan(run.plan)),
     )
 
 

@@ -253,6 +253,10 @@ def test_a_chart_has_the_runs_numbers(console, home, tasks):
     folder = CoordinatorHome(home).run("drawn")
     for round_, row in enumerate(([0.5, 0.5], [0.7, 0.3])):
         folder.tell("record", {"name": "weights", "round": round_, "value": row})
+    folder.tell("record", {"name": "weights noise", "round": 1, "value": [0.05, 0.2]})
+    used = {"kept": 1, "retried": 0, "dropped": 0, "prompt_tokens": 0, "completion_tokens": 0, "price_usd": 0.0}
+    speed = {"answered": 6, "busy_s": 3.0, "timed": 4, "latency_s": 5.0}
+    folder.tell("usage", {"usage": {"good": {**used, **speed}, "poor": used}})
     folder.tell(
         "sum", {"name": "votes/1", "sigma": 2.0, "survivors": ["alpha"], "shares": [0.6, 0.4], "noise": [0.1, 0.1]}
     )
@@ -262,6 +266,11 @@ def test_a_chart_has_the_runs_numbers(console, home, tasks):
     charts = [json.loads(html.unescape(found)) for found in re.findall(r'data-chart="([^"]+)"', text)]
     weights = next(each for each in charts if each["across"] == "round")
     assert [each["values"] for each in weights["series"]] == [[0.5, 0.7], [0.5, 0.3]]
+    assert weights["series"][0]["low"] == pytest.approx([0.5, 0.6])
+    assert weights["series"][1]["high"] == pytest.approx([0.5, 0.7])
+    assert ">2</td>" in re.search(r'data-name="Answers/s"[^<]*</td>|data-name="Answers/s".*?</td>', text)[0]
+    assert "1.2 s" in re.search(r'data-name="Latency".*?</td>', text)[0]
+    assert "for one text" in console.get("/generators").text
     shares = next(each for each in charts if each["across"] == "private sum with votes")
     assert shares["series"][0]["low"] == [pytest.approx(0.4)]
     spent = next(each for each in charts if each["across"] == "private sum")

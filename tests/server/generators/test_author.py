@@ -1,3 +1,4 @@
+import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -111,6 +112,26 @@ def test_one_request_without_answer_does_not_stop_the_others(journal):
     samples = writer.write("round 1", 0, [Order("g", "zero_shot", "x")] * 2)
     assert [sample and sample.text for sample in samples] == [None, "two"]
     assert writer.usage["g"].dropped == 1
+
+
+def test_the_speed_counts_what_was_waited_for_and_not_what_the_journal_had(journal):
+    texts = [Answer("one", seconds=0.5), Answer("two", seconds=1.5), Answer("three")]
+
+    class Timed(Scripted):
+        def answer(self, requests):
+            for index, _ in enumerate(requests):
+                time.sleep(0.01)
+                yield index, texts[index]
+
+    orders = [Order("g", "zero_shot", "x")] * 3
+    first = author(journal, Timed("g", []))
+    first.write("round 1", 0, orders)
+    speed = first.speed["g"]
+    assert (speed.answered, speed.timed, speed.latency_s) == (3, 2, 2.0)
+    assert 0.03 <= speed.busy_s < 1.0
+    again = author(journal, Timed("g", []))
+    assert [sample.text for sample in again.write("round 1", 0, orders)] == ["one", "two", "three"]
+    assert again.speed["g"].answered == 0
 
 
 def test_an_unknown_generator_is_named(journal):

@@ -71,6 +71,9 @@ def test_without_plm_weighting_every_generator_writes_the_same_share(ran):
     _, _, equal, other = ran("wasp", ["method.plm_weighting=false"])
     assert all(weights == [0.5, 0.5] for _, weights in equal.records["weights"])
     assert any(weights != [0.5, 0.5] for _, weights in weighted.records["weights"])
+    noise = weighted.records["weights noise"]
+    assert [round_ for round_, _ in noise] == [round_ for round_, _ in weighted.records["weights"]][1:]
+    assert any(each > 0 for _, row in noise for each in row)
     assert [one.sigma for one in plan.plan.sums] == [one.sigma for one in other.plan.sums]
 
 

@@ -89,8 +89,13 @@ def generator_weights(votes: Float64, generator_of: Int64, generators: int) -> F
         votes: noisy nearest votes, float64 [N].
         generator_of: the generator of each sample, int64 [N] in [0, generators).
     """
-    written = np.bincount(generator_of, minlength=generators)
-    received = np.maximum(np.bincount(generator_of, weights=votes, minlength=generators), 0.0)
+    received = np.bincount(generator_of, weights=votes, minlength=generators)
+    return weights_by_votes(received, np.bincount(generator_of, minlength=generators))
+
+
+def weights_by_votes(received: Float64, written: Int64) -> Float64:
+    """The same from each generator's noisy votes, float64 [K], and number of samples, int64 [K]."""
+    generators, received = len(written), np.maximum(received, 0.0)
     present = written > 0
     ratio = np.zeros(generators)
     ratio[present] = received[present] / written[present]

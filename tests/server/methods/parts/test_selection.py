@@ -2,12 +2,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from undersong_server.methods.parts.doubt import noise_effect
 from undersong_server.methods.parts.selection import (
     balanced_labels,
     generator_weights,
     highest,
     largest_remainder,
     significant_votes,
+    weights_by_votes,
 )
 
 
@@ -19,6 +21,15 @@ def test_largest_remainder_deals_everything_and_is_within_one_of_the_exact_share
         np.array(weights) / sum(weights) * total if sum(weights) > 0 else np.full(len(weights), total / len(weights))
     )
     assert np.all(np.abs(counts - exact) < 1 + 1e-6)
+
+
+def test_the_effect_of_noise_on_weights_is_what_many_draws_show():
+    received, written = np.array([80.0, 40.0, 30.0]), np.array([60, 50, 40])
+    deviations = 0.6 * np.sqrt(written)
+    told = noise_effect(lambda votes: weights_by_votes(votes, written), received, deviations)
+    drawn = received + np.random.default_rng(5).normal(size=(2000, 3)) * deviations
+    shown = np.std([weights_by_votes(votes, written) for votes in drawn], axis=0)
+    assert np.all(np.abs(told / shown - 1.0) < 0.15)
 
 
 def test_highest_breaks_ties_towards_the_lower_index():

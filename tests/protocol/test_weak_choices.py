@@ -1,0 +1,32 @@
+"""What promises little is said in one sentence each."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.statistics import LabelHistogram
+from undersong_protocol.weak_choices import of_plan
+
+
+@pytest.mark.parametrize(
+    ("parties", "delta", "words"),
+    [
+        (3, 1e-6, []),
+        (3, 0.5, ["delta 0.5 allows anything to happen once in 2 times"]),
+        (2, 1e-6, ["there are only two parties"]),
+        (1, 1e-6, ["there is only one party: the sum that opens is its own"]),
+    ],
+)
+def test_a_plans_weak_choices(parties, delta, words):
+    quorum = Quorum(parties=parties, threshold=min(2, parties), tolerated_dropouts=0, colluders=0)
+    found = of_plan(plan_sums([SumRequest("labels", LabelHistogram(2))], Privacy(1.0, delta), quorum))
+    assert len(found) == len(words)
+    assert all(part in sentence for part, sentence in zip(words, found, strict=True))
+
+
+def test_a_run_that_promises_nothing_has_no_weak_delta():
+    quorum = Quorum(parties=3, threshold=2, tolerated_dropouts=0, colluders=0)
+    assert of_plan(plan_sums([SumRequest("labels", LabelHistogram(2))], Privacy(math.inf, 0.5), quorum)) == []
