@@ -2,6 +2,7 @@
 
     python -m benchmarks.dpga --data FOLDER [--out FILE.jsonl] [--datasets ...] [--variants ...] [--epsilons ...]
                               [--seeds ...] [--calls N] [--rounds T] [--cache FILE] [--quick]
+    python -m benchmarks.dpga --data FOLDER --pool N ...
     python -m benchmarks.dpga [--out FILE.jsonl] --summary
 
 FOLDER holds banking77/ and mts_dialog/ (they are no part of this project). Every cell is a real simulation with five
@@ -30,6 +31,7 @@ from undersong_client import store
 from undersong_common.embedding import CachedEmbedder, Embedder, EmbeddingCache, MemoryCache, PublicFileCache
 from undersong_common.table import Table, read_table
 from undersong_server.evaluation import metrics, task_model
+from undersong_server.methods.parts.selection import largest_remainder
 from undersong_server.progress import Silent
 from undersong_server.runs import task as tasks
 from undersong_server.runs.planning import RunPlan, plan_run
@@ -88,10 +90,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cache", type=Path, help="file of embeddings, kept between calls: the data are public")
     parser.add_argument("--summary", action="store_true", help="print the means of FILE")
+    parser.add_argument(
+        "--pool", nargs="+", type=int, metavar="N", help="only: what N random texts of the generators' own files teach"
+    )
     parser.add_argument("--quick", action="store_true", help="mts_dialog at epsilon 4 with one seed and 900 calls")
     arguments = parser.parse_args()
     if arguments.summary:
-        _summary(_known(arguments.out))
+        print(_summary(_known(arguments.out)))
         return
     if arguments.data is None:
         parser.error("--data is missing: the real text is no part of this project")
@@ -100,6 +105,10 @@ def main() -> None:
         arguments.calls, arguments.rounds = 900, 4
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     bench = Bench(arguments.data, arguments.calls, arguments.rounds, arguments.cache)
+    if arguments.pool:
+        for dataset in arguments.datasets:
+            print(bench.pool(dataset, arguments.pool, arguments.seeds), flush=True)
+        return
     known = {_key(row) for row in _known(arguments.out)}
     for seed in arguments.seeds:
         for dataset in arguments.datasets:
@@ -186,6 +195,40 @@ class Bench:
             "votes_sigma": run_plan.plan.sums[-1].sigma,
             "seconds": time.monotonic() - begun,
         }
+
+    def pool(self, dataset: str, sizes: Sequence[int], seeds: Sequence[int]) -> str:
+        """What random texts of the generators' files teach, without any private vote: accuracy and macro-F1 in %.
+
+        As many texts of each label, or by the private labels' exact shares.
+        """
+        task = tasks.load(self._task_file(dataset, 1.0), ())
+        files = [task.locate(name) for generator in task.generators for name in generator.files]
+        tables = [read_table(path, "text", "label", labels=task.task.labels) for path in files]
+        texts = [text for table in tables for text in table.texts]
+        label_of = np.array([label for table in tables for label in table.labels or ()])
+        private = read_table(task.files[0], "text", "label", labels=task.task.labels).labels or ()
+        counts = np.array([private.count(label) for label in task.task.labels], dtype=float)
+        embed = CachedEmbedder(self._embedder, self._public).encode
+        x, test = embed(texts), self._tests[dataset]
+        real = embed(test.texts)
+        lines = ["| data | texts | labels | accuracy, % | macro-F1, % |", "|---" * 5 + "|"]
+        for size in sizes:
+            for name, weights in (("even", np.ones(len(counts))), ("private shares", counts)):
+                found = []
+                for seed in seeds:
+                    rng = np.random.default_rng(seed)
+                    places = zip(task.task.labels, largest_remainder(weights, size), strict=True)
+                    rows = [
+                        int(row)
+                        for label, places_of in places
+                        for row in rng.permutation(np.flatnonzero(label_of == label))[:places_of]
+                    ]
+                    model = task_model.train(x[rows], label_of[rows].tolist(), head="linear", seed=seed)
+                    scores = task_model.evaluate(model, real, test.labels or ())
+                    found.append((100 * scores.accuracy, 100 * scores.macro_f1))
+                accuracy, f1 = (_figure(each, 1) for each in zip(*found, strict=True))
+                lines.append(f"| {dataset} | {size} | {name} | {accuracy} | {f1} |")
+        return "\n".join(lines)
 
     def _plan(self, dataset: str, variant: str, epsilon: float) -> RunPlan:
         key = (dataset, variant, epsilon)
@@ -280,28 +323,52 @@ def _key(row: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(row[field] for field in ("dataset", "variant", "epsilon", "seed", "calls", "rounds"))
 
 
-def _summary(rows: Sequence[dict[str, Any]]) -> None:
-    """Means over seeds with their standard errors; lists become first .. last."""
+def _summary(rows: Sequence[dict[str, Any]]) -> str:
+    """Means and standard deviations over seeds as the tables of docs/dpga.md; self-similarity and distance by round."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault((row["dataset"], row["epsilon"], row["variant"]), []).append(row)
-    scalars = ("accuracy", "frechet", "self_similarity", "label_distance", "length_distance", "votes_sigma")
-    for key in sorted(groups):
+    order = {name: number for number, name in enumerate(VARIANTS)}
+    keys = sorted(groups, key=lambda key: (*key[:2], order[key[2]]))
+    lines = [
+        "| data | epsilon | | seeds | texts | accuracy, % | macro-F1, % | Frechet | self-similarity"
+        " | labels | lengths |",
+        "|---" * 11 + "|",
+    ]
+    for key in keys:
         group = groups[key]
-        cells = [f"{name} {_mean([row.get(name) for row in group])}" for name in scalars]
+        cells = [f"{np.mean([row['rows'] for row in group]):.0f}"]
+        for name, factor, digits in (
+            ("accuracy", 100, 1),
+            ("macro_f1", 100, 1),
+            ("frechet", 1, 3),
+            ("self_similarity", 1, 3),
+            ("label_distance", 1, 3),
+            ("length_distance", 1, 3),
+        ):
+            known = [factor * row[name] for row in group if row.get(name) is not None]
+            cells.append(_figure(known, digits) if known else "")
+        lines.append(f"| {key[0]} | {key[1]:g} | {key[2]} | {len(group)} | {' | '.join(cells)} |")
+    lines += ["", "| data, epsilon | | elite | population | Frechet distance |", "|---" * 5 + "|"]
+    for key in keys:
+        series = []
         for name in ("elite_self_similarity", "self_similarity_by_round", "frechet_by_round"):
-            series = [row[name] for row in group if row.get(name) and None not in row[name]]
-            if series:
-                cells.append(f"{name} {' '.join(f'{value:.3f}' for value in np.mean(series, axis=0))}")
-        print(*key, f"({len(group)} seeds):", "; ".join(cells))
+            found = [row[name] for row in groups[key] if row.get(name) and None not in row[name]]
+            means = np.mean(found, axis=0) if found else []
+            series.append(" ".join(f"{value:.3f}".removeprefix("0") for value in means))
+        if all(series):
+            lines.append(f"| {key[0]}, {key[1]:g} | {key[2]} | {' | '.join(series)} |")
+    taus = {
+        key: [row["tau"][0]["estimate"] for row in groups[key] if row.get("tau")] for key in keys if key[2] == "dpga"
+    }
+    lines += ["", *(f"private tau, {key[0]}, {key[1]:g}: {_figure(found, 3)}" for key, found in taus.items() if found)]
+    return "\n".join(lines)
 
 
-def _mean(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    if not known:
-        return "-"
-    error = np.std(known, ddof=1) / math.sqrt(len(known)) if len(known) > 1 else math.nan
-    return f"{np.mean(known):.4f} +- {error:.4f}"
+def _figure(values: Sequence[float], digits: int) -> str:
+    """The mean, and where there are several values their standard deviation."""
+    spread = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.{digits}f}{spread}"
 
 
 if __name__ == "__main__":

@@ -67,6 +67,17 @@ def test_keyword_shares_follow_the_votes_of_their_own_label():
     assert len(shares_by_label(np.zeros(0), np.zeros(0, dtype=np.int64), 1)[0]) == 0
 
 
+def test_each_label_is_drawn_within_one_of_its_share():
+    shares = np.array([0.5, 0.0, 0.3, 0.155, 0.045, 0.0])
+    metadata = Metadata(10.0, shares, None, None, (), ())
+    drawn = [metadata.draw_labels(30, np.random.default_rng(seed)) for seed in range(200)]
+    counts = np.array([np.bincount(labels, minlength=6) for labels in drawn])
+    assert np.abs(counts - 30 * shares).max() < 1.0
+    assert counts.mean(axis=0) == pytest.approx(30 * shares, abs=0.15)  # no label is favoured
+    assert len({tuple(labels) for labels in drawn}) > 190  # their order is random
+    assert not len(metadata.draw_labels(0, np.random.default_rng(0)))
+
+
 def test_draws_follow_the_shares():
     metadata = Metadata(
         10.0,

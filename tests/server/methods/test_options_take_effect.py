@@ -1,0 +1,230 @@
+"""Every option of the papers' methods changes what it speaks of: prompts, plan, opened vectors or the corpus."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.doubles import bench
+from tests.doubles.tasks import LABELS, make_task
+from undersong_server import methods
+from undersong_server.generators.interface import Answer
+from undersong_server.generators.ngram import NgramGenerator
+from undersong_server.runs.planning import plan_run
+from undersong_server.runs.task import load
+
+GOOD_WORDS = {LABELS[0]: "pan oven soup", LABELS[1]: "rose spade soil"}
+BASES = {
+    "wasp": ["samples=40"],
+    "dpga": ["population=24", "elite=8", "rounds=2", "keywords_per_label=4", "embedding_size=48"],
+    "dpkps": ["vocabulary=words.txt", "samples=24", "pairs=16", "length=3", "false_terms=0.9"],
+    "discriminator": [
+        "samples=40", "queries=8", "contrast=8", "embedding_size=48", "discriminator=moments", "keep=0.8"
+    ],
+    "augpe": ["samples=40", "rounds=3"],
+}  # fmt: skip
+PRUNED, TEACHERS = ["prune=true"], ["discriminator=teachers", "teachers=60", "queries=30"]
+ITERATIVE, PRIVATE = ["sampler=iterative"], ["private_vocabulary=true", "vocabulary=words.txt", "false_terms=0.9"]
+ENGLISH = ["vocabulary=''", "vocabulary_words=300"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """An option's other value, what it changes, and the options that it needs beside it."""
+
+    method: str
+    change: str
+    changes: str
+    beside: Sequence[str] = field(default=())
+    epsilon: str = "inf"
+
+    @property
+    def option(self) -> str:
+        return self.change.partition("=")[0]
+
+
+def cases(method: str, *rows: Any) -> list[Case]:
+    return [Case(method, *row) for row in rows]
+
+
+CASES = [
+    *cases(
+        "wasp",
+        ("samples=50", "prompts"),
+        ("rounds=4", "plan"),
+        ("votes=2", "vectors"),
+        ("examples=2", "prompts"),
+        ("shortlist=2", "prompts"),
+        ("furthest=false", "plan"),
+        ("furthest=false", "prompts"),
+        ("clip=candidate", "weights", (), "1.0"),
+        ("plm_weighting=false", "weights"),
+        ("contrastive=false", "prompts"),
+        ("prune=true", "plan"),
+        ("prune_share=0.5", "corpus", PRUNED),
+    ),
+    *cases(
+        "dpga",
+        ("samples=90", "prompts"),
+        ("population=30", "prompts"),
+        ("elite=4", "prompts"),
+        ("rounds=3", "plan"),
+        ("sampling=0.4", "plan", (), "4.0"),
+        ("accounting=paper", "plan", (), "4.0"),
+        ("split=[1.0, 1.0, 1.0, 1.0]", "plan", (), "4.0"),
+        ("length=false", "prompts"),
+        ("length_bins=3", "plan"),
+        ("keywords=false", "prompts"),
+        ("keywords_per_label=3", "prompts"),
+        ("keyword_answers=1", "prompts"),
+        ("keyword_generator=poor", "prompts"),
+        ("label_votes=false", "vectors"),
+        ("elite_by_label=false", "prompts"),
+        ("suppression=false", "prompts", ["similarity=0.0"]),
+        ("similarity=0.9", "plan"),
+        ("fallback_similarity=-0.9", "tau", ["accounting=paper"], "4.0"),
+        ("rewrite=0.0", "prompts"),
+        ("fill_in=0.0", "prompts"),
+        ("cross=0.0", "prompts"),
+        ("generate=0.0", "prompts"),
+    ),
+    *cases(
+        "dpkps",
+        ("samples=30", "prompts"),
+        ("vocabulary=fewer.txt", "prompts"),
+        ("vocabulary_words=200", "plan", ENGLISH),
+        ("common_words=0", "vocabulary", ENGLISH),
+        ("document_terms=1", "vectors"),
+        ("keyphrases=3", "prompts"),
+        ("false_terms=1", "keyphrases"),
+        ("length=2", "prompts"),
+        ("pairs=8", "plan"),
+        ("split=[1.0, 1.0]", "plan", (), "4.0"),
+        ("sampler=iterative", "plan"),
+        ("ensemble=linear", "plan", ITERATIVE),
+        ("noise=laplace", "plan", (), "4.0"),
+        ("width=20.0", "vectors"),
+        ("sharpness=1.0", "prompts"),
+        ("class_in_prompt=true", "prompts"),
+        ("examples=['a public text']", "prompts"),
+        ("shots=shots.jsonl", "prompts"),
+        ("shots_per_class=2", "prompts", ["shots=shots.jsonl"]),
+        ("words=7", "prompts"),
+    ),
+    *cases(
+        "discriminator",
+        ("samples=50", "prompts"),
+        ("discriminator=votes", "plan"),
+        ("keep=0.5", "corpus"),
+        ("prompt=persona", "prompts"),
+        ("words=30", "prompts"),
+        ("weighted=false", "sample_weights"),
+        ("tutor_share=0.3", "plan", (), "4.0"),
+        ("teacher=fine-tuned", "plan", TEACHERS),
+        ("teachers=50", "plan", TEACHERS),
+        ("queries=10", "plan", TEACHERS),
+        ("contrast=4", "inputs", TEACHERS),
+        ("half=false", "plan", TEACHERS),
+        ("covariance=4", "plan"),
+        ("votes=2", "vectors", ["discriminator=votes"]),
+    ),
+    *cases(
+        "augpe",
+        ("samples=60", "prompts"),
+        ("rounds=4", "plan"),
+        ("selection=sampling", "prompts"),
+        ("expansion=3", "prompts"),
+        ("lookahead=1", "vectors"),
+        ("private_vocabulary=true", "plan", ["vocabulary=words.txt", "false_terms=0.9"]),
+        ("vocabulary=fewer.txt", "prompts", PRIVATE),
+        ("vocabulary_words=200", "plan", [*PRIVATE, *ENGLISH]),
+        ("common_words=0", "vocabulary", [*PRIVATE, *ENGLISH]),
+        ("document_terms=1", "vectors", PRIVATE),
+        ("keyphrases=3", "prompts", PRIVATE),
+        ("false_terms=1", "keyphrases", PRIVATE),
+        ("vocabulary_share=0.5", "plan", PRIVATE, "4.0"),
+        ("prompt_terms=1", "prompts", PRIVATE),
+    ),
+]
+ELSEWHERE = {  # options whose effect a test of their own shows
+    ("dpga", "embedding_size"): "test_dpga.py: another size than planned is refused",
+    ("discriminator", "embedding_size"): "test_discriminator.py: another size than planned is refused",
+    ("discriminator", "student"): "test_discriminator.py: a fine-tuned student",
+    ("discriminator", "student_model"): "test_discriminator.py: a fine-tuned student",
+    ("dpkps", "validation"): "test_paper_options.py: auto needs a public file",
+    ("dpkps", "expected_records"): "test_paper_options.py: noise of the validation",
+}
+
+
+def test_every_option_of_the_four_papers_and_of_aug_pe_has_its_case():
+    known = {(case.method, case.option) for case in CASES} | ELSEWHERE.keys()
+    assert known == {(name, option) for name in BASES for option in methods.load(name).Options.model_fields}
+
+
+def seen(case: Case, change: str | None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Everything that a run asks, opens and writes, by what it is."""
+    asked: list[Any] = []
+    opened: list[Any] = []
+
+    def answer(self: Any, requests: Any) -> Any:
+        for index, request in enumerate(requests):
+            asked.append((self.name, request.kind, request.system, request.prompt))
+            if request.kind == "keywords":
+                topics = GOOD_WORDS.get(request.label, "a b c").split()
+                yield index, Answer("1. " + "\n2. ".join([*topics, "nobody votes", "nor for this"]))
+                continue
+            text = f"{GOOD_WORDS.get(request.label, 'pan rose soil')} {request.seed} " + "very " * (request.seed % 7)
+            yield index, Answer(text.strip())
+
+    original = bench.OpenFederation.private_sum
+
+    def private_sum(self: Any, name: str, inputs: Any) -> Any:
+        found = original(self, name, inputs)
+        blocks = [segment.block.hex() for given in inputs for segment in given.segments]
+        opened.append((name, blocks, found.values.tolist()))
+        return found
+
+    monkeypatch.setattr(NgramGenerator, "answer", answer)
+    monkeypatch.setattr(bench.OpenFederation, "private_sum", private_sum)
+    folder.mkdir()
+    words = ["pan", "oven", "soup", "rose", "spade", "soil", "hedge", "plate"]
+    (folder / "words.txt").write_text("\n".join([*words, "zebra"]))
+    (folder / "fewer.txt").write_text("\n".join(words[:5]))
+    rows = [{"text": f"{n} the {GOOD_WORDS[label]} is here", "label": label} for label in LABELS for n in range(5)]
+    (folder / "shots.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = make_task(folder, parties=1, records=200, samples=1234)
+    path.write_text(path.read_text().replace("samples = 1234\n", ""))  # of the options each case names its own
+    options = [*BASES[case.method], *case.beside, *([change] if change else [])]
+    task = load(
+        path, [f"method.name={case.method}", f"privacy.epsilon={case.epsilon}", *(f"method.{o}" for o in options)]
+    )
+    run_plan = plan_run(task)
+    found: dict[str, Any] = {
+        "plan": [(s.name, s.statistic, dict(s.parameters), s.law, s.sigma, s.event()) for s in run_plan.plan.sums]
+    }
+    if case.changes == "plan":
+        return found
+    samples, run = bench.run_method(task, run_plan, seed=3)
+    return found | {
+        "prompts": sorted(asked),  # the generators write at the same time
+        "vectors": [(name, values) for name, _, values in opened],
+        "inputs": [(name, blocks) for name, blocks, _ in opened],
+        "corpus": [sample.text for sample in samples],
+        "vocabulary": task.options.terms(run_plan.setting) if case.changes == "vocabulary" else (),
+        **{name: run.records.get(name) for name in ("weights", "tau", "keyphrases", "sample_weights")},
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.method}-{case.change}-{case.changes}")
+def test_an_option_changes_what_it_speaks_of(case, tmp_path, monkeypatch):
+    before, after = (seen(case, change, tmp_path / str(bool(change)), monkeypatch) for change in (None, case.change))
+    assert before[case.changes] != after[case.changes]
+    if case.changes not in ("plan", "vocabulary"):
+        again = seen(case, None, tmp_path / "again", monkeypatch)
+        assert again[case.changes] == before[case.changes]  # so that it is the option that changes it
