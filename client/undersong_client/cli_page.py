@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from undersong_client.cli_options import HomeFolder, checkpoints_folder, home_of
+from undersong_client.cli_options import HomeFolder, checkpoints_folder, home_of, local_time
 from undersong_client.state import PartyHome
 from undersong_common.errors import ConfigurationError
+from undersong_common.rows import show_rows
 
 PORT = 8701
 
@@ -25,6 +26,9 @@ def page(
     role: Annotated[str, typer.Option(help="viewer (reads), operator (decides) or administrator.")] = "administrator",
     link: Annotated[
         bool, typer.Option("--link", help="Print a new link for a page that runs already, and end.")
+    ] = False,
+    audit: Annotated[
+        bool, typer.Option("--audit", help="Print what people did on the page, its chain checked, and end.")
     ] = False,
     log: Annotated[Path | None, typer.Option(help="The daemon's log file, to show its last lines.")] = None,
     home: HomeFolder = None,
@@ -44,6 +48,17 @@ def page(
 
     folder = home_of(home)
     PartyHome(folder)
+    if audit:
+        from undersong_common.pages.audit import FILE_NAME, AuditLog
+
+        done = AuditLog(page_folder(folder) / FILE_NAME)
+        done.check()
+        show_rows(
+            ("number", "when", "who", "what", "about"),
+            [(str(each.number), local_time(each.at), each.who, each.what, each.about) for each in done.entries()],
+            "nobody has done anything on the page yet",
+        )
+        return
     if link:
         print_link(page_folder(folder), person, role)
         return

@@ -14,6 +14,7 @@ from typing import Any
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 
+FILE_NAME = "audit.jsonl"  # in the folder of a page
 TAG = "undersong audit"
 FIRST = "0" * 64
 LONGEST = 300

@@ -100,7 +100,7 @@ def print_link(folder: Path, person: str, role: str, *, address: str = "") -> No
         address: of the page; "" takes the one that was printed last.
     """
     from undersong_common.pages.accounts import LINK_S, Accounts
-    from undersong_common.pages.audit import AuditLog
+    from undersong_common.pages.audit import FILE_NAME, AuditLog
     from undersong_common.pages.store import PageStore
 
     store = PageStore(folder)
@@ -108,7 +108,7 @@ def print_link(folder: Path, person: str, role: str, *, address: str = "") -> No
     accounts.set_role(person, role)
     secret = accounts.link(person)
     store.close()
-    AuditLog(folder / "audit.jsonl").note("terminal", "link", f"{person}, {role}")
+    AuditLog(folder / FILE_NAME).note("terminal", "link", f"{person}, {role}")
     known = folder / "address"
     if address:
         replace_file(known, address.encode())

@@ -23,7 +23,7 @@ from markupsafe import Markup
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
 from undersong_common.pages import actions
 from undersong_common.pages.accounts import Account, Accounts, Role, Session, TooManyAttempts
-from undersong_common.pages.audit import AuditLog
+from undersong_common.pages.audit import FILE_NAME, AuditLog
 from undersong_common.pages.downloads import Downloads
 from undersong_common.pages.frame import LARGEST_BODY_BYTES, POLICY, Frame
 from undersong_common.pages.rendering import environment
@@ -179,7 +179,7 @@ class Site:
         self.settings = settings
         self.store = PageStore(settings.folder)
         self.accounts = Accounts(self.store)
-        self.audit = AuditLog(settings.folder / "audit.jsonl")
+        self.audit = AuditLog(settings.folder / FILE_NAME)
         self.downloads = Downloads()
         self.violations: list[str] = []
         self.ending = threading.Event()  # set when the program is asked to end

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.rows import show_rows
+from undersong_server import defaults
 from undersong_server.cli.options import DEFAULT_HOME, AsJson, HomeFolder, day, print_json
+
+if TYPE_CHECKING:
+    from undersong_common.pages.accounts import Accounts
 
 console_app = typer.Typer(help="The operator's console in a browser.", no_args_is_help=True)
 PORT = 8700
@@ -96,17 +103,13 @@ def people(
     as_json: AsJson = False,
 ) -> None:
     """Who may enter the console, with which role."""
-    from undersong_common.pages.accounts import Accounts
-    from undersong_common.pages.store import PageStore
     from undersong_server.operations import audit
 
-    store = PageStore(audit.folder(home))
-    accounts = Accounts(store)
-    if remove is not None:
-        accounts.remove(remove)
-        audit.note_command(home, "remove person", remove)
-    found = accounts.people()
-    store.close()
+    with _accounts(home) as accounts:
+        if remove is not None:
+            accounts.remove(remove)
+            audit.note_command(home, "remove person", remove)
+        found = accounts.people()
     if as_json:
         print_json([{"name": each.name, "role": each.role, "created_at": each.created_at} for each in found])
         return
@@ -117,11 +120,86 @@ def people(
     )
 
 
+@console_app.command()
+def sessions(
+    end: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="End this session: its person is logged out.")
+    ] = None,
+    home: HomeFolder = DEFAULT_HOME,
+    as_json: AsJson = False,
+) -> None:
+    """Who is logged in to the console, from where and since when."""
+    from undersong_server.operations import audit
+
+    with _accounts(home) as accounts:
+        if end is not None:
+            accounts.end_number(end)
+            audit.note_command(home, "end session", str(end))
+        found = accounts.sessions()
+    if as_json:
+        keys = ("number", "address", "created_at", "seen_at")
+        print_json([{"person": each.account.name, **{key: getattr(each, key) for key in keys}} for each in found])
+        return
+    show_rows(
+        ("number", "person", "from", "began", "used last"),
+        [
+            (str(each.number), each.account.name, each.address, day(each.created_at), day(each.seen_at))
+            for each in found
+        ],
+        "nobody is logged in",
+    )
+
+
+@console_app.command()
+def tokens(
+    make: Annotated[
+        str | None, typer.Option(metavar="PERSON", help="Make a token that reads as this person may; shown this once.")
+    ] = None,
+    label: Annotated[str, typer.Option(help="With --make: what it is for.")] = "script",
+    end: Annotated[str | None, typer.Option(metavar="TOKEN", help="End the token of this name in the list.")] = None,
+    home: HomeFolder = DEFAULT_HOME,
+    as_json: AsJson = False,
+) -> None:
+    """The tokens with which scripts read `/api/parties`, `/api/runs` and `/api/runs/NAME` of the console."""
+    from undersong_server.operations import audit
+
+    made = ""
+    with _accounts(home) as accounts:
+        if end is not None:
+            accounts.end_token(end)
+            audit.note_command(home, "end token", end)
+        if make is not None:
+            made = accounts.make_token(make, label, days=defaults.TOKEN_DAYS)
+            audit.note_command(home, "make token", f"{make}: {label}")
+        found = accounts.tokens()
+    if as_json:
+        print_json({"made": made, "tokens": [asdict(each) for each in found]})
+    elif made:
+        print(made)
+    else:
+        show_rows(
+            ("token", "person", "what for", "until"),
+            [(each.identity, each.account, each.label, day(each.expires_at)) for each in found],
+            "no script has a token",
+        )
+
+
+@contextmanager
+def _accounts(home: Path) -> Iterator[Accounts]:
+    from undersong_common.pages.accounts import Accounts
+    from undersong_common.pages.store import PageStore
+    from undersong_server.operations import audit
+
+    store = PageStore(audit.folder(home))
+    try:
+        yield Accounts(store)
+    finally:
+        store.close()
+
+
 @console_app.command("audit")
 def audit_log(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
     """Who changed what by console or command, and when. Exit code 3 where an entry was changed since."""
-    from dataclasses import asdict
-
     from undersong_server.operations import audit
 
     found = audit.entries(home)

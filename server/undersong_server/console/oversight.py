@@ -9,10 +9,10 @@ from fastapi.responses import Response
 from undersong_common.errors import ConfigurationError
 from undersong_common.pages.accounts import ROLES
 from undersong_common.pages.site import Site, Visit, download, is_number, json_answer
+from undersong_server import defaults
 from undersong_server.console.context import ConsoleContext
 from undersong_server.operations import enrolment, overview, probing, runs, support
 
-TOKEN_DAYS = 90.0
 RUNS_COUNTED = 50
 
 
@@ -130,9 +130,11 @@ class OversightScreens:
 
     def _token(self, visit: Visit) -> str:
         name, label = visit.form.get("name", ""), visit.form.get("label", "").strip() or "script"
-        token = visit.site.accounts.make_token(name, label, days=TOKEN_DAYS)
+        token = visit.site.accounts.make_token(name, label, days=defaults.TOKEN_DAYS)
         visit.note("make token", f"{name}: {label}")
-        key = visit.offer("token", f"The token {label} of {name}, valid for {TOKEN_DAYS:.0f} days: {token}".encode())
+        key = visit.offer(
+            "token", f"The token {label} of {name}, valid for {defaults.TOKEN_DAYS:.0f} days: {token}".encode()
+        )
         return visit.go(f"/people?secret={key}")
 
     def _end_token(self, visit: Visit) -> str:

@@ -6,10 +6,8 @@ import getpass
 import os
 from pathlib import Path
 
-from undersong_common.pages.audit import AuditEntry, AuditLog
+from undersong_common.pages.audit import FILE_NAME, AuditEntry, AuditLog
 from undersong_server.coordinator.home import CoordinatorHome
-
-NAME = "audit.jsonl"
 
 
 def folder(home: Path) -> Path:
@@ -19,7 +17,7 @@ def folder(home: Path) -> Path:
 
 def log(home: Path) -> AuditLog:
     """The log of a coordinator. Raises ConfigurationError where there is none."""
-    return AuditLog(folder(home) / NAME)
+    return AuditLog(folder(home) / FILE_NAME)
 
 
 def note_command(home: Path, what: str, about: str) -> None:

@@ -113,6 +113,13 @@ def test_pausing_budget_and_policy_do_what_the_commands_do(page, home):
     assert (policy["statistics"], policy["units"], policy["minimum_parties"]) == (["top_q_votes"], ["user"], 4)
 
 
+def test_what_people_did_on_the_page_is_printed_by_the_command(page, home):
+    assert "log in" in command("page", "--audit", "--home", home)
+    path = home / "page" / "audit.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"hospital", b"nobody!!", 1))
+    command("page", "--audit", "--home", home, code=3)
+
+
 def test_joining_compares_the_fingerprint_and_gives_the_request_once(tmp_path, authority):
     home = tmp_path / "beta"
     command("init", "beta", "--home", home)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pytest
@@ -9,8 +10,10 @@ import pytest
 from tests.doubles.hospitals import operator
 from tests.doubles.stream import make_home
 from tests.doubles.tasks import make_task
+from undersong_common.pages.accounts import Accounts
+from undersong_common.pages.store import PageStore
 from undersong_server.coordinator.home import CoordinatorHome
-from undersong_server.operations import runs
+from undersong_server.operations import audit, runs
 from undersong_server.runs.status import RunStatus
 
 USED = {"calls": 9, "kept": 7, "retried": 2, "dropped": 0, "cut": 0, "price_usd": 0.25, "faults": {"duplicate": 2}}
@@ -94,6 +97,23 @@ def test_links_people_and_the_support_bundle_by_command(home, tmp_path):
         "administrator",
         "viewer",
     ]
+    assert operator("console", "sessions", "--home", home).strip() == "nobody is logged in"
+    made = operator("console", "tokens", "--make", "vera", "--label", "nightly", "--home", home).strip()
+    with contextlib.closing(PageStore(audit.folder(home))) as store:
+        accounts = Accounts(store)
+        assert accounts.by_token(made).name == "vera"
+        accounts.begin("ada", address="192.0.2.7")
+    (session,) = json.loads(operator("console", "sessions", "--home", home, "--json"))
+    assert (session["person"], session["address"]) == ("ada", "192.0.2.7")
+    operator("console", "sessions", "--end", session["number"], "--home", home)
+    assert json.loads(operator("console", "sessions", "--home", home, "--json")) == []
+    (token,) = json.loads(operator("console", "tokens", "--home", home, "--json"))["tokens"]
+    assert token["label"] == "nightly"
+    operator("console", "tokens", "--end", token["identity"], "--home", home)
+    assert "no script has a token" in operator("console", "tokens", "--home", home)
+    done = [each["what"] for each in json.loads(operator("console", "audit", "--home", home, "--json"))]
+    assert {"make token", "end session", "end token"} <= set(done)
+    assert made not in json.dumps(operator("console", "audit", "--home", home, "--json"))
     operator("console", "people", "--remove", "ada", "--home", home, code=2)  # the only administrator
     operator("console", "people", "--remove", "vera", "--home", home)
     assert "vera" not in operator("console", "people", "--home", home)
