@@ -208,13 +208,14 @@ def _corpus(
 ) -> Sequence[Sample]:
     """Sections 3 and 4: the menu's corpora, the records' verdict on them, and their mixture by it."""
     facts = corpora.Facts(
-        written.label_of, written.generator_of, judgement.label_shares, judgement.trust, judgement.matched, None
+        written.label_of, written.generator_of, judgement.label_shares, judgement.trust, judgement.matched
     )
     if "verdict" in asked:
         plain = corpora.MENU["mixture"].weigh(facts)
-        facts = facts._replace(
-            own=moments.posterior(written.embeddings, written.label_of, plain, written.labels, judgement.moments)
+        own, leverage = moments.posterior(
+            written.embeddings, written.label_of, plain, written.labels, judgement.moments
         )
+        facts = facts._replace(own=own, leverage=leverage)
     menu = corpora.menu(options.without)
     weighed = [candidate.weigh(facts) for candidate in menu.values()]
     if "verdict" in asked:
@@ -222,17 +223,18 @@ def _corpus(
         opened = run.private_sum("verdict", [run.publish_numbers("classifiers", heads)])
         answers = corpora.right(heads, written.embeddings, written.label_of)
         expected = corpora.expected_gains(menu, facts, judgement.usefulness)
-        chosen, gains = corpora.verdict(menu, opened, judgement.records, answers, expected, run.rng("verdict"))
+        chosen, gains = corpora.verdict(
+            menu, opened, judgement.records, answers, expected, corpora.flattery(menu, facts)
+        )
         run.record("corpora", options.rounds - 1, dict(zip(menu, chosen.tolist(), strict=True)))
         run.record("gains", options.rounds - 1, dict(zip(menu, gains.tolist(), strict=True)))
     else:
         kept_row = "trusted" if len(run.setting.labels) > 1 else "matched"  # without labels nothing can be judged
         chosen = np.array([name == kept_row for name in menu])
-    weights = corpora.blended(weighed, chosen.astype(np.float64))
-    kept = np.flatnonzero(weights > corpora.LEAST_WEIGHT)
-    of_generator = np.bincount(written.generator_of[kept], weights=weights[kept], minlength=written.generators)
+    kept, weights = corpora.thinned(corpora.blended(weighed, chosen.astype(np.float64)), run.rng("thinning"))
+    of_generator = np.bincount(written.generator_of[kept], weights=weights, minlength=written.generators)
     run.record("weights", options.rounds, (of_generator / of_generator.sum()).tolist())
-    run.record("sample_weights", options.rounds - 1, (weights[kept] / weights[kept].mean()).tolist())
+    run.record("sample_weights", options.rounds - 1, weights.tolist())
     return [run.pool.samples[i] for i in kept]
 
 

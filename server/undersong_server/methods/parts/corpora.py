@@ -14,9 +14,10 @@ from undersong_server.methods.parts import consistency
 
 STRENGTH = 1.0  # inverse regularisation of the candidates' classifiers: what a task model's validation mostly chooses
 DECISION = 150.0  # of a corpus's gain in the exponent of its share: one point of accuracy is a factor of 4.5
-DRAWS = 4096  # of the true gains
+BAR = 0.5  # deviations of what is still unknown of a gain, which are taken off it
 LEAST_VARIANCE = 1e-6  # of a corpus's answers: no more than a tenth of a point is ever known
-LEAST_WEIGHT = 0.05  # of the mean weight: a text below it is left out of the corpus
+LEAST_WEIGHT = 0.05  # of the mean weight: a candidate's classifier leaves out texts below it
+THINNED = 1.0  # of the mean weight: of the texts below it some are left out, and the others count so much
 GAIN_PER_USEFULNESS = 0.3  # of a corpus, expected from the usefulness of its generators before it is judged
 
 
@@ -28,6 +29,7 @@ class Facts(NamedTuple):
         label_shares: wanted, float64 [C].
         trust, matched: shares of the generators, float64 [K].
         own: how likely each text's own label is, float64 [n]; None where there is one label.
+        leverage: of the records on ``own`` (:func:`moments.posterior`).
     """
 
     label_of: Int64
@@ -35,7 +37,8 @@ class Facts(NamedTuple):
     label_shares: Float64
     trust: Float64
     matched: Float64
-    own: Float64 | None
+    own: Float64 | None = None
+    leverage: float = 0.0
 
 
 class Candidate(NamedTuple):
@@ -46,12 +49,14 @@ class Candidate(NamedTuple):
         shares: of the generators, from which the gain over the mixture is expected before the records judge it.
         cost: taken off that gain: the bar that evidence has to pass.
         uncertain: standard deviation of the gain beside what is expected.
+        flattered: points that the records' leverage adds to the verdict and not to the corpus.
     """
 
     weigh: Callable[[Facts], Float64]
     shares: Callable[[Facts], Float64]
     cost: float
     uncertain: float
+    flattered: float = 0.0
 
 
 def equal(facts: Facts) -> Float64:
@@ -65,9 +70,9 @@ def own_labels(facts: Facts) -> Float64:
 
 MENU: dict[str, Candidate] = {
     "mixture": Candidate(lambda facts: by_shares(facts, equal(facts)), equal, 0.0, 0.0),
-    "trusted": Candidate(lambda facts: by_shares(facts, facts.trust), lambda facts: facts.trust, 0.0, 0.02),
-    "matched": Candidate(lambda facts: by_shares(facts, facts.matched), lambda facts: facts.matched, 0.005, 0.02),
-    "own-labels": Candidate(own_labels, equal, 0.01, 0.05),
+    "trusted": Candidate(lambda facts: by_shares(facts, facts.trust), lambda facts: facts.trust, 0.0, 0.01),
+    "matched": Candidate(lambda facts: by_shares(facts, facts.matched), lambda facts: facts.matched, 0.01, 0.015),
+    "own-labels": Candidate(own_labels, equal, 0.02, 0.05, flattered=0.2),
 }
 
 
@@ -111,19 +116,24 @@ def expected_gains(served: Mapping[str, Candidate], facts: Facts, usefulness: Fl
     return np.array(found)
 
 
+def flattery(served: Mapping[str, Candidate], facts: Facts) -> Float64:
+    """How much better the corpora seem to the records that they were fitted to than they are, float64 [J]."""
+    return np.array([each.flattered * facts.leverage for each in served.values()])
+
+
 def verdict(
     served: Mapping[str, Candidate],
     opened: NoisySum,
     records: float,
     answers: Bools,
     expected: Float64,
-    rng: np.random.Generator,
+    flattery: Float64,
 ) -> tuple[Float64, Float64]:
     """Shares of the corpora, float64 [J], sum 1, and their gains over the mixture as they are now believed to be.
 
     The gains are normal around the expected ones beforehand; the opened centred answers move them as far as the known
-    noise and the records' number let them. A corpus's share is the expected softmax of the true gains, so that what
-    may be chance is followed in part only.
+    noise and the records' number let them. What is still unknown of a gain is the bar: half its deviation is taken
+    off. A corpus's share is the softmax of what is left, so that small differences are followed in part only.
 
     Args:
         served: the menu.
@@ -132,22 +142,36 @@ def verdict(
         answers: of the same classifiers on public texts, bool [n, J]: how far they differ, which is the variance of a
             record's answer.
         expected: gains, float64 [J]; the first is the mixture's.
+        flattery: what is taken off the answers of each, float64 [J] (:func:`flattery`).
     """
     count = len(expected)
     centring = np.eye(count) - 1.0 / count
     spread = centring @ np.cov(answers.T.astype(np.float64)) @ centring
+    observed = opened.natural / records - centring @ flattery
     noise = ((opened.sigma / records) ** 2 + LEAST_VARIANCE) * np.eye(count) + spread / records
     before = np.diag([max(each.uncertain, 1e-4) ** 2 for each in served.values()])
     gain = before @ centring @ np.linalg.inv(centring @ before @ centring + noise)
-    believed = expected + gain @ (opened.natural / records - centring @ expected)
+    believed = expected + gain @ (observed - centring @ expected)
     left = before - gain @ centring @ before
-    drawn = rng.multivariate_normal(believed, (left + left.T) / 2, size=DRAWS, method="eigh")
-    odds = np.exp(DECISION * (drawn - drawn.max(axis=1, keepdims=True)))
-    shares: Float64 = (odds / odds.sum(axis=1, keepdims=True)).mean(axis=0)
-    return shares, believed - believed[0]
+    over_mixture = np.eye(count) - np.eye(count)[0]  # gains over the first
+    gains, unknown = over_mixture @ believed, np.sqrt(np.diag(over_mixture @ left @ over_mixture.T).clip(0.0))
+    sure = gains - BAR * unknown
+    odds = np.exp(DECISION * (sure - sure.max()))
+    return odds / odds.sum(), gains
 
 
 def blended(weights: Sequence[Float64], shares: Float64) -> Float64:
     """The corpora's weights, each of mean 1, mixed by their shares: float64 [n] of mean 1."""
     found: Float64 = np.sum([share * each / each.mean() for share, each in zip(shares, weights, strict=True)], axis=0)
     return found
+
+
+def thinned(weights: Float64, rng: np.random.Generator) -> tuple[Int64, Float64]:
+    """Texts of little weight in smaller number instead: kept positions, int64, and their weights, of mean 1.
+
+    A text below ``THINNED`` is kept with a probability in proportion to its weight, so that the corpus is nearly right
+    for those who train without weights, and expected sums are the same.
+    """
+    kept = np.flatnonzero(rng.random(len(weights)) * THINNED < weights)
+    left = np.maximum(weights[kept], THINNED)
+    return kept, left / left.mean()

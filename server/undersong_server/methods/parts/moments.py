@@ -88,26 +88,28 @@ class LabelMoments:
 
 def posterior(
     embeddings: Float32, labels: Int64, weights: Float64, classes: int, moments: LabelMoments | None
-) -> Float64:
-    """How likely each text's own label is, in (0, 1): float64 [n].
+) -> tuple[Float64, float]:
+    """How likely each text's own label is, in (0, 1), float64 [n], and the records' leverage on it.
 
-    Twice: the second class model counts a text as far as the first believes its label.
+    Twice: the second class model counts a text as far as the first believes its label. The leverage is how many of the
+    class means' coordinates the records decided, over the records of a label: what was fitted to records flatters
+    itself when the same records judge it, in that proportion. 0 without moments.
 
     Args:
         weights: of the texts, non-negative, float64 [n]: whose labels count how much.
         moments: what the records say; without it public texts judge each other.
     """
     x = embeddings.astype(np.float64)
-    found = np.ones(len(x))
+    found, leverage = np.ones(len(x)), 0.0
     for _ in range(TURNS):
         means, covariance = _class_model(x, labels, weights * found, classes)
         if moments is not None:
-            means = _moved(means, covariance, moments)
+            means, leverage = _moved(means, covariance, moments)
         direction = np.linalg.solve(covariance, means.T)
         logits = x @ direction - 0.5 * np.einsum("cd,dc->c", means, direction)
         odds = np.exp(logits - logits.max(axis=1, keepdims=True))
         found = odds[np.arange(len(x)), labels] / odds.sum(axis=1)
-    return found
+    return found, leverage
 
 
 def _class_model(x: Float64, labels: Int64, weights: Float64, classes: int) -> tuple[Float64, Float64]:
@@ -118,8 +120,8 @@ def _class_model(x: Float64, labels: Int64, weights: Float64, classes: int) -> t
     return means, covariance + RIDGE * max(float(np.trace(covariance)) / len(covariance), 1e-9) * np.eye(x.shape[1])
 
 
-def _moved(means: Float64, covariance: Float64, moments: LabelMoments) -> Float64:
-    """The texts' means, moved towards the records' along the frame as far as noise and sampling error let them."""
+def _moved(means: Float64, covariance: Float64, moments: LabelMoments) -> tuple[Float64, float]:
+    """The texts' means, moved towards the records' as far as noise and sampling error let them, and the leverage."""
     frame = moments.frame
     within, axes = np.linalg.eigh(frame.directions.T @ covariance @ frame.directions)
     within = np.maximum(within, 1e-9)
@@ -132,8 +134,9 @@ def _moved(means: Float64, covariance: Float64, moments: LabelMoments) -> Float6
         return float(-0.5 * (np.log(variance) + observed**2 / variance).sum())
 
     level = max(LEVELS, key=log_likelihood)
-    moved: Float64 = means + (level * within / (level * within + error) * observed) @ axes.T @ frame.directions.T
-    return moved
+    believed = level * within / (level * within + error)
+    moved = means + (believed * observed) @ axes.T @ frame.directions.T
+    return moved, float((believed.sum(axis=1) / records[:, 0]).mean())
 
 
 def _class_means(x: Float64, labels: Int64, weights: Float64, classes: int) -> Float64:

@@ -16,12 +16,12 @@ def facts(trust=(0.5, 0.5), label_shares=(0.5, 0.5), own=None, counts=((30, 10),
     return corpora.Facts(label_of, generator_of, np.array(label_shares), trusted, trusted, own)
 
 
-def verdict(values, *, sigma, records, expected=(0.0, 0.0, 0.0, -0.01)):
+def verdict(values, *, sigma, records, expected=(0.0, 0.0, 0.0, -0.01), flattery=(0, 0, 0, 0)):
     """The shares that opened answers give; ``values`` are right answers a record."""
     answers = np.random.default_rng(0).random((2000, 4)) < 0.8
     centred = np.array(values) - np.mean(values)
     opened = NoisySum(np.rint(centred * records * 4096).astype(np.int64), 4096, sigma, ("p",))
-    return corpora.verdict(corpora.MENU, opened, records, answers, np.array(expected), np.random.default_rng(1))
+    return corpora.verdict(corpora.MENU, opened, records, answers, np.array(expected), np.array(flattery))
 
 
 def test_weights_give_generators_and_labels_their_shares_whatever_was_written():
@@ -51,7 +51,13 @@ def test_evidence_beyond_the_noise_decides():
     noisy, _ = verdict((0.80, 0.83, 0.80, 0.80), sigma=20.0, records=1000.0)
     clear, _ = verdict((0.80, 0.83, 0.80, 0.80), sigma=1.0, records=1000.0)
     assert noisy[TRUSTED] < clear[TRUSTED]
-    assert clear[TRUSTED] > 0.6
+    assert clear[TRUSTED] > 0.5
+
+
+def test_what_was_fitted_to_the_records_is_believed_less_by_what_that_flatters():
+    plain, _ = verdict((0.80, 0.80, 0.80, 0.86), sigma=1.0, records=1000.0)
+    believed, _ = verdict((0.80, 0.80, 0.80, 0.86), sigma=1.0, records=1000.0, flattery=(0, 0, 0, 0.06))
+    assert plain[OWN] > 0.9 > 0.2 > believed[OWN]
 
 
 def test_a_verdict_without_noise_is_finite():
@@ -93,11 +99,12 @@ def test_the_records_tell_right_labels_where_most_texts_are_wrong():
     frame = moments.Frame.of(texts, labels, 2)
     found = asked(frame, records, names, 2.0, rng)
     assert found.counts == pytest.approx(np.bincount(names), abs=20)
-    own = moments.posterior(texts, labels, np.ones(800), 2, found)
+    own, leverage = moments.posterior(texts, labels, np.ones(800), 2, found)
     assert own[labels == true].mean() > 0.8 > 0.2 > own[labels != true].mean()
-    alone = moments.posterior(texts, labels, np.ones(800), 2, None)
+    alone, none = moments.posterior(texts, labels, np.ones(800), 2, None)
+    assert 0.0 == none < leverage < 1.0
     assert alone[labels == true].mean() < alone[labels != true].mean()  # the public majority is wrong
-    drowned = moments.posterior(texts, labels, np.ones(800), 2, asked(frame, records, names, 1e5, rng))
+    drowned, _ = moments.posterior(texts, labels, np.ones(800), 2, asked(frame, records, names, 1e5, rng))
     assert drowned == pytest.approx(alone, abs=0.1)
 
 
@@ -106,4 +113,4 @@ def test_frames_of_short_embeddings_and_of_missing_labels_are_whole():
     frame = moments.Frame.of(texts, np.zeros(50, dtype=np.int64), 3)
     assert frame.directions.shape == (8, moments.DIRECTIONS)
     assert np.isfinite(frame.published()).all()
-    assert np.isfinite(moments.posterior(texts, labels, np.ones(50), 3, None)).all()
+    assert np.isfinite(moments.posterior(texts, labels, np.ones(50), 3, None)[0]).all()

@@ -1,0 +1,383 @@
+"""Which method's corpora train the better model, on the settings of ``judged_settings``: cells, intervals, a picture.
+
+    python -m benchmarks.judged --data FOLDER --out runs/judged [--seeds 20 --first-seed 100] [--settings weak,alike]
+    python -m benchmarks.judged --out runs/judged --draw docs/pictures/judged.svg
+
+A cell is the product's own method, statistics, sensitivities, calibrated noise and ``replay`` generators on one
+machine: no parties, masks or ledgers, Gaussian noise in floating point, texts as the pools have them. That makes a cell
+cost two seconds of one core; ``undersong compare`` on a setting's task file runs the same with all of it. Cells are in
+``OUT/cells.jsonl`` and an interrupted command continues. ``--draw`` reads them and writes the picture and the tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import judged_settings
+from undersong_common import entry
+from undersong_common.arrays import Float32, Float64, Int64, UInt64
+from undersong_common.canonical import tagged_hash
+from undersong_common.embedding import CachedEmbedder, Embed, Embedder, MemoryCache, publishable
+from undersong_protocol.plan import Plan, Privacy, Quorum, plan_sums
+from undersong_protocol.statistics.interface import LabelledEmbeddings, PublicInputs
+from undersong_protocol.vectors import NoisySum
+from undersong_server import methods
+from undersong_server.evaluation import metrics, task_model
+from undersong_server.generators.cleaning import duplicate_key
+from undersong_server.generators.interface import Answer, GenerationRequest
+from undersong_server.generators.orders import Order
+from undersong_server.generators.replay import ReplayGenerator
+from undersong_server.generators.settings import ReplaySettings
+from undersong_server.methods.interface import Setting
+from undersong_server.pool import Pool, Sample
+from undersong_server.runs import task as tasks
+
+METHODS = ("undersong", "mixture+labels", "wasp", "augpe")
+ATTEMPTS = 3  # at a text that was given before
+DELTA = 1e-5
+FRECHET_ROWS = 2000
+LEVEL = 0.05
+
+
+class Records:
+    """Private records as a statistic reads them, each a unit of its own."""
+
+    local_model = ""
+
+    def __init__(self, texts: Sequence[str], labels: Int64, embeddings: Float32) -> None:
+        self.texts, self.labels, self.embeddings = texts, labels, embeddings
+        self.units: Int64 = np.arange(len(texts), dtype=np.int64)
+        self.unit_hashes: UInt64 = self.units.astype(np.uint64)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+class World:
+    """One setting in memory: its generators, its records and its test set."""
+
+    def __init__(self, path: Path, embed: Embed) -> None:
+        self.task = tasks.load(path)
+        self.embed = embed
+        self.labels, self.names = self.task.task.labels, tuple(each.name for each in self.task.generators)
+        self._public: dict[str, Float32] = {}
+        root = Path(self.task.data.root)
+        settings = [each for each in self.task.generators if isinstance(each, ReplaySettings)]
+        self.generators = {
+            each.name: ReplayGenerator(each, labels=self.labels, folder=root, embed=self.public) for each in settings
+        }
+        numbers = {label: number for number, label in enumerate(self.labels)}
+        private, test = (_rows(root / name) for name in ("private.jsonl", "test.jsonl"))
+        self._texts = [row["text"] for row in private]
+        self._label_of = np.array([numbers[row["label"]] for row in private], dtype=np.int64)
+        self._private = embed(self._texts)
+        self.test, self.test_labels = embed([row["text"] for row in test]), [row["label"] for row in test]
+
+    def public(self, texts: Sequence[str]) -> Float32:
+        """Embeddings on the public grid, float32 [n, d]; each text is embedded once."""
+        new = [text for text in dict.fromkeys(texts) if text not in self._public]
+        if new:
+            self._public.update(zip(new, publishable(self.embed(new)), strict=True))
+        return np.stack([self._public[text] for text in texts])
+
+    def records(self, count: int, seed: int) -> Records:
+        chosen = np.random.default_rng([seed, 77]).permutation(len(self._texts))[:count]
+        return Records([self._texts[i] for i in chosen], self._label_of[chosen], self._private[chosen])
+
+
+class OneMachine:
+    """What a method gets (:class:`undersong_server.methods.interface.RunContext`), without a federation behind it."""
+
+    def __init__(self, world: World, setting: Setting, plan: Plan, records: Records, seed: int) -> None:
+        self.setting, self.pool = setting, Pool(setting.labels, setting.generators)
+        self.records: dict[str, list[tuple[int, Any]]] = {}
+        self._world, self._plan, self._private, self._seed = world, plan, records, seed
+        self._given: set[str] = set()
+        self._noise, self._steps = np.random.default_rng([seed, 991]), 0
+        for generator in world.generators.values():
+            generator._used[:] = 0
+
+    def rng(self, step: str) -> np.random.Generator:
+        digest = tagged_hash("method randomness", str(self._seed).encode(), step.encode())
+        return np.random.default_rng(np.frombuffer(digest, dtype="<u4"))
+
+    def record(self, name: str, round_: int, value: Any) -> None:
+        self.records.setdefault(name, []).append((round_, value))
+
+    def generate(self, step: str, round_: int, orders: Sequence[Order]) -> list[Sample]:
+        samples = [sample for sample in self.write(step, round_, orders) if sample is not None]
+        self.pool.extend(samples)
+        return samples
+
+    def write(self, step: str, round_: int, orders: Sequence[Order]) -> list[Sample | None]:
+        found: list[Sample | None] = [None] * len(orders)
+        self._steps += 1
+        for attempt in range(ATTEMPTS):
+            for name, generator in self._world.generators.items():
+                left = [i for i, order in enumerate(orders) if order.generator == name and found[i] is None]
+                requests = [self._request(orders[i], attempt, i) for i in left]
+                for number, answer in generator.answer(requests):
+                    order = orders[left[number]]
+                    if isinstance(answer, Answer) and (key := duplicate_key(answer.text)) not in self._given:
+                        self._given.add(key)
+                        found[left[number]] = Sample(answer.text, order.label, name, round_, order.kind)
+        return found
+
+    def _request(self, order: Order, attempt: int, number: int) -> GenerationRequest:
+        seed = self._seed * 1_000_003 + self._steps * 100_003 + attempt * 20_011 + number
+        return GenerationRequest(
+            order.kind, order.label, "", seed, good=order.good, bad=order.bad, parents=order.parents
+        )
+
+    def label_numbers(self, samples: Sequence[Sample]) -> Int64:
+        numbers = {name: number for number, name in enumerate(self.setting.labels)}
+        return np.array([numbers.get(sample.label, -1) for sample in samples], dtype=np.int64)
+
+    def embeddings(self, samples: Sequence[Sample]) -> Float32:
+        return self._world.public([sample.text for sample in samples])
+
+    def publish_numbers(self, name: str, values: Float64) -> tuple[str, Any]:
+        return name, np.asarray(values, dtype=np.float64)
+
+    def publish_pool(self) -> tuple[str, Any]:
+        samples = self.pool.samples
+        return "candidates", LabelledEmbeddings(self.embeddings(samples), self.label_numbers(samples))
+
+    def publish_vectors(self, name: str, step: str, values: Float32, labels: Int64) -> tuple[str, Any]:
+        return name, LabelledEmbeddings(publishable(values), labels)
+
+    def votes(self, name: str) -> tuple[Float64, Float64]:
+        planned, size = self._plan[name], len(self.pool)
+        natural = self.private_sum(name, [self.publish_pool()]).natural
+        if not planned.parameters["furthest"]:
+            return natural[:size], np.zeros(size)
+        half = planned.dimension // 2
+        return natural[:size], natural[half : half + size]
+
+    def private_sum(self, name: str, inputs: Sequence[tuple[str, Any]]) -> NoisySum:
+        planned = self._plan[name]
+        embedded = {key: value for key, value in inputs if isinstance(value, LabelledEmbeddings)}
+        public = PublicInputs(embedded, {key: value for key, value in inputs if key not in embedded})
+        rows = planned.build().rows(self._private, public, {})
+        total = np.asarray(rows.take(np.arange(len(rows), dtype=np.int64)).sum(axis=0)).ravel()
+        noise = self._noise.normal(0.0, 1.0, len(total)) * planned.sigma_integer
+        values = np.rint(total * planned.scale + noise).astype(np.int64)
+        return NoisySum(values, planned.scale, planned.sigma_integer / planned.scale, ("all",))
+
+
+def cell(world: World, method: str, records: int, epsilon: float, seed: int) -> dict[str, Any]:
+    """Accuracy and macro-F1 in per cent, Frechet distance, rows, and what the method recorded of its choices."""
+    if method == "private-only":
+        private = world.records(records, seed)
+        return _scores(world, private.embeddings, [world.labels[i] for i in private.labels], None, seed)
+    name, _, option = method.partition(":")
+    loaded = methods.load(name)
+    given = dict(part.split("=") for part in option.split("+") if part)
+    options = loaded.Options(samples=world.task.options.samples, **given)
+    privacy, quorum = Privacy(epsilon, DELTA), Quorum(1, 1, 0, 0)
+    setting = Setting(world.labels, world.names, privacy=privacy, quorum=quorum)
+    plan = plan_sums(loaded.plan(options, setting), privacy, quorum)
+    run = OneMachine(world, setting, plan, world.records(records, seed), seed)
+    samples = list(loaded.run(options, run))  # type: ignore[arg-type]
+    weights = run.records.get("sample_weights")
+    embeddings = world.embed([sample.text for sample in samples])
+    found = _scores(
+        world, embeddings, [sample.label for sample in samples], None if not weights else weights[-1][1], seed
+    )
+    rows = min(FRECHET_ROWS, len(samples), len(world.test))
+    ours, theirs = metrics.equal_choice(len(samples), len(world.test), rows=rows, seed=seed)
+    kept = ("weights", "trust", "matched", "corpora", "gains")
+    return {
+        **found,
+        "frechet": metrics.frechet_distance(embeddings[ours], world.test[theirs]),
+        "records": {name: values[-1][1] for name, values in run.records.items() if name in kept},
+    }
+
+
+def _scores(world: World, x: Float32, labels: Sequence[str], weights: Any, seed: int) -> dict[str, Any]:
+    model = task_model.train(x, labels, head="linear", weights=weights, seed=seed)
+    scores = task_model.evaluate(model, world.test, world.test_labels)
+    return {"accuracy": 100 * scores.accuracy, "macro_f1": 100 * scores.macro_f1, "rows": len(labels)}
+
+
+def measure(
+    settings: Mapping[str, tuple[Path, Sequence[int]]],
+    chosen: Sequence[str],
+    epsilon: float,
+    seeds: Sequence[int],
+    out: Path,
+    embed: Embed,
+) -> None:
+    """Measures the cells that ``out``/cells.jsonl does not hold, one seed of everything after the other."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "cells.jsonl"
+    known = {_key(row) for row in _rows(path)} if path.exists() else set()
+    worlds: dict[str, World] = {}
+    with path.open("a", encoding="utf-8") as file:
+        for seed in seeds:
+            for name, (task_file, numbers) in settings.items():
+                for records in numbers:
+                    for method in chosen:
+                        what = {
+                            "setting": name, "method": method, "M": records, "epsilon": epsilon, "seed": seed
+                        }  # fmt: skip
+                        if _key(what) in known:
+                            continue
+                        if name not in worlds:
+                            worlds[name] = World(task_file, embed)
+                        world = worlds[name]
+                        file.write(json.dumps(what | cell(world, method, records, epsilon, seed)) + "\n")
+                        file.flush()
+
+
+def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("setting", "method", "M", "epsilon", "seed"))
+
+
+def differences(cells: Sequence[Mapping[str, Any]], ours: str, other: str, measure_: str) -> list[dict[str, Any]]:
+    """Paired differences of every setting and number of records, with Holm's simultaneous intervals.
+
+    The k-th smallest of n p-values has the level 0.05 / (n - k + 1); its interval is Student's at that level.
+    """
+    from scipy.stats import t as student
+
+    by = {_key(row): float(row[measure_]) for row in cells}
+    found = []
+    for name, records, epsilon in dict.fromkeys((row["setting"], row["M"], row["epsilon"]) for row in cells):
+        seeds = sorted({row["seed"] for row in cells if row["setting"] == name and row["M"] == records})
+        pairs = [((name, ours, records, epsilon, s), (name, other, records, epsilon, s)) for s in seeds]
+        left = np.array([by[a] - by[b] for a, b in pairs if a in by and b in by])
+        if len(left) < 2:
+            continue
+        error = max(float(left.std(ddof=1)) / np.sqrt(len(left)), 1e-9)
+        chance = 2 * float(student.sf(abs(left.mean()) / error, len(left) - 1))
+        means = [np.mean([by[key] for key in side if key in by]) for side in zip(*pairs, strict=True)]
+        worst = [min(by[key] for key in side if key in by) for side in zip(*pairs, strict=True)]
+        found.append(
+            {"setting": name, "M": records, "seeds": len(left), "difference": float(left.mean()), "error": error,
+             "chance": chance, "ours": means[0], "other": means[1], "worst": worst[0], "other_worst": worst[1]}
+        )  # fmt: skip
+    for rank, row in enumerate(sorted(found, key=lambda row: row["chance"])):
+        level = LEVEL / (len(found) - rank)
+        half = float(student.isf(level / 2, row["seeds"] - 1)) * row["error"]
+        row["low"], row["high"] = row["difference"] - half, row["difference"] + half
+    return found
+
+
+def table(rows: Sequence[Mapping[str, Any]], ours: str, other: str) -> str:
+    head = (
+        f"| setting | records | seeds | {ours} | {other} | difference | simultaneous interval | worst run | its worst |"
+    )
+    lines = [
+        f"| {row['setting']} | {row['M']} | {row['seeds']} | {row['ours']:.2f} | {row['other']:.2f} "
+        f"| {row['difference']:.2f} | {row['low']:.2f} to {row['high']:.2f} "
+        f"| {row['worst']:.1f} | {row['other_worst']:.1f} |"
+        for row in rows
+    ]
+    return "\n".join([head, "|---" * 9 + "|", *lines])
+
+
+def picture(panels: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """Differences with their intervals, one panel for each baseline, as SVG."""
+    rows = next(iter(panels.values()))
+    step, left, width, top = 20, 190, 200, 46
+    ends = [row[end] for panel in panels.values() for row in panel for end in ("low", "high")]
+    low, high = max(-10.0, min(-1.0, *ends)), min(15.0, max(1.0, *ends))
+    height = top + step * len(rows) + 34
+
+    def at(value: float) -> float:
+        return (min(max(value, low), high) - low) / (high - low) * (width - 20)
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width * len(panels)} {height}" '
+        'font-family="sans-serif" font-size="11">',
+        f'<rect width="{left + width * len(panels)}" height="{height}" fill="white"/>',
+    ]
+    for index, row in enumerate(rows):
+        y = top + step * index + 14
+        parts.append(f'<text x="8" y="{y}">{row["setting"]}, {row["M"]} records</text>')
+    for number, (title, panel) in enumerate(panels.items()):
+        x = left + width * number
+        bottom = top + step * len(rows) + 4
+        parts.append(f'<text x="{x}" y="18" font-weight="bold">minus {title}</text>')
+        parts.append(f'<text x="{x}" y="34" fill="#555">points of accuracy</text>')
+        parts.append(f'<line x1="{x + at(0):.1f}" x2="{x + at(0):.1f}" y1="40" y2="{bottom}" stroke="#999"/>')
+        ticks = sorted({low, 0.0, high})
+        parts += [
+            f'<text x="{x + at(tick):.1f}" y="{bottom + 14}" text-anchor="middle" fill="#555">{tick:.0f}</text>'
+            for tick in ticks
+        ]
+        for index, row in enumerate(panel):
+            y = top + step * index + 10
+            colour = "#1a7f37" if row["low"] > 0 else "#b3261e" if row["high"] < 0 else "#555"
+            x1, x2, middle = (x + at(row[key]) for key in ("low", "high", "difference"))
+            parts.append(
+                f'<line x1="{x1:.1f}" x2="{x2:.1f}" y1="{y}" y2="{y}" stroke="{colour}" stroke-width="2"/>'
+                f'<circle cx="{middle:.1f}" cy="{y}" r="3.5" fill="{colour}"/>'
+            )
+            if row["difference"] > high:
+                parts.append(
+                    f'<text x="{x + at(high) - 4:.1f}" y="{y - 5}" text-anchor="end">+{row["difference"]:.0f}</text>'
+                )
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def draw(out: Path, target: Path, ours: str = "undersong") -> str:
+    """Writes the picture and returns the tables as Markdown."""
+    cells = _rows(out / "cells.jsonl")
+    others = [name for name in dict.fromkeys(row["method"] for row in cells) if name != ours]
+    panels = {other: differences(cells, ours, other, "accuracy") for other in others}
+    target.write_text(picture({name: rows for name, rows in panels.items() if name in METHODS}), encoding="utf-8")
+    said = []
+    for other, rows in panels.items():
+        said += [f"### {other}, accuracy", table(rows, ours, other)]
+        said += [f"### {other}, macro-F1", table(differences(cells, ours, other, "macro_f1"), ours, other)]
+    return "\n\n".join(said)
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    with path.open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def _embedder() -> Callable[[Sequence[str]], Float32]:
+    return CachedEmbedder(Embedder.load(), MemoryCache()).encode
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measures what is missing, or draws what is there."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.judged", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder that holds the data sets")
+    parser.add_argument("--out", type=Path, default=Path("runs/judged"), help="where settings and cells are kept")
+    parser.add_argument("--settings", default=",".join(judged_settings.SETTINGS), help="separated by commas")
+    parser.add_argument("--methods", default=",".join(METHODS), help="separated by commas; private-only is one more")
+    parser.add_argument("--records", default="", help="instead of each setting's own two, separated by commas")
+    parser.add_argument("--epsilon", type=float, default=4.0)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--first-seed", type=int, default=100)
+    parser.add_argument("--draw", type=Path, help="writes this SVG from the cells, prints the tables, measures nothing")
+    options = parser.parse_args(argv)
+    if options.draw:
+        print(draw(options.out, options.draw))
+        return 0
+    numbers = [int(each) for each in options.records.split(",") if each]
+    chosen = {
+        name: (
+            judged_settings.build(name, options.data, options.out),
+            numbers or judged_settings.SETTINGS[name](options.data).records,
+        )
+        for name in options.settings.split(",")
+    }
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    measure(chosen, options.methods.split(","), options.epsilon, seeds, options.out, _embedder())
+    return 0
+
+
+if __name__ == "__main__":
+    entry.run(main)
