@@ -1,4 +1,5 @@
-# make demo | make demo-console | make quick | make test | make test-all | make soak | make check | make docs | make env |
+# make demo | make demo-console | make quick | make test | make test-all | make soak | make check | make docs |
+# make release | make env |
 # make constraints | make bench | make clean
 PYTHON := python3
 VENV := .venv
@@ -6,8 +7,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRAS := coordinator,console,page,flower,dpsgd,xlsx,notebook,dev
 DOCS_STAMP := $(VENV)/.docs-installed
+RELEASE_STAMP := $(VENV)/.release-installed
 COMMA := ,
-EXTRAS_OF_UV = $(addprefix --extra ,$(subst $(COMMA), ,$(EXTRAS)$(COMMA)docs))
+EXTRAS_OF_UV = $(addprefix --extra ,$(subst $(COMMA), ,$(EXTRAS)$(COMMA)docs$(COMMA)release))
 JOBS := 2
 # One process more than cores: a third of the suite's time tests wait for programs that they have started. What shares a
 # set-up stays in one process (tests/conftest.py).
@@ -20,7 +22,7 @@ export TOKENIZERS_PARALLELISM := false
 # Without compiled files every program that a test starts compiles the packages anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-console quick test test-all soak test-without-torch check check-light docs env constraints resolve bench clean
+.PHONY: demo demo-console quick test test-all soak test-without-torch check check-light docs release env constraints resolve bench clean
 
 env: $(STAMP)
 
@@ -77,6 +79,14 @@ $(DOCS_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@
 
+# Wheel, sdist, SBOM, the images' context and their checksums in dist/, checked in empty environments; `make release SIGN=KEY` signs.
+release: $(RELEASE_STAMP)
+	$(BIN)/python -m tests.release $(if $(SIGN),--sign $(SIGN))
+
+$(RELEASE_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[release]'
+	touch $@
+
 # Resolves the exact versions for every supported Python from pyproject.toml, without downloading what they name. Versions that
 # still fit stay; `make constraints UPGRADE=--upgrade` takes the newest.
 constraints: $(STAMP)
@@ -92,5 +102,5 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) .venv-serve runs results build site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-serve runs results build site dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,163 @@
+"""What `make release` writes into dist/, and what it checks before it says that it may be handed out.
+
+    wheel and sdist       of a clean tree (tests/packaging/test_versions.py: one version everywhere); the sdist builds the
+                          same wheel again
+    sbom.json             CycloneDX: what an empty environment holds after the wheel's base install (a hospital's)
+    images-context.tar.gz the tree that both images are built from
+    SHA256SUMS            of all of it, written last; with --sign KEY also its signature, by `ssh-keygen -Y`, kept only
+                          where it verifies
+
+The wheel is installed into an empty environment for each supported Python that is found, and asked for its version
+there; on 3.11 with torch, on the others without it, since constraints.txt knows a build for the CPU of 3.11 only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from undersong_common.version import VERSION
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTHONS = ("3.11", "3.12", "3.13")
+WITH_TORCH = "3.11"
+TORCH = re.compile(r"^(torch|triton|nvidia-|cuda-|sentence-transformers|accelerate|peft|opacus)")
+CONTEXT = ("common", "protocol", "client", "server", "simulation", "docker", "compose.yaml")
+CONTEXT_FILES = ("pyproject.toml", "constraints.txt", "README.md", "LICENSE", ".dockerignore")
+NAMESPACE = "undersong-release"
+
+
+def run(command: Sequence[str | Path], **options: object) -> str:
+    """A program's output; what it says where it fails ends this one."""
+    done = subprocess.run([str(word) for word in command], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def clean_tree() -> None:
+    if changed := run(["git", "status", "--porcelain"]):
+        raise SystemExit(f"commit or remove first:\n{changed}")
+
+
+def build(dist: Path) -> tuple[Path, Path]:
+    """Wheel and sdist, and the wheel once more from the sdist, with the same files in it."""
+    uv = Path(sys.executable).parent / "uv"
+    isolated = ["--no-build-isolation", "--python", sys.executable, "--offline", "--quiet"]
+    run([uv, "build", "--wheel", "--sdist", "--out-dir", dist, *isolated, ROOT])
+    (wheel,), (sdist,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
+    with tempfile.TemporaryDirectory() as folder:
+        run([uv, "build", "--wheel", "--out-dir", folder, *isolated, sdist])
+        (again,) = Path(folder).glob("*.whl")
+        if held(again) != held(wheel):
+            raise SystemExit(f"the sdist builds another wheel: {sorted(set(held(again)) ^ set(held(wheel)))[:10]}")
+    if f"undersong-{VERSION}-" not in wheel.name:
+        raise SystemExit(f"{wheel.name}: is not of version {VERSION}")
+    return wheel, sdist
+
+
+def held(wheel: Path) -> dict[str, int]:
+    """The files of a wheel but its own list of them, with their checksums."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {each.filename: each.CRC for each in archive.infolist() if not each.filename.endswith("/RECORD")}
+
+
+def environment(folder: Path, python: str) -> Path | None:
+    """An empty environment of a release of Python; None where it is not found."""
+    found = shutil.which(f"python{python}")
+    if found is None or subprocess.run([found, "--version"], capture_output=True, check=False).returncode:
+        return None
+    run([found, "-m", "venv", folder])
+    return folder / "bin"
+
+
+def installed(bin_folder: Path, wheel: Path, python: str) -> None:
+    pip: list[str | Path] = [bin_folder / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    if python == WITH_TORCH:
+        run([*pip, "-c", "constraints.txt", wheel])
+    else:
+        run([*pip, "--no-deps", "-r", without_torch(bin_folder.parent), wheel])
+    for program in ("undersong", "undersong-party"):
+        if (said := run([bin_folder / program, "--version"]).strip()) != f"undersong {VERSION}":
+            raise SystemExit(f"{program} --version on Python {python}: {said}")
+
+
+def without_torch(folder: Path) -> Path:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    kept = folder / "constraints.txt"
+    kept.write_text("\n".join(line for line in lines if not TORCH.match(line)) + "\n", encoding="utf-8")
+    return kept
+
+
+def bill_of_materials(bin_folder: Path, target: Path) -> int:
+    """Writes the SBOM of an environment; how many components it lists."""
+    cyclonedx = Path(sys.executable).parent / "cyclonedx-py"
+    options = ["--output-reproducible", "--pyproject", ROOT / "pyproject.toml", "--output-file", target]
+    run([cyclonedx, "environment", *options, bin_folder / "python"])
+    return len(json.loads(target.read_text(encoding="utf-8"))["components"])
+
+
+def images_context(target: Path) -> None:
+    named = ["archive", "--format=tar.gz", f"--prefix=undersong-{VERSION}/", f"--output={target}", "HEAD"]
+    run(["git", *named, *CONTEXT, *CONTEXT_FILES])
+
+
+def sums(dist: Path) -> Path:
+    listed = dist / "SHA256SUMS"
+    files = sorted(path for path in dist.iterdir() if path.is_file() and path.name != listed.name)
+    listed.write_text("".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files))
+    return listed
+
+
+def signed(listed: Path, key: Path) -> None:
+    """Signs the sums and verifies that; a signature that does not verify does not stay."""
+    made = listed.with_name(f"{listed.name}.sig")
+    run(["ssh-keygen", "-Y", "sign", "-q", "-f", key, "-n", NAMESPACE, listed])
+    public = Path(f"{key}.pub").read_text(encoding="utf-8")
+    with tempfile.NamedTemporaryFile("w", suffix=".signers") as signers, listed.open("rb") as data:
+        signers.write(f"release {public}")
+        signers.flush()
+        command = ["ssh-keygen", "-Y", "verify", "-f", signers.name, "-I", "release", "-n", NAMESPACE, "-s", str(made)]
+        if subprocess.run(command, stdin=data, capture_output=True, check=False).returncode:
+            made.unlink()
+            raise SystemExit("the signature does not verify; it was removed")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Builds and checks a release.")
+    parser.add_argument("--dist", type=Path, default=ROOT / "dist")
+    parser.add_argument("--sign", type=Path, help="a private key of ssh-keygen, with its .pub beside it")
+    given = parser.parse_args()
+    clean_tree()
+    shutil.rmtree(given.dist, ignore_errors=True)
+    given.dist.mkdir(parents=True)
+    wheel, sdist = build(given.dist)
+    print(f"built {wheel.name} and {sdist.name}; the sdist builds the same wheel")
+    with tempfile.TemporaryDirectory() as folder:
+        for python in PYTHONS:
+            if (bin_folder := environment(Path(folder) / python, python)) is None:
+                print(f"Python {python}: not found here, NOT checked")
+                continue
+            installed(bin_folder, wheel, python)
+            print(f"Python {python}: installed and asked" + ("" if python == WITH_TORCH else ", without torch"))
+            if python == WITH_TORCH:
+                count = bill_of_materials(bin_folder, given.dist / "sbom.json")
+                print(f"sbom.json lists {count} components")
+    images_context(given.dist / "images-context.tar.gz")
+    listed = sums(given.dist)
+    if given.sign is not None:
+        signed(listed, given.sign)
+    print(f"{given.dist}: {len(list(given.dist.iterdir()))} files" + ("" if given.sign else ", unsigned (--sign KEY)"))
+
+
+if __name__ == "__main__":
+    main()
