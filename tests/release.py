@@ -1,7 +1,7 @@
 """What `make release` writes into dist/, and what it checks before it says that it may be handed out.
 
-    wheel and sdist       of a clean tree (tests/packaging/test_versions.py: one version everywhere); the sdist builds the
-                          same wheel again
+    wheel and sdist       of a clean tree (tests/packaging/test_versions.py: one version everywhere); the sdist builds
+                          the same wheel again
     sbom.json             CycloneDX: what an empty environment holds after the wheel's base install (a hospital's)
     images-context.tar.gz the tree that both images are built from
     SHA256SUMS            of all of it, written last; with --sign KEY also its signature, by `ssh-keygen -Y`, kept only
@@ -101,7 +101,13 @@ def without_torch(folder: Path) -> Path:
 def bill_of_materials(bin_folder: Path, target: Path) -> int:
     """Writes the SBOM of an environment; how many components it lists."""
     cyclonedx = Path(sys.executable).parent / "cyclonedx-py"
-    options = ["--output-reproducible", "--pyproject", ROOT / "pyproject.toml", "--output-file", target]
+    options: list[str | Path] = [
+        "--output-reproducible",
+        "--pyproject",
+        ROOT / "pyproject.toml",
+        "--output-file",
+        target,
+    ]
     run([cyclonedx, "environment", *options, bin_folder / "python"])
     return len(json.loads(target.read_text(encoding="utf-8"))["components"])
 

@@ -142,7 +142,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
 def _noise(votes: Float64, run: RunContext, name: str) -> Float64:
     """Standard deviation that the noise of the opened votes gives each generator's weight, float64 [K]."""
     written = np.bincount(run.pool.generator_of, minlength=len(run.setting.generators))
-    received = np.bincount(run.pool.generator_of, weights=votes, minlength=len(written))
+    received = np.bincount(run.pool.generator_of, weights=votes, minlength=len(written)).astype(np.float64)
     deviations = run.sigma(name) * np.sqrt(written)
     return noise_effect(lambda numbers: weights_by_votes(numbers, written), received, deviations)
 

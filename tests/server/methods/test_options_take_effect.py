@@ -204,6 +204,7 @@ def seen(case: Case, change: str | None, folder: Path, monkeypatch: pytest.Monke
         path, [f"method.name={case.method}", f"privacy.epsilon={case.epsilon}", *(f"method.{o}" for o in options)]
     )
     run_plan = plan_run(task)
+    chosen: Any = task.options  # of the case's method
     found: dict[str, Any] = {
         "plan": [(s.name, s.statistic, dict(s.parameters), s.law, s.sigma, s.event()) for s in run_plan.plan.sums]
     }
@@ -215,7 +216,7 @@ def seen(case: Case, change: str | None, folder: Path, monkeypatch: pytest.Monke
         "vectors": [(name, values) for name, _, values in opened],
         "inputs": [(name, blocks) for name, blocks, _ in opened],
         "corpus": [sample.text for sample in samples],
-        "vocabulary": task.options.terms(run_plan.setting) if case.changes == "vocabulary" else (),
+        "vocabulary": chosen.terms(run_plan.setting) if case.changes == "vocabulary" else (),
         **{name: run.records.get(name) for name in ("weights", "tau", "keyphrases", "sample_weights")},
     }
 

@@ -89,7 +89,7 @@ def generator_weights(votes: Float64, generator_of: Int64, generators: int) -> F
         votes: noisy nearest votes, float64 [N].
         generator_of: the generator of each sample, int64 [N] in [0, generators).
     """
-    received = np.bincount(generator_of, weights=votes, minlength=generators)
+    received = np.bincount(generator_of, weights=votes, minlength=generators).astype(np.float64)
     return weights_by_votes(received, np.bincount(generator_of, minlength=generators))
 
 
