@@ -31,7 +31,8 @@ def to_write(written: Int64, weights: Float64, label_shares: Float64, spent: Boo
             free = open_.astype(np.float64)
         left = written[open_, label].sum() + wanted
         missing = np.maximum(free / free.sum() * left - written[:, label], 0.0) * open_
-        orders[:, label] = largest_remainder(missing if missing.sum() > 0.0 else free, int(wanted))
+        turn = np.roll(np.arange(len(weights)), -label)  # whom a remainder goes to changes from label to label
+        orders[turn, label] = largest_remainder((missing if missing.sum() > 0.0 else free)[turn], int(wanted))
     return orders
 
 
