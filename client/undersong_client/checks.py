@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from undersong_client import cautions, datasets, enrolment, keys, policy
+from undersong_client import cautions, datasets, enrolment, keys, plugins, policy
 from undersong_client.connection import secure_channel
 from undersong_client.enrolment import Coordinator
 from undersong_client.state import CLOCK_TOLERANCE_S, PartyHome, clock_words, read_json
@@ -58,6 +58,7 @@ def check(
     yield _ask("files", lambda: _files(home))
     yield _ask("keys", lambda: _keys(home))
     yield _ask("policy", lambda: _policy(home))
+    yield from _plugins(home)
     yield _ask("budget", lambda: _budget(home))
     yield _ask("data", lambda: _data(home, checkpoints, now))
     yield from _file(home)
@@ -103,6 +104,21 @@ def _policy(home: PartyHome) -> str:
         f"{len(allowed.statistics)} statistics, at least {allowed.minimum_parties} parties, approval:"
         f" {'every run waits for a person' if allowed.approval == 'each' else 'standing'}"
     )
+
+
+def _plugins(home: PartyHome) -> Iterator[Finding]:
+    """Each trusted statistic of another package; none of them is imported."""
+    with contextlib.suppress(UndersongError):  # said by the finding above
+        for each in plugins.installed(policy.read(home)):
+            if each.trusted == each.source != "":
+                yield Finding(f"statistic {each.name}", "ok", f"{each.package}, its source is the trusted one")
+            elif each.trusted:
+                yield Finding(
+                    f"statistic {each.name}",
+                    "problem",
+                    each.state,
+                    "install the release that was trusted, or distrust it",
+                )
 
 
 def _budget(home: PartyHome) -> str:

@@ -11,9 +11,13 @@ import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
+from types import CodeType, ModuleType
 from typing import Any, Literal
 
 from undersong_common.canonical import tagged_hash
@@ -21,7 +25,6 @@ from undersong_common.errors import ConfigurationError
 
 Kind = Literal["methods", "statistics", "generators", "embedders"]
 KINDS: tuple[Kind, ...] = ("methods", "statistics", "generators", "embedders")
-_COMPILED = (".pyc", ".pyo")
 
 
 @dataclass(frozen=True)
@@ -69,8 +72,9 @@ def find(kind: Kind, name: str) -> Plugin | None:
 def source_hash(plugin: Plugin) -> str:
     """SHA-256 (hex) over the plug-in's entry point and every file of its top-level package. Imports nothing.
 
-    What that package imports from elsewhere is not in it. Compiled files that Python keeps beside its sources do not
-    count. Raises ConfigurationError where the package is not there, or spreads over several folders (a namespace).
+    What that package imports from elsewhere is not in it. What Python keeps in ``__pycache__`` does not count, and
+    :func:`load` does not read it. Raises ConfigurationError where the package is not there, or spreads over several
+    folders (a namespace).
     """
     top = plugin.target.partition(":")[0].partition(".")[0]
     spec = importlib.util.find_spec(top)
@@ -92,13 +96,46 @@ def source_hash(plugin: Plugin) -> str:
 
 def _sources(folder: Path) -> Iterator[Path]:
     for path in folder.rglob("*"):
-        if path.is_file() and "__pycache__" not in path.parts and path.suffix not in _COMPILED:
+        if path.is_file() and "__pycache__" not in path.relative_to(folder).parts:
             yield path
 
 
+class _FromSource(SourceFileLoader):
+    """Compiles what was hashed: a package may bring compiled files that are of another source than the one beside."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        compiled: CodeType = self.source_to_code(self.get_data(path), path)
+        return compiled
+
+
+class _Plugins(MetaPathFinder):
+    """Finds the modules of plug-ins as anybody does, and has them compiled from their sources."""
+
+    def __init__(self) -> None:
+        self.packages: set[str] = set()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname.partition(".")[0] not in self.packages:
+            return None
+        others = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if finder is not self)
+        spec = next((found for found in others if found is not None), None)
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _FromSource(fullname, spec.loader.path)
+        return spec
+
+
+_plugins = _Plugins()
+
+
 def load(plugin: Plugin) -> Any:
-    """Imports it. Raises ConfigurationError that names the package where that fails."""
+    """Imports it, from its sources alone. Raises ConfigurationError that names the package where that fails."""
     module, _, attribute = plugin.target.partition(":")
+    _plugins.packages.add(module.partition(".")[0])
+    if _plugins not in sys.meta_path:
+        sys.meta_path.insert(0, _plugins)
     try:
         value: Any = importlib.import_module(module)
         for part in attribute.split(".") if attribute else ():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
+import py_compile
 
 import numpy as np
 import pytest
@@ -11,13 +13,16 @@ import pytest
 from tests.doubles import foreign_package
 from tests.doubles.foreign_package import NAME
 from tests.doubles.parties import make_manifest, make_party, make_tables
-from tests.doubles.party_home import HashedEmbedder, command
+from tests.doubles.party_home import HashedEmbedder, command, write_notes
 from tests.doubles.tasks import make_task
 from undersong.deliver import deliver
 from undersong_client import plugins as party_plugins
 from undersong_client import preview
+from undersong_client.computation import VectorRequest
 from undersong_client.guard import review
+from undersong_client.hospital_computation import HospitalComputation
 from undersong_client.policy import HospitalPolicy
+from undersong_client.state import PartyHome
 from undersong_common import embedders, plugins
 from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError, InternalError, PrivacyRefusal
@@ -25,7 +30,8 @@ from undersong_common.table import Table
 from undersong_protocol import codec, statistics
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.messages import federation_pb2 as wire
-from undersong_protocol.plan import Plan
+from undersong_protocol.plan import Plan, Privacy
+from undersong_protocol.statistics import PublicInputs
 from undersong_server import methods
 from undersong_server.progress import Silent
 from undersong_server.release.verify import verify
@@ -87,6 +93,18 @@ def test_what_is_installed_is_found_and_hashed_without_an_import(package):
     (package / "sentences" / "other.py").write_text("")
     assert plugins.source_hash(plugins.find("statistics", NAME)) != before
     assert "sentences" in methods.names()
+
+
+def test_what_was_compiled_of_another_source_is_not_run(package, tmp_path):
+    source = plugins.source_hash(plugins.find("statistics", NAME))
+    other = tmp_path / "other.py"
+    other.write_text("raise SystemExit('another source')\n")
+    kept = importlib.util.cache_from_source(str(package / "sentences" / "statistic.py"))
+    py_compile.compile(str(other), kept, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    assert plugins.source_hash(plugins.find("statistics", NAME)) == source
+    assert plugins.load(plugins.find("statistics", NAME)).name == NAME
+    (package / "sentences" / "alone.pyc").write_bytes(b"of no source")
+    assert plugins.source_hash(plugins.find("statistics", NAME)) != source
 
 
 def test_two_packages_of_one_name_are_an_error(package, tmp_path):
@@ -204,6 +222,30 @@ def test_people_see_trust_and_distrust_it(package, tmp_path):
     assert "NOT WHAT WAS TRUSTED" in command("policy", "plugins", "--home", home)
     assert json.loads(command("policy", "distrust", NAME, "--home", home, "--json"))["trusted_statistics"] == []
     assert "is not trusted" in command("policy", "distrust", NAME, "--home", home, code=2)
+
+
+def test_a_process_that_computes_loads_what_is_trusted_and_nothing_else(package, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    planned_sum = planned(tmp_path / "task").sums[0]
+    home = tmp_path / "alpha"
+    command("init", "alpha", "--home", home)
+    command("data", "add", write_notes(tmp_path / "notes.jsonl", records=6), "--home", home)
+    privacy = Privacy(4.0, 1e-5)
+    request = VectorRequest("a run", ("good", "bad"), planned_sum, privacy, PublicInputs(), bytes(32))
+
+    def computed() -> list[int]:
+        started_anew()
+        return HospitalComputation(PartyHome(home), HashedEmbedder()).vector(request).vector.values.tolist()
+
+    assert computed() == [0, 0, 0]  # zeros: to the coordinator, as if there were no record
+    assert not foreign_package.is_imported()
+    command("policy", "trust", NAME, planned_sum.source, "--home", home)
+    assert computed() == [6 * planned_sum.scale, 0, 0]
+    said = command("check", "--offline", "--home", home, code=None)
+    assert f"statistic {NAME}" in said
+    (package / "sentences" / "statistic.py").write_text("raise SystemExit('imported')")
+    assert computed() == [0, 0, 0]
+    assert "NOT WHAT WAS TRUSTED" in command("check", "--offline", "--home", home, code=None)
 
 
 def test_a_statistic_that_no_package_declares_is_refused(package, tmp_path):

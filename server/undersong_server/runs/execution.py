@@ -163,10 +163,17 @@ def _manifest(
                 f"{party}: holds embedder {introduction.embedder.hex()[:16]}..., the coordinator {embedder[:16]}...",
                 "install the same embedding model everywhere",
             )
-        lacking = {planned.statistic for planned in run_plan.plan.sums} - set(introduction.statistics)
+        lacking = {
+            planned.statistic: planned.source
+            for planned in run_plan.plan.sums
+            if planned.statistic not in introduction.statistics
+        }
         if lacking:
+            foreign = [f"policy trust {name} {source}" for name, source in sorted(lacking.items()) if source]
+            trust = f"have its people install the package and trust it: undersong-party {', '.join(foreign)}"
             raise ConfigurationError(
-                f"{party}: does not know the statistic {', '.join(sorted(lacking))}", "update the party's program"
+                f"{party}: does not know the statistic {', '.join(sorted(lacking))}",
+                trust if foreign else "update the party's program",
             )
     manifest = Manifest(
         run=name,
