@@ -24,10 +24,13 @@ ANALYSIS = "analysis"
 PLACEHOLDER = "placeholder"
 ECHO = "echo of the prompt"
 NO_TEXT = "page or data"
+REPEATED = "says one thing over and over"
 OTHER_LANGUAGE = "wrong language"
 NO_LIST = "no list"
 FAILED = "failed"
 
+REPEATED_SHARE = 0.4  # of its runs of three words that a text has had before; of 6 604 real texts, two have as many
+FEWEST_WORDS = 12  # of a text that repetition is judged by
 KEPT_SHARE = 0.6  # of a cut answer, that whole sentences must make up for it to be kept
 _ECHOED_WORDS = 6  # of an instruction's line, that no text has by chance
 
@@ -135,6 +138,8 @@ def _read(raw: str, finish: Finish, request: GenerationRequest, language: str, *
         return Reading(raw.strip(), REFUSED if is_refusal(text) else NO_LIST if whole and not listed(raw) else "")
     if fault := _fault(raw, text, request, language):
         return Reading(text, fault)
+    if whole and is_repetitive(text):
+        return Reading(text, REPEATED)
     if whole and finish == "length":
         sentences = whole_sentences(text)
         return Reading(sentences) if len(sentences) >= KEPT_SHARE * len(text) else Reading(text, CUT)
@@ -158,6 +163,19 @@ def _fault(raw: str, text: str, request: GenerationRequest, language: str) -> st
     if _PLACEHOLDER.search(text) or (request.kind == "fill_in" and MASK in text.split()):
         return PLACEHOLDER
     return OTHER_LANGUAGE if language and is_other_language(text, language) else ""
+
+
+def is_repetitive(text: str) -> bool:
+    """Whether a model went round in circles: most of what it wrote stands there before.
+
+    >>> is_repetitive("I lost my card. How do I get it? " * 3)
+    True
+    """
+    words = duplicate_key(text).split()
+    if len(words) < FEWEST_WORDS:
+        return False
+    runs = list(zip(words, words[1:], words[2:], strict=False))
+    return len(runs) - len(set(runs)) >= REPEATED_SHARE * len(runs)
 
 
 def whole_sentences(text: str) -> str:

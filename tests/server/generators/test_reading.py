@@ -151,6 +151,15 @@ def test_a_continuation_that_ends_where_a_quotation_opens_is_cut() -> None:
     assert read(Answer('My card is gone." said he'), quoted) == Reading("My card is gone.")
 
 
+def test_a_text_that_goes_round_in_circles_is_none() -> None:
+    circle = "I want to add an app to my account. How do I do this? " * 3
+    assert fault(circle) == "says one thing over and over"
+    assert read(Answer(circle), REQUEST, whole=False).fault == ""
+    assert fault("Lost card. Lost card.") == ""
+    refrain = "I called on Monday and nobody answered, I called on Tuesday and nobody answered, so I am writing now."
+    assert fault(refrain) == ""
+
+
 def test_gaps_that_are_left_are_no_text() -> None:
     filled = GenerationRequest("fill_in", "card", "Fill in.", 1, parents=("my card is gone",))
     assert read(Answer("my _ is gone"), filled).fault == "placeholder"
