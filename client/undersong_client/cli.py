@@ -102,11 +102,11 @@ def enroll(
     if sum(given for given in (package is not None, grant is not None, renew)) != 1:
         raise ConfigurationError("enroll does one thing at a time", "name a PACKAGE, or --grant FILE, or --renew")
     if grant is not None:
-        until = joining.install(folder, read_input(grant))
+        installed = joining.install(folder, read_input(grant))
         if as_json:
-            print_json({"party": PartyHome(folder).settings.party, "certificate_until": until.isoformat()})
+            print_json({"party": PartyHome(folder).settings.party, "certificate_until": installed.until.isoformat()})
         elif not quiet:
-            print(f"enrolled; the certificate is valid until {until:%Y-%m-%d} and renews itself while the daemon runs")
+            print(f"{installed.words} and renews itself while the daemon runs")
             print("next: undersong-party check")
         return
     if package is not None:

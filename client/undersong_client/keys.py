@@ -60,6 +60,11 @@ class Credential:
     certificates: bytes = b""
 
 
+def is_enrolled(home: PartyHome) -> bool:
+    """Whether a certificate is in use here."""
+    return (home.keys / "tls.pem").exists()
+
+
 def credential(home: PartyHome) -> Credential:
     """The credential in use. Raises ConfigurationError where the party is not enrolled."""
     try:

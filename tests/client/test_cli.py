@@ -138,7 +138,9 @@ def test_a_renewal_is_a_request_without_token(home, tmp_path, authority):
     assert request.renewal
     before = (home / "keys/tls.pem").read_bytes()
     (tmp_path / "grant").write_bytes(authority.grant(request))
-    command("enroll", "--grant", tmp_path / "grant", "--home", home)
+    said = command("enroll", "--grant", tmp_path / "grant", "--home", home)
+    assert said.startswith("the certificate is renewed: it is valid until 20")
+    assert "enrolled" not in said
     assert (home / "keys/tls.pem").read_bytes() != before
 
 

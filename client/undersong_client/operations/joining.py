@@ -78,9 +78,25 @@ def own_fingerprint(home: PartyHome) -> str:
     return party_fingerprint(home.settings.party, keys.identity(home).public_key().public_bytes_raw())
 
 
-def install(home: Path, grant: bytes) -> datetime:
-    """Puts the operator's answer to use; the end of the certificate. Raises ConfigurationError where it is not ours."""
-    return enrolment.install(PartyHome(home), grant)
+@dataclass(frozen=True)
+class Installed:
+    """A certificate that was put to use: the end of its validity, and whether there was one before it."""
+
+    until: datetime
+    renewed: bool
+
+    @property
+    def words(self) -> str:
+        """What has happened, in one sentence's beginning."""
+        done = "the certificate is renewed: it" if self.renewed else "enrolled; the certificate"
+        return f"{done} is valid until {self.until:%Y-%m-%d}"
+
+
+def install(home: Path, grant: bytes) -> Installed:
+    """Puts the operator's answer to use. Raises ConfigurationError where it is not ours."""
+    opened = PartyHome(home)
+    before = keys.is_enrolled(opened)
+    return Installed(enrolment.install(opened, grant), before)
 
 
 @dataclass(frozen=True)

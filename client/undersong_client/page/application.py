@@ -332,9 +332,9 @@ class HospitalPage:
         return visit.go(f"/coordinator?request={visit.offer(f'{made.party}.request.json', made.data)}")
 
     def _install(self, visit: Visit) -> str:
-        until = joining.install(self._home, visit.files.get("grant", b""))
+        installed = joining.install(self._home, visit.files.get("grant", b""))
         visit.note("enroll grant")
-        return visit.go("/coordinator", f"Enrolled; the certificate is valid until {until:%Y-%m-%d}.")
+        return visit.go("/coordinator", f"{installed.words[0].upper()}{installed.words[1:]}.")
 
     def _leave(self, visit: Visit) -> str:
         _typed(visit, PartyHome(self._home).settings.party)
