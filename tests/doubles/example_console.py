@@ -80,6 +80,8 @@ def _running(home: CoordinatorHome, name: str) -> None:
     usage = {}
     for round_, row in enumerate(WEIGHTS[:3]):
         folder.tell("record", {"name": "weights", "round": round_, "value": row})
+        if round_:
+            folder.tell("record", {"name": "weights noise", "round": round_, "value": [0.04, 0.03, 0.03]})
         at = time.time() - 700 + 200 * round_
         mine = notes[round_ * 15 : (round_ + 1) * 15]
         texts = [(note["text"], note["label"], GENERATORS[place % 3]) for place, note in enumerate(mine)]
@@ -96,6 +98,10 @@ def _running(home: CoordinatorHome, name: str) -> None:
                 "completion_tokens": 900 * (round_ + 1),
                 "price_usd": 0.04 * (round_ + 1),
                 "faults": {"duplicate": 2},
+                "answered": kept + 2,
+                "busy_s": 12.0 * (place + 1) * (round_ + 1),
+                "timed": 0 if place else kept,
+                "latency_s": 0 if place else 1.8 * kept,
             }
         folder.tell("texts", {"at": at, "step": f"round {round_ + 1}", "round": round_, "texts": texts})
         folder.tell("usage", {"at": at, "usage": usage})

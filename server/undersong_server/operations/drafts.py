@@ -17,6 +17,7 @@ from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.json_files import read_json, replace_json
 from undersong_server.operations import audit
 from undersong_server.operations.enrolment import roster
+from undersong_server.operations.runs import refusals
 from undersong_server.runs.plan_figures import PlanFigures, plan_figures
 from undersong_server.runs.planned import coordinator_task
 from undersong_server.runs.planning import plan_run
@@ -73,10 +74,11 @@ class Draft:
 
 @dataclass(frozen=True)
 class DraftPlan:
-    """What a run of a draft would be, with which parties."""
+    """What a run of a draft would be, with which parties, and what the policies that these share refuse of it."""
 
     parties: tuple[str, ...]
     figures: PlanFigures
+    refusals: tuple[tuple[str, str], ...] = ()
 
 
 def _folder(home: Path) -> Path:
@@ -149,7 +151,8 @@ def change(home: Path, draft: Draft, texts: Mapping[str, str]) -> Draft:
 def plan(home: Path, draft: Draft, parties: Sequence[str] | None = None) -> DraftPlan:
     """What a run of it would be. Raises the very ConfigurationError of `undersong run plan`."""
     names = roster(home, parties)
-    return DraftPlan(names, plan_figures(plan_run(coordinator_task(draft.data, Path(draft.folder), names))))
+    made = plan_run(coordinator_task(draft.data, Path(draft.folder), names))
+    return DraftPlan(names, plan_figures(made), tuple(refusals(home, names, made.plan)))
 
 
 def _fields(prefix: str, value: Any) -> Iterator[TaskField]:

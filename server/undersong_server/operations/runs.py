@@ -107,7 +107,7 @@ def plan_task(
         name = f"{run_plan.task.task.name} {suffix}"
     planned = Planned(name, data, str(folder), names, seed, insecure_noise_seed, patience_s)
     CoordinatorHome(home).run(name).create(planned)
-    return PlannedRun(name, names, plan_figures(run_plan), tuple(_refusals(home, names, run_plan.plan)))
+    return PlannedRun(name, names, plan_figures(run_plan), tuple(refusals(home, names, run_plan.plan)))
 
 
 def _rehearsed(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def _rehearsed(data: Mapping[str, Any]) -> dict[str, Any]:
     return {**data, "task": {**task, "purpose": purpose}, "publication": {**publication, "limits": limits}}
 
 
-def _refusals(home: Path, names: Sequence[str], plan: Plan) -> Iterator[tuple[str, str]]:
+def refusals(home: Path, names: Sequence[str], plan: Plan) -> Iterator[tuple[str, str]]:
     """What the policies that hospitals have shared refuse of a plan; a guard of the party's own decides in the end."""
     keys = identities(home)
     roster = [Member(name, keys[name]) for name in names]

@@ -14,6 +14,7 @@ import pytest
 from tests.doubles.crowds import add_parties, repeat_run
 from tests.doubles.plain_browser import HOST, Browser
 from tests.doubles.stream import Credentials, make_home
+from undersong_protocol.bounds import Policy
 from undersong_protocol.enrolment import EnrolmentRequest, Package, new_tls_key
 from undersong_server.console.application import build
 from undersong_server.console.context import ConsoleContext
@@ -111,10 +112,15 @@ def test_a_run_is_planned_from_a_form_with_the_messages_of_the_command_line(cons
     text = console.get(changed.headers["location"]).text
     assert "cannot be shown" in text
     assert "privacy.epsilon" in text.split("cannot be shown")[1][:300]
-    right = {**form, "key privacy.epsilon": "2", "party": ["alpha", "beta", "gamma"]}
+    strict = json.dumps(Policy(largest_epsilon=0.5).to_json())
+    with contextlib.closing(CoordinatorHome(home).registry()) as registry:
+        registry.seen("alpha", now=1.0, software="", embedder="", epsilon_left=None, paused=False, policy=strict)
+    right = {**form, "key privacy.epsilon": "2", "key privacy.delta": "0.5", "party": ["alpha", "beta", "gamma"]}
     changed = console.post(address, right)
     planned = console.get(changed.headers["location"])
     assert "The plan</h2>" in planned.text
+    assert "alpha would refuse this, by the policy that it shares: " in planned.text
+    assert "Weak: delta 0.5 allows anything to happen" in planned.text
     plan = f"{changed.headers['location'].split('?')[0]}/plan"
     sent = {"name": "from the page", "parties": "alpha,beta,gamma", "patience": "60", "seed": "3"}
     done = console.post(plan, sent, of=changed.headers["location"])
