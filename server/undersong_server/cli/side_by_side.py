@@ -1,10 +1,11 @@
-"""``undersong run compare|search|generators``: finished and earlier runs, their texts and their generators."""
+"""``undersong run compare|evaluate|search|generators``: finished and earlier runs, their texts and their generators."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,10 +13,13 @@ from undersong_common.printable import printable
 from undersong_common.rows import show_rows
 from undersong_server.cli.options import DEFAULT_HOME, AsJson, HomeFolder, RunName, print_json
 
+if TYPE_CHECKING:
+    from undersong_server.operations.run_evaluation import Evaluated
+
 
 def mount(app: typer.Typer) -> None:
     """Adds the commands to ``undersong run``."""
-    for command in (compare, search, generators):
+    for command in (compare, evaluate, search, generators):
         app.command()(command)
 
 
@@ -24,7 +28,7 @@ def compare(
     home: HomeFolder = DEFAULT_HOME,
     as_json: AsJson = False,
 ) -> None:
-    """Runs side by side: promise, spending, calls, money, weights, variety of their texts."""
+    """Runs side by side: promise, spending, calls, money, weights, variety of their texts, and what evaluate found."""
     from undersong_server.operations import results
 
     found = results.compare(home, names)
@@ -50,6 +54,42 @@ def compare(
         ],
         "no run was named",
     )
+    for each in found:
+        if each.evaluated is not None:
+            print(printable(f"{each.run}, beside {_figures(each.evaluated)}", 2000))
+
+
+def evaluate(
+    name: RunName,
+    test: Annotated[Path, typer.Option("--test", metavar="FILE", help="Real texts that are public.")],
+    text_field: Annotated[str, typer.Option(help="Its text column.")] = "text",
+    label_field: Annotated[str, typer.Option(help='Its label column; "" if it has none.')] = "label",
+    repeats: Annotated[int, typer.Option(help="Seeds with each of which every model is trained.", min=1)] = 1,
+    embedder: Annotated[str, typer.Option(help='"packaged" or a local sentence-transformers folder.')] = "packaged",
+    home: HomeFolder = DEFAULT_HOME,
+    as_json: AsJson = False,
+) -> None:
+    """Judges a finished run's texts beside a public test file, and keeps the figures for `compare` and the console."""
+    from undersong_server.operations.evaluation import embedder as load
+    from undersong_server.operations.run_evaluation import evaluate_run
+
+    found = evaluate_run(
+        home,
+        name,
+        test,
+        embed=load(embedder),
+        text_field=text_field,
+        label_field=label_field or None,
+        repeats=repeats,
+    )
+    if as_json:
+        print_json(asdict(found))
+    else:
+        print(printable(f"{name}, beside {_figures(found)}", 2000))
+
+
+def _figures(found: Evaluated) -> str:
+    return f"{found.test}: " + ", ".join(f"{name} {shown}" for name, shown in found.figures.items())
 
 
 def search(

@@ -229,7 +229,8 @@ class RunScreens:
             every = results.compare(self._home, named, self._context.plans)
             generators = list(dict.fromkeys(name for each in every for name in each.weights))
             quality = list(dict.fromkeys(name for each in every for name in each.quality))
-            return {"compared": every, "generators": generators, "quality": quality}
+            figures = list(dict.fromkeys(name for each in every if each.evaluated for name in each.evaluated.figures))
+            return {"compared": every, "generators": generators, "quality": quality, "figures": figures}
 
         choices = [run.run for run in self._context.index.runs()[:200]]
         return visit.page(

@@ -15,6 +15,7 @@ from undersong_server.evaluation.diversity import distinct_n
 from undersong_server.operations import coordinator
 from undersong_server.operations.following import Plans, live
 from undersong_server.operations.releases import Verdict, verify
+from undersong_server.operations.run_evaluation import Evaluated, evaluated
 from undersong_server.release.files import CARD_NAME, JSONL_NAME, OUTPUT_NAMES, REPORT_NAME
 from undersong_server.runs.folder import RunFolder
 
@@ -109,6 +110,7 @@ class Compared:
         weights: the last of each generator.
         calls, kept: texts ordered and kept; ``price_usd`` what they cost.
         quality: figures of the published texts by name; empty before there are any.
+        evaluated: what a test file says of them; None where nobody has asked (`undersong run evaluate`).
     """
 
     run: str
@@ -124,6 +126,7 @@ class Compared:
     kept: int
     price_usd: float
     quality: Mapping[str, float]
+    evaluated: Evaluated | None
 
 
 def compare(home: Path, runs: Sequence[str], plans: Plans | None = None) -> tuple[Compared, ...]:
@@ -152,11 +155,12 @@ def _compared(home: Path, run: str, plans: Plans) -> Compared:
         kept=sum(int(used["kept"]) for used in found.usage.values()),
         price_usd=sum(float(used["price_usd"]) for used in found.usage.values()),
         quality=_quality(folder),
+        evaluated=evaluated(folder),
     )
 
 
 def _quality(folder: RunFolder) -> Mapping[str, float]:
-    """How many texts were published, and how varied they are; empty before that. `undersong evaluate` says more."""
+    """How many texts were published, and how varied they are; empty before that. `undersong run evaluate` says more."""
     path = folder.output / JSONL_NAME
     if not path.is_file():
         return {}

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
 from tests.doubles.hospitals import operator
+from tests.doubles.parties import embed
 from tests.doubles.stream import make_home
 from tests.doubles.tasks import make_task
+from undersong_common.errors import ConfigurationError
 from undersong_common.pages.accounts import Accounts
 from undersong_common.pages.store import PageStore
 from undersong_server.coordinator.home import CoordinatorHome
-from undersong_server.operations import audit, runs
+from undersong_server.json_files import replace_json
+from undersong_server.operations import audit, results, runs
+from undersong_server.operations.run_evaluation import FILE, Evaluated, evaluate_run
 from undersong_server.runs.status import RunStatus
 
 USED = {"calls": 9, "kept": 7, "retried": 2, "dropped": 0, "cut": 0, "price_usd": 0.25, "faults": {"duplicate": 2}}
@@ -120,3 +126,34 @@ def test_links_people_and_the_support_bundle_by_command(home, tmp_path):
     operator("console", "support", "--out", tmp_path / "support.zip", "--home", home)
     assert (tmp_path / "support.zip").stat().st_size > 300
     operator("console", "link", "ada", "--home", tmp_path / "nowhere", code=2)
+
+
+def test_figures_that_were_kept_stand_beside_other_runs(home):
+    with pytest.raises(ConfigurationError, match="evaluate it when it has finished"):
+        evaluate_run(home, "first", Path("test.jsonl"), embed=embed)
+    folder = CoordinatorHome(home).run("first")
+    replace_json(folder.path / FILE, asdict(Evaluated("test.jsonl, 0123abcd", {"accuracy": "87.5 %"})), durable=False)
+    first, second = results.compare(home, ["first", "second"])
+    assert (first.evaluated.figures, second.evaluated) == ({"accuracy": "87.5 %"}, None)
+    shown = operator("run", "compare", "first", "second", "--home", home)
+    assert "first, beside test.jsonl, 0123abcd: accuracy 87.5 %" in shown
+    assert "second, beside" not in shown
+
+
+@pytest.mark.slow
+def test_a_finished_run_is_judged_beside_a_test_file_and_compared_by_it(home, tmp_path, monkeypatch):
+    monkeypatch.setattr("undersong_server.operations.evaluation.embedder", lambda _model: embed)
+    test = tmp_path / "test.jsonl"
+    rows = [{"text": f"a text number {n}", "label": "ab"[n % 2]} for n in range(30)]
+    test.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    operator("run", "evaluate", "first", "--test", test, "--home", home, code=2)  # it has not finished
+    folder = CoordinatorHome(home).run("first")
+    folder.write_status(RunStatus("finished"))
+    folder.output.mkdir()
+    (folder.output / "synthetic.jsonl").write_text(test.read_text())
+    kept = json.loads(operator("run", "evaluate", "first", "--test", test, "--home", home, "--json"))
+    assert kept["test"].startswith("test.jsonl, ")
+    assert "%" in kept["figures"]["accuracy"]
+    found = json.loads(operator("run", "compare", "first", "second", "--home", home, "--json"))
+    assert [each["evaluated"] for each in found] == [kept, None]
+    assert f"accuracy {kept['figures']['accuracy']}" in operator("run", "compare", "first", "--home", home)

@@ -19,6 +19,7 @@ from undersong_protocol.enrolment import EnrolmentRequest, Package, new_tls_key
 from undersong_server.console.application import build
 from undersong_server.console.context import ConsoleContext
 from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.json_files import replace_json
 from undersong_server.operations import enrolment, runs
 from undersong_server.runs.status import RunFailure, RunStatus
 
@@ -175,7 +176,7 @@ def test_what_models_and_peers_say_is_text(console, home, tasks):
     folder = CoordinatorHome(home).run("hostile")
     folder.say(HOSTILE)
     usage = {
-        HOSTILE: dict.fromkeys(("kept", "retried", "dropped", "prompt_tokens", "completion_tokens"), 1)
+        HOSTILE: dict.fromkeys(("calls", "kept", "retried", "dropped", "prompt_tokens", "completion_tokens"), 1)
         | {"price_usd": 0.5}
     }
     folder.tell("record", {"name": "weights", "round": 0, "value": [0.5, 0.5]})
@@ -184,6 +185,8 @@ def test_what_models_and_peers_say_is_text(console, home, tasks):
     folder.tell("sum", {"name": HOSTILE, "sigma": 1.0, "survivors": [HOSTILE]})
     failed = RunStatus("failed", number=1, message=HOSTILE, phase=HOSTILE, error=RunFailure(HOSTILE, HOSTILE, 3))
     folder.write_status(failed)
+    replace_json(folder.path / "evaluation.json", {"test": HOSTILE, "figures": {HOSTILE: HOSTILE}}, durable=False)
+    assert "Judged beside" in console.get("/compare?run=hostile").text
     for path in ("/runs/one/hostile", "/runs", "/", "/generators", "/compare?run=hostile"):
         text = console.get(path).text
         assert "<img" not in text, path
