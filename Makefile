@@ -1,5 +1,5 @@
 # make demo | make demo-console | make quick | make test | make test-all | make soak | make check | make docs |
-# make release | make env |
+# make release | make test-images | make env |
 # make constraints | make bench | make clean
 PYTHON := python3
 VENV := .venv
@@ -22,7 +22,7 @@ export TOKENIZERS_PARALLELISM := false
 # Without compiled files every program that a test starts compiles the packages anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-console quick test test-all soak test-without-torch check check-light docs release env constraints resolve bench clean
+.PHONY: demo demo-console quick test test-all soak test-without-torch check check-light docs release test-images env constraints resolve bench clean
 
 env: $(STAMP)
 
@@ -86,6 +86,10 @@ release: $(RELEASE_STAMP)
 $(RELEASE_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[release]'
 	touch $@
+
+# Both images, and compose.yaml in real containers (tests/images.py).
+test-images: $(STAMP)
+	$(BIN)/python -m tests.images --build-options '$(BUILD_OPTIONS)'
 
 # Resolves the exact versions for every supported Python from pyproject.toml, without downloading what they name. Versions that
 # still fit stay; `make constraints UPGRADE=--upgrade` takes the newest.

@@ -13,12 +13,17 @@ COPY common common
 COPY protocol protocol
 COPY client client
 RUN /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --disable-pip-version-check -c constraints.txt '.' \
-    && rm /opt/undersong/bin/undersong
+    && rm /opt/undersong/bin/undersong \
+    && /opt/undersong/bin/python -m pip uninstall --quiet --yes pip \
+    && cd /opt/undersong/lib/python3.11/site-packages \
+    && rm -r torch/include torch/test \
+    && find torch/bin -type f ! -name torch_shm_manager -delete \
+    && find . -depth -type d -name tests -exec rm -r {} +
 
 FROM python:3.11-slim
 RUN groupadd --gid 10001 undersong \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /data --shell /usr/sbin/nologin undersong \
-    && install --directory --owner=10001 --group=10001 --mode=0700 /data
+    && install --directory --owner=10001 --group=10001 --mode=0700 /data /exchange
 COPY --from=build /opt/undersong /opt/undersong
 COPY --chmod=0555 docker/party-demo.sh /usr/local/bin/party-demo
 ENV PATH=/opt/undersong/bin:$PATH \

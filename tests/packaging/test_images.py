@@ -159,14 +159,15 @@ def test_every_volume_and_network_is_declared_and_no_party_sees_anothers():
             assert services == {volume}
 
 
-def test_only_the_owner_of_the_volumes_runs_as_root_and_it_has_no_network():
-    for name, service in compose()["services"].items():
-        if name == "volumes-owner":
-            assert service["network_mode"] == "none"
-            assert service["entrypoint"][0] == "chown"
-        else:
-            assert "user" not in service
-            assert "cap_add" not in service
+def test_nothing_runs_as_root_and_shared_folders_belong_to_the_images_user():
+    for service in compose()["services"].values():
+        assert "user" not in service
+        assert "cap_add" not in service
+        made = next(rest for name, rest in last_stage(ROOT / service["build"]["dockerfile"]) if name == "RUN")
+        owned = made.partition("install --directory --owner=10001 --group=10001 --mode=0700 ")[2].split()
+        for volume in service["volumes"]:
+            source, target = volume.split(":")[:2]
+            assert source.startswith(".") or target in owned, volume
 
 
 def test_the_unit_of_the_coordinator_starts_the_tested_entry_point_and_gives_up_every_right():
