@@ -1,0 +1,80 @@
+"""Every task file that comes with the project runs in a simulation with all its generators at once."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.doubles.chat_server import ChatServer, completion, serving
+from tests.doubles.party_home import HashedEmbedder
+from tests.examples.test_task_files import CLINIC, TASKS, public_files
+from undersong.deliver import Delivered, deliver
+from undersong_common import embedders
+from undersong_server.progress import Silent
+from undersong_server.runs import task as tasks
+
+pytestmark = pytest.mark.slow
+
+A_LABEL = 40  # rows of every file
+
+
+def with_texts(path: Path, folder: Path, url: str) -> Path:
+    """The task, its endpoints at ``url``, with made-up rows in all its files below ``folder``."""
+    written = folder / "task.toml"
+    text = path.read_text(encoding="utf-8").replace('root = ""', f"root = {json.dumps(str(folder))}")
+    for port, name in ((8001, "first"), (8002, "second")):
+        text = text.replace(f'"http://localhost:{port}/v1"', json.dumps(url)).replace(
+            f'model = "{name}"', 'model = "tiny"'
+        )
+    written.write_text(text, encoding="utf-8")
+    loaded = tasks.load(written)
+    for number, file in enumerate(dict.fromkeys([*loaded.files, *public_files(loaded)])):
+        rows = [
+            {loaded.data.text: f"{label} of file {number}, row {row} and more", str(loaded.data.label): label}
+            for label in loaded.task.labels
+            for row in range(A_LABEL)
+        ]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lines = (
+            json.dumps({**row, "text": row[loaded.data.text], "label": row[str(loaded.data.label)]}) for row in rows
+        )
+        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return written
+
+
+def simulated(path: Path, folder: Path, *assignments: str) -> Delivered:
+    return deliver(
+        tasks.load(path, assignments),
+        folder / "out",
+        seed=1,
+        fresh=True,
+        insecure_noise_seed=2,
+        public_cache=folder / "cache.sqlite",
+        environment={},
+        progress=Silent(),
+    )
+
+
+@pytest.mark.parametrize("method", ["wasp", "undersong"])
+@pytest.mark.parametrize("path", [*TASKS, CLINIC], ids=lambda path: path.stem)
+def test_all_generators_of_a_shipped_task_write_together(path, method, tmp_path, monkeypatch):
+    monkeypatch.setattr(embedders, "load", HashedEmbedder)
+    calls = itertools.count()
+    writer = ChatServer(
+        lambda _prompt: completion(f"<text>A question, number {next(calls)}, of a bank.</text>"), key=""
+    )
+    with serving(writer):
+        here = CLINIC if path == CLINIC else with_texts(path, tmp_path, writer.url)
+        labels = len(tasks.load(here).task.labels)
+        few = (f"method.samples={8 * max(labels, 10)}", "method.rounds=2")
+        size = () if path == CLINIC else (f"data.file_records={A_LABEL * labels}", f"data.records={20 * labels}")
+        done = simulated(here, tmp_path, f"method.name={method}", *few, *size)
+    wanted = {generator.name for generator in tasks.load(here).generators}
+    assert len(wanted) > 1
+    assert {sample.generator for sample in done.report.samples} == wanted
+    assert done.report.weights
+    assert done.report.privacy.is_private is False  # the noise is reproducible here
+    assert len(done.report.samples) > 3 * labels
