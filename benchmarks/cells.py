@@ -1,11 +1,12 @@
 """What a cell of a comparison costs in processor time, here and as the project was at an earlier commit.
 
-    python -m benchmarks.cells --data FOLDER [--before COMMIT] [--quick] [--json]
+    python -m benchmarks.cells --data FOLDER [--before COMMIT] [--methods wasp,mixture] [--seeds 5]
+        [--quick] [--json]
 
 One process per tree and method runs the cells of several seeds in turn, as a worker of ``undersong compare`` does; the
-first one also loads the models and fills the caches, and is told apart. The trees take turns. Noise comes from a fixed
-seed, so both trees have to print the same accuracies. JSON: for each method and tree ``first_s`` and ``cell_s``
-(median of the later cells, processor seconds), ``accuracies``, and ``ratio`` (here over before).
+first one also loads the models and fills the caches, and is told apart. Noise comes from a fixed seed, so a method that
+has not changed has the same accuracies in both trees. JSON: for each method and tree ``first_s`` and ``cell_s`` (median
+of the later cells, processor seconds), ``accuracies``, and ``ratio`` (here over before).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from undersong_common.errors import ConfigurationError
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("", "common", "protocol", "client", "server", "simulation")
 TASK, TEST = "benchmarks/tasks/banking_groups.toml", "banking_groups/test.jsonl"
-METHODS = ("mixture", "wasp", "undersong")
+METHODS = ("wasp", "mixture", "undersong")
 PARTIES, RECORDS, EPSILON = 10, 300, 4.0
 WORKER = """
 import json, sys, time
@@ -80,25 +81,29 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cells", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder that holds the data sets")
     parser.add_argument("--before", metavar="COMMIT", help="measure that commit beside this tree")
-    parser.add_argument("--quick", action="store_true", help="one method, three seeds")
+    parser.add_argument("--methods", default=",".join(METHODS), help="names, commas between")
+    parser.add_argument("--seeds", type=int, default=5, help="cells of each process, two at least")
+    parser.add_argument("--quick", action="store_true", help="the first method, three seeds")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     options = parser.parse_args(argv)
     data = options.data.absolute()
     if not (data / TEST).exists():
         raise ConfigurationError(f"--data {options.data}: holds no {TEST}", "name the folder of the data sets")
+    seeds = 3 if options.quick else max(2, options.seeds)
     found: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="undersong-before-") as folder:
         trees = {"here": ROOT} | ({"before": unpacked(options.before, Path(folder))} if options.before else {})
-        for method in METHODS[1:2] if options.quick else METHODS:
-            found[method] = {
-                name: measured(tree, method, data, 3 if options.quick else 5) for name, tree in reversed(trees.items())
-            }
+        for method in options.methods.split(",")[: 1 if options.quick else None]:
+            found[method] = {}
+            for name, tree in reversed(trees.items()):
+                found[method][name] = one = measured(tree, method, data, seeds)
+                if not options.json:
+                    print(
+                        f"{method:10} {name:7} a cell {one['cell_s']:6.2f} s, the first {one['first_s']:6.2f} s",
+                        flush=True,
+                    )
             if options.before:
                 found[method]["ratio"] = found[method]["here"]["cell_s"] / found[method]["before"]["cell_s"]
-            if not options.json:
-                for name in trees:
-                    one = found[method][name]
-                    print(f"{method:10} {name:7} a cell {one['cell_s']:6.2f} s, the first {one['first_s']:6.2f} s")
     if options.json:
         print(json.dumps({"before": options.before, "methods": found}))
     return 0

@@ -34,6 +34,7 @@ from undersong_protocol.statistics.attributes import (
 from undersong_protocol.statistics.interface import Statistic
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
+from undersong_server.methods.parts.judging import LEAST_LABEL_SHARE
 from undersong_server.methods.parts.marginals import joint_shares
 from undersong_server.methods.parts.metadata import shares_of_counts
 from undersong_server.methods.parts.selection import (
@@ -187,6 +188,9 @@ def _shares(options: Options, run: RunContext, inputs: Sequence[Input]) -> Float
     names = [*(["label"] if attributes.labels else []), *options.attributes]
     opened = run.private_sum("marginals", inputs).natural
     single = [shares_of_counts(part) for part in np.split(opened, np.cumsum(attributes.sizes)[:-1])]
+    if attributes.labels:  # a label that noise emptied is still one of the task's
+        floored = np.maximum(single[0], LEAST_LABEL_SHARE / attributes.labels)
+        single[0] = floored / floored.sum()
     for name, share in zip(names, single, strict=True):
         run.record(f"shares of {name}", 0, share.tolist())
     pairs = _pairs(options, run.setting)

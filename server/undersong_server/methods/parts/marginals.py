@@ -9,6 +9,7 @@ import numpy as np
 from undersong_common.arrays import Float64
 
 ROUNDS = 50  # of the fitting, which settles to three digits within a dozen
+SMOOTHING = 0.01  # of a pair's table that is the product of its margins: a cell that noise emptied is not impossible
 
 
 def joint_shares(single: Sequence[Float64], pairs: Mapping[tuple[int, int], Float64]) -> Float64:
@@ -37,14 +38,14 @@ def joint_shares(single: Sequence[Float64], pairs: Mapping[tuple[int, int], Floa
 
     for axis, shares in enumerate(single):
         fit(shares, (axis,))
+    smoothed = {
+        (one, other): (1.0 - SMOOTHING) * shares + SMOOTHING * np.outer(single[one], single[other])
+        for (one, other), shares in pairs.items()
+    }
     for _ in range(ROUNDS if pairs else 0):
-        for table, shares in pairs.items():
+        for table, shares in smoothed.items():
             fit(shares, table)
         for axis, shares in enumerate(single):
             fit(shares, (axis,))
-    total = float(joint.sum())
-    # Tables that contradict each other entirely leave nothing; the product of the margins always stands.
-    if not total > 0.0:
-        return joint_shares(single, {})
-    flat: Float64 = (joint / total).ravel()
+    flat: Float64 = (joint / joint.sum()).ravel()
     return flat
