@@ -160,6 +160,9 @@ class OneMachine:
         half = planned.dimension // 2
         return natural[:size], natural[half : half + size]
 
+    def sigma(self, name: str) -> float:
+        return self._plan[name].sigma_integer / self._plan[name].scale
+
     def private_sum(self, name: str, inputs: Sequence[tuple[str, Any]]) -> NoisySum:
         planned = self._plan[name]
         embedded = {key: value for key, value in inputs if isinstance(value, LabelledEmbeddings)}
@@ -168,7 +171,7 @@ class OneMachine:
         total = np.asarray(rows.take(np.arange(len(rows), dtype=np.int64)).sum(axis=0)).ravel()
         noise = self._noise.normal(0.0, 1.0, len(total)) * planned.sigma_integer
         values = np.rint(total * planned.scale + noise).astype(np.int64)
-        return NoisySum(values, planned.scale, planned.sigma_integer / planned.scale, ("all",))
+        return NoisySum(values, planned.scale, self.sigma(name), ("all",))
 
 
 def cell(world: World, method: str, records: int, epsilon: float, seed: int) -> dict[str, Any]:

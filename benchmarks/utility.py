@@ -26,7 +26,7 @@ TESTS = {
     "movie_reviews_without_best": "movie_reviews/test.jsonl",
     "mts_dialog": "mts_dialog/test1.jsonl",
 }
-METHODS = ["wasp", "undersong", "mixture", "private-only"]
+METHODS = ["wasp", "undersong", "mixture+labels", "mixture", "private-only"]
 BASELINES = ["augpe", "pretext", "fusegen"]
 PARTIES, RECORDS = [1, 10], [100, 300]  # the task files' alpha, 1, divides the ten
 
