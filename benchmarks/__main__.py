@@ -10,7 +10,7 @@ from pathlib import Path
 import benchmarks
 
 # needs real text, which the project does not ship: give it with --data to the benchmark itself
-WITH_DATA = ("cells", "utility", "dpkps", "dpga", "discriminator", "refusals", "live")
+WITH_DATA = ("cells", "utility", "dpkps", "dpga", "discriminator", "refusals", "live", "judged")
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Which method's corpora train the better model, on the settings of ``judged_settings``: cells, intervals, a picture.
+"""Which method's corpora train the better model, on the settings of ``_judged_settings``: cells, intervals, a picture.
 
     python -m benchmarks.judged --data FOLDER --out runs/judged [--seeds 20 --first-seed 100] [--settings weak,alike]
     python -m benchmarks.judged --out runs/judged --draw docs/pictures/judged.svg
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import judged_settings
+from benchmarks import _judged_settings
 from undersong_common import entry
 from undersong_common.arrays import Float32, Float64, Int64, UInt64
 from undersong_common.canonical import tagged_hash
@@ -358,22 +358,25 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.judged", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder that holds the data sets")
     parser.add_argument("--out", type=Path, default=Path("runs/judged"), help="where settings and cells are kept")
-    parser.add_argument("--settings", default=",".join(judged_settings.SETTINGS), help="separated by commas")
+    parser.add_argument("--settings", default=",".join(_judged_settings.SETTINGS), help="separated by commas")
     parser.add_argument("--methods", default=",".join(METHODS), help="separated by commas; private-only is one more")
     parser.add_argument("--records", default="", help="instead of each setting's own two, separated by commas")
     parser.add_argument("--epsilon", type=float, default=4.0)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first-seed", type=int, default=100)
+    parser.add_argument("--quick", action="store_true", help="specialists only, two seeds: about a minute")
     parser.add_argument("--draw", type=Path, help="writes this SVG from the cells, prints the tables, measures nothing")
     options = parser.parse_args(argv)
     if options.draw:
         print(draw(options.out, options.draw))
         return 0
+    if options.quick:
+        options.settings, options.seeds = "specialists", 2
     numbers = [int(each) for each in options.records.split(",") if each]
     chosen = {
         name: (
-            judged_settings.build(name, options.data, options.out),
-            numbers or judged_settings.SETTINGS[name](options.data).records,
+            _judged_settings.build(name, options.data, options.out),
+            numbers or _judged_settings.SETTINGS[name](options.data).records,
         )
         for name in options.settings.split(",")
     }

@@ -1,6 +1,6 @@
 """Six settings on which methods are judged, rebuilt from the data folder: pools, records and test set of each.
 
-    python -m benchmarks.judged_settings --data FOLDER --out runs/judged
+    python -m benchmarks.judged --data FOLDER --out runs/judged --seeds 0
 
 They were written down before any method was tried on them:
 
@@ -19,7 +19,6 @@ the same files.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable, Sequence
 from itertools import combinations
@@ -28,7 +27,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from undersong_common import entry
 from undersong_common.errors import ConfigurationError
 
 SEED = 20
@@ -210,18 +208,3 @@ def _rows(path: Path) -> list[Row]:
     with path.open(encoding="utf-8") as lines:
         rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
     return [{"text": str(row["text"]), "label": str(row["label"])} for row in rows]
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Writes all settings."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.judged_settings")
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder that holds the data sets")
-    parser.add_argument("--out", type=Path, default=Path("runs/judged"), help="where the settings' folders are written")
-    options = parser.parse_args(argv)
-    for name in SETTINGS:
-        print(build(name, options.data, options.out))
-    return 0
-
-
-if __name__ == "__main__":
-    entry.run(main)
