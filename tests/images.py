@@ -26,12 +26,15 @@ class Engine:
     """docker or podman, and its compose."""
 
     def __init__(self) -> None:
-        if shutil.which("docker"):
+        if (
+            shutil.which("docker")
+            and not subprocess.run(["docker", "info"], capture_output=True, check=False).returncode
+        ):
             self.name, self._compose = "docker", ["docker", "compose"]
         elif shutil.which("podman") and shutil.which("podman-compose"):
             self.name, self._compose = "podman", ["podman-compose", "--no-ansi"]
         else:
-            raise SystemExit("neither docker nor podman with podman-compose is here: nothing was tested")
+            raise SystemExit("neither docker's daemon nor podman with podman-compose is here: nothing was tested")
 
     def run(self, *words: str, check: bool = True) -> str:
         return self._said([self.name, *words], check)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -36,9 +37,14 @@ CONTEXT_FILES = ("pyproject.toml", "constraints.txt", "README.md", "LICENSE", ".
 NAMESPACE = "undersong-release"
 
 
-def run(command: Sequence[str | Path], **options: object) -> str:
+def run(command: Sequence[str | Path]) -> str:
     """A program's output; what it says where it fails ends this one."""
-    done = subprocess.run([str(word) for word in command], cwd=ROOT, capture_output=True, text=True, check=False)
+    own = {
+        key: value for key, value in os.environ.items() if key != "PYTHONPATH"
+    }  # the sources must not help the wheel
+    done = subprocess.run(
+        [str(word) for word in command], cwd=ROOT, env=own, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise SystemExit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
     return done.stdout
