@@ -82,7 +82,7 @@ def test_paid_calls_are_priced():
 def test_a_simulation_gives_corpus_weights_ledger_report_and_judges_it():
     made = task(test=frame(10))
     run = us.simulate(made, insecure_noise_seed=1, progress=Silent())
-    assert list(run.corpus.columns) == ["text", "label", "generator", "round", "prompt_kind"]
+    assert {"text", "label", "generator", "round", "prompt_kind"} <= set(run.corpus.columns)
     assert set(run.corpus["label"]) <= set(LABELS)
     assert list(run.weights.columns) == ["good", "poor"]
     assert run.weights.sum(axis=1).tolist() == pytest.approx([1.0] * len(run.weights))
