@@ -31,7 +31,7 @@ from undersong_server.generators.author import Author
 from undersong_server.generators.orders import Order
 from undersong_server.pool import Pool, Sample
 
-EXPECTED_RECORDS = 1000  # where nobody declares how many there are
+EXPECTED_RECORDS = 300  # where nobody declares how many there are
 Watch = Callable[[str, Callable[[], Any]], Any]
 Observe = Callable[[str, Mapping[str, Any]], None]  # told what a run obtains: its kind, and its public facts
 Records = Mapping[str, Sequence[tuple[int, Any]]]  # what a method recorded, by name: the round and the value

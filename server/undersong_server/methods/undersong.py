@@ -38,6 +38,7 @@ UNKNOWN_MU = 0.925  # of the budget where a plan is made without one: epsilon 4 
 SHARES = {"useful": 0.3, "moments": 0.3, "verdict": 0.2, "places": 0.1, "labels": 0.05, "votes": 0.05}
 MOST_LABEL_NOISE = 1.0  # of a label's expected count
 MOST_MOMENT_NOISE = 0.1  # of a label's mean place, in units of the texts' radius
+MOST_VERDICT_NOISE = 0.05  # of a corpus's accuracy
 
 
 class Options(MethodOptions):
@@ -73,9 +74,9 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     budget = setting.privacy
     mu = UNKNOWN_MU if budget is None else accounting.gaussian_mu(budget.epsilon, budget.delta)
 
-    def noise(name: str) -> float:
-        """Deviation of a sum of sensitivity 1, over the expected records of one label."""
-        return labels / (mu * math.sqrt(SHARES[name]) * setting.expected_records)
+    def noise(name: str, parts: int = labels) -> float:
+        """Deviation of a sum of sensitivity 1, over the expected records of one of so many parts."""
+        return parts / (mu * math.sqrt(SHARES[name]) * setting.expected_records)
 
     sums: dict[str, Projections | ClassifierVotes | LabelHistogram] = {}
     if labelled and noise("moments") < MOST_MOMENT_NOISE:
@@ -91,7 +92,7 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     for t, size in enumerate(sizes):
         votes = CorrectedVotes(q=options.votes, candidates=int(size), labels=labels)
         asked.append(SumRequest(f"votes/{t + 1}", votes, SHARES["votes"] / len(sizes)))
-    if labelled and options.verdict:
+    if labelled and options.verdict and noise("verdict", 1) < MOST_VERDICT_NOISE:
         judged = ClassifierVotes(classifiers=len(corpora.menu(options.without)), labels=labels)
         asked.append(SumRequest("verdict", judged, SHARES["verdict"]))
     return asked
