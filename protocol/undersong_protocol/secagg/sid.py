@@ -6,10 +6,12 @@ Every hash is SHA-256 over a label and length-prefixed fields, so no two differe
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Iterable
 
 VERSION = 3
 DIGEST_BYTES = 32
+_LENGTH = struct.Struct("<Q").pack
 
 Field = bytes | str | int
 
@@ -22,14 +24,14 @@ def encode(label: str, fields: Iterable[Field]) -> bytes:
     >>> encode("a", [b"b", 1]).hex()
     '010000000000000061010000000000000062080000000000000001000000' '00000000'
     """
-    parts: list[bytes] = []
-    for field in (f"undersong/secagg/{label}", *fields):
+    name = f"undersong/secagg/{label}".encode()
+    parts = [_LENGTH(len(name)), name]
+    for field in fields:
         if isinstance(field, int):
-            field = field.to_bytes(8, "little")
+            field = _LENGTH(field)
         elif isinstance(field, str):
             field = field.encode()
-        parts.append(len(field).to_bytes(8, "little"))
-        parts.append(field)
+        parts += (_LENGTH(len(field)), field)
     return b"".join(parts)
 
 
