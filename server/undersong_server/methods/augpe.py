@@ -14,10 +14,12 @@ import numpy as np
 from pydantic import Field
 
 from undersong_common.arrays import Float32, Float64, Int64
+from undersong_common.errors import ConfigurationError
 from undersong_protocol.plan import SumRequest
 from undersong_protocol.statistics import TopQVotes
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Method, RunContext, Setting
+from undersong_server.methods.parts import two_levels
 from undersong_server.methods.parts.private_vocabulary import VocabularyOptions, private_keyphrases
 from undersong_server.methods.parts.selection import balanced_labels, highest, sample_without_replacement
 from undersong_server.pool import Sample
@@ -36,6 +38,9 @@ class Options(VocabularyOptions):
         private_vocabulary: whether the first texts' prompts hold terms of the records' noisy vocabulary: the baseline
             of DP-KPS (Nagesh et al. 2024). ``vocabulary_share`` of the budget (mu squared) pays for it, and
             ``prompt_terms`` are drawn for each text, evenly and each at most once.
+        cells: above 0, every vote is in two levels: for so many public cells of the texts, then for the texts of the
+            cells that stand out, ``within`` of the population at most. For populations far above what the records can
+            tell apart (docs/performance.md, "Many candidates").
     """
 
     samples: Annotated[int, Field(ge=1)] = 6000
@@ -46,6 +51,13 @@ class Options(VocabularyOptions):
     private_vocabulary: bool = False
     vocabulary_share: Annotated[float, Field(gt=0, lt=1)] = 1 / 6
     prompt_terms: Annotated[int, Field(ge=1, le=64)] = 3
+    cells: Annotated[int, Field(ge=0)] = 0
+    within: Annotated[float, Field(gt=0, lt=1)] = 0.1
+
+    @property
+    def seen(self) -> int:
+        """Texts that the second level of a vote is asked for at most."""
+        return max(1, round(self.within * self.population))
 
     @property
     def population(self) -> int:
@@ -59,11 +71,20 @@ class Options(VocabularyOptions):
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
     """The vocabulary, where it is asked for; one nearest vote per record before each round of variations."""
-    vote = TopQVotes(q=1, candidates=options.population, labels=len(setting.labels), furthest=False)
+    labels = len(setting.labels)
+    vote = TopQVotes(q=1, candidates=options.population, labels=labels, furthest=False)
     votes = [SumRequest(f"votes/{t + 1}", vote) for t in range(options.rounds - 1)]
+    if options.cells >= options.population:
+        raise ConfigurationError(
+            f"method.cells = {options.cells} for {options.population} texts that are voted on",
+            "give fewer cells than texts, or 0 for votes in one level",
+        )
+    if options.cells:
+        sizes = {"cells": options.cells, "within": options.seen}
+        votes = [both for one in votes for both in two_levels.sums(one.name, **sizes, q=1, labels=labels)]
     if not options.private_vocabulary:
         return votes
-    share = len(votes) * options.vocabulary_share / (1.0 - options.vocabulary_share)  # a vote's own is 1
+    share = (options.rounds - 1) * options.vocabulary_share / (1.0 - options.vocabulary_share)  # a vote's own is 1
     return [SumRequest("vocabulary", options.histogram(setting), share), *votes]
 
 
@@ -78,8 +99,8 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     population = _random(options, run)  # RANDOM_API
     for t in range(1, options.rounds):
         labels = run.label_numbers(population)
-        shown = run.publish_vectors("candidates", f"population/{t}", _embedded(options, run, t, population), labels)
-        votes = run.private_sum(f"votes/{t}", [shown]).natural[: len(population)]  # DP_NN_HISTOGRAM
+        embedded = _embedded(options, run, t, population)
+        votes = _votes(options, run, f"votes/{t}", embedded, labels)  # DP_NN_HISTOGRAM
         # Selection by rank or by sampling, then VARIATION_API.
         if options.selection == "rank":
             kept = [population[i] for i in by_rank(votes, labels, options.population // options.expansion)]
@@ -88,6 +109,13 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
             drawn = by_sampling(votes, labels, options.population, run.rng(f"selection {t}"))
             population = _varied(run, f"round {t + 1}", t, [population[i] for i in drawn])
     return population
+
+
+def _votes(options: Options, run: RunContext, name: str, embedded: Float32, labels: Int64) -> Float64:
+    if options.cells:
+        return two_levels.votes(run, name, embedded, labels, cells=options.cells, within=options.seen)
+    shown = run.publish_vectors("candidates", f"population/{name.removeprefix('votes/')}", embedded, labels)
+    return run.private_sum(name, [shown]).natural[: len(embedded)]
 
 
 def by_rank(votes: Float64, labels: Int64, size: int) -> Int64:

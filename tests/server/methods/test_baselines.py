@@ -117,6 +117,7 @@ def task_file(tmp_path):
         ['method.name="augpe"'],
         ['method.name="augpe"', "method.lookahead=1"],
         ['method.name="augpe"', 'method.selection="sampling"'],
+        ['method.name="augpe"', "method.cells=4", "method.within=0.5"],
         ['method.name="pretext"'],
         ['method.name="fusegen"', "method.candidates=6", "method.examples=2"],
         ['method.name="mixture+labels"'],
