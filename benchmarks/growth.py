@@ -1,11 +1,12 @@
 """How cost grows with work: parties, coordinates, candidates, records, generators, each with its exponent.
 
-    python -m benchmarks.growth [--quick] [--json]
+    python -m benchmarks.growth [--quick] [--json] [--pictures FOLDER]
 
 One row doubles one size (or multiplies it by four) and leaves the others as they are. Costs are processor time of this
 process, the least of a few repeats, or bytes. ``exponent`` is the slope of the least-squares line through the points on
 logarithmic axes; ``last_exponent`` that between the last two, where constant parts count least.
 
+``--pictures`` draws one SVG for what grows (parties, coordinates, candidates, records), named growth-WHAT.svg.
 JSON: ``rows`` = list of {grows, sizes, what, unit, costs, exponent, last_exponent, fixed}.
 """
 
@@ -25,6 +26,7 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from benchmarks import loglog
 from undersong_common.embedding import publishable, quantise
 from undersong_protocol.messages import secagg_pb2 as wire
 from undersong_protocol.secagg import keys
@@ -194,6 +196,20 @@ def show(figures: dict[str, Any]) -> None:
         )
 
 
+def draw(figures: dict[str, Any], folder: Path) -> None:
+    """Writes the pictures; processor times in one, bytes are in the table."""
+    lines: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for row in figures["rows"]:
+        if row["unit"] == "ms" and row["grows"] != "generators":
+            masks = row["fixed"].partition("post-quantum ")[2]
+            name = f"{row['what']}{f', post-quantum {masks}' if masks else ''}: {row['exponent']:.2f}"
+            points = list(zip(map(float, row["sizes"]), row["costs"], strict=True))
+            lines.setdefault(row["grows"], {})[name] = points
+    for grows, found in lines.items():
+        drawn = loglog.picture(f"Processor time and {grows}, exponents behind", grows, "milliseconds", found)
+        (folder / f"growth-{grows}.svg").write_text(drawn, encoding="utf-8")
+
+
 def _figure(cost: float) -> str:
     return f"{cost:.{max(0, 2 - math.floor(math.log10(cost)))}f}" if 0 < cost < 1000 else f"{cost:.0f}"
 
@@ -203,10 +219,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer sizes, one repeat")
     parser.add_argument("--json", action="store_true", help="figures as JSON")
+    parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="where to draw them")
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     figures = measure(arguments.quick, report=lambda words: print(words, file=sys.stderr))
     print(json.dumps(figures)) if arguments.json else show(figures)
+    if arguments.pictures is not None:
+        draw(figures, arguments.pictures)
     return 0
 
 

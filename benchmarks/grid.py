@@ -1,0 +1,134 @@
+"""What the grid of published embeddings costs: the same pool, records and noise, votes on one grid after another.
+
+    python -m benchmarks.grid --data FOLDER [--seeds N] [--quick] [--json]
+
+FOLDER holds banking_groups (benchmarks/tasks), all public. For each seed, 1 000 private questions vote for and against
+3 000 candidates of six pools (Q = 8, epsilon 4, delta 1e-5, the noise that the plan of one vote has, the same draw on
+every grid); the 300 candidates with the highest difference, equally many per label, train a logistic regression on
+embeddings, which is judged on the test questions. Embeddings lie on multiples of 1/2048, the former public grid; the
+coarser ones are rounded as ``embedding.publishable`` does. JSON: ``seeds``, ``sigma`` (votes), ``grids`` = list of
+{grid, accuracy, difference, interval, same_chosen, bits}: mean accuracy, mean difference from 1/2048 with half the
+width of its 95 % interval over the seeds (paired), share of the chosen candidates that 1/2048 chose too, and bits per
+published coordinate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from undersong_common import embedding
+from undersong_common.arrays import Float32, Float64, Int64
+from undersong_common.embedding import GRID, PUBLIC_GRID, CachedEmbedder, Embedder, PublicFileCache
+from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.statistics import TopQVotes
+from undersong_protocol.statistics.votes import top_q_votes
+from undersong_server.methods.augpe import by_rank
+from undersong_server.operations.caches import public_cache_path
+
+GRIDS = (GRID, 512, 256, PUBLIC_GRID, 64)
+RECORDS, CANDIDATES, KEPT, Q = 1000, 3000, 300, 8
+SHRINK = 2.0**-10
+
+
+def on_grid(rows: Float32, resolution: int) -> Float32:
+    """Rows rounded to multiples of 1/resolution with norm at most 1."""
+    found: Float32 = embedding._to_grid(rows, resolution, shrink=SHRINK).astype(np.float32) / np.float32(resolution)
+    return found
+
+
+def entropy_bits(rows: Float32, resolution: int) -> float:
+    """Of one coordinate, by how often each multiple occurs: what the entropy coder comes close to."""
+    counts = np.unique((rows * resolution).astype(np.int64), return_counts=True)[1]
+    shares = counts / counts.sum()
+    return float(-(shares * np.log2(shares)).sum())
+
+
+class Questions:
+    """Public questions with their labels as indices and their embeddings on the former grid."""
+
+    def __init__(self, paths: list[Path], labels: list[str], encode: Any) -> None:
+        rows = [json.loads(line) for path in paths for line in path.read_text(encoding="utf-8").splitlines()]
+        self.labels: Int64 = np.array([labels.index(row["label"]) for row in rows], dtype=np.int64)
+        self.rows: Float32 = encode([row["text"] for row in rows])
+
+
+def measure(data: Path, seeds: int) -> dict[str, Any]:
+    """See the module."""
+    from sklearn.linear_model import LogisticRegression
+
+    folder = data / "banking_groups"
+    labels = sorted({json.loads(line)["label"] for line in (folder / "test.jsonl").read_text().splitlines()})
+    encode = CachedEmbedder(Embedder.load(), PublicFileCache(public_cache_path(os.environ))).encode
+    pools = sorted((folder / "pools").glob("*.jsonl"))
+    private, test, pool = (
+        Questions(paths, labels, encode) for paths in ([folder / "private.jsonl"], [folder / "test.jsonl"], pools)
+    )
+    votes = TopQVotes(q=Q, candidates=CANDIDATES, labels=len(labels))
+    sigma = plan_sums([SumRequest("votes", votes)], Privacy(4.0, 1e-5), Quorum(10, 7, 1, 1))["votes"].sigma
+    published = {grid: pool.rows if grid == GRID else on_grid(pool.rows, grid) for grid in GRIDS}
+    accuracy: dict[int, list[float]] = {grid: [] for grid in GRIDS}
+    same: dict[int, list[float]] = {grid: [] for grid in GRIDS}
+    for seed in range(seeds):
+        rng = np.random.default_rng(seed)
+        records = rng.choice(len(private.rows), RECORDS, replace=False)
+        shown = rng.choice(len(pool.rows), CANDIDATES, replace=False)
+        noise = rng.normal(0.0, sigma, 2 * CANDIDATES)
+        first: set[int] = set()
+        for grid in GRIDS:
+            candidates, of = published[grid][shown], pool.labels[shown]
+            chosen = _chosen(private.rows[records], private.labels[records], candidates, of, noise)
+            first = first or set(chosen.tolist())
+            same[grid].append(len(first & set(chosen.tolist())) / len(chosen))
+            head = LogisticRegression(max_iter=500).fit(pool.rows[shown][chosen], of[chosen])
+            accuracy[grid].append(float(head.score(test.rows, test.labels)))
+        print(f"seed {seed}: " + ", ".join(f"1/{g} {accuracy[g][-1]:.4f}" for g in GRIDS), file=sys.stderr)
+    lines = []
+    for grid in GRIDS:
+        differences = np.array(accuracy[grid]) - np.array(accuracy[GRID])
+        lines.append(
+            {
+                **{"grid": grid, "accuracy": float(np.mean(accuracy[grid])), "difference": float(differences.mean())},
+                "interval": float(1.96 * differences.std(ddof=1) / math.sqrt(seeds)) if seeds > 1 else math.inf,
+                **{"same_chosen": float(np.mean(same[grid])), "bits": entropy_bits(published[grid], grid)},
+            }
+        )
+    return {"seeds": seeds, "sigma": sigma, "grids": lines}
+
+
+def _chosen(x: Float32, x_labels: Int64, c: Float32, c_labels: Int64, noise: Float64) -> Int64:
+    exact = np.concatenate(top_q_votes(x, x_labels, c, c_labels, Q)) / 2.0 ** (Q - 1)  # one full vote is 1
+    near, far = np.split(exact + noise, 2)
+    return by_rank(near - far, c_labels, KEPT)
+
+
+def main() -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.grid", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True, help="the folder that holds banking_groups")
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--quick", action="store_true", help="four seeds")
+    parser.add_argument("--json", action="store_true", help="figures as JSON")
+    options = parser.parse_args()
+    figures = measure(options.data, 4 if options.quick else options.seeds)
+    if options.json:
+        print(json.dumps(figures))
+        return 0
+    print(f"{figures['seeds']} seeds, noise of {figures['sigma']:.2f} votes")
+    for line in figures["grids"]:
+        print(
+            f"1/{line['grid']:<5} accuracy {line['accuracy']:.4f}, {line['difference']:+.4f} +- {line['interval']:.4f};"
+            f" {line['same_chosen']:.0%} of the chosen the same; {line['bits']:.2f} bits per coordinate"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

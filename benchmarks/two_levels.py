@@ -1,0 +1,209 @@
+"""A hundred thousand candidates: one exact vote's time and memory, and votes in two levels beside flat ones.
+
+    python -m benchmarks.two_levels [--quick] [--json] [--seeds N]
+
+100 000 candidates and 10 000 records of 384 coordinates, invented: 1 000 topics on the sphere, candidates evenly of
+all of them, records of 50. ``flat`` is one Top-Q vote (Q = 8, nearest) over all candidates; two levels vote for public
+cells first, 250, 1 000 or 4 000 of them, then for the candidates of those that stand out, 10 000 at most, at the same
+epsilon and delta (methods/parts/two_levels.py). The vote is exact: a few records are compared with all candidates in
+integers. Each then takes the 1 000 candidates with the most noisy votes, once for each seed of the noise.
+
+JSON: ``candidates``, ``records``, ``seeds``, ``vote_cpu_s`` (processor time of the flat vote), ``vote_peak_bytes``
+(what the vote takes beside records and candidates), ``product_cpu_s`` (the bare float32 product of the same size),
+``levels`` = list of {cells, cells_cpu_s (the coordinator's clustering), votes_cpu_s (a party's both votes)}, and ``at``
+= list of {epsilon, cells (0: flat), sigma (votes), held (share of the best 1 000 candidates' true votes that the chosen
+hold, mean over the seeds), held_interval (95 %), near (share of the chosen that are of the records' topics),
+down_bytes, up_bytes (public embeddings and packed vector, per party)}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import resource
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from undersong_common.arrays import Float32, Float64, Int64
+from undersong_common.embedding import GRID, publishable, quantise
+from undersong_protocol.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.public import encode_embeddings
+from undersong_protocol.statistics import TopQVotes
+from undersong_protocol.statistics.nearest import NearestFurthest
+from undersong_server.methods.parts import two_levels
+
+DIMENSION, Q = 384, 8
+QUORUM = Quorum(10, 6, 1, 1)
+
+
+def invented(rows: int, topics: Float64, rng: np.random.Generator) -> tuple[Float64, Int64]:
+    """Unit vectors around topics, float64 [n, d], and the topic of each, int64 [n]."""
+    of = rng.integers(0, len(topics), rows)
+    values = topics[of] + rng.normal(0.0, 0.9 / math.sqrt(DIMENSION), (rows, DIMENSION))
+    return values / np.linalg.norm(values, axis=1, keepdims=True), of
+
+
+def nearest(x: Float32, c: Float32) -> tuple[Int64, float]:
+    """The Q nearest candidates of every record, int64 [M, Q], and processor seconds."""
+    begun = time.process_time()
+    state = NearestFurthest(x, None, Q, furthest=False)
+    state.extend(c, None)
+    return state.near, time.process_time() - begun
+
+
+def votes_of(near: Int64, candidates: int) -> Float64:
+    """Exact votes, one full vote being 1, float64 [N]."""
+    weights = np.broadcast_to(2.0 ** -np.arange(Q), near.shape)
+    return np.bincount(near.reshape(-1), weights=weights.reshape(-1), minlength=candidates)
+
+
+def check_exact(x: Float32, c: Float32, near: Int64, rows: Int64) -> None:
+    """Raises AssertionError unless these records' nearest candidates are those of a comparison in integers."""
+    grid = np.rint(c * GRID).astype(np.int64)
+    norms = np.einsum("nd,nd->n", grid, grid)
+    for row in rows:
+        scores = 2 * (grid @ np.rint(x[row] * GRID).astype(np.int64)) - norms
+        assert np.array_equal(np.argsort(-scores, kind="stable")[:Q], near[row])
+
+
+class TwoLevels:
+    """Both votes over one number of cells, exact; the second one is counted once for each choice of cells."""
+
+    def __init__(self, x: Float32, c: Float32, cells: int, within: int) -> None:
+        self._x, self._c, self.within = x, c, within
+        begun = time.process_time()
+        self.made = two_levels.cells_of(c, cells, 1)
+        self.cells_cpu_s = time.process_time() - begun
+        self.cells = len(self.made.centres)
+        near, self._first_s = nearest(x, self.made.centres)
+        self._votes = votes_of(near, self.cells)
+        self._second_s: list[float] = []
+        self._asked: dict[bytes, Float64] = {}
+
+    @property
+    def votes_cpu_s(self) -> float:
+        return self._first_s + float(np.mean(self._second_s))
+
+    def choice(self, sigmas: tuple[float, float], kept: int, noise: np.random.Generator) -> Int64:
+        """The candidates with the most noisy votes, int64 [kept]."""
+        noisy = self._votes + noise.normal(0.0, sigmas[0], self.cells)
+        positions = two_levels.members(self.made, self._c, two_levels.standing_out(noisy, sigmas[0]), self.within)
+        key = positions.tobytes()
+        if key not in self._asked:
+            near, seconds = nearest(self._x, np.ascontiguousarray(self._c[positions]))
+            self._second_s.append(seconds)
+            self._asked[key] = votes_of(near, len(positions))
+        exact = self._asked[key]
+        return positions[_best(exact, sigmas[1], kept, noise)]
+
+
+def _best(votes: Float64, sigma: float, kept: int, noise: np.random.Generator) -> Int64:
+    found: Int64 = np.argsort(-(votes + noise.normal(0.0, sigma, len(votes))), kind="stable")[:kept]
+    return found
+
+
+def measure(candidates: int, records: int, seeds: int) -> dict[str, Any]:
+    """See the module."""
+    topic_count, kept, within = candidates // 100, candidates // 100, candidates // 10
+    rng = np.random.default_rng(0)
+    topics = rng.normal(size=(topic_count, DIMENSION))
+    topics /= np.linalg.norm(topics, axis=1, keepdims=True)
+    values, of = invented(candidates, topics, rng)
+    c = publishable(values)
+    x = quantise(invented(records, topics[: topic_count // 20], rng)[0])
+    del values
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    near, vote_s = nearest(x, c)
+    peak = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    check_exact(x, c, near, rng.choice(records, 5, replace=False))
+    begun = time.process_time()
+    left, right = torch.from_numpy(c), torch.from_numpy(x)
+    for start in range(0, records, 512):
+        left @ right[start : start + 512].T
+    product_s = time.process_time() - begun
+    flat = votes_of(near, candidates)
+    levels = [TwoLevels(x, c, cells, within) for cells in (candidates // 400, candidates // 100, candidates // 25)]
+    best = np.sort(flat)[::-1][:kept].sum()
+    relevant = of < topic_count // 20
+    sample = c[:1000]
+    row_bytes = len(encode_embeddings(sample, np.full(len(sample), -1, dtype=np.int64))) / len(sample)
+
+    def line(epsilon: float, cells: int, choices: list[Int64], plan: Plan) -> dict[str, float]:
+        held = [float(flat[chosen].sum() / best) for chosen in choices]
+        coordinates = sum(planned.dimension for planned in plan.sums)
+        return {
+            **{"epsilon": epsilon, "cells": cells, "sigma": plan.sums[-1].sigma, "held": float(np.mean(held))},
+            "held_interval": 1.96 * float(np.std(held, ddof=1)) / math.sqrt(len(held)),
+            "near": float(np.mean([relevant[chosen].mean() for chosen in choices])),
+            "down_bytes": row_bytes * coordinates,
+            "up_bytes": sum(planned.dimension * planned.modulus_bits / 8 for planned in plan.sums),
+        }
+
+    at = []
+    for epsilon in (1.0, 4.0):
+        privacy = Privacy(epsilon, 1e-5)
+        vote = SumRequest("votes", TopQVotes(q=Q, candidates=candidates, furthest=False))
+        one = plan_sums([vote], privacy, QUORUM)
+        choices = [_best(flat, one.sums[0].sigma, kept, np.random.default_rng(seed)) for seed in range(seeds)]
+        at.append(line(epsilon, 0, choices, one))
+        for level in levels:
+            two = plan_sums(two_levels.sums("votes", cells=level.cells, within=within, q=Q), privacy, QUORUM)
+            sigmas = (two.sums[0].sigma, two.sums[1].sigma)
+            choices = [level.choice(sigmas, kept, np.random.default_rng(seed)) for seed in range(seeds)]
+            at.append(line(epsilon, level.cells, choices, two))
+    return {
+        **{"candidates": candidates, "records": records, "seeds": seeds, "vote_cpu_s": vote_s, "vote_peak_bytes": peak},
+        "product_cpu_s": product_s,
+        "levels": [
+            {"cells": each.cells, "cells_cpu_s": each.cells_cpu_s, "votes_cpu_s": each.votes_cpu_s} for each in levels
+        ],
+        "at": at,
+    }
+
+
+def _named(cells: float) -> str:
+    return f"{cells:.0f} cells" if cells else "flat"
+
+
+def main() -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.two_levels", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--quick", action="store_true", help="a tenth of the candidates and of the records")
+    parser.add_argument("--seeds", type=int, default=20, help="of the noise")
+    parser.add_argument("--json", action="store_true", help="figures as JSON")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    part = 10 if options.quick else 1
+    figures = measure(100_000 // part, 10_000 // part, options.seeds)
+    if options.json:
+        print(json.dumps(figures))
+        return 0
+    print(
+        f"{figures['candidates']:,} candidates, {figures['records']:,} records: {figures['vote_cpu_s']:.1f} s of"
+        f" processor time ({figures['vote_cpu_s'] / figures['product_cpu_s']:.2f} of the bare product),"
+        f" {figures['vote_peak_bytes'] / 1e6:.0f} MB beside them"
+    )
+    for each in figures["levels"]:
+        print(
+            f"{each['cells']} cells: both votes {each['votes_cpu_s']:.1f} s, clustering at the coordinator"
+            f" {each['cells_cpu_s']:.1f} s"
+        )
+    for one in figures["at"]:
+        print(
+            f"epsilon {one['epsilon']:g}, {_named(one['cells']):<10} noise"
+            f" {one['sigma']:.2f} votes; the chosen hold {one['held']:.1%} +- {one['held_interval']:.1%} of the best's"
+            f" votes, {one['near']:.1%} are of the records' topics; down {one['down_bytes'] / 1e6:.2f} MB, up"
+            f" {one['up_bytes'] / 1e3:.0f} kB"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
