@@ -55,6 +55,7 @@ MALFORMED = "sent a malformed message"
 TOO_MANY_STREAMS = "opens too many streams"
 NOT_RENEWED = "asked for a certificate that it does not get"
 OTHER_VERSION = "speaks another version of the transport"
+DOES_NOT_START = "its daemon does not start"
 
 Renew = Callable[[str, str, bytes], bytes]
 
@@ -291,7 +292,7 @@ class GrpcServer:
         except ValueError:  # of a newer program
             reason = "version"
         self._registry.refused_start(peer.name, reason)
-        log.warning("%s: %s", peer.name, NOT_STARTED[reason])
+        self._refusals.note(peer.source, DOES_NOT_START, f"{peer.name}: {NOT_STARTED[reason]}")
         await context.write(wire.ToParty(welcome=self._welcome()).SerializeToString())
 
     def _welcome(self, **also: Any) -> wire.Welcome:
