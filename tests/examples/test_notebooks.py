@@ -39,6 +39,7 @@ def test_the_first_notebook_s_cells_run(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # a kernel loads every package anew, and a busy machine takes minutes for it
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_kernel_runs_the_whole_notebook(notebook, tmp_path, monkeypatch):
     import nbclient
