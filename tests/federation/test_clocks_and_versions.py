@@ -52,7 +52,11 @@ def test_clocks_ten_minutes_off_are_named_and_the_run_ends_right(alliance, tmp_p
         each = alliance.hospitals[name]
         assert words in each("status")
         finding = clock_finding(each, each.clock())
-        assert (finding.grade, words in finding.says, "timedatectl" in finding.remedy) == ("problem", True, True)
+        assert (finding.grade, "timedatectl" in finding.remedy) == ("problem", True)
+        # seconds pass between this clock's reading and the coordinator's, on a busy machine more than one
+        told, _, side = finding.says.partition(" s ")
+        assert side == words.partition(" s ")[2]
+        assert abs(float(told) - OFF_S) < 60.0
     # asked anew, not remembered from the last connection: a clock that was set is well at once
     assert clock_finding(alliance.hospitals["alpha"], time.time()).grade == "ok"
     alliance.start("clocks")
