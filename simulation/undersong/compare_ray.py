@@ -33,6 +33,7 @@ def over(address: str) -> Callable[[Bench, Sequence[Cell], int], Iterator[Measur
         """(cell, figures or the error that stopped it), as each completes. Raises ConfigurationError without Ray."""
         if not cells:
             return
+        _check_reachable(address)
         try:
             import ray
         except ImportError:
@@ -40,7 +41,6 @@ def over(address: str) -> Callable[[Bench, Sequence[Cell], int], Iterator[Measur
                 "--engine ray needs Ray", 'pip install "undersong[flower]", or leave --engine away'
             ) from None
         here: dict[str, Any] = {} if address else {"num_cpus": jobs, "include_dashboard": False}
-        _check_reachable(address)
         try:
             ray.init(
                 address=address or "local", log_to_driver=False, runtime_env={"env_vars": dict(SINGLE_THREAD)}, **here

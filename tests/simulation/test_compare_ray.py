@@ -49,6 +49,5 @@ def test_cells_are_measured_in_workers_of_ray_and_known_ones_not_again(odd, tmp_
 
 
 def test_a_cluster_that_is_not_there_is_named(odd):
-    pytest.importorskip("ray")
     with pytest.raises(ConfigurationError, match=r"127\.0\.0\.1:9"):
         list(compare_ray.over("127.0.0.1:9")(odd, [grid().cells()[0]], 1))
