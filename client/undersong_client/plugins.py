@@ -69,11 +69,6 @@ def load_trusted(policy: HospitalPolicy) -> None:
             plugin = plugins.find("statistics", name)
             if plugin is None:
                 raise ConfigurationError(f"the statistic {name!r} is trusted and not installed", "install its package")
-            if (here := plugins.source_hash(plugin)) != source:
-                raise ConfigurationError(
-                    f"the statistic {name!r} of {plugin.words} has the source {here}, and {source} is trusted",
-                    "install the release that was trusted, or read the new one and trust it",
-                )
-            statistics.register_foreign(name, plugins.load(plugin), source)
+            statistics.register_foreign(name, plugins.load(plugin, source), source)
         except ConfigurationError as error:
             log.error("%s: runs that ask for it are refused (%s)", error.problem, error.remedy)

@@ -53,6 +53,7 @@ class PartySettings:
         share_policy: whether the operator is told what the policy allows, and so what it would refuse.
         insecure_noise_seed: tests only; reproducible keys and noise, no privacy at all.
         drill: a rehearsal with invented records; set when the folder is made, by nothing that anybody sends.
+        drill_sha256: of the file of invented records, hex; no other records enter a drill's folder.
     """
 
     party: str
@@ -68,6 +69,7 @@ class PartySettings:
     share_policy: bool = False
     insecure_noise_seed: int | None = None
     drill: bool = False
+    drill_sha256: str = ""
 
 
 class WrittenByAnotherVersion(ConfigurationError):

@@ -93,7 +93,7 @@ def load(model: str | Path) -> Embedder:
             f"the embedder {name!r} of {plugin.words} has the source {source}, not {stated}",
             "install the release whose hash you were told",
         )
-    return ForeignEmbedder(plugins.load(plugin)(), source)
+    return ForeignEmbedder(plugins.load(plugin, stated)(), source)
 
 
 def dimension(model: str) -> int:

@@ -12,10 +12,10 @@ import importlib
 import importlib.metadata
 import importlib.util
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import ModuleSpec, NamespaceLoader, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Literal
@@ -73,24 +73,60 @@ def source_hash(plugin: Plugin) -> str:
     """SHA-256 (hex) over the plug-in's entry point and every file of its top-level package. Imports nothing.
 
     What that package imports from elsewhere is not in it. What Python keeps in ``__pycache__`` does not count, and
-    :func:`load` does not read it. Raises ConfigurationError where the package is not there, or spreads over several
-    folders (a namespace).
+    :func:`load` does not read it, nor any other file that is not in the hash. Raises ConfigurationError where the
+    package is not there, spreads over several folders (a namespace), or is no folder of files (a zip archive).
     """
-    top = plugin.target.partition(":")[0].partition(".")[0]
+    return _hash(plugin, _read(plugin))
+
+
+@dataclass(frozen=True)
+class _Files:
+    """The files of a package as they were read once: SHA-256 by their paths in ``folder``."""
+
+    folder: Path
+    digests: Mapping[str, bytes]
+
+    def check(self, module: str, path: str, data: bytes) -> None:
+        """Raises ImportError for a file that is not one of them, or is not what it was."""
+        known = self.digests.get(Path(path).relative_to(self.folder).as_posix()) if self._holds(path) else None
+        if known is None:
+            raise ImportError(f"{module} is in a file that its package's hash does not cover")
+        if known != hashlib.sha256(data).digest():
+            raise ImportError(f"{module} has changed since its package was hashed; start this program again")
+
+    def _holds(self, path: str) -> bool:
+        return Path(path).is_relative_to(self.folder)
+
+
+def _top(plugin: Plugin) -> str:
+    return plugin.target.partition(":")[0].partition(".")[0]
+
+
+def _read(plugin: Plugin) -> _Files:
+    top = _top(plugin)
     spec = importlib.util.find_spec(top)
-    if spec is None or spec.origin is None:
-        problem = "is not installed" if spec is None else "is a namespace, which other packages may add to"
+    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
+        problem = "is no folder of files, which could be read"
+        if spec is None or spec.origin is None:
+            problem = "is not installed" if spec is None else "is a namespace, which other packages may add to"
         raise ConfigurationError(
             f"{plugin.name}: its package {top!r} {problem}", f"have {plugin.package} put it into a package of its own"
         )
     origin = Path(spec.origin)
-    folder, files = (origin.parent, None) if spec.submodule_search_locations is not None else (origin.parent, [origin])
-    parts = [plugin.kind.encode(), plugin.name.encode(), plugin.target.encode(), top.encode()]
+    folder = origin.parent
+    paths = [origin] if spec.submodule_search_locations is None else sorted(_sources(folder))
     try:
-        for path in files or sorted(_sources(folder)):
-            parts += [path.relative_to(folder).as_posix().encode(), hashlib.sha256(path.read_bytes()).digest()]
+        return _Files(
+            folder, {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).digest() for path in paths}
+        )
     except OSError as error:
         raise ConfigurationError(f"{plugin.name}: {folder}: {error.strerror}", "install the package again") from None
+
+
+def _hash(plugin: Plugin, files: _Files) -> str:
+    parts = [each.encode() for each in (plugin.kind, plugin.name, plugin.target, _top(plugin))]
+    for path, digest in files.digests.items():
+        parts += [path.encode(), digest]
     return tagged_hash("undersong plug-in", *parts).hex()
 
 
@@ -101,43 +137,67 @@ def _sources(folder: Path) -> Iterator[Path]:
 
 
 class _FromSource(SourceFileLoader):
-    """Compiles what was hashed: a package may bring compiled files that are of another source than the one beside."""
+    """Compiles the very bytes that were hashed: a package may bring compiled files that are of another source than the
+    one beside, and a file may have changed since."""
+
+    def __init__(self, fullname: str, path: str, files: _Files) -> None:
+        super().__init__(fullname, path)
+        self._files = files
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
-        compiled: CodeType = self.source_to_code(self.get_data(path), path)
+        data = self.get_data(path)
+        self._files.check(fullname, path, data)
+        compiled: CodeType = self.source_to_code(data, path)
         return compiled
 
 
 class _Plugins(MetaPathFinder):
-    """Finds the modules of plug-ins as anybody does, and has them compiled from their sources."""
+    """Finds the modules of plug-ins as anybody does, and lets in what their packages' hashes cover."""
 
     def __init__(self) -> None:
-        self.packages: set[str] = set()
+        self.packages: dict[str, _Files] = {}
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname.partition(".")[0] not in self.packages:
+        files = self.packages.get(fullname.partition(".")[0])
+        if files is None:
             return None
         others = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if finder is not self)
         spec = next((found for found in others if found is not None), None)
-        if spec is not None and isinstance(spec.loader, SourceFileLoader):
-            spec.loader = _FromSource(fullname, spec.loader.path)
+        if spec is None or spec.loader is None or isinstance(spec.loader, NamespaceLoader):
+            return spec  # no module, or a folder without code of its own
+        if isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _FromSource(fullname, spec.loader.path, files)
+        else:  # a compiled extension
+            origin = Path(spec.origin or "")
+            files.check(fullname, str(origin), origin.read_bytes() if origin.is_file() else b"")
         return spec
 
 
 _plugins = _Plugins()
 
 
-def load(plugin: Plugin) -> Any:
-    """Imports it, from its sources alone. Raises ConfigurationError that names the package where that fails."""
-    module, _, attribute = plugin.target.partition(":")
-    _plugins.packages.add(module.partition(".")[0])
-    if _plugins not in sys.meta_path:
-        sys.meta_path.insert(0, _plugins)
+def load(plugin: Plugin, source: str = "") -> Any:
+    """Imports it, from its sources alone, and whatever it imports of its own package later as it is now.
+
+    Args:
+        source: the hash (hex) that is asked for; "" takes what is installed, for a program that holds no records.
+
+    Raises ConfigurationError that names the package where another source is installed, or other files of the package
+    were imported before, or where the import fails.
+    """
+    files, module = _read(plugin), plugin.target.partition(":")[0]
+    if source and (here := _hash(plugin, files)) != source:
+        raise ConfigurationError(
+            f"{plugin.name} of {plugin.words} has the source {here}, and {source} is asked for",
+            "install the release that was trusted, or read the new one and trust it",
+        )
+    _keep_to(plugin, files, strictly=bool(source))
     try:
         value: Any = importlib.import_module(module)
+        attribute = plugin.target.partition(":")[2]
         for part in attribute.split(".") if attribute else ():
             value = getattr(value, part)
     except Exception as error:
@@ -146,3 +206,17 @@ def load(plugin: Plugin) -> Any:
             "ask whoever wrote the package",
         ) from error
     return value
+
+
+def _keep_to(plugin: Plugin, files: _Files, *, strictly: bool) -> None:
+    """From now on modules of the package come from ``files`` alone; ``strictly``: those that are loaded too."""
+    top = _top(plugin)
+    if _plugins not in sys.meta_path:
+        sys.meta_path.insert(0, _plugins)
+    if not any(name.partition(".")[0] == top for name in sys.modules):
+        _plugins.packages[top] = files
+    elif strictly and _plugins.packages.get(top) != files:
+        raise ConfigurationError(
+            f"{plugin.name}: other files of the package {plugin.words} are loaded here than those that were hashed",
+            "start this program again",
+        )

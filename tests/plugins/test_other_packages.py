@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import importlib.util
 import json
 import py_compile
+import zipfile
 
 import numpy as np
 import pytest
@@ -105,6 +107,46 @@ def test_what_was_compiled_of_another_source_is_not_run(package, tmp_path):
     assert plugins.load(plugins.find("statistics", NAME)).name == NAME
     (package / "sentences" / "alone.pyc").write_bytes(b"of no source")
     assert plugins.source_hash(plugins.find("statistics", NAME)) != source
+
+
+def test_what_the_hash_does_not_cover_is_not_imported(package, tmp_path):
+    away = tmp_path / "away"
+    away.mkdir()
+    (away / "linked.py").write_text("")
+    (package / "sentences" / "link").symlink_to(away)
+    (package / "sentences" / "__pycache__").mkdir()
+    (package / "sentences" / "__pycache__" / "hidden.py").write_text("")
+    plugin = plugins.find("statistics", NAME)
+    plugins.load(plugin, plugins.source_hash(plugin))
+    for module in ("sentences.link.linked", "sentences.__pycache__.hidden"):
+        with pytest.raises(ImportError, match="does not cover"):
+            importlib.import_module(module)
+
+
+def test_what_has_changed_since_the_hash_is_not_imported(package):
+    plugin = plugins.find("statistics", NAME)
+    source = plugins.source_hash(plugin)
+    (package / "sentences" / "later.py").write_text("")
+    with pytest.raises(ConfigurationError, match="is asked for"):
+        plugins.load(plugin, source)
+    assert not foreign_package.is_imported()
+    plugins.load(plugin, plugins.source_hash(plugin))
+    (package / "sentences" / "later.py").write_text("changed = True\n")
+    importlib.invalidate_caches()
+    with pytest.raises(ImportError, match="has changed"):
+        importlib.import_module("sentences.later")
+    with pytest.raises(ConfigurationError, match="other files of the package"):  # the new hash, the old modules
+        plugins.load(plugin, plugins.source_hash(plugin))
+
+
+def test_a_package_in_an_archive_is_refused(tmp_path, monkeypatch):
+    archive = tmp_path / "archive.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("zipped_sentences/__init__.py", "")
+    monkeypatch.syspath_prepend(archive)
+    plugin = plugins.Plugin("statistics", NAME, "zipped_sentences:X", "zipped-sentences", "1.0")
+    with pytest.raises(ConfigurationError, match="no folder of files"):
+        plugins.source_hash(plugin)
 
 
 def test_two_packages_of_one_name_are_an_error(package, tmp_path):

@@ -37,6 +37,9 @@ def test_a_hospitals_drill_has_other_keys_invented_records_and_a_budget_and_take
     notes = write_notes(tmp_path / "real.jsonl")
     with pytest.raises(ConfigurationError, match="is a drill's"):
         data.add(made.path, notes, text="text", checkpoints=tmp_path / "heads", new_version=True)
+    made.drill_records.write_bytes(notes.read_bytes())  # neither under the name of the invented ones
+    with pytest.raises(ConfigurationError, match="is a drill's"):
+        data.add(made.path, made.drill_records, text="text", checkpoints=tmp_path / "heads", new_version=True)
     party_drill.remove(other.path)
     assert not other.path.exists()
 
@@ -47,6 +50,10 @@ def test_a_real_party_is_never_removed_as_a_drill(tmp_path):
     with pytest.raises(ConfigurationError, match="no drill's"):
         party_drill.remove(home)
     assert PartyHome(home).settings.drill is False
+    notes = write_notes(tmp_path / "notes.jsonl")
+    PartyHome(home).change(data=str(notes), drill=True)  # somebody edits its settings
+    with pytest.raises(ConfigurationError, match="no drill's"):
+        party_drill.remove(home)
 
 
 def test_no_message_has_a_word_for_a_drill():

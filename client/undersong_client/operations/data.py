@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,12 +14,14 @@ from undersong_client.checkpoints import UNSET_EPSILON
 from undersong_client.datasets import Survey
 from undersong_client.policy import HospitalPolicy
 from undersong_client.recovery import Recovered, Source
-from undersong_client.state import PartyHome
+from undersong_client.state import PartyHome, read_input
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
 from undersong_common.privacy.budget import Budget
 from undersong_common.privacy.ledger import Ledger, RunCost
 from undersong_common.table import UTF_8
+
+LARGEST_DRILL_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,7 @@ def add(
         PrivacyRefusal: the data set was released from before and its ledger is not here.
     """
     opened = PartyHome(home)
-    if opened.settings.drill and file.absolute() != opened.drill_records:
+    if opened.settings.drill and not invented(opened, file):
         raise ConfigurationError(f"{home}: is a drill's", "real records belong in a folder that `init` made")
     allowed = policy.read(opened)
     with opened.running():
@@ -141,6 +144,13 @@ def add(
         )
     restored = None if added.recovered is None else _restored(added.recovered, allowed)
     return AddedData(added.survey, added.ledger.fingerprint, len(added.ledger.entries()), restored)
+
+
+def invented(home: PartyHome, file: Path) -> bool:
+    """Whether it is the file that a drill was made with: real records copied over it are not."""
+    if file.absolute() != home.drill_records or not file.is_file():
+        return False
+    return hashlib.sha256(read_input(file, LARGEST_DRILL_BYTES)).hexdigest() == home.settings.drill_sha256
 
 
 def restore_ledger(

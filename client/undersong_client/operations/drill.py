@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import shutil
@@ -32,7 +33,9 @@ def create(home: Path, name: str, *, checkpoints: Path, records: int = RECORDS) 
         json.dumps({"text": record.text, "label": record.label, "keeper": record.person})
         for record in drill.invented(records, random.SystemRandom())
     )
-    replace_file(file, "".join(f"{line}\n" for line in lines).encode("utf-8"))
+    written = "".join(f"{line}\n" for line in lines).encode("utf-8")
+    replace_file(file, written)
+    made.change(drill_sha256=hashlib.sha256(written).hexdigest())
     data.add(home, file, text="text", label="label", user="keeper", checkpoints=checkpoints)
     rules.set_budget(home, epsilon=EPSILON, delta=DELTA)
     return made
@@ -41,10 +44,12 @@ def create(home: Path, name: str, *, checkpoints: Path, records: int = RECORDS) 
 def remove(home: Path) -> None:
     """Removes the folder of a drill with everything in it.
 
-    Raises ConfigurationError for a folder that is no drill's, or whose daemon runs.
+    Raises ConfigurationError for a folder that is no drill's, or whose daemon runs; for one that holds another data
+    set than invented records too, whatever its settings say.
     """
     opened = PartyHome(home)
-    if not opened.settings.drill:
+    settings = opened.settings
+    if not settings.drill or (settings.data and not data.invented(opened, opened.drill_records)):
         raise ConfigurationError(
             f"{home}: is no drill's", "nothing was removed; a real party's folder is yours to keep"
         )

@@ -41,6 +41,7 @@ from undersong_protocol.statistics.registry import positive_integer, register
 from undersong_protocol.statistics.votes import TopQVotes
 
 VALUES = "values"
+MOST_ATTRIBUTES = 31  # of two values each they have as many combinations as there are numbers for
 
 
 @dataclass(frozen=True)
@@ -69,12 +70,17 @@ class Attributes:
         positive_integer(statistic, "labels", self.labels, least=0)
         if not isinstance(self.lists, tuple):
             raise ConfigurationError(f"{statistic}.lists is {self.lists!r}", "give the number of values of each list")
-        for size in self.lists:
-            positive_integer(statistic, "lists", size)
-        if not self.sizes or self.combinations > LARGEST_LABEL:
+        # Their number before anything is multiplied or paired: a peer's plan is built before anybody has agreed to it.
+        if not 1 <= len(self.sizes) <= MOST_ATTRIBUTES:
             raise ConfigurationError(
-                f"{statistic} has {len(self.sizes)} attributes in {self.combinations} combinations",
-                f"give one or more, and at most {LARGEST_LABEL} combinations",
+                f"{statistic} has {len(self.sizes)} attributes", f"give one or more, and at most {MOST_ATTRIBUTES}"
+            )
+        for size in self.sizes:
+            positive_integer(statistic, "lists", size, most=LARGEST_LABEL)
+        if self.combinations > LARGEST_LABEL:
+            raise ConfigurationError(
+                f"{statistic} has {len(self.sizes)} attributes of too many combinations",
+                f"give at most {LARGEST_LABEL} combinations",
             )
 
     def check_values(self, public: PublicInputs, facts: PublicFacts) -> None:

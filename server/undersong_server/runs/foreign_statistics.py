@@ -49,7 +49,7 @@ def register_named(sources: Iterable[tuple[str, str]]) -> None:
                 f" the plan's source {printable(str(source), 64)}",
                 "install that very release of its package",
             )
-        statistics.register_foreign(name, plugins.load(plugin), source)
+        statistics.register_foreign(name, plugins.load(plugin, source), source)
 
 
 def register_installed() -> None:

@@ -84,3 +84,9 @@ def test_values_of_other_lists_or_in_another_order_are_refused():
         AttributeMarginals(3, (2**16, 2**16))
     with pytest.raises(ConfigurationError, match="0 attributes"):
         AttributeVotes(4, 0)
+
+
+@pytest.mark.parametrize("lists", [(1,) * 3000, (2,) * 30000, (2**31,), (2**16, 2**16)])
+def test_a_peer_s_many_attributes_are_refused_before_they_are_paired(lists):
+    with pytest.raises(ConfigurationError, match="at most"):
+        AttributeMarginals(labels=2, lists=lists, ways=2)
