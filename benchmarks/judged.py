@@ -254,14 +254,15 @@ def differences(cells: Sequence[Mapping[str, Any]], ours: str, other: str, measu
     found = []
     for name, records, epsilon in dict.fromkeys((row["setting"], row["M"], row["epsilon"]) for row in cells):
         seeds = sorted({row["seed"] for row in cells if row["setting"] == name and row["M"] == records})
-        pairs = [((name, ours, records, epsilon, s), (name, other, records, epsilon, s)) for s in seeds]
-        left = np.array([by[a] - by[b] for a, b in pairs if a in by and b in by])
-        if len(left) < 2:
+        both = [((name, ours, records, epsilon, s), (name, other, records, epsilon, s)) for s in seeds]
+        pairs = [(by[mine], by[its]) for mine, its in both if mine in by and its in by]
+        if len(pairs) < 2:
             continue
+        sides = np.array(pairs)
+        left = sides[:, 0] - sides[:, 1]
         error = max(float(left.std(ddof=1)) / np.sqrt(len(left)), 1e-9)
         chance = 2 * float(student.sf(abs(left.mean()) / error, len(left) - 1))
-        means = [np.mean([by[key] for key in side if key in by]) for side in zip(*pairs, strict=True)]
-        worst = [min(by[key] for key in side if key in by) for side in zip(*pairs, strict=True)]
+        means, worst = sides.mean(axis=0).tolist(), sides.min(axis=0).tolist()
         found.append(
             {"setting": name, "M": records, "seeds": len(left), "difference": float(left.mean()), "error": error,
              "chance": chance, "ours": means[0], "other": means[1], "worst": worst[0], "other_worst": worst[1]}
