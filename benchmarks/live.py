@@ -44,7 +44,6 @@ from undersong_server.runs import task as tasks
 
 TASKS = Path(__file__).parent / "tasks"
 SHOWN = 4  # examples in a prompt
-MOST_REAL = 1500  # rows of real texts that texts are judged by
 FEWEST_OF_A_LABEL = 50
 TEMPERATURES = (0.7, 1.0, 1.3)
 
@@ -74,15 +73,20 @@ def test_file(given: argparse.Namespace) -> Path:
     return given.data / test
 
 
+def some_rows(table: Table, most: int) -> Table:
+    """That many rows at most, drawn evenly."""
+    rows = sorted(np.random.default_rng(0).permutation(len(table.texts))[:most].tolist())
+    return Table(tuple(table.texts[i] for i in rows), tuple((table.labels or ())[i] for i in rows), None)
+
+
 class Bench:
     """The model, real texts, and a classifier of them."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.task = tasks.load(task_file(given), [data_root(given)])
-        self.test = read_test(test_file(given), self.task)
         train = read_table(given.data / given.dataset / "train.jsonl", "text", "label", labels=self.task.task.labels)
-        rows = sorted(np.random.default_rng(0).permutation(len(train.texts))[:MOST_REAL].tolist())
-        self.train = Table(tuple(train.texts[i] for i in rows), tuple((train.labels or ())[i] for i in rows), None)
+        self.train = some_rows(train, given.real)
+        self.test = some_rows(read_test(test_file(given), self.task), given.real)
         # a label that hardly occurs is none that texts could be judged by
         found = Counter(self.train.labels)
         self.labels = tuple(label for label in self.task.task.labels if found[label] >= FEWEST_OF_A_LABEL)
@@ -218,6 +222,7 @@ def main() -> None:
     parser.add_argument("--chat", action="store_true", help="the model follows instructions; else it continues texts")
     parser.add_argument("--dataset", default="banking10", help="a task file of this folder")
     parser.add_argument("--texts", type=int, default=200)
+    parser.add_argument("--real", type=int, default=1500, help="most rows of real texts that texts are judged by")
     parser.add_argument("--max-tokens", type=int, default=60)
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--concurrency", type=int, default=16)
