@@ -254,18 +254,24 @@ class Bench:
         from undersong.simulation import simulate
         from undersong.workspace import Workspace
         from undersong_client import store
+        from undersong_common.embedding import CachedEmbedder
         from undersong_server.progress import Silent
         from undersong_server.runs.planning import plan_run
 
         embedder, public, private = self._shared(task)
         run_plan = plan_run(task)
+        tables = self._tables(task, seed)
+        if run_plan.plan.sums:
+            # All parties' records at once: a party's own would fill few batches, and a text has the same bits in any.
+            every = [text for table in tables.values() for text in table.texts]
+            CachedEmbedder(embedder, private).encode(every)
         with tempfile.TemporaryDirectory(prefix="undersong-cell-") as folder:
             workspace = Workspace(Path(folder) / "run", task, {}, fresh=False)
             try:
                 outcome = simulate(
                     run_plan,
                     workspace,
-                    self._tables(task, seed),
+                    tables,
                     seed=seed,
                     insecure_noise_seed=None if self.insecure_noise_seed is None else self.insecure_noise_seed + seed,
                     public_cache=public,
