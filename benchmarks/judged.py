@@ -274,17 +274,30 @@ def differences(cells: Sequence[Mapping[str, Any]], ours: str, other: str, measu
     return found
 
 
-def table(rows: Sequence[Mapping[str, Any]], ours: str, other: str) -> str:
-    head = (
-        f"| setting | records | seeds | {ours} | {other} | difference | simultaneous interval | worst run | its worst |"
-    )
-    lines = [
-        f"| {row['setting']} | {row['M']} | {row['seeds']} | {row['ours']:.2f} | {row['other']:.2f} "
-        f"| {row['difference']:.2f} | {row['low']:.2f} to {row['high']:.2f} "
-        f"| {row['worst']:.1f} | {row['other_worst']:.1f} |"
-        for row in rows
+def table(cells: Sequence[Mapping[str, Any]], ours: str, other: str) -> str:
+    """Both measures of every setting with their intervals, worst runs and mean Frechet distances, as Markdown."""
+    heads = ("setting", "records", "seeds", "accuracy", "its accuracy", "difference", "simultaneous interval")
+    heads += ("macro-F1 difference", "simultaneous interval", "worst run", "its worst", "Frechet", "its Frechet")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    accuracy, macro = (differences(cells, ours, other, name) for name in ("accuracy", "macro_f1"))
+    for row, f1 in zip(accuracy, macro, strict=True):
+        far = [_frechet(cells, row, method) for method in (ours, other)]
+        lines.append(
+            f"| {row['setting']} | {row['M']} | {row['seeds']} | {row['ours']:.1f} | {row['other']:.1f} "
+            f"| {row['difference']:+.1f} | {row['low']:.1f} to {row['high']:.1f} "
+            f"| {f1['difference']:+.1f} | {f1['low']:.1f} to {f1['high']:.1f} "
+            f"| {row['worst']:.1f} | {row['other_worst']:.1f} | {far[0]} | {far[1]} |"
+        )
+    return "\n".join(lines)
+
+
+def _frechet(cells: Sequence[Mapping[str, Any]], row: Mapping[str, Any], method: str) -> str:
+    found = [
+        cell["frechet"]
+        for cell in cells
+        if (cell["setting"], cell["M"], cell["method"]) == (row["setting"], row["M"], method) and "frechet" in cell
     ]
-    return "\n".join([head, "|---" * 9 + "|", *lines])
+    return f"{np.mean(found):.3f}" if found else "-"
 
 
 def picture(panels: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
@@ -338,11 +351,8 @@ def draw(out: Path, target: Path, ours: str = "undersong") -> str:
     others = [name for name in dict.fromkeys(row["method"] for row in cells) if name != ours]
     panels = {other: differences(cells, ours, other, "accuracy") for other in others}
     target.write_text(picture({name: rows for name, rows in panels.items() if name in METHODS}), encoding="utf-8")
-    said = []
-    for other, rows in panels.items():
-        said += [f"### {other}, accuracy", table(rows, ours, other)]
-        said += [f"### {other}, macro-F1", table(differences(cells, ours, other, "macro_f1"), ours, other)]
-    return "\n\n".join(said)
+    tables = [f"### Against {other}\n\n{table(cells, ours, other)}" for other in others]
+    return "\n\n".join(tables)
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
