@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+import scipy.sparse as sp
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from undersong_client.records import PrivateRecords
-from undersong_common.arrays import Bools, Int64, UInt64
+from undersong_common.arrays import Bools, Float32, Int64, UInt64
 from undersong_common.canonical import tagged_hash
 from undersong_protocol.plan import PlannedSum, Privacy
-from undersong_protocol.statistics import PublicFacts, PublicInputs
+from undersong_protocol.statistics import PublicFacts, PublicInputs, RecordView, Rows, Statistic
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.vectors import GridVector
 
@@ -47,6 +49,7 @@ def grid_vector(
     *,
     coins: bytes,
     memory: dict[str, Any],
+    rows: Callable[[Statistic, RecordView, PublicInputs, dict[str, Any]], Rows] | None = None,
 ) -> GridVector:
     """The statistic's rows of this party's records, clipped, averaged or summed by unit, scaled and rounded.
 
@@ -54,19 +57,70 @@ def grid_vector(
         public: as :func:`check_public_inputs` has passed them.
         coins: secret 32-byte seed of the Poisson subsample of units, fresh for every attempt; unused at rate 1.
         memory: what the statistic keeps between sums over growing inputs (embeddings compared so far).
+        rows: how they are asked for, where not all at once (:func:`rows_one_by_one`).
     """
     statistic = planned.build()
-    rows = statistic.rows(records, public, memory)
+    found = statistic.rows(records, public, memory) if rows is None else rows(statistic, records, public, memory)
     if planned.sampling_rate < 1.0:
-        rows = rows.keep_units(poisson_subsample(records, planned.sampling_rate, coins))
+        found = found.keep_units(poisson_subsample(records, planned.sampling_rate, coins))
     return contribute(
         statistic,
-        rows,
+        found,
         scale=planned.scale,
         unit_contribution=privacy.contribution,
         max_per_unit=privacy.max_per_unit,
         max_records=privacy.max_records,
     )
+
+
+def rows_one_by_one(statistic: Statistic, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
+    """Each record's row by itself; one at which the statistic fails, whatever it raises, counts as zero."""
+    nothing = sp.csr_array((1, statistic.dimension))
+    found: list[Any] = []
+    for place in range(len(records)):
+        found.append(nothing)
+        try:
+            row = sp.csr_array(statistic.rows(_One(records, place), public, {}).take(np.zeros(1, dtype=np.int64)))
+            found[-1] = row if row.shape == nothing.shape else nothing
+        except Exception:  # noqa: BLE001, S112 - of another package; the caller has logged that it fails
+            continue
+    matrix = sp.vstack(found, format="csr") if found else sp.csr_array((0, statistic.dimension))
+    return Rows(sp.csr_array(matrix), records.units)
+
+
+class _One:
+    """One record of several. Private."""
+
+    def __init__(self, records: RecordView, place: int) -> None:
+        self._records = records
+        self._only = slice(place, place + 1)
+        self.units = np.zeros(1, dtype=np.int64)
+
+    def __repr__(self) -> str:
+        return "_One()"
+
+    def __len__(self) -> int:
+        return 1
+
+    @property
+    def texts(self) -> Sequence[str]:
+        return self._records.texts[self._only]
+
+    @property
+    def labels(self) -> Int64:
+        return self._records.labels[self._only]
+
+    @property
+    def embeddings(self) -> Float32:
+        return self._records.embeddings[self._only]
+
+    @property
+    def unit_hashes(self) -> UInt64:
+        return self._records.unit_hashes[self._only]
+
+    @property
+    def local_model(self) -> str:
+        return self._records.local_model
 
 
 def poisson_subsample(records: PrivateRecords, rate: float, coins: bytes) -> Bools:

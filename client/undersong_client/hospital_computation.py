@@ -11,7 +11,7 @@ from typing import Any
 
 from undersong_client import datasets, keys, plugins, policy
 from undersong_client.computation import Computed, RecordComputation, VectorRequest, zeros
-from undersong_client.grid_vectors import Contribution, grid_vector
+from undersong_client.grid_vectors import Contribution, grid_vector, rows_one_by_one
 from undersong_client.late import Late
 from undersong_client.records import DataSet
 from undersong_client.state import PartyHome
@@ -106,9 +106,10 @@ class HospitalComputation(RecordComputation):
 
     def vector(self, request: VectorRequest, *, begun: float = 0.0) -> Computed:
         try:
-            if request.planned.source:  # of a package that this process may not have loaded yet
-                plugins.load_trusted(policy.read(self._home))
-            return super().vector(request, begun=begun)
+            if not request.planned.source:
+                return super().vector(request, begun=begun)
+            plugins.load_trusted(policy.read(self._home))  # of a package that this process may not have loaded yet
+            return self._others_vector(request, begun)
         except Exception as error:  # noqa: BLE001 - its words may hold private data
             log.error(
                 "%s could not be computed (%s at %s), this party answers with zeros: please report it",
@@ -117,6 +118,32 @@ class HospitalComputation(RecordComputation):
                 place(error),
             )
             return zeros(request)
+
+    def _others_vector(self, request: VectorRequest, begun: float) -> Computed:
+        """Of another package's statistic: where it fails, what it does with each record by itself.
+
+        Zeros in place of all of them would let the one record that it fails at move the whole vector.
+        """
+        try:
+            return super().vector(request, begun=begun)
+        except Exception as error:
+            statistic = request.planned.build()
+            if statistic.whole:
+                raise
+            log.error("%s fails (%s): record by record", printable(request.planned.name), type(error).__name__)
+            records, found = self.records(request.labels, request.privacy)
+            return Computed(
+                grid_vector(
+                    request.planned,
+                    records,
+                    request.public,
+                    request.privacy,
+                    coins=request.coins,
+                    memory={},
+                    rows=rows_one_by_one,
+                ),
+                found,
+            )
 
     def warm(self) -> None:
         try:

@@ -21,9 +21,11 @@ from undersong.deliver import deliver
 from undersong_client import plugins as party_plugins
 from undersong_client import preview
 from undersong_client.computation import VectorRequest
+from undersong_client.grid_vectors import rows_one_by_one
 from undersong_client.guard import review
 from undersong_client.hospital_computation import HospitalComputation
 from undersong_client.policy import HospitalPolicy
+from undersong_client.records import PrivateRecords
 from undersong_client.state import PartyHome
 from undersong_common import embedders, plugins
 from undersong_common.embedding import Embedder
@@ -288,6 +290,20 @@ def test_a_process_that_computes_loads_what_is_trusted_and_nothing_else(package,
     (package / "sentences" / "statistic.py").write_text("raise SystemExit('imported')")
     assert computed() == [0, 0, 0]
     assert "NOT WHAT WAS TRUSTED" in command("check", "--offline", "--home", home, code=None)
+
+
+def test_a_record_at_which_it_fails_moves_no_other_record_s_row(package, tmp_path):
+    program = package / "sentences" / "statistic.py"
+    head = "def sentences(text: str) -> int:\n"
+    assert head in program.read_text()
+    program.write_text(program.read_text().replace(head, f"{head}    assert 'boom' not in text\n"))
+    statistic = plugins.load(plugins.find("statistics", NAME))(most=3)
+    table = Table(("One.", "boom!", "Two. Two."), None, None)
+    records = PrivateRecords(table, (), Privacy(4.0, 1e-5), key=bytes(32), embed=HashedEmbedder().encode)
+    with pytest.raises(AssertionError):
+        statistic.rows(records, PublicInputs(), {})
+    rows = rows_one_by_one(statistic, records, PublicInputs(), {})
+    assert rows.take(np.arange(3)).toarray().tolist() == [[1, 0, 0], [0, 0, 0], [0, 1, 0]]
 
 
 def test_a_statistic_that_no_package_declares_is_refused(package, tmp_path):

@@ -55,15 +55,17 @@ def read_audit(path: Path) -> dict[str, Any]:
     """The output of ``undersong audit --json``. Raises ConfigurationError for anything else."""
     remedy = "write it with: undersong audit TASK.toml --json > FILE"
     try:
-        if path.stat().st_size > LARGEST_AUDIT_BYTES:
+        with path.open("rb") as file:
+            written = file.read(LARGEST_AUDIT_BYTES + 1)
+        if len(written) > LARGEST_AUDIT_BYTES:
             raise ConfigurationError(f"{path}: is larger than an audit's result", remedy)
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = dict(json.loads(written.decode("utf-8")))
         audit_section(value)
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror}", remedy) from None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ConfigurationError(f"{path}: is not the result of an audit", remedy) from None
-    return dict(value)
+    return value
 
 
 def audit_section(found: Mapping[str, Any] | None) -> Section:
@@ -78,22 +80,24 @@ def audit_section(found: Mapping[str, Any] | None) -> Section:
                 " --audit.",
             ),
         )
-    confidence = float(found["confidence"])
+    confidence, promised = _number(found["confidence"], 1.0), _number(found["epsilon"])
     rows = [("attack", "proves epsilon of at least", "planted records found", "false alarms")]
-    for verdict in found["verdicts"]:
+    for verdict in _list(found["verdicts"]):
         seen = verdict["detection"]
         rows.append(
             (
                 printable(str(verdict["attack"]), 200),
-                f"{float(verdict['epsilon']):.3g}",
-                f"{int(seen['hits'])} of {int(seen['present'])}",
-                f"{int(seen['false_alarms'])} of {int(seen['absent'])}",
+                f"{_number(verdict['epsilon']):.3g}",
+                f"{_count(seen['hits'])} of {_count(seen['present'])}",
+                f"{_count(seen['false_alarms'])} of {_count(seen['absent'])}",
             )
         )
-    faults = [printable(str(fault), 400) for fault in found["faults"]]
-    played = found.get("played", ())
+    faults = [printable(str(fault), 400) for fault in _list(found["faults"])]
+    if not faults and any(_number(verdict["epsilon"]) > promised for verdict in found["verdicts"]):
+        faults = ["an attack proves more than the promise, whatever else the file says"]
+    played = _list(found.get("played", ()))
     points = [
-        f"a hostile coordinator sent {sum(int(each['messages']) for each in played):,} messages to two copies of a"
+        f"a hostile coordinator sent {sum(_count(each['messages']) for each in played):,} messages to two copies of a"
         " party that differ in their records; it compared every byte of their answers but for masked vectors"
     ] * bool(played)
     points += [f"REFUTED: {fault}" for fault in faults] or ["nothing refuted the promise"]
@@ -101,8 +105,8 @@ def audit_section(found: Mapping[str, Any] | None) -> Section:
         title,
         (
             f"The task {printable(str(found['task']), 120)!r} with the method {printable(str(found['method']), 60)!r}"
-            f" was attacked in {int(found['runs'])} simulated runs with {int(found['canaries'])} planted records each,"
-            f" at a promise of epsilon {float(found['epsilon']):g}. The figures hold with {confidence:.1%} confidence.",
+            f" was attacked in {_count(found['runs'])} simulated runs with {_count(found['canaries'])} planted records"
+            f" each, at a promise of epsilon {promised:g}. The figures hold with {confidence:.1%} confidence.",
             "An attack that fails proves nothing: these are lower bounds. One that succeeded beyond the promise would"
             " refute it.",
         ),
@@ -110,6 +114,24 @@ def audit_section(found: Mapping[str, Any] | None) -> Section:
         table=tuple(rows),
         loud=bool(faults),
     )
+
+
+def _number(value: Any, largest: float = math.inf) -> float:
+    if type(value) not in (int, float) or not 0 <= value <= largest:
+        raise ValueError
+    return float(value)
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**53:
+        raise ValueError
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        raise TypeError
+    return list(value)
 
 
 def for_the_assessment(unit: str, *, post_quantum: bool) -> Section:

@@ -17,6 +17,8 @@ from undersong_server.coordinator.parties import Registry
 from undersong_server.json_files import read_json, replace_json
 from undersong_server.runs.folder import RunFolder
 
+LONGEST_FILE_NAME = 255  # bytes
+
 
 @dataclass(frozen=True)
 class CoordinatorSettings:
@@ -98,7 +100,7 @@ class CoordinatorHome:
 
     def run(self, name: str) -> RunFolder:
         """A run's folder by the run's name (which may not exist yet)."""
-        if "/" in name or name.startswith("."):
+        if "/" in name or name.startswith(".") or len(name.encode("utf-8", "replace")) > LONGEST_FILE_NAME:
             raise ConfigurationError(f"{name!r} is not the name of a run", "see `undersong run list`")
         return RunFolder(self.path / "runs" / name)
 

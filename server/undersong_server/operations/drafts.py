@@ -103,6 +103,8 @@ def from_bytes(home: Path, name: str, data: bytes) -> Draft:
         raise ConfigurationError(f"{name}: is not UTF-8 (byte {error.start})", "save the file as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{name}: is not valid TOML: {error}", "correct the line that is named") from None
+    except (ValueError, RecursionError):  # a number of thousands of digits, lists in lists in lists
+        raise ConfigurationError(f"{name}: is no task file", "choose another file") from None
     return _keep(home, name, CoordinatorHome(home).path.absolute(), value)
 
 
@@ -128,7 +130,7 @@ def _keep(home: Path, source: str, folder: Path, data: Mapping[str, Any]) -> Dra
 
 def find(home: Path, identity: str) -> Draft:
     """Raises ConfigurationError where there is no such draft."""
-    value = None if not identity.isalnum() else read_json(_folder(home) / f"{identity}.json")
+    value = None if not (identity.isalnum() and len(identity) < 64) else read_json(_folder(home) / f"{identity}.json")
     if value is None:
         raise ConfigurationError("this draft is not kept any more", "choose its task file again")
     return Draft(identity, value["source"], value["folder"], value["data"])

@@ -1,0 +1,48 @@
+"""A hostile file in place of an audit's result states nothing in a dossier."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from undersong_common.errors import ConfigurationError
+from undersong_common.privacy import impact
+
+SEEN = {"hits": 1, "present": 2, "false_alarms": 0, "absent": 3}
+GOOD = {
+    "task": "t",
+    "method": "m",
+    "runs": 1,
+    "canaries": 5,
+    "epsilon": 2.0,
+    "confidence": 0.99,
+    "verdicts": [{"attack": "a", "epsilon": 0.1, "detection": SEEN}],
+    "faults": [],
+}
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "null",
+        "[" * 100_000,
+        json.dumps({**GOOD, "epsilon": float("nan")}),
+        json.dumps({**GOOD, "runs": -5}),
+        json.dumps({**GOOD, "faults": "refuted"}),
+        json.dumps({**GOOD, "confidence": 1e300}),
+        json.dumps(GOOD).replace('"hits": 1', '"hits": 1e400'),
+    ],
+)
+def test_what_no_audit_wrote_is_refused(tmp_path, written):
+    file = tmp_path / "audit.json"
+    file.write_text(written)
+    with pytest.raises(ConfigurationError, match="is not the result of an audit"):
+        impact.read_audit(file)
+
+
+def test_an_attack_that_proves_more_than_the_promise_refutes_it_whatever_the_file_says():
+    assert "nothing refuted the promise" in impact.audit_section(GOOD).points
+    section = impact.audit_section({**GOOD, "verdicts": [{"attack": "a", "epsilon": 9.0, "detection": SEEN}]})
+    assert section.loud
+    assert all(point.startswith("REFUTED") for point in section.points)
