@@ -13,6 +13,7 @@ from undersong_common.printed_page import Page, Section
 from undersong_common.privacy import impact
 from undersong_protocol.enrolment import party_fingerprint
 from undersong_protocol.manifest import Manifest
+from undersong_server.release.files import OUTPUT_NAMES
 from undersong_server.release.papers import published_manifest
 from undersong_server.release.verdict import Verdict
 
@@ -114,7 +115,7 @@ def _sums(manifest: Manifest, verdict: Verdict) -> Section:
         rows.append(
             (
                 printable(planned.name, 60),
-                planned.statistic,
+                printable(planned.statistic, 60),
                 f"{planned.dimension:,}",
                 f"{math.ceil(planned.dimension * planned.modulus_bits / 8):,}",
                 f"{planned.sigma:.3g}",
@@ -165,8 +166,9 @@ def _parties(manifest: Manifest, verdict: Verdict) -> Section:
 def _files(folder: Path, published: Mapping[str, Any]) -> Section:
     rows = [("file", "bytes", "SHA-256, as signed")]
     for name, digest in sorted(dict(published.get("files", {})).items()):
-        size = f"{(folder / name).stat().st_size:,}" if (folder / name).exists() else "not here"
-        rows.append((printable(str(name), 60), size, str(digest)))
+        here = name in OUTPUT_NAMES and (folder / name).is_file()
+        size = f"{(folder / name).stat().st_size:,}" if here else "not here"
+        rows.append((printable(str(name), 60), size, printable(str(digest), 64)))
     return Section("What was published", table=tuple(rows))
 
 

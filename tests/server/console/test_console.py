@@ -14,13 +14,14 @@ import pytest
 from tests.doubles.crowds import add_parties, repeat_run
 from tests.doubles.plain_browser import HOST, Browser
 from tests.doubles.stream import Credentials, make_home
+from undersong_common.errors import ConfigurationError
 from undersong_protocol.bounds import Policy
 from undersong_protocol.enrolment import EnrolmentRequest, Package, new_tls_key
 from undersong_server.console.application import build
 from undersong_server.console.context import ConsoleContext
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.json_files import replace_json
-from undersong_server.operations import enrolment, runs
+from undersong_server.operations import drafts, enrolment, runs
 from undersong_server.runs.status import RunFailure, RunStatus
 
 pytestmark = pytest.mark.heavy
@@ -159,8 +160,16 @@ def test_an_unknown_run_is_said_in_each_part_and_breaks_nothing(console):
     assert answer.status_code == 200
     assert "no run" in answer.text
     assert "Remedy" in answer.text
-    for path in ("/runs/one/..%2f..%2fetc", "/runs/one/nowhere/file/manifest.json", "/runs/new/zzz"):
+    long = "x" * 300
+    odd = (f"/runs/one/{long}", f"/runs/one/{long}/report", f"/runs/new/{long}", f"/api/runs/{long}")
+    for path in ("/runs/one/..%2f..%2fetc", "/runs/one/nowhere/file/manifest.json", "/runs/new/zzz", *odd):
         assert console.get(path).status_code in (200, 404)
+
+
+@pytest.mark.parametrize("task", [b"a=" + b"[" * 100_000, b"a=" + b"9" * 6_000, b"a=\xff"])
+def test_a_file_that_is_no_task_is_refused_in_words(home, task):
+    with pytest.raises(ConfigurationError, match="the uploaded file: is n"):
+        drafts.from_bytes(home, "the uploaded file", task)
 
 
 def test_a_damaged_run_is_one_line_and_the_others_are_shown(console, home, tasks):
