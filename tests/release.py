@@ -87,7 +87,15 @@ def environment(folder: Path, python: str) -> Path | None:
 
 
 def installed(bin_folder: Path, wheel: Path, python: str) -> None:
-    pip: list[str | Path] = [bin_folder / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip: list[str | Path] = [
+        bin_folder / "python",
+        "-P",
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+    ]
     if python == WITH_TORCH:
         run([*pip, "-c", "constraints.txt", wheel])
     else:
