@@ -6,19 +6,23 @@ COPY pyproject.toml constraints.txt README.md LICENSE ./
 # An index with builds of torch for the CPU; the default one's bring gigabytes of CUDA on x86 (docs/operations.md, "Install, tests, versions of packages and of Python").
 ARG TORCH_INDEX=""
 RUN test -z "$TORCH_INDEX" \
-    || /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --disable-pip-version-check -c constraints.txt \
-        --no-deps --index-url "$TORCH_INDEX" torch
+    || /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --no-compile --disable-pip-version-check \
+        -c constraints.txt --no-deps --index-url "$TORCH_INDEX" torch
 COPY common common
 COPY protocol protocol
 COPY client client
 COPY server server
 COPY simulation simulation
-RUN /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --disable-pip-version-check -c constraints.txt '.[coordinator]' \
-    && /opt/undersong/bin/python -m pip uninstall --quiet --yes pip \
-    && cd /opt/undersong/lib/python3.11/site-packages \
-    && rm -r torch/include torch/test \
+RUN /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --no-compile --disable-pip-version-check -c constraints.txt '.[coordinator]' \
+    && /opt/undersong/bin/python -m pip uninstall --quiet --yes pip
+# What nobody imports here: torch's headers and tests, pyarrow's network services, every package's own tests.
+RUN cd /opt/undersong/lib/python3.11/site-packages \
+    && rm -r torch/include torch/test pyarrow/include \
     && find torch/bin -type f ! -name torch_shm_manager -delete \
-    && find . -depth -type d -name tests -exec rm -r {} +
+    && find pyarrow -maxdepth 1 -type f '(' -name '*flight*' -o -name '*s3*' ')' -delete \
+    && find . -depth -type d -name tests -exec rm -r {} + \
+    && /opt/undersong/bin/python -m compileall -q undersong* \
+    && PYTHONDONTWRITEBYTECODE= /opt/undersong/bin/python -c "import sklearn.linear_model, openai, jinja2, prometheus_client, pyarrow.parquet, grpc, torch; from undersong_common.embedding import Embedder; Embedder.load().encode(['compiles what is imported, and no more'])"
 
 FROM python:3.11-slim
 RUN groupadd --gid 10001 undersong \
