@@ -69,7 +69,11 @@ class TestDockerfile:
         step = re.search(r"\$\(BIN\)/python (-m pip install .*)$", makefile, re.MULTILINE)[1]
         tested = [word for word in step.split() if word not in ("-e",) and not word.startswith("'")]
         run = next(rest for name, rest in instructions(path) if name == "RUN" and "'." in rest)
-        mine = [word for word in run.split("&&")[0].split()[1:] if not word.startswith("'") and word not in ("--no-cache-dir", "--no-compile")]
+        mine = [
+            word
+            for word in run.split("&&")[0].split()[1:]
+            if not word.startswith("'") and word not in ("--no-cache-dir", "--no-compile")
+        ]
         assert mine == tested
         extras = re.search(r"'\.(\[[\w,]+\])?'", run)[1]
         assert extras == {"party": None, "coordinator": "[coordinator]"}[path.stem]
