@@ -6,8 +6,8 @@ COPY pyproject.toml constraints.txt README.md LICENSE ./
 # An index with builds of torch for the CPU; the default one's bring gigabytes of CUDA on x86 (docs/operations.md, "Install, tests, versions of packages and of Python").
 ARG TORCH_INDEX=""
 RUN test -z "$TORCH_INDEX" \
-    || /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --no-compile --disable-pip-version-check \
-        -c constraints.txt --no-deps --index-url "$TORCH_INDEX" torch
+    || /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --no-compile --disable-pip-version-check -c constraints.txt \
+        --no-deps --index-url "$TORCH_INDEX" torch
 COPY common common
 COPY protocol protocol
 COPY client client

@@ -25,7 +25,9 @@ from undersong_common.errors import ConfigurationError, PrivacyRefusal, Underson
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.table import read_table
 from undersong_protocol.manifest import Manifest
+from undersong_server.generators.interface import PromptFormat
 from undersong_server.generators.ngram import NgramGenerator
+from undersong_server.generators.settings import NgramSettings
 from undersong_server.progress import Silent
 from undersong_server.release.files import OUTPUT_NAMES
 from undersong_server.runs import task as tasks
@@ -350,6 +352,7 @@ def test_every_prompt_is_the_tasks_own_those_of_the_zero_shot_baseline_too(tmp_p
         return answer(self, requests)
 
     monkeypatch.setattr(NgramGenerator, "answer", spied)
+    monkeypatch.setattr(NgramSettings, "prompt_format", lambda *_: PromptFormat(reads=False))  # as if it read them
     delivered = run(task_path, tmp_path / "out")
     assert deliver_module.MIXTURE in {row.data for row in delivered.report.accuracy}
     zero_shot = [request.prompt for request in asked if request.kind == "zero_shot"]

@@ -141,9 +141,9 @@ def test_a_group_column_needs_a_test_file_that_has_it(run):
 def test_a_file_that_is_named_for_several_purposes_is_read_once(run, monkeypatch):
     read = []
 
-    def counted(path, *columns):
+    def counted(path, *columns, **further):
         read.append(path.name)
-        return read_table(path, *columns)
+        return read_table(path, *columns, **further)
 
     monkeypatch.setattr("undersong_server.operations.evaluation.read_table", counted)
     train = run / "train.jsonl"

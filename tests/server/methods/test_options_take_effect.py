@@ -140,6 +140,8 @@ CASES = [
         ("selection=sampling", "prompts"),
         ("expansion=3", "prompts"),
         ("lookahead=1", "vectors"),
+        ("cells=6", "plan"),
+        ("within=0.5", "plan", ["cells=6"]),
         ("private_vocabulary=true", "plan", ["vocabulary=words.txt", "false_terms=0.9"]),
         ("vocabulary=fewer.txt", "prompts", PRIVATE),
         ("vocabulary_words=200", "plan", [*PRIVATE, *ENGLISH]),
