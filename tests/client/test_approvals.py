@@ -156,6 +156,7 @@ def test_a_plan_is_compared_with_the_one_that_people_have_seen_last(home, consen
     assert [each.replaced for each in requests.under("first")] == [True, True, True, False]
 
 
+@pytest.mark.heavy
 def test_a_name_takes_some_plans_and_no_more(home, consent):
     for number in range(MOST_PLANS):
         consent.decide(manifest(epsilon=1.0 + number / 10))

@@ -79,6 +79,7 @@ def test_equal_samples_have_a_coin_each() -> None:
     assert abs(len(kept) - 1000) < 6 * math.sqrt(4000 * 0.25 * 0.75)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("rate", [0.01, 0.5, 0.99])
 def test_the_rate_is_what_is_charged_for(rate: float) -> None:
     rows = [(f"text {n}", "u") for n in range(20_000)]

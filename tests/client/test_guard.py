@@ -108,6 +108,7 @@ def test_a_plan_beyond_the_policy_or_against_itself_is_refused(parties, plan, wo
     assert problem in caplog.text  # the hospital reads the same words
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("named", ["", "an empty folder"])
 def test_a_run_with_fine_tuned_teachers_is_not_signed_without_a_model_that_works(tmp_path, named):
     (tmp_path / "an empty folder").mkdir()

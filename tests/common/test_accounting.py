@@ -170,6 +170,7 @@ def test_calibration_is_tight_and_never_short(target: float, at: float, count: i
     assert epsilon([Gaussian(scale * (1 - 2e-6), count=count)], at) > target
 
 
+@pytest.mark.heavy
 def test_calibration_starts_from_any_unit() -> None:
     """A scale in integer units, thousands of times the sensitivity's, ends at the same noise."""
     natural = calibrate(lambda s: [Gaussian(s, 0.8, 10), Pure(0.1)], 1.0, 1e-5)

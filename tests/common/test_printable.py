@@ -34,6 +34,7 @@ def test_whatever_is_shown_stays_on_its_line_and_is_short(text):
     assert unicodedata.bidirectional(shown[:1] or "L") not in ("R", "AL", "AN")
 
 
+@pytest.mark.heavy
 @given(st.text(alphabet=st.characters(categories=("Lu", "Ll", "Nd", "Po")), min_size=1, max_size=40))
 def test_ordinary_text_stays_as_it_is(text):
     assert printable(text).strip("\u200e") == text

@@ -26,6 +26,7 @@ def hospitals() -> dict[str, list[dict[str, str]]]:
     return {hospital.name: rows(f"hospitals/{hospital.name}.jsonl") for hospital in notes.HOSPITALS}
 
 
+@pytest.mark.heavy
 def test_the_committed_files_are_what_the_generator_writes(tmp_path: Path) -> None:
     generate.main(["--out", str(tmp_path), "--seed", str(SEED)])
     written = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
@@ -44,6 +45,7 @@ def test_the_files_stay_small_enough_to_commit() -> None:
     assert sum(path.stat().st_size for path in DATA.rglob("*") if path.is_file()) < 1_500_000
 
 
+@pytest.mark.heavy
 def test_every_file_has_its_rows_and_columns() -> None:
     for name, private in hospitals().items():
         assert len(private) == generate.NOTES_PER_HOSPITAL, name
@@ -81,6 +83,7 @@ def test_case_mixes_differ_between_hospitals() -> None:
     assert min(overall.values()) >= 60
 
 
+@pytest.mark.heavy
 def test_no_note_names_its_stream() -> None:
     texts = [row["text"] for name in generate.files(SEED) for row in rows(name)]
     assert [text for text in texts if LEAKS.search(text)] == []

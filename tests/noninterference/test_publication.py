@@ -41,6 +41,7 @@ def run(task: Path, out: Path, cache: Path) -> dict[str, bytes]:
     return published(out)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("method", ["undersong", pytest.param("wasp", marks=pytest.mark.slow)])
 def test_the_same_opened_sums_publish_the_same_files(tmp_path: Path, monkeypatch: Any, method: str) -> None:
     monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())

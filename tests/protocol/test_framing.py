@@ -184,6 +184,7 @@ def test_a_forged_chunk_spoils_the_message_and_all_of_it_is_asked_for_again() ->
     assert deliver(receiver, outgoing.frames())[0].data == data
 
 
+@pytest.mark.heavy
 def test_promises_do_not_pile_up() -> None:
     limits = Limits(message_bytes=10 * CHUNK_BYTES, held_bytes=20 * CHUNK_BYTES)
     receiver = Reassembler("peer", limits)
@@ -285,6 +286,7 @@ def test_one_content_has_one_size_and_few_ids() -> None:
     assert receiver.held_bytes == 0
 
 
+@pytest.mark.heavy
 def test_what_inflates_too_much_is_refused_before_it_is_inflated_and_never_sent() -> None:
     zeros = bytes(2**26)
     frame = deflated(zeros, len(zeros))

@@ -137,6 +137,7 @@ def request(**body: Any) -> bytes:
     return wire.Request(version=codec.VERSION, **body).SerializeToString()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("data", "words"),
     [

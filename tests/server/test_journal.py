@@ -39,6 +39,7 @@ def test_values_survive_a_process_that_is_killed(tmp_path):
     assert Journal(path).get("key") == b"value"
 
 
+@pytest.mark.heavy
 def test_a_second_process_is_told_to_wait(tmp_path):
     path = tmp_path / "journal.sqlite"
     first = Journal(path)

@@ -124,6 +124,7 @@ def test_another_methods_options_do_not_stand_in_the_way(bench):
         bench.task(grid(methods=["single:three"]).cells()[0])
 
 
+@pytest.mark.heavy
 def test_what_a_variant_sets_aside_is_said_once_and_by_name(bench, tmp_path, monkeypatch):
     said = []
 

@@ -57,6 +57,7 @@ def test_every_public_name_is_there_and_documented():
         _ = us.simulat
 
 
+@pytest.mark.heavy
 def test_a_plan_tells_promise_calls_and_money():
     plan = us.plan(task())
     assert (plan.epsilon, plan.promise.unit, int(plan.calls)) == (4.0, "sample", 8)
@@ -113,6 +114,7 @@ def test_a_comparison_needs_a_test_set():
         us.compare(task(), ["mixture"])
 
 
+@pytest.mark.heavy
 def test_a_task_s_folder_is_the_user_s_own_and_goes_with_the_task():
     made = task()
     folder = made.file.parent

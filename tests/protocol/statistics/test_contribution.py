@@ -171,6 +171,7 @@ def test_the_integer_bound_is_checked_again_after_clipping(monkeypatch: pytest.M
 WEIRD = [0.0, -0.0, 5e-324, -1e-310, 1e-160, 1.0, -3.0, 1e100, 1e155, -1e200, 1.7e308, np.inf, -np.inf, np.nan]
 
 
+@pytest.mark.heavy
 @settings(max_examples=200, deadline=None)
 @given(
     rows=st.lists(st.lists(st.sampled_from(WEIRD), min_size=3, max_size=3), max_size=7),

@@ -288,6 +288,7 @@ def test_products_on_the_grids_are_exact_in_any_order(grid: Grid, record_bits: i
             assert float(np.cumsum(w[order] * x[order])[-1]) == product
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["projections", "classifier_votes"])
 def test_wide_rows_are_computed_block_by_block(name: str) -> None:
     """All rows at once would pass a party's memory where it has many records, and the refusal would tell."""

@@ -61,6 +61,7 @@ def test_without_quiet_the_next_command_is_named(home, task):
     }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("status", "code"),
     [
@@ -113,6 +114,7 @@ def watched(home, task, status, *arguments, name="first"):
     return typed(app, "run", "watch", name, "--home", home, "--timeout", "0.1", *arguments, standalone_mode=False)
 
 
+@pytest.mark.heavy
 def test_people_who_are_waited_for_are_not_machines(home, task):
     operator("invite", "alpha", "--again", "--contact", "Dr Novak, 01 234", "--home", home, "--out", task.parent / "a")
     both = (AwaitedParty("alpha", True, 1.0), AwaitedParty("beta", False, 9.0))

@@ -94,6 +94,7 @@ def test_what_commands_change_is_in_the_audit_log_whose_chain_is_checked(home, t
     operator("console", "audit", "--home", home, code=3)
 
 
+@pytest.mark.heavy
 def test_links_people_and_the_support_bundle_by_command(home, tmp_path):
     first = operator("console", "link", "ada", "--home", home)
     assert "/enter#" in first

@@ -86,6 +86,7 @@ def test_who_was_away_for_a_whole_request_is_not_waited_for_again_until_it_was_b
     assert waited(watched) >= 0.2
 
 
+@pytest.mark.heavy
 def test_where_the_run_cannot_go_on_without_them_they_are_waited_for_each_time(driver):
     watched = watched_over(driver, AwayTransport(["gamma", "delta"]))
     assert [waited(watched) >= 0.2 for _ in range(3)] == [True, True, True]

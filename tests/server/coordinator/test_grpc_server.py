@@ -65,6 +65,7 @@ def test_a_request_waits_for_a_party_that_connects_later(served, keys):
     assert replies == [b"late early"]
 
 
+@pytest.mark.heavy
 def test_a_party_that_does_not_answer_is_left_out_after_the_timeout(served, keys):
     seen = []
     with Stream(served.port, keys.for_grpc) as stream:
@@ -174,6 +175,7 @@ def _without_id(frame):
     return {name: getattr(frame, name) for name in ("content", "size", "plain_size", "deflated", "whole")}
 
 
+@pytest.mark.heavy
 def test_a_reply_that_nobody_waits_for_is_acknowledged_and_neither_kept_nor_inflated(served, keys, monkeypatch):
     found = inflations(monkeypatch)
     small, large = bytes(10**6), os.urandom(2**20) + bytes(2**24)
@@ -193,6 +195,7 @@ def test_a_reply_that_nobody_waits_for_is_acknowledged_and_neither_kept_nor_infl
     assert found == []
 
 
+@pytest.mark.heavy
 def test_a_reply_larger_than_the_run_allows_ends_the_stream_before_it_is_sent(served, keys):
     with Stream(served.port, keys.for_grpc) as stream:
         stream.hello("heart")
@@ -226,6 +229,7 @@ def test_a_certificate_speaks_for_its_own_name_only(served, keys, caplog):
     assert "heart calls itself 'lung'" in caplog.text
 
 
+@pytest.mark.heavy
 def test_a_revoked_party_is_cut_off_and_not_let_in_again(served, home, caplog):
     keys = Credentials(home, "liver")
     with caplog.at_level(logging.WARNING), Stream(served.port, keys.for_grpc) as stream:
@@ -333,6 +337,7 @@ def test_the_server_certificate_is_renewed_without_a_restart(served, keys):
         stream.hello("heart")
 
 
+@pytest.mark.heavy
 def test_a_silent_half_open_connection_is_given_up(home, keys):
     # a relay that stops passing anything on: to the server the peer is there, and silent
     with (
@@ -346,6 +351,7 @@ def test_a_silent_half_open_connection_is_given_up(home, keys):
         wait_for(lambda: served.server.connected == [], 10.0)
 
 
+@pytest.mark.heavy
 def test_a_live_party_that_only_answers_pings_is_kept(home, keys):
     with Served(home, keepalive_s=0.2) as served, Stream(served.port, keys.for_grpc) as stream:
         stream.hello("heart")

@@ -19,6 +19,7 @@ def clusters(rows, classes=3, width=16, spread=0.15, seed=0, flips=0.0):
     return x, [f"c{k}" for k in told], [f"c{k}" for k in y]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("head", HEADS)
 def test_learns_separable_classes_and_is_deterministic(head):
     x, labels, _ = clusters(300)
@@ -32,6 +33,7 @@ def test_learns_separable_classes_and_is_deterministic(head):
     assert np.array_equal(again.probabilities(test_x), probabilities)
 
 
+@pytest.mark.heavy
 def test_global_random_state_is_left_alone():
     import torch
 

@@ -29,6 +29,7 @@ def made(folder: Path, tables: list[dict[str, Any]]) -> list[Generator]:
     return build_generators(settings, labels=("a",), folder=folder, embed=embed, environment={"K_API_KEY": "key"})
 
 
+@pytest.mark.heavy
 def test_every_kind_is_built_by_its_table_in_order(tmp_path: Path) -> None:
     (tmp_path / "pool.jsonl").write_text(json.dumps({"text": "a text", "label": "a"}), encoding="utf-8")
     save_tiny_llama(tmp_path / "model")

@@ -143,6 +143,7 @@ def test_cleaning_twice_is_cleaning_once(raw: str) -> None:
     assert once == "" or not is_empty(once)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "piece", ["<", "Sure, ", "**a", "\n", '"', "<think>", "&amp;", "here is ", "1. ", "_ ", "```\n"]
 )

@@ -99,6 +99,7 @@ def test_rows_of_other_labels_and_duplicates_are_counted(tmp_path: Path) -> None
     assert (counts["texts"], counts["rows_of_other_labels"], counts["duplicate_rows"]) == (240, 1, 1)
 
 
+@pytest.mark.heavy
 def test_zero_shot_is_uniform(tmp_path: Path) -> None:
     rows = [{"text": f"t{number}", "label": "a"} for number in range(10)]
     # Every tenth draw starts a new round through the ten texts.
@@ -118,6 +119,7 @@ def test_draws_go_towards_the_good_and_away_from_the_bad(tmp_path: Path) -> None
     assert only_bad["loan"] <= 6
 
 
+@pytest.mark.heavy
 def test_the_softmax_is_the_stated_one(tmp_path: Path) -> None:
     rows = [{"text": text, "label": "a"} for text in ("card", "card loan", "loan", "pin")]
     good, bad = ("card", "pin card"), ("loan",)

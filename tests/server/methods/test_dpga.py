@@ -225,6 +225,7 @@ def test_without_noise_metadata_is_the_records_own(task_file):
     assert sum(sample.label == "a" for sample in fresh) / len(fresh) == pytest.approx(0.75, abs=0.25)
 
 
+@pytest.mark.heavy
 def test_too_few_records_for_the_noise_fall_back_to_the_stated_similarity(task_file):
     task = tasks.load(task_file("0.5"), ("method.fallback_similarity=0.123", "method.rounds=1"))
     _, run = run_method(task, plan_run(task), seed=1)

@@ -97,6 +97,7 @@ def test_a_status_is_read_as_it_was_written(home, task):
     assert "waiting" not in RunStatus().to_json()
 
 
+@pytest.mark.heavy
 def test_following_a_run_tells_each_change_once_and_ends_with_it(home, task):
     runs.plan(home, task, name="fourth")
     runs.start(home, "fourth")

@@ -25,6 +25,7 @@ def task_with_endpoint(folder: Path, url: str) -> Path:
     return path
 
 
+@pytest.mark.heavy
 def test_a_trial_shows_prompts_answers_texts_and_cost(tmp_path: Path) -> None:
     said = iter(["<text>The oven is cold.</text>", "I'm sorry, but I can't help with that request."] * 3)
     with serving(ChatServer(lambda _: completion(next(said)), key="")) as server:
