@@ -163,7 +163,7 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize("count", [1, *(pytest.param(count, marks=pytest.mark.slow) for count in (2, 3, 4))])
 def test_a_text_has_the_same_bits_beside_any_other_texts(packaged: Embedder, count: int) -> None:
     """Position, batch mates, the last batch that is filled up, one text alone, and the number of threads."""
     texts = [*TEXTS, *some_texts(0, 20)]

@@ -82,9 +82,8 @@ def check_killed_run(federation, seed, tmp_path):
         assert (alone / "synthetic.jsonl").read_bytes() == (tmp_path / "published" / "synthetic.jsonl").read_bytes()
 
 
-@pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=[pytest.mark.slow] if seed >= 1 else []) for seed in range(50)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(50))
 def test_killed_at_a_random_moment_the_run_ends_with_the_right_sum(unattended, seed, tmp_path):
     check_killed_run(unattended, seed, tmp_path)
 

@@ -792,7 +792,7 @@ def test_adverts_again_after_the_nonces() -> None:
     )
 
 
-@pytest.mark.parametrize("stage", [Stage.MASK, Stage.CONSISTENCY])
+@pytest.mark.parametrize("stage", [pytest.param(Stage.MASK, marks=pytest.mark.slow), Stage.CONSISTENCY])
 @pytest.mark.heavy
 def test_neighbours_said_to_have_dropped_out(stage: Stage) -> None:
     """Enough survivors in all, but a lying coordinator takes them from one party's neighbourhood."""
