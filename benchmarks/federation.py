@@ -97,7 +97,7 @@ class Daemons:
         return all(map(self._embedded, self.names))
 
     def _embedded(self, name: str) -> bool:
-        path = self._folder / name / "cache" / "embeddings.sqlite"
+        path = self._folder / f".{name}.jsonl.undersong" / "embeddings.sqlite"  # beside the data set's file
         try:
             with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
                 return bool(database.execute("SELECT COUNT(*) FROM embeddings").fetchone()[0] == NOTES)
