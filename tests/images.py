@@ -61,14 +61,17 @@ class Engine:
         return found["Status"], int(found["ExitCode"])
 
 
-def build(engine: Engine, options: list[str]) -> None:
+def build(engine: Engine, options: list[str]) -> list[str]:
+    """Builds both; the names of those that are too large."""
+    large = []
     for image in IMAGES:
         started = time.monotonic()
         engine.run("build", *options, "-f", f"docker/{image}.Dockerfile", "-t", f"undersong-{image}", ".")
         size = int(json.loads(engine.run("image", "inspect", f"undersong-{image}"))[0]["Size"])
         print(f"undersong-{image}: built in {time.monotonic() - started:.0f} s, {size / 1e9:.2f} GB", flush=True)
         if size > LARGEST_BYTES:
-            raise SystemExit(f"undersong-{image} is larger than {LARGEST_BYTES / 1e9:.1f} GB")
+            large.append(image)
+    return large
 
 
 def until(what: str, seconds: float, look: object) -> None:
@@ -119,8 +122,10 @@ def main() -> None:
     parser.add_argument("--build-options", default="", help="passed to each build")
     given = parser.parse_args()
     engine = Engine()
-    build(engine, shlex.split(given.build_options))
+    large = build(engine, shlex.split(given.build_options))
     live(engine)
+    if large:
+        raise SystemExit(f"larger than {LARGEST_BYTES / 1e9:.1f} GB: {', '.join(large)}")
 
 
 if __name__ == "__main__":

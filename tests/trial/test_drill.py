@@ -8,6 +8,7 @@ import pytest
 
 from tests.doubles.party_home import command, write_notes
 from tests.doubles.processes import HOSPITAL, CoordinatorProcess, Process
+from tests.trial.stranger import started
 from tests.trial.test_life import Life, fingerprint, run_once
 from undersong_client.operations import data, joining
 from undersong_client.operations import drill as party_drill
@@ -76,9 +77,10 @@ def test_a_drills_coordinator_marks_whatever_is_planned_there(tmp_path, rehearsa
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_whole_drill_by_the_commands(tmp_path):
     """Three hospitals, real processes: every screen says what it is, and the ledgers charge as always."""
-    life = Life(tmp_path, PARTIES)
+    life = Life(tmp_path, PARTIES, started, weights=True)
     home = tmp_path / "coordinator"
     address = ("--address", f"localhost:{life.port}", "--bind", f"127.0.0.1:{life.port}", "--metrics", "")
     told = fingerprint(
