@@ -10,7 +10,6 @@ losses in a second pass (Li et al. 2022, section 4): the same noisy sums up to r
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -18,8 +17,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from undersong import dpsgd
-from undersong_client import entropy
-from undersong_common import configuration, model_files
+from undersong_common import model_files
 from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
 from undersong_server.runs.task import Task
@@ -65,31 +63,16 @@ KINDS: dict[str, type[Options]] = {kind.name: kind for kind in (Options, GhostOp
 
 def parse(text: str) -> Options | None:
     """``ghost-classifier:layers=1+epochs=5`` as options; None where ``text`` names another method."""
-    kind, _, given = text.partition(":")
-    if kind not in KINDS:
-        return None
-    pairs = [part.partition("=") for part in given.split("+") if part]
-    return configuration.validate(KINDS[kind], {key: value for key, _, value in pairs}, f"--methods {text}")
+    return dpsgd.parsed(text, KINDS)
 
 
 def check(task: Task, options: Options) -> None:
     """Raises ConfigurationError where it could not run: no labels, another privacy unit, no package, no encoder."""
     if not task.task.labels:
         raise ConfigurationError(f"{options.name}: the task has no labels", "leave it out")
-    if task.privacy.unit != "sample":
-        raise ConfigurationError(
-            f"{options.name}: its (epsilon, delta) would be a record's, privacy.unit is {task.privacy.unit!r}",
-            'compare it with unit = "sample" (--set privacy.unit=sample), or leave it out',
-        )
-    if importlib.util.find_spec("opacus") is None:
-        raise ConfigurationError(f"{options.name}: opacus not installed", "pip install 'undersong[coordinator,dpsgd]'")
+    dpsgd.check_training(task, options, ("opacus",))
     if options.layers:
-        folder = model_files.model_folder(_model(task, options))
-        if not (folder / "config.json").is_file():
-            raise ConfigurationError(
-                f"{options.name}: {folder} is not the folder of a model (it has no config.json)",
-                "name a folder as save_pretrained writes it, tokenizer included",
-            )
+        dpsgd.check_model_folder(options, _encoder_folder(task, options))
 
 
 def predictions(
@@ -120,17 +103,14 @@ def predictions(
     from undersong.dp_classifier_training import ClassifierTrainer, GhostTrainer, Labelled, TunedEncoder, on_embeddings
 
     check(task, options)
-    if not texts:
-        raise ConfigurationError(f"{options.name}: there are no private records", "check data.path")
-    records = task.data.records or task.data.file_records or len(texts)
-    plan = dpsgd.schedule(options, records, task.privacy.epsilon, task.privacy.delta)
-    source = entropy.from_system if insecure_noise_seed is None else entropy.insecure(insecure_noise_seed, options.name)
+    records, plan, source = dpsgd.begun(task, options, texts, insecure_noise_seed)
     names = task.task.labels
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         if options.layers:
-            folder = model_files.model_folder(_model(task, options))
-            model = TunedEncoder(folder, len(names), layers=options.layers, tokens=options.tokens)
+            model = TunedEncoder(
+                _encoder_folder(task, options), len(names), layers=options.layers, tokens=options.tokens
+            )
         else:
             model = on_embeddings(embed, len(names))
         kind = GhostTrainer if isinstance(options, GhostOptions) else ClassifierTrainer
@@ -149,13 +129,14 @@ def predictions(
         trainer.fit(
             [Labelled(read, numbers[label]) for read, label in zip(model.read(texts), labels, strict=True)],
             plan,
-            entropy=source("dp-sgd"),
+            entropy=source,
             oom_remedy=f"lower chunk ({options.chunk})",
         )
         found = [names[number] for number in trainer.predict(model.read(test))]
     return found, dpsgd.spending(task, plan)
 
 
-def _model(task: Task, options: Options) -> str | Path:
+def _encoder_folder(task: Task, options: Options) -> Path:
     named = options.model or task.embedder.model
-    return named if named == model_files.PACKAGED else Path(named).expanduser().absolute()
+    path = named if named == model_files.PACKAGED else Path(named).expanduser().absolute()
+    return model_files.model_folder(path)

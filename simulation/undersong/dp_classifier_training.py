@@ -101,10 +101,6 @@ def _blank(inputs: int, classes: int) -> torch.nn.Linear:
 class ClassifierTrainer(Trainer):
     """DP-SGD of a classifier: cross-entropy of each record's label."""
 
-    def _wrapped(self, model: Any) -> Any:
-        self._model = model
-        return super()._wrapped(model)
-
     def losses(self, batch: Sequence[Any]) -> torch.Tensor:
         """Cross-entropy of each record, float32 [n]."""
         labels = torch.tensor([each.label for each in batch], device=self._device)
@@ -131,15 +127,12 @@ class GhostTrainer(ClassifierTrainer):
     def _wrapped(self, model: Any) -> Any:
         from opacus.grad_sample import GradSampleModuleFastGradientClipping
 
-        self._model = model
-
         return GradSampleModuleFastGradientClipping(
             model, loss_reduction="sum", max_grad_norm=self._clip, use_ghost_clipping=True
         )
 
     def optimiser(self, noise_multiplier: float, stream: torch.Generator) -> Any:
         """Opacus's, over AdamW: it adds noise drawn from ``stream`` to gradients that are clipped, and divides."""
-        import torch
         from opacus.optimizers import DPOptimizerFastGradientClipping
 
         return DPOptimizerFastGradientClipping(

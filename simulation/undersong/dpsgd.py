@@ -11,10 +11,10 @@ import dataclasses
 import importlib.util
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -36,13 +36,18 @@ PACKAGES = ("opacus", "peft")
 
 
 class Training(Protocol):
-    """The options that a schedule is made of."""
+    """The options of a training that is private by itself: what it is called, and what its schedule is made of."""
+
+    name: ClassVar[str]
 
     @property
     def batch(self) -> int: ...
 
     @property
     def epochs(self) -> float: ...
+
+
+_Options = TypeVar("_Options", bound=BaseModel)
 
 
 class Options(BaseModel):
@@ -105,32 +110,46 @@ class Corpus:
 
 def parse(text: str) -> Options | None:
     """``dp-lora:model=FOLDER+epochs=3`` as options; None where ``text`` names another method."""
+    return parsed(text, KINDS)
+
+
+def parsed(text: str, kinds: Mapping[str, type[_Options]]) -> _Options | None:
+    """``NAME:key=value+key=value`` as options of the kind of that name; None where ``text`` names none of them."""
     kind, _, given = text.partition(":")
-    if kind not in KINDS:
+    if kind not in kinds:
         return None
     pairs = [part.partition("=") for part in given.split("+") if part]
-    return configuration.validate(KINDS[kind], {key: value for key, _, value in pairs}, f"--methods {text}")
+    return configuration.validate(kinds[kind], {key: value for key, _, value in pairs}, f"--methods {text}")
 
 
 def check(task: Task, options: Options) -> None:
     """Raises ConfigurationError where it could not run: another privacy unit, no packages, no model folder, no size."""
+    check_training(task, options, PACKAGES)
+    check_model_folder(options, trained_model_folder(task, options))
+    _samples(task, options)
+
+
+def check_training(task: Task, options: Training, packages: Sequence[str]) -> None:
+    """Raises ConfigurationError where records are not the privacy unit, or a package is not installed."""
     if task.privacy.unit != "sample":
         raise ConfigurationError(
             f"{options.name}: its (epsilon, delta) would be a record's, privacy.unit is {task.privacy.unit!r}",
             'compare it with unit = "sample" (--set privacy.unit=sample), or leave it out',
         )
-    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigurationError(
             f"{options.name}: {' and '.join(missing)} not installed", "pip install 'undersong[coordinator,dpsgd]'"
         )
-    folder = trained_model_folder(task, options)
+
+
+def check_model_folder(options: Training, folder: Path) -> None:
+    """Raises ConfigurationError where ``folder`` holds no model."""
     if not (folder / "config.json").is_file():
         raise ConfigurationError(
             f"{options.name}: {folder} is not the folder of a model (it has no config.json)",
             "name a folder as save_pretrained writes it, tokenizer included",
         )
-    _samples(task, options)
 
 
 def trained_model_folder(task: Task, options: Options) -> Path:
@@ -161,6 +180,22 @@ def schedule(options: Training, records: int, epsilon: float, delta: float) -> S
     return dataclasses.replace(plan, noise_multiplier=noise)
 
 
+def begun(
+    task: Task, options: Training, texts: Sequence[str], insecure_noise_seed: int | None
+) -> tuple[int, Schedule, Callable[[int], bytes]]:
+    """What a training begins with: how many records count as known to everybody, its schedule, and its entropy.
+
+    Raises ConfigurationError where there are no records.
+    """
+    if not texts:
+        raise ConfigurationError(f"{options.name}: there are no private records", "check data.path")
+    # where the task declares no number, theirs counts as public
+    records = task.data.records or task.data.file_records or len(texts)
+    plan = schedule(options, records, task.privacy.epsilon, task.privacy.delta)
+    source = entropy.from_system if insecure_noise_seed is None else entropy.insecure(insecure_noise_seed, options.name)
+    return records, plan, source("dp-sgd")
+
+
 def corpus(
     task: Task,
     options: Options,
@@ -189,15 +224,10 @@ def corpus(
     from undersong_server.runs.building import build_prompts
 
     check(task, options)
-    if not texts:
-        raise ConfigurationError(f"{options.name}: there are no private records", "check data.path")
-    # where the task declares no number, theirs counts as public
-    records = task.data.records or task.data.file_records or len(texts)
-    plan = schedule(options, records, task.privacy.epsilon, task.privacy.delta)
+    records, plan, source = begun(task, options, texts, insecure_noise_seed)
     folder = trained_model_folder(task, options)
     prompts = build_prompts(task, alike=True)
     model, tokenizer, device = load(folder, device=options.device, dtype="float32", place=options.name)
-    source = entropy.from_system if insecure_noise_seed is None else entropy.insecure(insecure_noise_seed, options.name)
     reader = _Reader(options, model, tokenizer, prompts, sorted({*labels, *task.task.labels}) or [""])
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -214,7 +244,7 @@ def corpus(
         trainer.fit(
             [reader.example(text, label) for text, label in zip(texts, labels or [""] * len(texts), strict=True)],
             plan,
-            entropy=source("dp-sgd"),
+            entropy=source,
             oom_remedy=f"lower chunk ({options.chunk})",
         )
     writer = TransformersGenerator(

@@ -75,6 +75,7 @@ class Trainer:
         """
         _without_dropout(model)
         model.train()  # Opacus's hooks work in training mode only
+        self._model = model
         self._weights = [weight for weight in model.parameters() if weight.requires_grad]
         self._chunk, self._pad = chunk, pad
         self._device = self._weights[0].device
