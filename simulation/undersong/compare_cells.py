@@ -209,16 +209,32 @@ def compare(
 
 
 def _read(folder: Path, cell: Cell, fingerprint: str) -> dict[str, Any] | None:
-    path = folder / f"{cell.name}.json"
+    return read_kept(
+        folder / f"{cell.name}.json",
+        fingerprint,
+        another=f"{folder}: holds cells of another comparison",
+        without_it="the cell is run again",
+    )
+
+
+def read_kept(path: Path, fingerprint: str, *, another: str, without_it: str) -> dict[str, Any] | None:
+    """What an earlier command left of the comparison of that fingerprint, which it names; None where there is nothing.
+
+    Args:
+        another: what it is where it names another one.
+        without_it: what happens where it is deleted.
+
+    Raises ConfigurationError for a file that is damaged, or of another comparison.
+    """
     try:
         value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except ValueError:
-        raise ConfigurationError(f"{path}: cannot be read", "delete it; the cell is run again") from None
+        raise ConfigurationError(f"{path}: cannot be read", f"delete it; {without_it}") from None
     if value.pop("comparison", None) != fingerprint:
         raise ConfigurationError(
-            f"{folder}: holds cells of another comparison (another task file, option or test file)",
+            f"{another} (another task file, option or test file)",
             "name another folder with --out, or start over with --fresh",
         )
     return value

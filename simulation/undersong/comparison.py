@@ -12,8 +12,7 @@ from typing import Any
 
 from undersong import compare_ray, compare_table
 from undersong.compare_cell import Bench, Cell, read_test
-from undersong.compare_cells import CELLS, Grid, compare, default_jobs, frechet_rows, known_cells
-from undersong_common.errors import ConfigurationError
+from undersong.compare_cells import CELLS, Grid, compare, default_jobs, frechet_rows, known_cells, read_kept
 from undersong_server.evaluation.heads import Head
 from undersong_server.progress import Progress
 from undersong_server.release.files import write_files
@@ -78,7 +77,13 @@ def compared(
         test_table=table,
         public_data=public_data,
     )
-    kept = _kept(out / f"{name}.json", bench)
+    path = out / f"{name}.json"
+    kept = read_kept(
+        path,
+        bench.fingerprint(),
+        another=f"{path}: is the table of another comparison",
+        without_it="the table begins anew",
+    )
     before = None if kept is None else Grid.from_json(kept["grid"])
     known = () if before is None else tuple(variant.name for variant in before.variants)
     given = Grid.of(
@@ -139,19 +144,3 @@ class _Tables:
             },
         )
         return table
-
-
-def _kept(path: Path, bench: Bench) -> dict[str, Any] | None:
-    """What an earlier command wrote of the folder's table; None where there is none."""
-    try:
-        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError:
-        raise ConfigurationError(f"{path}: cannot be read", "delete it; the table begins anew") from None
-    if kept.get("comparison") != bench.fingerprint():
-        raise ConfigurationError(
-            f"{path}: is the table of another comparison (another task file, option or test file)",
-            "name another folder with --out, or start over with --fresh",
-        )
-    return kept

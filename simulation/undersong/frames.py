@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -51,9 +52,9 @@ def to_table(source: FrameOrPath | None, text: str, label: str | None, what: str
     return table_of(rows, what, text, label)
 
 
-def frame_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> Frame:
+def frame_of(rows: Sequence[Mapping[str, Any]]) -> Frame:
     """A DataFrame. Raises ConfigurationError where pandas is not installed."""
-    return _pandas().DataFrame(list(rows), columns=columns)
+    return _pandas().DataFrame(list(rows))
 
 
 def weights_frame(weights: Sequence[Sequence[float]], generators: Sequence[str]) -> Frame:
@@ -62,6 +63,11 @@ def weights_frame(weights: Sequence[Sequence[float]], generators: Sequence[str])
     return pandas.DataFrame(
         [list(row) for row in weights], columns=list(generators), index=pandas.RangeIndex(len(weights), name="round")
     )
+
+
+def jsonl_frame(path: Path) -> Frame:
+    """A file of one JSON object per line that this program wrote."""
+    return frame_of([json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line])
 
 
 def csv_frame(path: Path) -> Frame:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from undersong.frames import Frame, csv_frame, frame_of, weights_frame
+from undersong.frames import Frame, csv_frame, frame_of, jsonl_frame, weights_frame
 from undersong.shown import Page, Shown
 from undersong_server.operations.releases import Verdict
 from undersong_server.operations.tasks import TaskPlan
@@ -134,8 +133,7 @@ class Simulation(Shown):
     @property
     def corpus(self) -> Frame:
         """The synthetic texts, a row each: text, label, generator, round and prompt_kind."""
-        lines = (self.folder / JSONL_NAME).read_text(encoding="utf-8").split("\n")
-        return frame_of([json.loads(line) for line in lines if line])
+        return jsonl_frame(self.folder / JSONL_NAME)
 
     @property
     def weights(self) -> Frame:
@@ -145,8 +143,7 @@ class Simulation(Shown):
     @property
     def ledger(self) -> Frame:
         """What each party has charged for each private sum, from its signed receipt."""
-        lines = (self.folder / LEDGER_NAME).read_text(encoding="utf-8").split("\n")
-        return frame_of([json.loads(line) for line in lines if line])
+        return jsonl_frame(self.folder / LEDGER_NAME)
 
     @property
     def report(self) -> Page:
