@@ -110,12 +110,17 @@ class Attributes:
 
     def combination(self, values: Sequence[Int64]) -> Int64:
         """The number of each text's combination of values, int64 [M]; NONE where an attribute has none."""
-        total = np.zeros(len(values[0]), dtype=np.int64)
-        missing = np.zeros(len(values[0]), dtype=bool)
-        for size, value in zip(self.sizes, values, strict=True):
-            total = total * size + np.maximum(value, 0)
-            missing |= value == NONE
-        return np.where(missing, NONE, total)
+        return _numbered(values, self.sizes)
+
+
+def _numbered(values: Sequence[Int64], sizes: Sequence[int]) -> Int64:
+    """The place of each text's values in a table of those sizes, row by row, int64 [M]; NONE where a value is."""
+    place = np.zeros(len(values[0]), dtype=np.int64)
+    missing = np.zeros(len(values[0]), dtype=bool)
+    for size, value in zip(sizes, values, strict=True):
+        place = place * size + np.maximum(value, 0)
+        missing |= value == NONE
+    return np.where(missing, NONE, place)
 
 
 @register
@@ -188,12 +193,8 @@ class AttributeMarginals(Statistic):
         values = self.attributes.of(records.embeddings, records.labels, public)
         columns, before = [], 0
         for table, shape in zip(self.tables, self.shapes, strict=True):
-            place = np.zeros(len(records), dtype=np.int64)
-            missing = np.zeros(len(records), dtype=bool)
-            for attribute, size in zip(table, shape, strict=True):
-                place = place * size + np.maximum(values[attribute], 0)
-                missing |= values[attribute] == NONE
-            columns.append(np.where(missing, NONE, place + before))
+            place = _numbered([values[attribute] for attribute in table], shape)
+            columns.append(np.where(place == NONE, NONE, place + before))
             before += math.prod(shape)
         found = np.stack(columns, axis=1)
         counted = found != NONE
