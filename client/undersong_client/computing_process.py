@@ -42,7 +42,7 @@ from undersong_client.computation import Computation, Computed, VectorRequest, z
 from undersong_common.logs import place
 from undersong_common.printable import printable
 from undersong_protocol import ladder
-from undersong_protocol.public import Block, Input, resolve
+from undersong_protocol.public import Block, Input, named_blocks, resolve
 from undersong_protocol.statistics import PublicInputs
 from undersong_protocol.vectors import GridVector
 
@@ -337,8 +337,7 @@ class _Public:
         """The request with its public inputs."""
         if self._inputs != request.inputs:
             known = {**self._blocks, **request.blocks}
-            named = {segment.block for given in request.inputs for segment in given.segments}
-            self._blocks = {identity: known[identity] for identity in named}
+            self._blocks = {identity: known[identity] for identity in named_blocks(request.inputs)}
             self._inputs, self._resolved = request.inputs, resolve(request.inputs, self._blocks)
         return replace(request, public=self._resolved, blocks={})
 

@@ -39,6 +39,7 @@ from undersong_protocol.public import (
     Input,
     add_blocks,
     missing_blocks,
+    named_blocks,
     question,
     read_inputs,
     resolve,
@@ -465,8 +466,8 @@ class Party:
         """This party's vector: the one place where records are read for a reply, and so the one that takes a rung."""
         planned, public = manifest.plan[name], self._public(manifest, name, inputs)
         self._first_rung_s = planned.first_rung_s
-        named = dict.fromkeys(segment.block for given in inputs for segment in given.segments)
-        blocks = {identity: block for identity in named if (block := self._blocks.get(identity)) is not None}
+        found = ((identity, self._blocks.get(identity)) for identity in named_blocks(inputs))
+        blocks = {identity: block for identity, block in found if block is not None}
         request = VectorRequest(
             manifest.run, tuple(manifest.labels), planned, manifest.plan.privacy, public, coins, inputs, blocks
         )

@@ -312,7 +312,7 @@ def read_inputs(inputs: Sequence[wire.Input]) -> tuple[Input, ...]:
 
 def add_blocks(blocks: Iterable[bytes], inputs: Iterable[Input], store: BlockStore) -> None:
     """Keeps the blocks that came with ``inputs``. Raises PeerFault for one that none of them refers to."""
-    wanted = {segment.block for given in inputs for segment in given.segments}
+    wanted = set(named_blocks(inputs))
     for data in blocks:
         if block_id(data) not in wanted:
             raise PeerFault("coordinator", "sent a public block that no input of its request refers to")
@@ -339,10 +339,14 @@ def check_inputs(inputs: Iterable[Input], store: HeldBlocks) -> None:
         raise PeerFault("coordinator", f"names inputs of {rows} rows, {numbers} numbers and {text_bytes} bytes of text")
 
 
+def named_blocks(inputs: Iterable[Input]) -> list[bytes]:
+    """Ids, each once and in order, that ``inputs`` refer to."""
+    return list(dict.fromkeys(segment.block for given in inputs for segment in given.segments))
+
+
 def missing_blocks(inputs: Iterable[Input], store: HeldBlocks) -> list[bytes]:
     """Ids, each once and in order, that ``inputs`` refer to and ``store`` does not hold."""
-    wanted = dict.fromkeys(segment.block for given in inputs for segment in given.segments)
-    return [identity for identity in wanted if store.get(identity) is None]
+    return [identity for identity in named_blocks(inputs) if store.get(identity) is None]
 
 
 def resolve(inputs: Iterable[Input], store: HeldBlocks) -> PublicInputs:

@@ -27,7 +27,7 @@ from undersong_protocol import codec
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.messages import federation_pb2 as wire
 from undersong_protocol.plan_words import plan_words
-from undersong_protocol.public import Input, question
+from undersong_protocol.public import Input, named_blocks, question
 from undersong_protocol.receipt import check_receipt
 from undersong_protocol.secagg import coordinator as secagg
 from undersong_protocol.secagg.messages import advertise_request
@@ -322,7 +322,7 @@ class Federation:
     def _open_sum(
         self, name: str, attempt: int, requests: Mapping[str, bytes], inputs: Sequence[Input]
     ) -> dict[str, wire.Reply]:
-        wanted = list(dict.fromkeys(segment.block for given in inputs for segment in given.segments))
+        wanted = named_blocks(inputs)
         lacking = {party: [i for i in wanted if i not in self._held[party]] for party in requests}
         replies: dict[str, wire.Reply] = {}
         if late := [party for party in requests if party not in self._agreed]:

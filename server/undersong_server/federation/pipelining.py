@@ -23,7 +23,7 @@ from undersong_common.errors import RoundAborted, TransportError, UndersongError
 from undersong_protocol import codec
 from undersong_protocol.messages import federation_pb2 as wire
 from undersong_protocol.messages import secagg_pb2
-from undersong_protocol.public import Input
+from undersong_protocol.public import Input, named_blocks
 from undersong_protocol.secagg import coordinator as secagg
 from undersong_protocol.secagg.parameters import SumParameters
 from undersong_server.federation.driver import Federation, decode, expect, opened_sum
@@ -177,7 +177,7 @@ class PipelinedFederation(Federation):
 
     def _exchange_stage(self, course: _Course, inputs: Sequence[Input], ahead: _Course | None) -> None:
         """One exchange, repeated only to parties that lack public blocks."""
-        wanted = list(dict.fromkeys(segment.block for given in inputs for segment in given.segments))
+        wanted = named_blocks(inputs)
         lacking = {party: [i for i in wanted if i not in self._held[party]] for party in course.wanted}
         asked = course.wanted
         while asked:

@@ -25,6 +25,7 @@ from undersong_protocol.public import (
     encode_embeddings,
     encode_numbers,
     encode_texts,
+    named_blocks,
     question,
 )
 from undersong_protocol.statistics import PublicFacts
@@ -73,7 +74,7 @@ def spoilt(draw: st.DrawFn, asked: Asked) -> Asked:
             continue
         at = draw(st.integers(0, len(inputs) - 1))
         inputs[at : at + 1] = draw(_changed(inputs[at], blocks))
-    named = {segment.block for one in inputs for segment in one.segments}
+    named = set(named_blocks(inputs))
     stray = draw(st.integers(0, 5)) == 0  # a block that no input names is refused before anything else is looked at
     return Asked(inputs, [data for identity, data in blocks.items() if stray or identity in named])
 
