@@ -63,7 +63,10 @@ def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[f
             _left(request, messages, local_time),
             preview.leaves(value, title="What the plan allowed to leave, and no more"),
             _spent(request, value, ledger),
-            Section("Assumptions", points=impact.assumptions(value["colluders"], len(value["parties"]), unit)),
+            Section(
+                "Assumptions",
+                points=impact.assumptions(value["colluders"], len(value["parties"]), value["privacy"]["unit"]),
+            ),
             impact.audit_section(found),
             Section("What is kept here, and erased", table=KEPT),
             preview.who_takes_part(value),

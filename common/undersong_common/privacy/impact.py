@@ -39,16 +39,26 @@ def guarantee(epsilon: float, delta: float, unit: str) -> tuple[str, ...]:
 
 
 def assumptions(colluders: int, parties: int, unit: str) -> tuple[str, ...]:
-    """Under which the promise holds ([privacy.md], "Assumptions")."""
-    return (
-        f"At most {colluders} of the {parties} parties put what they know together with the coordinator. The figure for"
-        " the case that all others do stands beside the promise.",
-        "The hospital's machine runs the published program and has a good source of randomness; who controls that"
-        " machine needs no protocol to read its records.",
-        f"A {unit}'s records lie at one party; one whose records lie at several is protected as often as it is there.",
-        "The labels, descriptions and prompts were not chosen by looking at private records.",
-        "Other releases about the same records add to this one: the hospital's ledger counts those of this program.",
-    )
+    """Under which the promise holds ([privacy.md], "Assumptions"): in cards and dossiers alike.
+
+    Args:
+        unit: "sample", "user" or "party".
+    """
+    found = [
+        "Every party runs the published program and holds a good source of randomness.",
+        f"At most {colluders} of the {parties} parties share what they know with the coordinator, "
+        "and the coordinator sees sums only."
+        if parties > 1
+        else "There is one party: it adds all of the noise itself, and its sum is what is released.",
+        "The task's description, labels and prompts, and the generators themselves, are public: they were not "
+        "chosen by looking at the private records.",
+        "Other releases about the same records add to this one; each party's ledger counts them.",
+    ]
+    if unit == "sample":
+        found.append("A person with several records is protected for each, not for all of them together.")
+    if unit == "user":
+        found.append("A user's records lie at one party; a user known to h parties is protected as a group of h users.")
+    return tuple(found)
 
 
 def read_audit(path: Path) -> dict[str, Any]:

@@ -52,7 +52,9 @@ def dossier(folder: Path, verdict: Verdict, *, fingerprint: str | None, audit: M
             _guarantee(manifest, verdict, unit),
             Section(
                 "Assumptions",
-                points=impact.assumptions(manifest.plan.quorum.colluders, manifest.plan.quorum.parties, unit),
+                points=impact.assumptions(
+                    manifest.plan.quorum.colluders, manifest.plan.quorum.parties, manifest.plan.privacy.unit
+                ),
             ),
             impact.audit_section(audit),
             Section("What is kept, and erased", table=KEPT),

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from undersong_common.arrays import Float32, Int64
+from undersong_common.privacy import impact
 from undersong_server.evaluation.intervals import Interval
 from undersong_server.pool import Sample
 from undersong_server.report.measures import Measure
@@ -94,27 +95,7 @@ class PrivacyStatement:
         """What must hold for the guarantee to hold."""
         if not self.is_private or not self.epsilon_after:
             return ()
-        found = [
-            "Every party runs the published program and holds a good source of randomness.",
-            "The task's description, labels and prompts, and the generators themselves, are public: they were not "
-            "chosen by looking at the private records.",
-            "Other releases about the same records add to this one; each party's ledger counts them.",
-        ]
-        if self.parties > 1:
-            found.insert(
-                1,
-                f"At most {self.colluders} of the {self.parties} parties share what they know with the coordinator, "
-                "and the coordinator sees sums only.",
-            )
-        else:
-            found.insert(1, "There is one party: it adds all of the noise itself, and its sum is what is released.")
-        if self.unit == "sample":
-            found.append("A person with several records is protected for each, not for all of them together.")
-        if self.unit == "user":
-            found.append(
-                "A user's records lie at one party; a user known to h parties is protected as a group of h users."
-            )
-        return tuple(found)
+        return impact.assumptions(self.colluders, self.parties, self.unit)
 
 
 @dataclass(frozen=True)
