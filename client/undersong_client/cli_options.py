@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from undersong_common.drill import PARTY_WORDS
+from undersong_common import drill
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import json_text
 from undersong_common.times import with_iso_times
@@ -30,13 +29,8 @@ def _marked(context: typer.Context, given: Path | None) -> Path | None:
 
 
 def mark_drill(home: Path) -> None:
-    """Says on standard error that a folder is a drill's; nothing where it is not, or cannot be read."""
-    try:
-        drill = json.loads((home / "settings.json").read_text(encoding="utf-8")).get("drill", False)
-    except (OSError, ValueError, AttributeError):
-        return  # whoever opens the folder says what is wrong with it
-    if drill:
-        print(PARTY_WORDS, file=sys.stderr)
+    """Says on standard error that a folder is a drill's, where it is."""
+    drill.announce(home / "settings.json", drill.PARTY_WORDS)
 
 
 HomeFolder = Annotated[

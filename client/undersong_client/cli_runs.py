@@ -22,14 +22,12 @@ from undersong_client.cli_options import (
 )
 from undersong_client.state import PartyHome
 from undersong_common.errors import ConfigurationError
-from undersong_common.files import replace_file
 from undersong_common.printable import printable, shell_word
 from undersong_common.rows import show_lines, show_rows
 
 if TYPE_CHECKING:
     from undersong_client.approvals import Request
     from undersong_client.operations.runs import Decided
-    from undersong_common.printed_page import Page
 
 
 def mount(app: typer.Typer) -> None:
@@ -94,7 +92,7 @@ def preview(
     folder = home_of(home)
     found = runs.consent(folder, run, checkpoints=checkpoints_folder())
     if page is not None:
-        _write_page(page, found.sheet)
+        found.sheet.write(page, at=local_time(time.time()))
     if as_json:
         print_json(found.to_json())
         return
@@ -202,11 +200,6 @@ def dossier(
     """A run as one page for the privacy officer's files: what left, what it cost, what is kept. Sends nothing."""
     from undersong_client.operations import dossier as pages
 
-    _write_page(out, pages.dossier(home_of(home), run, audit=audit, local_time=local_time))
+    page = pages.dossier(home_of(home), run, audit=audit, local_time=local_time)
+    page.write(out, at=local_time(time.time()))
     print(f"wrote {out}: print it from a browser, to paper or to PDF")
-
-
-def _write_page(path: Path, page: Page) -> None:
-    if path.exists():
-        raise ConfigurationError(f"{path}: exists already", "name another file")
-    replace_file(path, page.html(at=local_time(time.time())).encode("utf-8"))

@@ -6,8 +6,11 @@ when it is made, by whoever sits before it; no message says so, and none could m
 
 from __future__ import annotations
 
+import json
 import random
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 MARK = "DRILL"
 PARTY_WORDS = f"{MARK}: the records of this folder are invented, and its keys are of no other use."
@@ -28,6 +31,19 @@ _EVENTS = {
     "repairs": ("was mended with wire", "wants a new bolt", "was oiled and holds", "is loose again", "was painted"),
 }
 _ENDINGS = ("Nothing else to note.", "The keeper signed.", "Barometer falling.", "Oil for nine days.", "Relief is due.")
+
+
+def announce(settings: Path, words: str) -> None:
+    """Says ``words`` on standard error where a folder's settings file says that it is a drill's.
+
+    Says nothing where the file cannot be read: whoever opens the folder tells what is wrong with it.
+    """
+    try:
+        marked = json.loads(settings.read_text(encoding="utf-8")).get("drill", False)
+    except (OSError, ValueError, AttributeError):
+        return
+    if marked:
+        print(words, file=sys.stderr)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
+
+from undersong_common.errors import ConfigurationError
+from undersong_common.files import replace_file
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,12 @@ class Page:
             for row in section.table:
                 shown.append("    " + "   ".join(map(str.ljust, row, widths)).rstrip())
         return shown
+
+    def write(self, path: Path, *, at: str) -> None:
+        """Writes the HTML to a new file, readable by this user only. Raises ConfigurationError where it exists."""
+        if path.exists():
+            raise ConfigurationError(f"{path}: exists already", "name another file")
+        replace_file(path, self.html(at=at).encode("utf-8"))
 
     def html(self, *, at: str) -> str:
         """The page as HTML, everything in it escaped; ``at``: the time at which it was made, in words."""

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from undersong_common.drill import COORDINATOR_WORDS
+from undersong_common import drill
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import json_text
 from undersong_common.times import with_iso_times
@@ -35,12 +35,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on s
 def _marked(context: typer.Context, home: Path) -> Path:
     """Says before anything else, on standard error, that a coordinator is for rehearsals, where it is."""
     if not context.resilient_parsing:
-        try:
-            drill = json.loads((home / "coordinator.json").read_text(encoding="utf-8")).get("drill", False)
-        except (OSError, ValueError, AttributeError):
-            drill = False  # whoever opens the folder says what is wrong with it
-        if drill:
-            print(COORDINATOR_WORDS, file=sys.stderr)
+        drill.announce(home / "coordinator.json", drill.COORDINATOR_WORDS)
     return home
 
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from undersong_common import entry
-from undersong_common.errors import ConfigurationError, PrivacyRefusal
-from undersong_common.files import replace_file
+from undersong_common.errors import PrivacyRefusal
 from undersong_common.printable import shell_path
 from undersong_server.cli.options import DEFAULT_HOME, AsJson, HomeFolder, RunName, print_json
 
@@ -100,11 +99,9 @@ def dossier(
     from undersong_protocol.enrolment import named_party
     from undersong_server.operations import releases
 
-    if out.exists():
-        raise ConfigurationError(f"{out}: exists already", "name another file")
     stated = dict(map(named_party, parties or ()))
     page, verdict = releases.dossier(home, run, fingerprint=fingerprint, parties=stated, audit=audit)
-    replace_file(out, page.html(at=time.strftime("%Y-%m-%d %H:%M %Z")).encode("utf-8"))
+    page.write(out, at=time.strftime("%Y-%m-%d %H:%M %Z"))
     print(f"wrote {out}: print it from a browser, to paper or to PDF")
     _leave(verdict)
 
