@@ -13,28 +13,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from undersong_common.arrays import Float32, Float64, Int64
-from undersong_protocol.statistics.inputs import COEFFICIENTS
 from undersong_protocol.statistics.projections import COUNT, PLACE
 from undersong_protocol.vectors import NoisySum
+from undersong_server.methods.parts.places import Directions, radius_of
 
-RADIUS_QUANTILE = 0.95  # share of the candidates within the radius; a record beyond it is moved onto it
 LEAST_VARIANCE = 1e-6  # of the records' mean: with none, records outside the means' hull have no shares
 
 
-@dataclass(frozen=True)
-class Basis:
-    """The directions in which the generators' means differ.
+@dataclass(frozen=True, eq=False)
+class Basis(Directions):
+    """The K - 1 directions in which the generators' means differ.
 
     Attributes:
-        directions: orthonormal, float64 [d, K - 1].
-        centres: of the labels, float64 [max(1, C), d].
-        radius: the records' coordinates are asked for in units of it.
         spread: variance of one text's coordinate, averaged over the directions.
     """
 
-    directions: Float64
-    centres: Float64
-    radius: float
     spread: float
 
     @classmethod
@@ -46,8 +39,7 @@ class Basis:
         differences = np.nan_to_num(means - centres).mean(axis=1)
         directions = np.linalg.svd(differences, full_matrices=False)[2][: generators - 1].T
         places = (embeddings - centres[group]) @ directions
-        radius = max(float(np.quantile(np.linalg.norm(places, axis=1), RADIUS_QUANTILE)), 1e-3)
-        return cls(directions, centres, radius, float(places.var(axis=0).mean()))
+        return cls(directions, centres, radius_of(places), float(places.var(axis=0).mean()))
 
     def means(self, embeddings: Float32, labels: Int64, author: Int64, generators: int) -> Float64:
         """Each generator's mean around the centres along the directions, labels weighed alike: float64 [K, K - 1]."""
@@ -55,11 +47,6 @@ class Basis:
         found = _means(embeddings, group, author, generators, len(self.centres)) - self.centres
         result: Float64 = np.nan_to_num(found).mean(axis=1) @ self.directions
         return result
-
-    def published(self) -> Float64:
-        """The public input "projections", on its grid."""
-        matrix = COEFFICIENTS.quantised(self.directions / self.radius)
-        return np.vstack([matrix, COEFFICIENTS.quantised(self.centres @ matrix)])
 
 
 def records_of(places: NoisySum) -> float:

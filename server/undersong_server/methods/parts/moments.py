@@ -12,48 +12,29 @@ from dataclasses import dataclass
 import numpy as np
 
 from undersong_common.arrays import Float32, Float64, Int64
-from undersong_protocol.statistics.inputs import COEFFICIENTS
 from undersong_protocol.statistics.projections import COUNT, PLACE
 from undersong_protocol.vectors import NoisySum
+from undersong_server.methods.parts.places import Directions, radius_of
 
 DIRECTIONS = 64
-RADIUS_QUANTILE = 0.95  # share of the candidates within the radius; a record beyond it is moved onto it
 TURNS = 2
 RIDGE = 0.05  # of the mean variance, added to the texts' covariance
 # Variance of (records' mean - texts' mean) relative to the covariance within a label; the likeliest is taken.
 LEVELS = (0.0, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0)
 
 
-@dataclass(frozen=True, eq=False)
-class Frame:
-    """What the records' places are asked in.
-
-    Attributes:
-        directions: orthonormal, float64 [d, P]; of those beyond the embeddings' rank, zeros.
-        centres: of the labels' texts, float64 [C, d].
-        radius: the unit of the places.
-    """
-
-    directions: Float64
-    centres: Float64
-    radius: float
+class Frame(Directions):
+    """The directions in which texts vary most, labels together; zeros for those beyond the embeddings' rank."""
 
     @classmethod
     def of(cls, embeddings: Float32, labels: Int64, classes: int) -> Frame:
-        """The directions in which texts vary most, labels together: [n, d] and int64 [n]."""
+        """From the first texts: unit embeddings [n, d] and their labels, int64 [n]."""
         x = embeddings.astype(np.float64)
         centres = _class_means(x, labels, np.ones(len(x)), classes)
         axes = np.linalg.eigh(np.cov(x.T))[1][:, ::-1][:, :DIRECTIONS]
         directions = np.zeros((x.shape[1], DIRECTIONS))
         directions[:, : axes.shape[1]] = axes
-        places = (x - centres[labels]) @ directions
-        radius = max(float(np.quantile(np.linalg.norm(places, axis=1), RADIUS_QUANTILE)), 1e-3)
-        return cls(directions, centres, radius)
-
-    def published(self) -> Float64:
-        """The public input "projections", on its grid."""
-        matrix = COEFFICIENTS.quantised(self.directions / self.radius)
-        return np.vstack([matrix, COEFFICIENTS.quantised(self.centres @ matrix)])
+        return cls(directions, centres, radius_of((x - centres[labels]) @ directions))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,37 @@
+"""Public directions along which the records' places are asked for (``protocol/statistics/projections``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from undersong_common.arrays import Float64
+from undersong_protocol.statistics.inputs import COEFFICIENTS
+
+RADIUS_QUANTILE = 0.95  # share of the candidates within the radius; a record beyond it is moved onto it
+
+
+@dataclass(frozen=True, eq=False)
+class Directions:
+    """What parties are asked for places in.
+
+    Attributes:
+        directions: orthonormal, float64 [d, P].
+        centres: of the labels, float64 [C, d]; places are seen from them.
+        radius: the unit of the places.
+    """
+
+    directions: Float64
+    centres: Float64
+    radius: float
+
+    def published(self) -> Float64:
+        """The public input "projections", on its grid."""
+        matrix = COEFFICIENTS.quantised(self.directions / self.radius)
+        return np.vstack([matrix, COEFFICIENTS.quantised(self.centres @ matrix)])
+
+
+def radius_of(places: Float64) -> float:
+    """The radius for the candidates' places around their centres, float64 [n, P]."""
+    return max(float(np.quantile(np.linalg.norm(places, axis=1), RADIUS_QUANTILE)), 1e-3)
