@@ -37,6 +37,7 @@ from undersong_protocol.statistics.votes import TopQVotes
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
 from undersong_server.methods.parts import discriminant, discriminator_baselines, discriminator_figures
+from undersong_server.methods.parts.consistency import averaged
 from undersong_server.methods.parts.discriminant import Discriminator
 from undersong_server.methods.parts.fine_tuned_student import FineTunedStudent, fine_tuned
 from undersong_server.methods.parts.metadata import shares_of_counts
@@ -296,7 +297,7 @@ def _distilled(options: Options, run: RunContext, order: Int64) -> Discriminator
         counts, of = opened.natural[: len(queries)], _classes(run, queries)
         return fine_tuned(
             [query.text for query in queries],
-            counts - discriminant.class_means(counts, of, classes),
+            counts - averaged(counts, of),
             _student_folder(options, run.setting),
             seed=int(run.rng("student").integers(1 << 31)),
         )

@@ -160,7 +160,6 @@ def alike(embeddings: Float32, labels: Int64, author: Int64, generators: int, cl
 
 
 def averaged(values: Float64, group: Int64) -> Float64:
-    """Each value replaced by the mean of its group's: float64 [K]."""
-    sums = np.bincount(group, weights=values, minlength=len(group))
-    found: Float64 = (sums / np.maximum(np.bincount(group, minlength=len(group)), 1))[group]
+    """Each value replaced by the mean of its group's: float64 [n], of groups numbered from 0, int64 [n]."""
+    found: Float64 = (np.bincount(group, weights=values) / np.maximum(np.bincount(group), 1))[group]
     return found

@@ -16,6 +16,7 @@ import numpy as np
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_protocol.statistics.outer_products import symmetric
 from undersong_protocol.statistics.teachers import Whitening
+from undersong_server.methods.parts.consistency import averaged
 
 # Prior variances are chosen among these by marginal likelihood.
 LEVELS = (0.0, *(float(level) for level in np.logspace(-4, 1, 11)))
@@ -75,7 +76,7 @@ def distilled(
         teachers: at most so many voted, in all.
     """
     x = whitening(queries, query_classes).astype(np.float64)
-    y = counts - class_means(counts, query_classes, classes)
+    y = counts - averaged(counts, query_classes)
     same = query_classes[:, None] == query_classes
     kernel = x @ x.T * (1.0 + OWN_SHARE * same)
     scale = max(float(np.trace(kernel)) / max(1, len(y)), 1e-12)
@@ -190,10 +191,3 @@ def _log_likelihood(observed: Float64, noise: Float64, common: Float64, own: Flo
         common * (observed / alone).sum(axis=0) ** 2 / (1.0 + common * precision)
     ).sum()
     return float(-0.5 * (np.log(alone).sum() + np.log1p(common * precision).sum() + quadratic))
-
-
-def class_means(values: Float64, of: Int64, classes: int) -> Float64:
-    sizes = np.maximum(np.bincount(of, minlength=classes), 1)
-    """The mean of the values of each one's class, float64 [n]."""
-    means: Float64 = (np.bincount(of, weights=values, minlength=classes) / sizes)[of]
-    return means
