@@ -28,7 +28,7 @@ from undersong_protocol.statistics.phrases import matcher
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Method, RunContext, Setting
 from undersong_server.methods.parts import sampler_choice
-from undersong_server.methods.parts.keyphrases import Densities, significant_terms
+from undersong_server.methods.parts.keyphrases import Densities
 from undersong_server.methods.parts.private_vocabulary import VocabularyOptions, private_keyphrases
 from undersong_server.methods.parts.sampler_choice import SAMPLERS, Choice
 from undersong_server.methods.parts.selection import balanced_labels
@@ -144,13 +144,7 @@ def _validated(options: Options, setting: Setting, _content: bytes) -> Choice:
         histogram=options.histogram(setting),
         vocabulary=options.terms(setting),
         vocabulary_sigma=vocabulary_sigma,
-        keep=lambda counts: significant_terms(
-            counts,
-            vocabulary_sigma,
-            most=options.keyphrases,
-            false_share=options.false_terms,
-            law=options.noise,
-        ),
+        keep=lambda counts: options.significant(counts, vocabulary_sigma, options.noise),
         samplers={name: (each.features(setting), sigmas[name][1]) for name, each in candidates.items()},
         length=options.length,
         sharpness=options.sharpness,

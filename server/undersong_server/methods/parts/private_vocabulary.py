@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics.terms import TermHistogram
 from undersong_server.methods.interface import MethodOptions, RunContext, Setting
@@ -41,6 +42,10 @@ class VocabularyOptions(MethodOptions):
         """What is asked of the records."""
         return TermHistogram(len(self.terms(setting)), self.document_terms)
 
+    def significant(self, counts: Float64, sigma: float, law: Literal["gaussian", "laplace"]) -> Int64:
+        """The terms that are kept, by their noisy counts (:func:`significant_terms`)."""
+        return significant_terms(counts, sigma, most=self.keyphrases, false_share=self.false_terms, law=law)
+
 
 def private_keyphrases(
     options: VocabularyOptions, run: RunContext, *, law: Literal["gaussian", "laplace"] = "gaussian"
@@ -51,9 +56,7 @@ def private_keyphrases(
     """
     vocabulary = options.terms(run.setting)
     opened = run.private_sum("vocabulary", [run.publish_texts("vocabulary", vocabulary)])
-    found = significant_terms(
-        opened.natural, opened.sigma, most=options.keyphrases, false_share=options.false_terms, law=law
-    )
+    found = options.significant(opened.natural, opened.sigma, law)
     if len(found) < 2:
         raise ConfigurationError(
             "no term of the vocabulary stands out of the noise: the records hardly use it",
