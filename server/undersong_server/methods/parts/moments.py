@@ -14,6 +14,7 @@ import numpy as np
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_protocol.statistics.projections import COUNT, PLACE
 from undersong_protocol.vectors import NoisySum
+from undersong_server.methods.parts.consistency import probabilities
 from undersong_server.methods.parts.places import Directions, radius_of
 
 DIRECTIONS = 64
@@ -87,9 +88,8 @@ def posterior(
         if moments is not None:
             means, leverage = _moved(means, covariance, moments)
         direction = np.linalg.solve(covariance, means.T)
-        logits = x @ direction - 0.5 * np.einsum("cd,dc->c", means, direction)
-        odds = np.exp(logits - logits.max(axis=1, keepdims=True))
-        found = odds[np.arange(len(x)), labels] / odds.sum(axis=1)
+        head = np.vstack([direction, -0.5 * np.einsum("cd,dc->c", means, direction)])
+        found = probabilities(head, embeddings)[np.arange(len(x)), labels]
     return found, leverage
 
 
