@@ -131,10 +131,10 @@ def _pairs(options: Options, setting: Setting) -> AttributeMarginals | None:
 def _sigma(statistic: Statistic, share: float, setting: Setting) -> float:
     """The noise of a sum with that share of the budget, in counts; 0 without privacy."""
     privacy = setting.privacy
-    if privacy is None or math.isinf(privacy.epsilon):
+    if privacy is None:
         return 0.0
-    unit = accounting.calibrate(lambda scale: [accounting.Gaussian(scale)], privacy.epsilon, privacy.delta)
-    return unit * statistic.sensitivity.l2 * privacy.norm_factor / math.sqrt(share)
+    mu = accounting.gaussian_mu(privacy.epsilon, privacy.delta)
+    return statistic.sensitivity.l2 * privacy.norm_factor / (mu * math.sqrt(share))
 
 
 def generator_calls(options: Options, setting: Setting) -> int:
@@ -159,7 +159,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     # The texts with the most votes of each combination stay, and are the examples of the rest.
     kept, best = _chosen(options, votes, found, shares)
     run.record("kept", 1, len(kept))
-    have = np.bincount(found[kept][found[kept] >= 0], minlength=len(shares))
+    have = np.bincount(found[kept], minlength=len(shares))
     left = options.samples - options.first
     counts = largest_remainder(np.maximum(shares * (len(kept) + left) - have, 0.0), left)
     texts = {number: run.pool.texts_of(members) for number, members in best.items()}
