@@ -52,7 +52,7 @@ def new_method(name: str, folder: Path) -> Begun:
         keep_trailing_newline=True,
         autoescape=False,  # noqa: S701 - Python and TOML are written, of a name that was checked
     )
-    words = {"name": name, "module": module, "distribution": name}
+    words = {"name": name, "module": module}
     files = {"pyproject.toml": "pyproject.toml", f"{module}.py": "method.py", f"tests/test_{module}.py": "test.py"}
     for target, template in files.items():
         path = folder / target
