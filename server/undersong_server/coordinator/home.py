@@ -104,6 +104,15 @@ class CoordinatorHome:
             raise ConfigurationError(f"{name!r} is not the name of a run", "see `undersong run list`")
         return RunFolder(self.path / "runs" / name)
 
+    def finished(self, name: str, remedy: str) -> RunFolder:
+        """A finished run's folder. Raises ConfigurationError, with this remedy, for a run that has not finished."""
+        folder = self.run(name)
+        folder.planned()
+        state = folder.status().state
+        if state != "finished":
+            raise ConfigurationError(f"run {name!r} is {state}", remedy)
+        return folder
+
     def runs(self) -> list[RunFolder]:
         """Every run, by name."""
         folder = self.path / "runs"

@@ -38,11 +38,7 @@ def export(home: Path, run: str, folder: Path) -> Exported:
     Raises ConfigurationError for a run that is unknown or has not finished, and where the folder cannot be written or
     holds another run.
     """
-    found = CoordinatorHome(home).run(run)
-    found.planned()
-    state = found.status().state
-    if state != "finished":
-        raise ConfigurationError(f"run {run!r} is {state}", "export it when it has finished")
+    found = CoordinatorHome(home).finished(run, "export it when it has finished")
     _check_target(folder, found.output)
     return Exported(run, folder, tuple(copy_outputs(found.output, folder)))
 

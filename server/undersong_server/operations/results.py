@@ -36,12 +36,7 @@ class OutputFile:
 
 
 def _finished(home: Path, run: str) -> RunFolder:
-    folder = CoordinatorHome(home).run(run)
-    folder.planned()
-    state = folder.status().state
-    if state != "finished":
-        raise ConfigurationError(f"run {run!r} is {state}", "its result is here when it has finished")
-    return folder
+    return CoordinatorHome(home).finished(run, "its result is here when it has finished")
 
 
 def files(home: Path, run: str) -> tuple[OutputFile, ...]:

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from undersong_common.embedding import Embed
-from undersong_common.errors import ConfigurationError
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.json_files import read_json, replace_json
 from undersong_server.operations import evaluation
@@ -48,10 +47,7 @@ def evaluate_run(
 
     Raises ConfigurationError for a run that has not finished, and as that function does.
     """
-    folder = CoordinatorHome(home).run(run)
-    folder.planned()
-    if folder.status().state != "finished":
-        raise ConfigurationError(f"run {run!r} is {folder.status().state}", "evaluate it when it has finished")
+    folder = CoordinatorHome(home).finished(run, "evaluate it when it has finished")
     report = evaluation.evaluate(
         folder.output, test=test, embed=embed, text_field=text_field, label_field=label_field, repeats=repeats
     )
