@@ -40,6 +40,7 @@ from undersong_server import methods
 from undersong_server.progress import Silent
 from undersong_server.release.verify import verify
 from undersong_server.runs import task as tasks
+from undersong_server.runs.faults import task_faults
 from undersong_server.runs.planning import plan_run
 
 METHOD = ('method.name="sentences"', "method.samples=8", "method.keep=6", "method.most=3")
@@ -352,6 +353,15 @@ def test_it_runs_in_a_simulation_with_its_generator(package, tmp_path, monkeypat
     started_anew()
     with pytest.raises(ConfigurationError, match="which is not installed here with"):
         verify(tmp_path / "out")
+
+
+def test_a_file_of_another_package_s_generator_is_not_taken_for_a_model(package, tmp_path, monkeypatch):
+    given = task(tmp_path, 'generators=[{name="lines", kind="canned", lines=["One."]}]')
+    monkeypatch.setattr(type(given.generators[0]), "files", ("lines.txt",))
+    ((said, _),) = task_faults(given)
+    assert "lines.txt: no such file (generator lines)" in said
+    given.locate("lines.txt").write_text("One.", encoding="utf-8")
+    assert not list(task_faults(given))
 
 
 def test_a_generator_s_wrong_key_is_named(package, tmp_path):

@@ -17,7 +17,7 @@ from undersong_protocol.plan import Plan
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_server.generators import GeneratorSettings
 from undersong_server.generators.replay import ReplayGenerator
-from undersong_server.generators.settings import NgramSettings, ReplaySettings
+from undersong_server.generators.settings import NgramSettings, ReplaySettings, TransformersSettings, VllmSettings
 from undersong_server.runs.building import build_prompts
 from undersong_server.runs.task import Task
 
@@ -81,7 +81,7 @@ def _generator(task: Task, generator: GeneratorSettings) -> Iterator[tuple[str, 
         yield from _raised(
             lambda: ReplayGenerator(generator, labels=task.task.labels, folder=task.locate(""), embed=_none)
         )
-    else:
+    elif isinstance(generator, TransformersSettings | VllmSettings):
         for path in paths:
             if not (path / "config.json").is_file():
                 yield f"{path}: holds no model, since it has no config.json ({said})", _CHECK
