@@ -9,7 +9,17 @@ import typer
 
 from undersong_common import entry
 from undersong_server import defaults
-from undersong_server.cli.options import DEFAULT_HOME, AsJson, HomeFolder, day, print_json
+from undersong_server.cli.options import (
+    DEFAULT_HOME,
+    Addresses,
+    AsJson,
+    Bind,
+    CoordinatorName,
+    HomeFolder,
+    Metrics,
+    day,
+    print_json,
+)
 
 coordinator_app = typer.Typer(help="Makes and serves a coordinator.", no_args_is_help=True)
 
@@ -21,14 +31,10 @@ def mount(app: typer.Typer) -> None:
 
 @coordinator_app.command()
 def init(
-    address: Annotated[
-        list[str], typer.Option("--address", help="host:port by which parties reach it; repeat for several.")
-    ],
-    name: Annotated[str, typer.Option(help="The coordinator's name, as the parties read it.")] = "coordinator",
-    bind: Annotated[str, typer.Option(help="host:port to listen on; no party ever sees it.")] = defaults.BIND,
-    metrics: Annotated[
-        str, typer.Option(help='host:port of metrics and health over HTTP; "" for none.')
-    ] = defaults.METRICS,
+    address: Addresses,
+    name: CoordinatorName = "coordinator",
+    bind: Bind = defaults.BIND,
+    metrics: Metrics = defaults.METRICS,
     home: HomeFolder = DEFAULT_HOME,
     as_json: AsJson = False,
     quiet: entry.Quiet = False,

@@ -10,7 +10,7 @@ import typer
 from undersong_common import entry
 from undersong_common.printable import shell_path
 from undersong_server import defaults
-from undersong_server.cli.options import AsJson, print_json
+from undersong_server.cli.options import Addresses, AsJson, Bind, CoordinatorName, Metrics, print_json
 
 
 def mount(app: typer.Typer) -> None:
@@ -19,15 +19,11 @@ def mount(app: typer.Typer) -> None:
 
 
 def drill(
-    address: Annotated[
-        list[str], typer.Option("--address", help="host:port by which parties reach it; repeat for several.")
-    ],
+    address: Addresses,
     party: Annotated[list[str], typer.Option("--party", metavar="NAME", help="Who takes part; three at least.")],
-    name: Annotated[str, typer.Option(help="The coordinator's name, as the parties read it.")] = "drill",
-    bind: Annotated[str, typer.Option(help="host:port to listen on; no party ever sees it.")] = defaults.BIND,
-    metrics: Annotated[
-        str, typer.Option(help='host:port of metrics and health over HTTP; "" for none.')
-    ] = defaults.METRICS,
+    name: CoordinatorName = "drill",
+    bind: Bind = defaults.BIND,
+    metrics: Metrics = defaults.METRICS,
     home: Annotated[Path, typer.Option("--home", help="A folder of the drill's own.")] = Path("coordinator-drill"),
     as_json: AsJson = False,
     quiet: entry.Quiet = False,

@@ -48,6 +48,12 @@ HomeFolder = Annotated[
         callback=_marked,
     ),
 ]
+CoordinatorName = Annotated[str, typer.Option(help="The coordinator's name, as the parties read it.")]
+Addresses = Annotated[
+    list[str], typer.Option("--address", help="host:port by which parties reach it; repeat for several.")
+]
+Bind = Annotated[str, typer.Option(help="host:port to listen on; no party ever sees it.")]
+Metrics = Annotated[str, typer.Option(help='host:port of metrics and health over HTTP; "" for none.')]
 RunName = Annotated[
     str,
     typer.Argument(metavar="RUN", help="The run's name (`undersong run list`).", autocompletion=completion.run_names),
