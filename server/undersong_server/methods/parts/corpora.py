@@ -45,34 +45,34 @@ class Candidate(NamedTuple):
     """A row of the menu.
 
     Attributes:
-        weigh: the texts' weights.
         shares: of the generators, from which the gain over the mixture is expected before the records judge it.
         cost: taken off that gain: the bar that evidence has to pass.
         uncertain: standard deviation of the gain beside what is expected.
         flattered: points that the records' leverage adds to the verdict and not to the corpus.
+        own_labels: whether a text counts as far as its own label is likely, too.
     """
 
-    weigh: Callable[[Facts], Float64]
     shares: Callable[[Facts], Float64]
     cost: float
     uncertain: float
     flattered: float = 0.0
+    own_labels: bool = False
+
+    def weigh(self, facts: Facts) -> Float64:
+        """The texts' weights, float64 [n]."""
+        weights = by_shares(facts, self.shares(facts))
+        return weights * facts.own if self.own_labels and facts.own is not None else weights
 
 
 def equal(facts: Facts) -> Float64:
     return np.full(len(facts.trust), 1.0 / len(facts.trust))
 
 
-def own_labels(facts: Facts) -> Float64:
-    base = by_shares(facts, equal(facts))
-    return base if facts.own is None else base * facts.own
-
-
 MENU: dict[str, Candidate] = {
-    "mixture": Candidate(lambda facts: by_shares(facts, equal(facts)), equal, 0.0, 0.0),
-    "trusted": Candidate(lambda facts: by_shares(facts, facts.trust), lambda facts: facts.trust, 0.0, 0.01),
-    "matched": Candidate(lambda facts: by_shares(facts, facts.matched), lambda facts: facts.matched, 0.01, 0.015),
-    "own-labels": Candidate(own_labels, equal, 0.02, 0.05, flattered=0.2),
+    "mixture": Candidate(equal, 0.0, 0.0),
+    "trusted": Candidate(lambda facts: facts.trust, 0.0, 0.01),
+    "matched": Candidate(lambda facts: facts.matched, 0.01, 0.015),
+    "own-labels": Candidate(equal, 0.02, 0.05, flattered=0.2, own_labels=True),
 }
 
 
