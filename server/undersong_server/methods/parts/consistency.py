@@ -9,6 +9,8 @@ import numpy as np
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_protocol.statistics.classifier_votes import NEVER
 from undersong_protocol.statistics.inputs import COEFFICIENTS
+from undersong_server.methods.parts.matching import cell_means
+from undersong_server.methods.parts.shares import table
 
 STRENGTH = 3.0  # inverse regularisation
 ALIKE = 3.0
@@ -139,11 +141,8 @@ def alike(embeddings: Float32, labels: Int64, author: Int64, generators: int, cl
     within ``ALIKE`` deviations of its expectation for two samples of one source.
     """
     group = np.arange(generators)
-    cells = author * classes + labels
-    counts = np.bincount(cells, minlength=generators * classes).reshape(generators, classes)
-    sums = np.zeros((generators * classes, embeddings.shape[1]))
-    np.add.at(sums, cells, embeddings)
-    means = sums.reshape(generators, classes, -1) / np.maximum(counts, 1)[:, :, None]
+    counts = table(author, labels, generators, classes)
+    means = cell_means(embeddings, labels, author, generators, classes)
     left = embeddings - means[author, labels]
     covariance = left.T @ left / max(1, len(left) - generators * classes)
     trace, square = float(np.trace(covariance)), float((covariance**2).sum())

@@ -34,7 +34,7 @@ class Basis(Directions):
     def of(cls, embeddings: Float32, labels: Int64, author: Int64, generators: int, classes: int) -> Basis:
         """From the first texts: unit embeddings [n, d]; labels (-1 where the task has none), authors, int64 [n]."""
         group = np.maximum(labels, 0)
-        means = _means(embeddings, group, author, generators, max(1, classes))
+        means = cell_means(embeddings, group, author, generators, max(1, classes))
         centres: Float64 = np.nan_to_num(np.nanmean(means, axis=0))
         differences = np.nan_to_num(means - centres).mean(axis=1)
         directions = np.linalg.svd(differences, full_matrices=False)[2][: generators - 1].T
@@ -44,7 +44,7 @@ class Basis(Directions):
     def means(self, embeddings: Float32, labels: Int64, author: Int64, generators: int) -> Float64:
         """Each generator's mean around the centres along the directions, labels weighed alike: float64 [K, K - 1]."""
         group = np.maximum(labels, 0)
-        found = _means(embeddings, group, author, generators, len(self.centres)) - self.centres
+        found = cell_means(embeddings, group, author, generators, len(self.centres)) - self.centres
         result: Float64 = np.nan_to_num(found).mean(axis=1) @ self.directions
         return result
 
@@ -106,7 +106,7 @@ def matched_shares(places: NoisySum, basis: Basis, means: Float64, prior: Float6
     return solved()
 
 
-def _means(embeddings: Float32, group: Int64, author: Int64, generators: int, classes: int) -> Float64:
+def cell_means(embeddings: Float32, group: Int64, author: Int64, generators: int, classes: int) -> Float64:
     """Mean embedding of every generator's texts of every label, float64 [K, C, d]; NaN where there is none."""
     cell = author * classes + group
     sums = np.zeros((generators * classes, embeddings.shape[1]))
