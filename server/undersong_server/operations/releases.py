@@ -63,9 +63,7 @@ def dossier(
     folder = Path(run)
     if not (folder / MANIFEST_NAME).exists():
         coordinator = CoordinatorHome(home)
-        folder = coordinator.run(run).output
-        if not (folder / MANIFEST_NAME).exists():
-            raise ConfigurationError(f"run {run!r} has published nothing yet", "write its dossier when it has finished")
+        folder = coordinator.finished(run, "write its dossier when it has finished").output
         fingerprint = fingerprint or coordinator.authority().fingerprint
     found = None if audit is None else impact.read_audit(audit)
     verdict = verify(folder, fingerprint=fingerprint, parties=parties)

@@ -110,6 +110,14 @@ def test_columns_are_named_by_options(tmp_path):
     assert read.task.labels == ("a", "b")
 
 
+@pytest.mark.parametrize(("name", "said"), [("first", "'first' is planned"), ("second", "no run 'second'")])
+def test_only_a_finished_run_has_a_dossier(tmp_path, name, said):
+    home = make_home(tmp_path / "home", ("alpha", "beta", "gamma"))
+    runs.plan(home.path, make_task(tmp_path / "task"), name="first")
+    with pytest.raises(ConfigurationError, match=said):
+        releases.dossier(home.path, name, fingerprint=None, parties={}, audit=None)
+
+
 def test_only_a_finished_run_is_exported(tmp_path):
     home = make_home(tmp_path / "home", ("alpha", "beta", "gamma"))
     runs.plan(home.path, make_task(tmp_path / "task"), name="first")
