@@ -1,4 +1,4 @@
-"""Which method's corpora train the better model, on the settings of ``_judged_settings``: cells, intervals, a picture.
+"""Which method's corpora train the better model, on the settings of ``judged_settings``: cells, intervals, a picture.
 
     python -m benchmarks.judged --data FOLDER --out runs/judged [--seeds 20 --first-seed 100] [--settings weak,alike]
     python -m benchmarks.judged --out runs/judged --draw docs/pictures/judged.svg
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import _judged_settings
+from benchmarks import judged_settings
 from undersong_common import entry
 from undersong_common.arrays import Float32, Float64, Int64, UInt64
 from undersong_common.canonical import tagged_hash
@@ -73,7 +73,7 @@ class World:
             each.name: ReplayGenerator(each, labels=self.labels, folder=root, embed=self.public) for each in settings
         }
         numbers = {label: number for number, label in enumerate(self.labels)}
-        private, test = (_rows(root / name) for name in ("private.jsonl", "test.jsonl"))
+        private, test = (judged_settings.json_lines(root / name) for name in ("private.jsonl", "test.jsonl"))
         self._texts = [row["text"] for row in private]
         self._label_of = np.array([numbers[row["label"]] for row in private], dtype=np.int64)
         self._private = embed(self._texts)
@@ -220,7 +220,7 @@ def measure(
     """Measures the cells that ``out``/cells.jsonl does not hold, one seed of everything after the other."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / "cells.jsonl"
-    known = {_key(row) for row in _rows(path)} if path.exists() else set()
+    known = {_key(row) for row in judged_settings.json_lines(path)} if path.exists() else set()
     worlds: dict[str, World] = {}
     with path.open("a", encoding="utf-8") as file:
         for seed in seeds:
@@ -347,17 +347,12 @@ def picture(panels: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 
 def draw(out: Path, target: Path, ours: str = "undersong") -> str:
     """Writes the picture and returns the tables as Markdown."""
-    cells = _rows(out / "cells.jsonl")
+    cells = judged_settings.json_lines(out / "cells.jsonl")
     others = [name for name in dict.fromkeys(row["method"] for row in cells) if name != ours]
     panels = {other: differences(cells, ours, other, "accuracy") for other in others}
     target.write_text(picture({name: rows for name, rows in panels.items() if name in METHODS}), encoding="utf-8")
     tables = [f"### Against {other}\n\n{table(cells, ours, other)}" for other in others]
     return "\n\n".join(tables)
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    with path.open(encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
 
 
 def _embedder() -> Callable[[Sequence[str]], Float32]:
@@ -369,7 +364,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.judged", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder that holds the data sets")
     parser.add_argument("--out", type=Path, default=Path("runs/judged"), help="where settings and cells are kept")
-    parser.add_argument("--settings", default=",".join(_judged_settings.SETTINGS), help="separated by commas")
+    parser.add_argument("--settings", default=",".join(judged_settings.SETTINGS), help="separated by commas")
     parser.add_argument("--methods", default=",".join(METHODS), help="separated by commas; private-only is one more")
     parser.add_argument("--records", default="", help="instead of each setting's own two, separated by commas")
     parser.add_argument("--epsilon", type=float, default=4.0)
@@ -384,13 +379,10 @@ def main(argv: list[str] | None = None) -> int:
     if options.quick:
         options.settings, options.seeds = "specialists", 2
     numbers = [int(each) for each in options.records.split(",") if each]
-    chosen = {
-        name: (
-            _judged_settings.build(name, options.data, options.out),
-            numbers or _judged_settings.SETTINGS[name](options.data).records,
-        )
-        for name in options.settings.split(",")
-    }
+    chosen: dict[str, tuple[Path, Sequence[int]]] = {}
+    for name in options.settings.split(","):
+        path, its_own = judged_settings.build(name, options.data, options.out)
+        chosen[name] = (path, numbers or its_own)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     measure(chosen, options.methods.split(","), options.epsilon, seeds, options.out, _embedder())
     return 0

@@ -116,8 +116,8 @@ SETTINGS: dict[str, Callable[[Path], Setting]] = {
 }
 
 
-def build(name: str, data: Path, out: Path) -> Path:
-    """Writes a setting's files into ``out``/NAME and returns the path of its task file."""
+def build(name: str, data: Path, out: Path) -> tuple[Path, tuple[int, int]]:
+    """Writes a setting's files into ``out``/NAME; the path of its task file and its two numbers of records."""
     setting = SETTINGS[name](data)
     folder = out / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -127,7 +127,13 @@ def build(name: str, data: Path, out: Path) -> Path:
         (folder / f"{stem}.jsonl").write_text(text, encoding="utf-8")
     path = folder / "task.toml"
     path.write_text(_toml(name, setting, folder), encoding="utf-8")
-    return path
+    return path, setting.records
+
+
+def json_lines(path: Path) -> list[dict[str, Any]]:
+    """One object for each line."""
+    with path.open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
 
 
 def _toml(name: str, setting: Setting, folder: Path) -> str:
@@ -205,6 +211,4 @@ def _with_common(rows: Sequence[Row], rng: np.random.Generator) -> list[Row]:
 def _rows(path: Path) -> list[Row]:
     if not path.exists():
         raise ConfigurationError(f"{path}: no such file", "name the folder of the data sets with --data")
-    with path.open(encoding="utf-8") as lines:
-        rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
-    return [{"text": str(row["text"]), "label": str(row["label"])} for row in rows]
+    return [{"text": str(row["text"]), "label": str(row["label"])} for row in json_lines(path)]
