@@ -75,8 +75,7 @@ def test_file(given: argparse.Namespace) -> Path:
 
 def some_rows(table: Table, most: int) -> Table:
     """That many rows at most, drawn evenly."""
-    rows = sorted(np.random.default_rng(0).permutation(len(table.texts))[:most].tolist())
-    return Table(tuple(table.texts[i] for i in rows), tuple((table.labels or ())[i] for i in rows), None)
+    return table.take(sorted(np.random.default_rng(0).permutation(len(table.texts))[:most].tolist()))
 
 
 class Bench:
