@@ -10,7 +10,8 @@ from pathlib import Path
 import benchmarks
 
 # needs real text, which the project does not ship: give it with --data to the benchmark itself
-WITH_DATA = ("cells", "grid", "utility", "dpkps", "dpga", "discriminator", "refusals", "live", "judged")
+WITH_DATA = ("cells", "grid", "utility", "dpkps", "dpga", "discriminator", "refusals", "judged")
+WITH_A_MODEL = ("live",)  # and with a server that answers for it
 PARTS = ("judged_settings", "loglog")  # of other benchmarks
 
 
@@ -18,13 +19,15 @@ def main() -> int:
     failed = []
     for module in sorted(pkgutil.iter_modules([str(Path(benchmarks.__file__).parent)]), key=lambda each: each.name):
         name = module.name
-        if name.startswith("_") or module.ispkg or name in (*WITH_DATA, *PARTS):
+        if name.startswith("_") or module.ispkg or name in (*WITH_DATA, *WITH_A_MODEL, *PARTS):
             continue
         print(f"== python -m benchmarks.{name} --quick", flush=True)
         if subprocess.run([sys.executable, "-m", f"benchmarks.{name}", "--quick"], check=False).returncode:
             failed.append(name)
     for name in WITH_DATA:
         print(f"not run, it needs real text: python -m benchmarks.{name} --quick --data FOLDER")
+    for name in WITH_A_MODEL:
+        print(f"not run, it needs real text and a model: python -m benchmarks.{name} --data FOLDER --url ADDRESS")
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
