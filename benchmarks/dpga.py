@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.dpkps import figure
 from undersong.records import private_tables
 from undersong.simulation import simulate
 from undersong.workspace import Workspace
@@ -226,7 +227,7 @@ class Bench:
                     model = task_model.train(x[rows], label_of[rows].tolist(), head="linear", seed=seed)
                     scores = task_model.evaluate(model, real, test.labels or ())
                     found.append((100 * scores.accuracy, 100 * scores.macro_f1))
-                accuracy, f1 = (_figure(each, 1) for each in zip(*found, strict=True))
+                accuracy, f1 = (figure(each, 1) for each in zip(*found, strict=True))
                 lines.append(f"| {dataset} | {size} | {name} | {accuracy} | {f1} |")
         return "\n".join(lines)
 
@@ -347,7 +348,7 @@ def _summary(rows: Sequence[dict[str, Any]]) -> str:
             ("length_distance", 1, 3),
         ):
             known = [factor * row[name] for row in group if row.get(name) is not None]
-            cells.append(_figure(known, digits) if known else "")
+            cells.append(figure(known, digits) if known else "")
         lines.append(f"| {key[0]} | {key[1]:g} | {key[2]} | {len(group)} | {' | '.join(cells)} |")
     lines += ["", "| data, epsilon | | elite | population | Frechet distance |", "|---" * 5 + "|"]
     for key in keys:
@@ -361,14 +362,8 @@ def _summary(rows: Sequence[dict[str, Any]]) -> str:
     taus = {
         key: [row["tau"][0]["estimate"] for row in groups[key] if row.get("tau")] for key in keys if key[2] == "dpga"
     }
-    lines += ["", *(f"private tau, {key[0]}, {key[1]:g}: {_figure(found, 3)}" for key, found in taus.items() if found)]
+    lines += ["", *(f"private tau, {key[0]}, {key[1]:g}: {figure(found, 3)}" for key, found in taus.items() if found)]
     return "\n".join(lines)
-
-
-def _figure(values: Sequence[float], digits: int) -> str:
-    """The mean, and where there are several values their standard deviation."""
-    spread = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.{digits}f}{spread}"
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +202,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
     lines = ["| data | epsilon | class named | sampler | seeds | keyphrases | " + " | ".join(columns) + " |"]
     lines.append("|---" * (6 + len(columns)) + "|")
     for key, found in sorted(groups.items()):
-        figures = [_figure([100 * row[column] for row in found]) for column in columns]
+        figures = [figure([100 * row[column] for row in found]) for column in columns]
         kept = f"{np.mean([row['keyphrases'] for row in found]):.0f}"
         named = "yes" if key[2] else "no"
         lines.append(
@@ -218,10 +218,10 @@ def summary(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _figure(values: list[float]) -> str:
-    """Mean and standard deviation over seeds."""
-    spread = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.1f}{spread}"
+def figure(values: Sequence[float], digits: int = 1) -> str:
+    """The mean, and where there are several values their standard deviation."""
+    spread = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.{digits}f}{spread}"
 
 
 def main(argv: list[str] | None = None) -> int:
