@@ -135,7 +135,7 @@ def measure(folder: Path, records: int, *, made_up: bool, report: Callable[[str]
     begun = time.perf_counter()
     computation.warm()
     embed_s = time.perf_counter() - begun
-    after_embedding = _resident()
+    after_embedding = resident_peak()
     rounds, repeat_s = _rounds(folder, assembled.party, records, report)
     return {
         "records": records,
@@ -144,7 +144,7 @@ def measure(folder: Path, records: int, *, made_up: bool, report: Callable[[str]
         "embed_s": round(embed_s, 2),
         "progress_reports": len(reports),
         "resident_after_embedding_bytes": after_embedding,
-        "resident_peak_bytes": _resident(),
+        "resident_peak_bytes": resident_peak(),
         "target_bytes": int(TARGET_BYTES),
         "round_seconds": [round(seconds, 3) for seconds in rounds],
         "repeat_s": round(repeat_s, 3),
@@ -213,7 +213,7 @@ def _rounds(folder: Path, party: Any, records: int, report: Callable[[str], None
     return seconds[:ROUNDS], seconds[ROUNDS]
 
 
-def _resident() -> int:
+def resident_peak() -> int:
     """The most that this process ever held, bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return int(peak if sys.platform == "darwin" else peak * 1024)

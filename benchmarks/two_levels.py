@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import resource
 import sys
 import time
 from typing import Any
@@ -29,6 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.party_memory import resident_peak
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.embedding import GRID, publishable, quantise
 from undersong_protocol.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
@@ -117,9 +117,9 @@ def measure(candidates: int, records: int, seeds: int) -> dict[str, Any]:
     c = publishable(values)
     x = quantise(invented(records, topics[: topic_count // 20], rng)[0])
     del values
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = resident_peak()
     near, vote_s = nearest(x, c)
-    peak = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    peak = resident_peak() - before
     check_exact(x, c, near, rng.choice(records, 5, replace=False))
     begun = time.process_time()
     left, right = torch.from_numpy(c), torch.from_numpy(x)
