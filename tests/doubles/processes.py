@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import signal
@@ -18,7 +17,6 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 # This checkout's packages, whichever one is installed.
 SOURCES = (ROOT, *(ROOT / name for name in ("common", "protocol", "client", "server", "simulation")))
-ROOTS = (ROOT, *(ROOT / name for name in ("common", "protocol", "client", "server", "simulation")))
 OPERATOR = "undersong.cli"
 HOSPITAL = "undersong_client.cli"
 WEIGHTLESS = Path(__file__).parent / "weightless"
@@ -66,10 +64,6 @@ def succeed(program: str, arguments: Sequence[object], **changes: Any) -> str:
     done = command(program, arguments, **changes)
     assert done.returncode == 0, f"{arguments}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
-
-
-def succeed_json(program: str, arguments: Sequence[object], **changes: Any) -> Any:
-    return json.loads(succeed(program, [*arguments, "--json"], **changes))
 
 
 class Process:
