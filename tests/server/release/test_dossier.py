@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 from tests.doubles.published import PARTIES
+from tests.doubles.typed import typed
 from undersong_common.errors import ConfigurationError
 from undersong_server.cli.app import app
 from undersong_server.release.verify import verify
@@ -24,7 +24,7 @@ def folder(tmp_path, published, signer):
 def dossier(folder, *options, code):
     page = folder.parent / "dossier.html"
     page.unlink(missing_ok=True)
-    ended = CliRunner().invoke(app, ["dossier", str(folder), "--out", str(page), *options])
+    ended = typed(app, "dossier", folder, "--out", page, *options)
     assert ended.exit_code == code, ended.output
     return page.read_text() if page.exists() else ended.output
 
@@ -63,8 +63,6 @@ def test_a_fault_stands_first_and_escaped(folder):
 
 
 def test_a_run_that_is_nowhere_is_named(tmp_path):
-    ended = CliRunner().invoke(
-        app, ["dossier", "spring", "--out", str(tmp_path / "page.html"), "--home", str(tmp_path)]
-    )
+    ended = typed(app, "dossier", "spring", "--out", tmp_path / "page.html", "--home", tmp_path)
     assert isinstance(ended.exception, ConfigurationError)
     assert not (tmp_path / "page.html").exists()
