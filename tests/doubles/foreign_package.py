@@ -28,22 +28,27 @@ def files() -> dict[str, str]:
 def write(folder: Path, *, package: str = "undersong_sentences") -> Path:
     """What pip leaves of it in ``folder``: the modules, and the metadata with the entry points."""
     written = files()
-    described = tomllib.loads(written.pop("pyproject.toml"))
+    described = written.pop("pyproject.toml")
     for name, content in {**written, "sentences/__init__.py": ""}.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")
-    information = folder / f"{package}-1.0.dist-info"
+    write_metadata(folder, package, "1.0", described)
+    return folder
+
+
+def write_metadata(folder: Path, package: str, version: str, described: str) -> None:
+    """What an installation writes beside the modules: name, version and the entry points of a pyproject.toml's text."""
+    information = folder / f"{package}-{version}.dist-info"
     information.mkdir()
-    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-    groups = described["project"]["entry-points"]
+    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+    groups = tomllib.loads(described)["project"]["entry-points"]
     (information / "entry_points.txt").write_text(
         "".join(
             f"[{group}]\n" + "".join(f"{name} = {target}\n" for name, target in entries.items())
             for group, entries in groups.items()
         )
     )
-    return folder
 
 
 @contextmanager

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
-import subprocess
+import os
 import sys
-import tomllib
 
 import pytest
 
+from tests.doubles import wheels
+from tests.doubles.foreign_package import write_metadata
 from tests.doubles.party_home import HashedEmbedder
+from tests.doubles.processes import SOURCES, succeed
 from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError
 from undersong_server.operations.scaffold import new_method
@@ -20,13 +21,7 @@ from undersong_server.operations.scaffold import new_method
 def begun(tmp_path, monkeypatch):
     """The package, installed as `pip install -e` does: on the import path, with its entry points beside it."""
     found = new_method("better-half", tmp_path / "package")
-    described = tomllib.loads((found.folder / "pyproject.toml").read_text())
-    information = found.folder / "undersong_better_half-0.1.0.dist-info"
-    information.mkdir()
-    (information / "METADATA").write_text("Name: undersong-better-half\nVersion: 0.1.0\n")
-    ((group, entries),) = described["project"]["entry-points"].items()
-    lines = "".join(f"{name} = {target}\n" for name, target in entries.items())
-    (information / "entry_points.txt").write_text(f"[{group}]\n{lines}")
+    write_metadata(found.folder, "undersong_better_half", "0.1.0", (found.folder / "pyproject.toml").read_text())
     monkeypatch.syspath_prepend(str(found.folder))
     yield found
     sys.modules.pop("better_half", None)
@@ -48,34 +43,12 @@ def test_its_test_passes_as_it_was_written(begun, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_pip_installs_it_and_pytest_runs_it(tmp_path):
-    folder, target = tmp_path / "package", tmp_path / "site"
+    folder = tmp_path / "package"
     new_method("better-half", folder)
-    offline = ("--no-deps", "--no-index", "--no-build-isolation", "--quiet", "--disable-pip-version-check")
-    subprocess.run([sys.executable, "-m", "pip", "install", *offline, "--target", target, folder], check=True)
-    environment = importlib.import_module("tests.doubles.processes").environment()
-    environment["PYTHONPATH"] = f"{target}:{environment.get('PYTHONPATH', '')}"
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "--rootdir",
-            folder,
-            "-c",
-            "/dev/null",
-            folder,
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-        env=environment,
-    )
-    assert done.returncode == 0, done.stdout[-2000:]
-    assert "2 passed" in done.stdout
+    target = wheels.install(tmp_path / "site", wheels.build(folder, tmp_path / "wheels"))
+    path = os.pathsep.join(map(str, (target, *SOURCES)))
+    options = ("-q", "-p", "no:cacheprovider", "--rootdir", folder, "-c", "/dev/null")
+    assert "2 passed" in succeed("pytest", [*options, folder], env={"PYTHONPATH": path}, timeout_s=240)
 
 
 @pytest.mark.parametrize(
