@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -64,15 +64,49 @@ def make_task(
         "embedder": {"model": "packaged"},
         "evaluation": {"test": "test.jsonl", "head": "linear"},
     }
+    generators = [{"name": name, "kind": "ngram", "corpus": f"{name}.jsonl"} for name in ("good", "poor")]
+    return _write(folder / "task.toml", document, sections, generators)
+
+
+def make_replay_task(
+    folder: Path,
+    rows: list[dict[str, object]],
+    *,
+    generators: Mapping[str, str] | None = None,
+    **sections: Mapping[str, object],
+) -> Path:
+    """A task with the labels "a" and "b" whose private, test and generators' files all hold ``rows``; its path.
+
+    ``generators`` are the files that they replay, by name (without it one replays the private file); ``sections`` add
+    or replace keys of a section.
+    """
+    replayed = generators or {"one": "private.jsonl"}
+    for name in {"private.jsonl", "test.jsonl", *replayed.values()}:
+        write_rows(folder / name, rows)
+    document: dict[str, dict[str, object]] = {
+        "task": {"name": "tiny", "description": "a note", "labels": ["a", "b"]},
+        "data": {"path": "private.jsonl", "label": "label"},
+        "privacy": {"epsilon": 2.0, "delta": 1e-5},
+        "federation": {"parties": 2},
+        "method": {"name": "mixture", "samples": 6},
+    }
+    tables = [{"name": name, "kind": "replay", "path": file} for name, file in replayed.items()]
+    return _write(folder / "task.toml", document, sections, tables)
+
+
+def _write(
+    path: Path,
+    document: Mapping[str, Mapping[str, object]],
+    sections: Mapping[str, Mapping[str, object]],
+    generators: Sequence[Mapping[str, object]],
+) -> Path:
+    whole = {section: dict(keys) for section, keys in document.items()}
     for section, keys in sections.items():
-        document[section] = {**document.get(section, {}), **keys}
+        whole.setdefault(section, {}).update(keys)
+    tables = [(f"[{section}]", keys) for section, keys in whole.items()]
     lines = []
-    for section, keys in document.items():
-        lines.append(f"[{section}]")
-        lines += [f"{key} = {_toml(value)}" for key, value in keys.items()]
-    for name in ("good", "poor"):
-        lines += ["[[generators]]", f'name = "{name}"', 'kind = "ngram"', f'corpus = "{name}.jsonl"']
-    path = folder / "task.toml"
+    for head, keys in [*tables, *(("[[generators]]", dict(keys)) for keys in generators)]:
+        lines += [head, *(f"{key} = {_toml(value)}" for key, value in keys.items())]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 

@@ -27,37 +27,6 @@ from undersong_common.table import read_table
 from undersong_server.evaluation.metrics import equal_rows, frechet_distance
 from undersong_server.progress import Silent
 
-TASK = """
-[task]
-name = "tiny"
-description = "a note"
-labels = ["a", "b"]
-[data]
-path = "private.jsonl"
-label = "label"
-file_records = 300
-[privacy]
-epsilon = 2.0
-delta = 1e-5
-[federation]
-parties = 1
-[method]
-name = "wasp"
-samples = 40
-rounds = 2
-votes = 2
-examples = 2
-shortlist = 2
-[[generators]]
-name = "one"
-kind = "replay"
-path = "pool.jsonl"
-[[generators]]
-name = "two"
-kind = "replay"
-path = "pool.jsonl"
-"""
-
 
 def grid(**changes):
     given = {
@@ -68,15 +37,6 @@ def grid(**changes):
         "seeds": [0, 1, 2],
     }
     return Grid.of(**(given | changes))
-
-
-@pytest.fixture
-def bench(tmp_path):
-    rows = [{"text": f"{label} text number {n}", "label": label} for n in range(60) for label in "ab"]
-    for name in ("private.jsonl", "pool.jsonl", "test.jsonl"):
-        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "task.toml").write_text(TASK)
-    return Bench(tmp_path / "task.toml", (), tmp_path / "test.jsonl", 10)
 
 
 def figures(accuracy, frechet=0.1):
@@ -272,17 +232,12 @@ def test_cells_deal_private_files_that_a_worker_has_read_once(bench, monkeypatch
     assert first != second
 
 
-def test_a_task_without_labels_is_judged_by_the_next_word(bench, tmp_path, monkeypatch):
+def test_a_task_without_labels_is_judged_by_the_next_word(bench, tmp_path, embedded_by, monkeypatch):
     text = (tmp_path / "task.toml").read_text().replace('labels = ["a", "b"]\n', "").replace('label = "label"\n', "")
     (tmp_path / "task.toml").write_text(text)
     (tmp_path / "test.jsonl").write_text("".join(json.dumps({"text": f"a text number {n}"}) + "\n" for n in range(20)))
 
-    class Numbers:
-        def encode(self, texts, progress=None):
-            return np.ones((len(texts), 2), dtype=np.float32)
-
-    monkeypatch.setattr(Bench, "_shared", lambda _bench, _task: (Numbers(), None, None))
-    monkeypatch.setattr("undersong_common.embedding.CachedEmbedder", lambda embedder, _cache: embedder)
+    embedded_by(lambda texts: np.ones((len(texts), 2), dtype=np.float32))
     monkeypatch.setattr("undersong.compare_cell.measured", lambda *_given, **_options: {})
     shape = grid(methods=["private-only"], epsilons=[4.0], parties=[], records=[], seeds=[0, 1])
     found = comparing.compare(bench, shape, tmp_path / "out", jobs=1, progress=Silent())
@@ -332,7 +287,7 @@ def test_a_second_command_adds_to_the_folder_s_table_which_is_written_while_cell
         ("task.toml: pool.jsonl", "no such file"),
         ("pool.jsonl: label", "no column 'label'"),
         ("private.jsonl: text", "column 'text'"),
-        ("task.toml: delta = 1e-5", "not below 1"),
+        ("task.toml: delta = 1e-05", "not below 1"),
     ],
 )
 def test_what_would_stop_a_cell_is_found_before_the_first_one(bench, tmp_path, monkeypatch, broken, said):

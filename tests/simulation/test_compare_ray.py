@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.simulation.test_compare import bench, figures, grid  # noqa: F401 - bench is a fixture
+from tests.simulation.test_compare import figures, grid
 from undersong import compare_cells as comparing
 from undersong import compare_ray
 from undersong.compare_cell import Bench, Cell
@@ -25,7 +25,7 @@ class Odd(Bench):
 
 
 @pytest.fixture
-def odd(bench: Bench) -> Bench:  # noqa: F811
+def odd(bench: Bench) -> Bench:
     return Odd(bench.task_file, (), bench.test, 10)
 
 

@@ -1,10 +1,9 @@
 """Classifiers by DP-SGD and by ghost clipping: same steps, no record beyond the norm, scores stand in a table."""
 
-import json
-
 import numpy as np
 import pytest
 
+from tests.doubles.tasks import make_replay_task
 from tests.doubles.tiny_bert import write_bert
 from undersong import compare_cells, compare_table, dp_classifier
 from undersong.compare_cell import Bench, Variant
@@ -13,28 +12,6 @@ from undersong_server.progress import Silent
 from undersong_server.runs import task as tasks
 
 pytestmark = pytest.mark.heavy
-
-TASK = """
-[task]
-name = "tiny"
-description = "a note"
-labels = ["a", "b"]
-[data]
-path = "private.jsonl"
-label = "label"
-[privacy]
-epsilon = 4.0
-delta = 1e-3
-[federation]
-parties = 2
-[method]
-name = "mixture"
-samples = 6
-[[generators]]
-name = "one"
-kind = "replay"
-path = "private.jsonl"
-"""
 
 
 def embed(texts):
@@ -47,10 +24,7 @@ def embed(texts):
 @pytest.fixture
 def task_file(tmp_path):
     rows = [{"text": f"{label} note {n}", "label": label} for n in range(60) for label in "ab"]
-    for name in ("private.jsonl", "test.jsonl"):
-        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "task.toml").write_text(TASK)
-    return tmp_path / "task.toml"
+    return make_replay_task(tmp_path, rows, privacy={"epsilon": 4.0, "delta": 1e-3})
 
 
 @pytest.fixture(scope="module")
@@ -110,13 +84,8 @@ def test_a_step_that_drew_nobody_is_noise(bert):
 
 
 @pytest.mark.parametrize("name", ["dp-sgd-classifier", "ghost-classifier"])
-def test_a_cell_has_the_scores_of_a_classifier_and_no_corpus(task_file, tmp_path, monkeypatch, name):
-    class Numbers:
-        def encode(self, texts, progress=None):
-            return embed(texts)
-
-    monkeypatch.setattr(Bench, "_shared", lambda _bench, _task: (Numbers(), None, None))
-    monkeypatch.setattr("undersong_common.embedding.CachedEmbedder", lambda embedder, _cache: embedder)
+def test_a_cell_has_the_scores_of_a_classifier_and_no_corpus(task_file, tmp_path, embedded_by, name):
+    embedded_by(embed)
     bench = Bench(task_file, (), tmp_path / "test.jsonl", 10, insecure_noise_seed=1)
     grid = compare_cells.Grid.of(
         methods=[f"{name}:epochs=5+batch=60+rate=0.05"], epsilons=[4.0], parties=[], records=[], seeds=[0]

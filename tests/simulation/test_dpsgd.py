@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from tests.doubles.tasks import make_replay_task
 from tests.doubles.tiny_llama import save_tiny_llama
 from undersong import compare_table, dpsgd
 from undersong.compare_cell import Bench, Variant
@@ -17,37 +18,13 @@ from undersong_server.runs import task as tasks
 
 pytestmark = pytest.mark.heavy
 
-TASK = """
-[task]
-name = "tiny"
-description = "a note"
-labels = ["a", "b"]
-[data]
-path = "private.jsonl"
-label = "label"
-[privacy]
-epsilon = 2.0
-delta = 1e-5
-[federation]
-parties = 2
-[method]
-name = "mixture"
-samples = 6
-[[generators]]
-name = "one"
-kind = "replay"
-path = "private.jsonl"
-"""
 WORDS = ["my", "card", "was", "declined", "at", "the", "till", "and", "left", "knee", "hurts", "since", "this", "day"]
 
 
 @pytest.fixture
 def task_file(tmp_path):
     rows = [{"text": f"{WORDS[n % len(WORDS)]} {label} {n}", "label": label} for n in range(6) for label in "ab"]
-    for name in ("private.jsonl", "test.jsonl"):
-        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "task.toml").write_text(TASK)
-    return tmp_path / "task.toml"
+    return make_replay_task(tmp_path, rows)
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +99,7 @@ def test_variants_are_read_and_wrong_ones_are_refused(task_file, llama, tmp_path
 
 def test_the_tasks_only_local_model_is_taken(task_file, llama):
     generator = f'[[generators]]\nname = "two"\nkind = "transformers"\npath = "{llama}"\n'
-    task_file.write_text(TASK + generator)
+    task_file.write_text(task_file.read_text() + generator)
     assert dpsgd.trained_model_folder(tasks.load(task_file), dpsgd.Options()) == llama
 
 

@@ -1,0 +1,41 @@
+"""A small comparison, and cells of it that need no model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.doubles.tasks import make_replay_task
+from undersong.compare_cell import Bench
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    rows: list[dict[str, object]] = [
+        {"text": f"{label} text number {n}", "label": label} for n in range(60) for label in "ab"
+    ]
+    task_file = make_replay_task(
+        tmp_path,
+        rows,
+        generators={"one": "pool.jsonl", "two": "pool.jsonl"},
+        data={"file_records": 300},
+        federation={"parties": 1},
+        method={"name": "wasp", "samples": 40, "rounds": 2, "votes": 2, "examples": 2, "shortlist": 2},
+    )
+    return Bench(task_file, (), tmp_path / "test.jsonl", 10)
+
+
+@pytest.fixture
+def embedded_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Sequence[str]], np.ndarray]], None]:
+    """Makes every cell embed texts by the given function: no model, no cache."""
+
+    def replace(embed: Callable[[Sequence[str]], np.ndarray]) -> None:
+        shared = (SimpleNamespace(encode=lambda texts, progress=None: embed(texts)), None, None)
+        monkeypatch.setattr(Bench, "_shared", lambda _bench, _task: shared)
+        monkeypatch.setattr("undersong_common.embedding.CachedEmbedder", lambda embedder, _cache: embedder)
+
+    return replace
