@@ -12,13 +12,11 @@ import pytest
 
 from tests.doubles import bench
 from tests.doubles.tasks import LABELS, make_task
+from tests.doubles.topic_writer import GOOD_WORDS, VOCABULARY, topic_writer
 from undersong_server import methods
-from undersong_server.generators.interface import Answer
-from undersong_server.generators.ngram import NgramGenerator
 from undersong_server.runs.planning import plan_run
 from undersong_server.runs.task import load
 
-GOOD_WORDS = {LABELS[0]: "pan oven soup", LABELS[1]: "rose spade soil"}
 BASES = {
     "wasp": ["samples=40"],
     "dpga": ["population=24", "elite=8", "rounds=2", "keywords_per_label=4", "embedding_size=48"],
@@ -170,18 +168,8 @@ def test_every_option_of_the_four_papers_and_of_aug_pe_has_its_case():
 
 def seen(case: Case, change: str | None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Everything that a run asks, opens and writes, by what it is."""
-    asked: list[Any] = []
+    asked = topic_writer(monkeypatch)
     opened: list[Any] = []
-
-    def answer(self: Any, requests: Any) -> Any:
-        for index, request in enumerate(requests):
-            asked.append((self.name, request.kind, request.system, request.prompt))
-            if request.kind == "keywords":
-                topics = GOOD_WORDS.get(request.label, "a b c").split()
-                yield index, Answer("1. " + "\n2. ".join([*topics, "nobody votes", "nor for this"]))
-                continue
-            text = f"{GOOD_WORDS.get(request.label, 'pan rose soil')} {request.seed} " + "very " * (request.seed % 7)
-            yield index, Answer(text.strip())
 
     original = bench.OpenFederation.private_sum
 
@@ -191,12 +179,10 @@ def seen(case: Case, change: str | None, folder: Path, monkeypatch: pytest.Monke
         opened.append((name, blocks, found.values.tolist()))
         return found
 
-    monkeypatch.setattr(NgramGenerator, "answer", answer)
     monkeypatch.setattr(bench.OpenFederation, "private_sum", private_sum)
     folder.mkdir()
-    words = ["pan", "oven", "soup", "rose", "spade", "soil", "hedge", "plate"]
-    (folder / "words.txt").write_text("\n".join([*words, "zebra"]))
-    (folder / "fewer.txt").write_text("\n".join(words[:5]))
+    (folder / "words.txt").write_text("\n".join([*VOCABULARY, "zebra"]))
+    (folder / "fewer.txt").write_text("\n".join(VOCABULARY[:5]))
     rows = [{"text": f"{n} the {GOOD_WORDS[label]} is here", "label": label} for label in LABELS for n in range(5)]
     (folder / "shots.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     path = make_task(folder, parties=1, records=200, samples=1234)
@@ -214,7 +200,8 @@ def seen(case: Case, change: str | None, folder: Path, monkeypatch: pytest.Monke
         return found
     samples, run = bench.run_method(task, run_plan, seed=3)
     return found | {
-        "prompts": sorted(asked),  # the generators write at the same time
+        # sorted, since the generators write at the same time
+        "prompts": sorted((name, request.kind, request.system, request.prompt) for name, request in asked),
         "vectors": [(name, values) for name, _, values in opened],
         "inputs": [(name, blocks) for name, blocks, _ in opened],
         "corpus": [sample.text for sample in samples],

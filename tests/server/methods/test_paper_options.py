@@ -13,13 +13,12 @@ import pytest
 from tests.doubles.bench import run_method
 from tests.doubles.parties import embed
 from tests.doubles.tasks import LABELS, make_task
+from tests.doubles.topic_writer import GOOD_WORDS, VOCABULARY, topic_writer
 from tests.server.methods.test_dpkps import write_task
 from tests.server.methods.test_prompts import OPTIONS
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics.phrases import words as words_of
-from undersong_server.generators.interface import Answer
-from undersong_server.generators.ngram import NgramGenerator
 from undersong_server.methods import augpe, dpga, dpkps, wasp
 from undersong_server.methods.interface import Setting
 from undersong_server.methods.parts import sampler_choice
@@ -31,26 +30,12 @@ from undersong_server.runs.plan_figures import plan_figures
 from undersong_server.runs.planning import plan_run
 from undersong_server.runs.task import load
 
-GOOD_WORDS = {LABELS[0]: "pan oven soup", LABELS[1]: "rose spade soil"}
-
 
 @pytest.fixture
 def ran(tmp_path, monkeypatch):
     """Runs a method of a task over a writer of texts of 4 to 10 words; the requests it got, and the run."""
-    asked = []
-
-    def answer(self, requests):
-        for index, request in enumerate(requests):
-            asked.append((self.name, request))
-            if request.kind == "keywords":
-                topics = GOOD_WORDS.get(request.label, "a b c").split()
-                yield index, Answer("1. " + "\n2. ".join([*topics, "nobody votes", "nor for this"]))
-                continue
-            text = f"{GOOD_WORDS.get(request.label, 'pan rose soil')} {request.seed} " + "very " * (request.seed % 7)
-            yield index, Answer(text.strip())
-
-    monkeypatch.setattr(NgramGenerator, "answer", answer)
-    (tmp_path / "words.txt").write_text("\n".join(("pan", "oven", "soup", "rose", "spade", "soil", "hedge", "plate")))
+    asked = topic_writer(monkeypatch)
+    (tmp_path / "words.txt").write_text("\n".join(VOCABULARY))
 
     def run(name: str, changes: Sequence[str], **sections):
         asked.clear()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.doubles.bench import run_method
 from tests.doubles.tasks import LABELS, make_task
+from tests.doubles.topic_writer import VOCABULARY
 from undersong_server import methods
 from undersong_server.generators.cleaning import duplicate_key
 from undersong_server.generators.interface import Answer, GenerationRequest, PromptFormat
@@ -54,8 +55,7 @@ def asked_by(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[G
             yield index, Answer(f"{topic} {request.seed % 97}\n  and {self.name} {request.seed}")
 
     monkeypatch.setattr(NgramGenerator, "answer", answer)
-    words = ("pan", "oven", "soup", "rose", "spade", "soil", "hedge", "plate")
-    (folder / "words.txt").write_text("\n".join(words), encoding="utf-8")
+    (folder / "words.txt").write_text("\n".join(VOCABULARY), encoding="utf-8")
     options = OPTIONS.get(name, ["method.samples=40", "method.rounds=2"])
     if name == "attributes" or name.startswith("mixture"):
         options = ["method.samples=40"]

@@ -1,0 +1,33 @@
+"""A writer in place of the n-gram model: texts of each label's own words, and all that it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from tests.doubles.tasks import LABELS
+from undersong_server.generators.interface import Answer, GenerationRequest
+from undersong_server.generators.ngram import NgramGenerator
+
+GOOD_WORDS = {LABELS[0]: "pan oven soup", LABELS[1]: "rose spade soil"}
+VOCABULARY = ("pan", "oven", "soup", "rose", "spade", "soil", "hedge", "plate")
+
+
+def topic_writer(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, GenerationRequest]]:
+    """Lets it write texts of 4 to 10 words, or lists of keywords; the generator's name and request of each answer."""
+    asked: list[tuple[str, GenerationRequest]] = []
+
+    def answer(self: Any, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer]]:
+        for index, request in enumerate(requests):
+            asked.append((self.name, request))
+            if request.kind == "keywords":
+                topics = GOOD_WORDS.get(request.label, "a b c").split()
+                yield index, Answer("1. " + "\n2. ".join([*topics, "nobody votes", "nor for this"]))
+                continue
+            text = f"{GOOD_WORDS.get(request.label, 'pan rose soil')} {request.seed} " + "very " * (request.seed % 7)
+            yield index, Answer(text.strip())
+
+    monkeypatch.setattr(NgramGenerator, "answer", answer)
+    return asked
