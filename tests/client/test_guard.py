@@ -8,7 +8,7 @@ import math
 
 import pytest
 
-from tests.doubles.parties import make_manifest, make_party, make_tables
+from tests.doubles.parties import make_manifest, make_party, make_tables, propose
 from undersong_client.guard import review
 from undersong_client.policy import HospitalPolicy
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
@@ -49,11 +49,6 @@ def parties(tmp_path):
         name: make_party(tmp_path, name, table, noise_seed=3, policy=HOSPITAL, budget=Budget(2.5, 1e-4))
         for name, table in tables.items()
     }
-
-
-def propose(party, manifest: Manifest) -> wire.Reply:
-    data = wire.Request(version=codec.VERSION, propose=wire.ProposeManifest(manifest=manifest.to_bytes()))
-    return codec.decode_reply(party.handle(data.SerializeToString()), party.name)
 
 
 def agree(parties, manifest: Manifest) -> None:

@@ -19,8 +19,10 @@ from undersong_common.embedding import publishable
 from undersong_common.privacy.budget import Budget
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.table import Table
+from undersong_protocol import codec
 from undersong_protocol.bounds import Policy
 from undersong_protocol.manifest import Manifest
+from undersong_protocol.messages import federation_pb2 as wire
 from undersong_protocol.plan import Plan
 from undersong_protocol.public import BlockStore, MemoryBlocks
 from undersong_protocol.secagg.parameters import Member
@@ -87,6 +89,17 @@ def make_manifest(plan: Plan, parties: Mapping[str, Party], labels: Sequence[str
         roster=tuple(Member(name, parties[name].public_identity) for name in sorted(parties)),
         plan=plan,
     )
+
+
+def proposal(manifest: Manifest) -> bytes:
+    """The request to sign a manifest."""
+    request = wire.Request(version=codec.VERSION, propose=wire.ProposeManifest(manifest=manifest.to_bytes()))
+    return request.SerializeToString()
+
+
+def propose(party: Party, manifest: Manifest) -> wire.Reply:
+    """What the party answers to a manifest that it is asked to sign."""
+    return codec.decode_reply(party.handle(proposal(manifest)), party.name)
 
 
 def make_tables(parties: int, records: int, labels: Sequence[str]) -> dict[str, Table]:

@@ -14,9 +14,9 @@ import pytest
 
 from tests.doubles import foreign_package
 from tests.doubles.foreign_package import NAME
-from tests.doubles.parties import make_manifest, make_party, make_tables
+from tests.doubles.parties import make_manifest, make_party, make_tables, proposal, propose
 from tests.doubles.party_home import HashedEmbedder, command, write_notes
-from tests.doubles.tasks import make_task
+from tests.doubles.tasks import LABELS, make_task
 from undersong.deliver import deliver
 from undersong_client import plugins as party_plugins
 from undersong_client import preview
@@ -31,9 +31,8 @@ from undersong_common import embedders, plugins
 from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError, InternalError, PrivacyRefusal
 from undersong_common.table import Table
-from undersong_protocol import codec, statistics
+from undersong_protocol import statistics
 from undersong_protocol.manifest import Manifest
-from undersong_protocol.messages import federation_pb2 as wire
 from undersong_protocol.plan import Plan, Privacy
 from undersong_protocol.statistics import PublicInputs
 from undersong_server import methods
@@ -70,14 +69,15 @@ def started_anew() -> None:
     assert not foreign_package.is_imported()
 
 
-def propose(folder, plan, policy):
-    parties = {
-        name: make_party(folder, name, table, policy=policy)
-        for name, table in make_tables(3, 6, ("kitchen", "garden")).items()
-    }
-    manifest = make_manifest(plan, parties, ("kitchen", "garden"))
-    request = wire.Request(version=codec.VERSION, propose=wire.ProposeManifest(manifest=manifest.to_bytes()))
-    return codec.decode_reply(parties["p0"].handle(request.SerializeToString()), "p0")
+def answered(folder, plan, policy):
+    """What the first of three parties says to the plan."""
+    tables = make_tables(3, 6, LABELS)
+    parties = {name: make_party(folder, name, table, policy=policy) for name, table in tables.items()}
+    return propose(parties["p0"], make_manifest(plan, parties, LABELS))
+
+
+def empty_parties(folder):
+    return {f"p{n}": make_party(folder, f"p{n}", Table((), (), None)) for n in range(3)}
 
 
 def hospital(**changes) -> HospitalPolicy:
@@ -178,7 +178,7 @@ def test_an_own_statistic_s_plan_has_no_source(tmp_path):
 def test_a_party_that_does_not_trust_it_refuses_and_imports_nothing(package, tmp_path):
     plan = planned(tmp_path / "task")
     started_anew()
-    refused = propose(tmp_path, plan, hospital().bounds).refusal
+    refused = answered(tmp_path, plan, hospital().bounds).refusal
     assert f"does not trust the statistic '{NAME}'" in refused.problem
     assert plan.sums[0].source in refused.problem
     assert not foreign_package.is_imported()
@@ -189,7 +189,7 @@ def test_a_party_that_trusts_another_hash_refuses_and_imports_nothing(package, t
     started_anew()
     allowed = hospital(trusted_statistics=(f"{NAME}={'0' * 64}",))
     party_plugins.load_trusted(allowed)
-    refused = propose(tmp_path, plan, allowed.bounds).refusal
+    refused = answered(tmp_path, plan, allowed.bounds).refusal
     assert f"trusts the statistic '{NAME}' with the source {'0' * 64}" in refused.problem
     assert not foreign_package.is_imported()
 
@@ -200,7 +200,7 @@ def test_a_party_whose_installed_source_is_another_refuses(package, tmp_path):
     (package / "sentences" / "statistic.py").write_text("raise SystemExit('imported')")
     allowed = hospital(trusted_statistics=(f"{NAME}={plan.sums[0].source}",))
     party_plugins.load_trusted(allowed)
-    assert "here that name is no other package's" in propose(tmp_path, plan, allowed.bounds).refusal.problem
+    assert "here that name is no other package's" in answered(tmp_path, plan, allowed.bounds).refusal.problem
     assert not foreign_package.is_imported()
 
 
@@ -211,9 +211,7 @@ def test_a_refusal_says_the_same_whatever_the_records_are(package, tmp_path):
     for name, table in (("full", make_tables(1, 9, ("kitchen",))["p0"]), ("empty", Table((), (), None))):
         (tmp_path / name).mkdir()
         party = make_party(tmp_path / name, "p0", table, policy=hospital().bounds)
-        manifest = make_manifest(plan, {f"p{n}": party for n in range(1)}, ("kitchen",))
-        request = wire.Request(version=codec.VERSION, propose=wire.ProposeManifest(manifest=manifest.to_bytes()))
-        words.append(party.handle(request.SerializeToString()))
+        words.append(party.handle(proposal(make_manifest(plan, {"p0": party}, ("kitchen",)))))
     assert words[0] == words[1]
 
 
@@ -223,14 +221,14 @@ def test_a_party_that_trusts_it_signs(package, tmp_path):
     allowed = hospital(trusted_statistics=(f"{NAME}={plan.sums[0].source}",))
     party_plugins.load_trusted(allowed)
     assert statistics.source(NAME) == plan.sums[0].source
-    assert propose(tmp_path, plan, allowed.bounds).WhichOneof("body") == "signature"
+    assert answered(tmp_path, plan, allowed.bounds).WhichOneof("body") == "signature"
 
 
 @pytest.mark.parametrize("source", [7, ["a"], {"b": 1}, "x" * 64, "0" * 65])
 def test_a_source_that_is_none_is_refused(package, tmp_path, source):
     plan = planned(tmp_path / "task")
-    parties = {f"p{n}": make_party(tmp_path, f"p{n}", Table((), (), None)) for n in range(3)}
-    manifest = make_manifest(plan, parties, ("kitchen", "garden"))
+    parties = empty_parties(tmp_path)
+    manifest = make_manifest(plan, parties, LABELS)
     wrong = dataclasses.replace(plan, sums=(dataclasses.replace(plan.sums[0], source=source),))
     changed = dataclasses.replace(manifest, plan=wrong)
     with pytest.raises(PrivacyRefusal):
@@ -245,8 +243,8 @@ def test_a_source_that_is_none_is_refused(package, tmp_path, source):
 
 def test_the_preview_names_it(package, tmp_path):
     plan = planned(tmp_path / "task")
-    parties = {f"p{n}": make_party(tmp_path, f"p{n}", Table((), (), None)) for n in range(3)}
-    (release,) = preview._releases(make_manifest(plan, parties, ("kitchen", "garden")))
+    parties = empty_parties(tmp_path)
+    (release,) = preview._releases(make_manifest(plan, parties, LABELS))
     assert release["source"] == plan.sums[0].source
     assert "ANOTHER PACKAGE'S PROGRAM" in release["meaning"]
     assert plan.sums[0].source in release["meaning"]
