@@ -12,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -74,9 +75,9 @@ def build(engine: Engine, options: list[str]) -> list[str]:
     return large
 
 
-def until(what: str, seconds: float, look: object) -> None:
+def until(what: str, seconds: float, look: Callable[[], bool]) -> None:
     end = time.monotonic() + seconds
-    while not look():  # type: ignore[operator]
+    while not look():
         if time.monotonic() > end:
             raise SystemExit(f"{what}: not within {seconds:.0f} s")
         time.sleep(2.0)
