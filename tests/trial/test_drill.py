@@ -7,7 +7,6 @@ import json
 import pytest
 
 from tests.doubles.party_home import command, write_notes
-from tests.doubles.processes import HOSPITAL, CoordinatorProcess, Process
 from tests.trial.stranger import started
 from tests.trial.test_life import Life, fingerprint, run_once
 from undersong_client.operations import data, joining
@@ -87,19 +86,15 @@ def test_a_whole_drill_by_the_commands(tmp_path):
         life.operator("drill", *address, *(word for name in PARTIES for word in ("--party", name)), "--home", home)
     )
     life.env["UNDERSONG_HOME"] = str(home)
-    serve = CoordinatorProcess(home, life.port, env=life.env)
-    try:
-        serve.start()
+    with life.serving():
         for name in PARTIES:
             party = tmp_path / "parties" / name
             life.hospital(name, "drill", name, "--home", party)
             read = life.hospital(name, "enroll", home / "drill" / f"{name}.package", "--fingerprint", told)
             life.operator("sign", f"{name}.request.json", "--fingerprint", fingerprint(read))
             life.hospital(name, "enroll", "--grant", f"{name}.grant")
-            daemon = Process(HOSPITAL, ["run", "--home", party], tmp_path / f"{name}.log", life.env)
-            life.daemons[name] = daemon
-            daemon.start()
-        life.until("every hospital is connected", lambda: life.operator("parties").count("connected") == len(PARTIES))
+            life.run_daemon(name)
+        life.wait_until_connected()
         run_once(life, home / "drill" / "task.toml", told)
         page = (tmp_path / "alpha.html").read_text()
         assert drill.PARTY_WORDS in page
@@ -108,9 +103,5 @@ def test_a_whole_drill_by_the_commands(tmp_path):
         spent = json.loads(life.hospital("alpha", "ledger", "--json"))
         assert 0 < spent["spent_epsilon"] <= 2.0 + 1e-6
         assert json.loads(life.hospital("alpha", "status", "--json"))["drill"] is True
-    finally:
-        for daemon in life.daemons.values():
-            assert daemon.end() == 0, daemon.text()[-2000:]
-        serve.end()
     said = command("drill", "--remove", "--home", tmp_path / "parties" / "alpha")
     assert "removed" in said

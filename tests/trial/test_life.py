@@ -7,6 +7,7 @@ embedding model; `make test-all` starts a process for every command, with the mo
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -57,6 +58,29 @@ class Life:
     def hospital(self, name, *words, **rest):
         return self.type("undersong-party", *words, home=name, **rest)
 
+    @contextlib.contextmanager
+    def serving(self):
+        """The coordinator, and whatever daemons are started meanwhile; all of them end with the context."""
+        serve = CoordinatorProcess(self.folder / "coordinator", self.port, env=self.env, weights=self.weights)
+        self.typed.append(("undersong", "coordinator", "serve"))
+        try:
+            serve.start()
+            yield
+        finally:
+            for daemon in self.daemons.values():
+                assert daemon.end() == 0, daemon.text()[-2000:]
+            serve.end()
+
+    def run_daemon(self, name):
+        home, log = self.folder / "parties" / name, self.folder / f"{name}.log"
+        self.daemons[name] = Process(HOSPITAL, ["run", "--home", home], log, self.env, weights=self.weights)
+        self.typed.append(("undersong-party", "run"))
+        self.daemons[name].start()
+
+    def wait_until_connected(self):
+        count = len(self.hospitals)
+        self.until("every hospital is connected", lambda: self.operator("parties").count("connected") == count)
+
     def until(self, what, look):
         end = time.monotonic() + SOON_S
         while not (found := look()):
@@ -78,18 +102,11 @@ def walk(folder, hospitals, type_one=started, *, weights=True):
     places = ("--bind", f"127.0.0.1:{life.port}", "--metrics", f"127.0.0.1:{free_port()}")
     told = fingerprint(life.operator("coordinator", "init", "--address", address, *places))
     task = make_task(folder / "task", parties=len(hospitals))
-    serve = CoordinatorProcess(folder / "coordinator", life.port, env=life.env, weights=weights)
-    life.typed.append(("undersong", "coordinator", "serve"))
-    try:
-        serve.start()
+    with life.serving():
         for name in hospitals:
             enrol(life, name, told)
-        life.until("every hospital is connected", lambda: life.operator("parties").count("connected") == len(hospitals))
+        life.wait_until_connected()
         run_once(life, task, told)
-    finally:
-        for daemon in life.daemons.values():
-            assert daemon.end() == 0, daemon.text()[-2000:]
-        serve.end()
     life.operator("run", "list")
     return life
 
@@ -108,11 +125,7 @@ def enrol(life, name, told):
         life.hospital(name, "policy", "set", "--minimum-parties", 1, "--minimum-threshold", 1)
     life.hospital(name, "enroll", "--grant", f"{name}.grant")
     life.hospital(name, "check")
-    home = life.folder / "parties" / name
-    daemon = Process(HOSPITAL, ["run", "--home", home], life.folder / f"{name}.log", life.env, weights=life.weights)
-    life.typed.append(("undersong-party", "run"))
-    life.daemons[name] = daemon
-    daemon.start()
+    life.run_daemon(name)
 
 
 def run_once(life, task, told):
