@@ -29,6 +29,7 @@ from undersong.records import private_tables
 from undersong.simulation import simulate
 from undersong.workspace import Workspace
 from undersong_client import store
+from undersong_common.arrays import Float64
 from undersong_common.embedding import CachedEmbedder, Embedder, EmbeddingCache, MemoryCache, PublicFileCache
 from undersong_common.table import Table, read_table
 from undersong_server.evaluation import metrics, task_model
@@ -212,22 +213,21 @@ class Bench:
         embed = CachedEmbedder(self._embedder, self._public).encode
         x, test = embed(texts), self._tests[dataset]
         real = embed(test.texts)
+
+        def taught(size: int, weights: Float64, seed: int) -> tuple[float, float]:
+            rng = np.random.default_rng(seed)
+            places = zip(task.task.labels, largest_remainder(weights, size), strict=True)
+            own = [rng.permutation(np.flatnonzero(label_of == label))[:count] for label, count in places]
+            rows = np.concatenate(own)
+            model = task_model.train(x[rows], label_of[rows].tolist(), head="linear", seed=seed)
+            scores = task_model.evaluate(model, real, test.labels or ())
+            return 100 * scores.accuracy, 100 * scores.macro_f1
+
         lines = ["| data | texts | labels | accuracy, % | macro-F1, % |", "|---" * 5 + "|"]
         for size in sizes:
             for name, weights in (("even", np.ones(len(counts))), ("private shares", counts)):
-                found = []
-                for seed in seeds:
-                    rng = np.random.default_rng(seed)
-                    places = zip(task.task.labels, largest_remainder(weights, size), strict=True)
-                    rows = [
-                        int(row)
-                        for label, places_of in places
-                        for row in rng.permutation(np.flatnonzero(label_of == label))[:places_of]
-                    ]
-                    model = task_model.train(x[rows], label_of[rows].tolist(), head="linear", seed=seed)
-                    scores = task_model.evaluate(model, real, test.labels or ())
-                    found.append((100 * scores.accuracy, 100 * scores.macro_f1))
-                accuracy, f1 = (figure(each, 1) for each in zip(*found, strict=True))
+                found = [taught(size, weights, seed) for seed in seeds]
+                accuracy, f1 = (figure(each) for each in zip(*found, strict=True))
                 lines.append(f"| {dataset} | {size} | {name} | {accuracy} | {f1} |")
         return "\n".join(lines)
 
