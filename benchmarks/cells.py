@@ -22,11 +22,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from tests.doubles.processes import ROOT, SOURCES
 from undersong_common import entry
 from undersong_common.errors import ConfigurationError
 
-ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("", "common", "protocol", "client", "server", "simulation")
 TASK, TEST = "benchmarks/tasks/banking_groups.toml", "banking_groups/test.jsonl"
 METHODS = ("wasp", "mixture", "undersong")
 PARTIES, RECORDS, EPSILON = 10, 300, 4.0
@@ -48,7 +47,9 @@ for seed in range(seeds):
 def measured(tree: Path, method: str, data: Path, seeds: int) -> dict[str, Any]:
     """The cells of one method by the code of ``tree``."""
     given = [str(ROOT / TASK), str(data / TEST), str(data), method, seeds, PARTIES, RECORDS, EPSILON]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(str(tree / room) for room in ROOMS)}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(str(tree / source.relative_to(ROOT)) for source in SOURCES)
+    }
     environment |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     done = subprocess.run(
         [sys.executable, "-c", WORKER, json.dumps(given)],

@@ -8,7 +8,7 @@ import re
 import pytest
 import yaml
 
-from tests.doubles.processes import ROOT
+from tests.doubles.processes import ROOT, SOURCES
 from undersong_common.version import VERSION
 
 ROW = re.compile(r"^\| [^|]+ \| `(undersong_[\w/]+)\.py` \| (\d+) \|", re.MULTILINE)
@@ -31,6 +31,5 @@ def test_a_listed_version_of_a_file_is_the_programs_own(module, version):
 def test_every_version_of_a_file_is_listed():
     listed = {module for module, _ in ROW.findall(CHANGES)}
     named = re.compile(r"^(?:SCHEMA_)?VERSION = \d", re.MULTILINE)
-    packages = [ROOT / room for room in ("common", "protocol", "client", "server", "simulation")]
-    files = [path for package in packages for path in package.rglob("*.py") if named.search(path.read_text("utf-8"))]
+    files = [path for package in SOURCES[1:] for path in package.rglob("*.py") if named.search(path.read_text("utf-8"))]
     assert {str(path.relative_to(ROOT)).partition("/")[2].removesuffix(".py") for path in files} == listed
