@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+Row = dict[str, object]
+
 LABELS = ("kitchen", "garden")
 _WORDS = {
     "kitchen": ("pan", "oven", "soup", "knife", "plate", "salt", "stove", "bread", "spoon", "sauce"),
@@ -21,7 +23,7 @@ def sentence(rng: np.random.Generator, label: str, marker: str = "") -> str:
     return " ".join([*words, marker]).strip()
 
 
-def write_rows(path: Path, rows: list[dict[str, object]]) -> Path:
+def write_rows(path: Path, rows: list[Row]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
@@ -42,7 +44,7 @@ def make_task(
     """
     rng = np.random.default_rng(11)
     for party in range(parties):
-        rows: list[dict[str, object]] = [
+        rows: list[Row] = [
             {"text": sentence(rng, LABELS[row % 2], marker), "label": LABELS[row % 2], "user": f"u{party}-{row // 2}"}
             for row in range(records)
         ]
@@ -70,19 +72,20 @@ def make_task(
 
 def make_replay_task(
     folder: Path,
-    rows: list[dict[str, object]],
+    rows: list[Row],
     *,
-    generators: Mapping[str, str] | None = None,
+    generators: Mapping[str, list[Row]] | None = None,
     **sections: Mapping[str, object],
 ) -> Path:
-    """A task with the labels "a" and "b" whose private, test and generators' files all hold ``rows``; its path.
+    """A task with the labels "a" and "b" whose private and test files hold ``rows``; its path.
 
-    ``generators`` are the files that they replay, by name (without it one replays the private file); ``sections`` add
+    ``generators`` are the rows that each replays, by name (without it, one replays the private file); ``sections`` add
     or replace keys of a section.
     """
-    replayed = generators or {"one": "private.jsonl"}
-    for name in {"private.jsonl", "test.jsonl", *replayed.values()}:
+    for name in ("private.jsonl", "test.jsonl"):
         write_rows(folder / name, rows)
+    for name, replayed in (generators or {}).items():
+        write_rows(folder / f"{name}.jsonl", replayed)
     document: dict[str, dict[str, object]] = {
         "task": {"name": "tiny", "description": "a note", "labels": ["a", "b"]},
         "data": {"path": "private.jsonl", "label": "label"},
@@ -90,7 +93,8 @@ def make_replay_task(
         "federation": {"parties": 2},
         "method": {"name": "mixture", "samples": 6},
     }
-    tables = [{"name": name, "kind": "replay", "path": file} for name, file in replayed.items()]
+    files = {name: f"{name}.jsonl" for name in generators or ()} or {"one": "private.jsonl"}
+    tables = [{"name": name, "kind": "replay", "path": file} for name, file in files.items()]
     return _write(folder / "task.toml", document, sections, tables)
 
 

@@ -9,19 +9,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tests.doubles.tasks import make_replay_task
+from tests.doubles.tasks import Row, make_replay_task
 from undersong.compare_cell import Bench
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    rows: list[dict[str, object]] = [
-        {"text": f"{label} text number {n}", "label": label} for n in range(60) for label in "ab"
-    ]
+    rows: list[Row] = [{"text": f"{label} text number {n}", "label": label} for n in range(60) for label in "ab"]
     task_file = make_replay_task(
         tmp_path,
         rows,
-        generators={"one": "pool.jsonl", "two": "pool.jsonl"},
+        generators={"one": rows, "two": rows},
         data={"file_records": 300},
         federation={"parties": 1},
         method={"name": "wasp", "samples": 40, "rounds": 2, "votes": 2, "examples": 2, "shortlist": 2},

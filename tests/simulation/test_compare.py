@@ -284,8 +284,8 @@ def test_a_second_command_adds_to_the_folder_s_table_which_is_written_while_cell
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
-        ("task.toml: pool.jsonl", "no such file"),
-        ("pool.jsonl: label", "no column 'label'"),
+        ("task.toml: one.jsonl", "no such file"),
+        ("one.jsonl: label", "no column 'label'"),
         ("private.jsonl: text", "column 'text'"),
         ("task.toml: delta = 1e-05", "not below 1"),
     ],

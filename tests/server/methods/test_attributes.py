@@ -1,11 +1,10 @@
 """Texts by attributes: shares from marginals, pairs where they stand, a run that orders, votes and keeps by them."""
 
-import json
-
 import numpy as np
 import pytest
 
 from tests.doubles.bench import run_method
+from tests.doubles.tasks import make_replay_task
 from tests.doubles.word_embedding import embed
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
@@ -84,16 +83,15 @@ def task_file(tmp_path):
 
     private = [row(lambda label: label if rng.random() < 0.9 else 1 - label, 0.9, n) for n in range(400)]
     pool = [row(lambda _label: int(rng.random() < 0.5), 0.5, n) for n in range(1000, 1600)]
-    for name, rows in (("private", private), ("one", pool[:300]), ("two", pool[300:])):
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    generators = "".join(f'[[generators]]\nname="{n}"\nkind="replay"\npath="{n}.jsonl"\n' for n in ("one", "two"))
-    lists = "".join(f"{name} = {json.dumps(values)}\n" for name, values in LISTS.items())
-    (tmp_path / "task.toml").write_text(
-        '[task]\nname="t"\ndescription="a note"\nlabels=["a","b"]\n[data]\npath="private.jsonl"\nlabel="label"\n'
-        "[privacy]\nepsilon=8.0\ndelta=1e-5\nexpected_records=400\n[federation]\nparties=1\n"
-        f'[method]\nname="attributes"\nsamples=120\n[method.attributes]\n{lists}{generators}'
+    return make_replay_task(
+        tmp_path,
+        private,
+        generators={"one": pool[:300], "two": pool[300:]},
+        privacy={"epsilon": 8.0, "expected_records": 400},
+        federation={"parties": 1},
+        method={"name": "attributes", "samples": 120},
+        **{"method.attributes": LISTS},
     )
-    return tmp_path / "task.toml"
 
 
 def shares_of(texts, word):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.doubles.bench import run_method
+from tests.doubles.tasks import make_replay_task
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import accounting
 from undersong_server import methods
@@ -100,15 +101,14 @@ def task_file(tmp_path):
     def rows(count):
         return [{"text": " ".join(rng.choice(words, 6)), "label": "ab"[n % 2]} for n in range(count)]
 
-    for name, count in (("private", 30), ("one", 300), ("two", 300)):
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(count)))
-    generators = "".join(f'[[generators]]\nname="{n}"\nkind="replay"\npath="{n}.jsonl"\n' for n in ("one", "two"))
-    (tmp_path / "task.toml").write_text(
-        '[task]\nname="t"\ndescription="a note"\nlabels=["a","b"]\n[data]\npath="private.jsonl"\nlabel="label"\n'
-        '[privacy]\nepsilon=4.0\ndelta=1e-5\n[federation]\nparties=1\n[method]\nname="augpe"\nsamples=60\nrounds=3\n'
-        + generators
+    return make_replay_task(
+        tmp_path,
+        rows(30),
+        generators={"one": rows(300), "two": rows(300)},
+        privacy={"epsilon": 4.0},
+        federation={"parties": 1},
+        method={"name": "augpe", "samples": 60, "rounds": 3},
     )
-    return tmp_path / "task.toml"
 
 
 @pytest.mark.parametrize(
