@@ -15,8 +15,12 @@ GOOD_WORDS = {LABELS[0]: "pan oven soup", LABELS[1]: "rose spade soil"}
 VOCABULARY = ("pan", "oven", "soup", "rose", "spade", "soil", "hedge", "plate")
 
 
-def topic_writer(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, GenerationRequest]]:
-    """Lets it write texts of 4 to 10 words, or lists of keywords; the generator's name and request of each answer."""
+def topic_writer(monkeypatch: pytest.MonkeyPatch, mistaken: Sequence[str] = ()) -> list[tuple[str, GenerationRequest]]:
+    """Lets it write texts of 4 to 10 words, or lists of keywords; the generator's name and request of each answer.
+
+    The generators of the names in ``mistaken`` write texts of the other label.
+    """
+    others = dict(zip(LABELS, reversed(LABELS), strict=True))
     asked: list[tuple[str, GenerationRequest]] = []
 
     def answer(self: Any, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer]]:
@@ -26,7 +30,8 @@ def topic_writer(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, GenerationR
                 topics = GOOD_WORDS.get(request.label, "a b c").split()
                 yield index, Answer("1. " + "\n2. ".join([*topics, "nobody votes", "nor for this"]))
                 continue
-            text = f"{GOOD_WORDS.get(request.label, 'pan rose soil')} {request.seed} " + "very " * (request.seed % 7)
+            label = others.get(request.label, "") if self.name in mistaken else request.label
+            text = f"{GOOD_WORDS.get(label, 'pan rose soil')} {request.seed} " + "very " * (request.seed % 7)
             yield index, Answer(text.strip())
 
     monkeypatch.setattr(NgramGenerator, "answer", answer)

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -46,8 +46,8 @@ class Options(VocabularyOptions):
         pairs: m pairs of random Fourier features.
         split: of the budget, between vocabulary and densities.
         sampler: how a sequence is drawn; validation chose the default on both data sets of docs/dpkps.md. "auto" has it
-            choose for this task, on ``validation``, a public file of texts with labels, before anything is planned.
-        expected_records: about how many records the parties hold: it decides how much noise that validation adds.
+            choose for this task, on ``validation``, a public file of texts with labels, before anything is planned;
+            ``privacy.expected_records`` decides how much noise that validation adds.
         ensemble: lengths of the density structures of the iterative sampler.
         noise: "laplace" is pure epsilon.
         width: u times a structure's length in the kernel exp(-u |x - y|^2); the paper's is 2.
@@ -66,7 +66,6 @@ class Options(VocabularyOptions):
     split: tuple[Share, Share] = (1.0, 5.0)
     sampler: Literal["independent", "iterative", "auto"] = "independent"
     validation: str = ""
-    expected_records: Annotated[int, Field(ge=1)] = 1000
     ensemble: Literal["logarithmic", "linear"] = "logarithmic"
     noise: Literal["gaussian", "laplace"] = "gaussian"
     width: Annotated[float, Field(gt=0, lt=1000)] = 2.0
@@ -76,6 +75,14 @@ class Options(VocabularyOptions):
     shots: str = ""
     shots_per_class: Annotated[int, Field(ge=1, le=20)] = 3
     words: Annotated[int, Field(ge=1)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _records_are_the_task_s(cls, given: Any) -> Any:
+        # 0.2.0 had this number here for a while
+        if isinstance(given, Mapping) and "expected_records" in given:
+            raise ValueError("expected_records is one number for all methods; write it under [privacy]")
+        return given
 
     @model_validator(mode="after")
     def _validation_named(self) -> Options:
@@ -140,7 +147,7 @@ def _validated(options: Options, setting: Setting, _content: bytes) -> Choice:
         _public_texts(setting, options.validation),
         setting.labels,
         public_embedder(setting.embedder),
-        records=options.expected_records,
+        records=setting.expected_records,
         histogram=options.histogram(setting),
         vocabulary=options.terms(setting),
         vocabulary_sigma=vocabulary_sigma,

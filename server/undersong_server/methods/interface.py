@@ -47,8 +47,8 @@ class Setting:
         privacy: for a method that divides epsilon itself, as its paper does; None where it is not known.
         quorum: for a method whose answers depend on the number of parties; None where it is not known.
         embedder: the embedding model's name or folder, for a method that looks at public texts before it plans.
-        expected_records: for a method that divides its budget by it: how many records all parties hold together, as
-            somebody declared, never read from data.
+        expected_records: for a method that divides its budget or chooses a variant by it: how many records all parties
+            hold together, as somebody declared, never read from data.
     """
 
     labels: tuple[str, ...]

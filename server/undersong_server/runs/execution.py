@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.printable import printable
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.messages import federation_pb2 as wire
+from undersong_protocol.plan import Plan
 from undersong_protocol.secagg.parameters import Member
 from undersong_server import methods
 from undersong_server.federation.blocks import PublicBlocks
@@ -136,6 +138,21 @@ def _federation(
     return Federation(transport, manifest, journal, progress, **rest)
 
 
+def _check_same_questions(agreed: Manifest, plan: Plan) -> None:
+    """A method may not go on with other sums than the parties signed: another version, or another public file."""
+
+    def asked(of: Plan) -> dict[str, str]:
+        return {one.name: json.dumps([one.statistic, one.parameters], sort_keys=True) for one in of.sums}
+
+    before, now = asked(agreed.plan), asked(plan)
+    if before != now:
+        other = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+        raise ConfigurationError(
+            f"the run {agreed.run!r} was agreed on with another plan than its task has now: {', '.join(other)}",
+            "continue it with the program and the public files that it began with, or plan a new run",
+        )
+
+
 def _manifest(
     run_plan: RunPlan,
     name: str,
@@ -148,7 +165,9 @@ def _manifest(
 ) -> Manifest:
     known = journal.get("manifest")
     if known is not None:
-        return Manifest.from_bytes(known)
+        agreed = Manifest.from_bytes(known)
+        _check_same_questions(agreed, run_plan.plan)
+        return agreed
     found = introduce(transport, parties, timeout_s)
     for party, introduction in found.items():
         if introduction.name != party:

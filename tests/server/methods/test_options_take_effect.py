@@ -1,4 +1,4 @@
-"""Every option of the papers' methods changes what it speaks of: prompts, plan, opened vectors or the corpus."""
+"""Every option of every method changes what it speaks of: prompts, plan, opened vectors or the corpus."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import pytest
 from tests.doubles import bench
 from tests.doubles.tasks import LABELS, make_task
 from tests.doubles.topic_writer import GOOD_WORDS, VOCABULARY, topic_writer
+from tests.doubles.word_embedding import embed
+from undersong_common.embedding import quantise
 from undersong_server import methods
 from undersong_server.runs.planning import plan_run
 from undersong_server.runs.task import load
@@ -25,6 +27,12 @@ BASES = {
         "samples=40", "queries=8", "contrast=8", "embedding_size=48", "discriminator=moments", "keep=0.8"
     ],
     "augpe": ["samples=40", "rounds=3"],
+    "pretext": ["samples=40", "rounds=2"],
+    "fusegen": ["samples=40", "rounds=2", "candidates=6", "examples=2"],
+    "undersong": ["samples=40", "rounds=2"],
+    "attributes": ["samples=40", "attributes={thing = ['pan', 'rose']}"],
+    "mixture": ["samples=12"],
+    "mixture+labels": ["samples=200"],
 }  # fmt: skip
 PRUNED, TEACHERS = ["prune=true"], ["discriminator=teachers", "teachers=60", "queries=30"]
 ITERATIVE, PRIVATE = ["sampler=iterative"], ["private_vocabulary=true", "vocabulary=words.txt", "false_terms=0.9"]
@@ -86,6 +94,7 @@ CASES = [
         ("suppression=false", "prompts", ["similarity=0.0"]),
         ("similarity=0.9", "plan"),
         ("fallback_similarity=-0.9", "tau", ["accounting=paper"], "4.0"),
+        ("embedding_size=24", "plan"),
         ("rewrite=0.0", "prompts"),
         ("fill_in=0.0", "prompts"),
         ("cross=0.0", "prompts"),
@@ -129,6 +138,7 @@ CASES = [
         ("contrast=4", "inputs", TEACHERS),
         ("half=false", "plan", TEACHERS),
         ("covariance=4", "plan"),
+        ("embedding_size=24", "plan"),
         ("votes=2", "vectors", ["discriminator=votes"]),
     ),
     *cases(
@@ -150,25 +160,72 @@ CASES = [
         ("vocabulary_share=0.5", "plan", PRIVATE, "4.0"),
         ("prompt_terms=1", "prompts", PRIVATE),
     ),
+    *cases(
+        "pretext",
+        ("samples=60", "prompts"),
+        ("rounds=3", "plan"),
+        ("seeds=0.25", "prompts"),
+        ("threshold=1000.0", "prompts", (), "4.0"),
+        ("examples=1", "prompts"),
+    ),
+    *cases(
+        "fusegen",
+        ("samples=60", "prompts"),
+        ("rounds=3", "prompts"),
+        ("candidates=2", "prompts"),
+        ("examples=1", "prompts"),
+        ("easy=1.0", "prompts"),
+        ("boosts=0", "sample_weights"),
+        ("rate=2.0", "sample_weights"),
+    ),
+    *cases(
+        "undersong",
+        ("samples=50", "prompts"),
+        ("rounds=3", "plan"),
+        ("votes=2", "vectors"),
+        ("examples=2", "prompts"),
+        ("shortlist=2", "prompts"),
+        ("usefulness=0.0", "trust"),
+        ("verdict=false", "plan"),
+        ("without=matched", "plan"),
+    ),
+    *cases(
+        "attributes",
+        ("samples=60", "prompts"),
+        ("attributes={thing = ['oven', 'soil', 'leaf']}", "prompts"),
+        ("pairs=never", "plan"),
+        ("marginal_share=0.6", "plan", (), "4.0"),
+        ("votes=2", "plan"),
+        ("keep=1.0", "corpus"),
+        ("examples=1", "prompts"),
+        ("shortlist=1", "prompts"),
+    ),
+    *cases("mixture", ("samples=20", "prompts")),
+    *cases("mixture+labels", ("samples=100", "prompts"), ("half_way=false", "prompts", (), "0.2")),
 ]
-ELSEWHERE = {  # options whose effect a test of their own shows
-    ("dpga", "embedding_size"): "test_dpga.py: another size than planned is refused",
-    ("discriminator", "embedding_size"): "test_discriminator.py: another size than planned is refused",
-    ("discriminator", "student"): "test_discriminator.py: a fine-tuned student",
-    ("discriminator", "student_model"): "test_discriminator.py: a fine-tuned student",
-    ("dpkps", "validation"): "test_paper_options.py: auto needs a public file",
-    ("dpkps", "expected_records"): "test_paper_options.py: noise of the validation",
+ELSEWHERE = {  # options whose effect a test of their own shows, in a file beside this one
+    ("discriminator", "student"): "test_discriminator.py::test_a_fine_tuned_student_learns_the_votes_from_the_texts"
+    "_and_judges_texts",
+    ("discriminator", "student_model"): "test_discriminator.py::test_a_fine_tuned_student_needs_teachers_and_a_folder"
+    "_with_a_model",
+    ("dpkps", "validation"): "test_paper_options.py::test_noise_of_the_validation_is_the_plan_s_for_the_records"
+    "_expected",
 }
 
 
-def test_every_option_of_the_four_papers_and_of_aug_pe_has_its_case():
+def test_every_option_of_every_method_has_its_case():
+    assert set(BASES) == set(methods.own_names())
     known = {(case.method, case.option) for case in CASES} | ELSEWHERE.keys()
     assert known == {(name, option) for name in BASES for option in methods.load(name).Options.model_fields}
+    for file, _, name in (where.partition("::") for where in ELSEWHERE.values()):
+        assert f"\ndef {name}(" in (Path(__file__).parent / file).read_text(encoding="utf-8")
 
 
 def seen(case: Case, change: str | None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Everything that a run asks, opens and writes, by what it is."""
-    asked = topic_writer(monkeypatch)
+    asked = topic_writer(monkeypatch, mistaken=["poor"] if case.changes == "trust" else [])
+    if case.changes == "trust":  # whose texts are useful is read from their words
+        monkeypatch.setattr("tests.doubles.bench.embed", lambda texts: quantise(embed(texts)))
     opened: list[Any] = []
 
     original = bench.OpenFederation.private_sum
@@ -206,7 +263,7 @@ def seen(case: Case, change: str | None, folder: Path, monkeypatch: pytest.Monke
         "inputs": [(name, blocks) for name, blocks, _ in opened],
         "corpus": [sample.text for sample in samples],
         "vocabulary": chosen.terms(run_plan.setting) if case.changes == "vocabulary" else (),
-        **{name: run.records.get(name) for name in ("weights", "tau", "keyphrases", "sample_weights")},
+        **{name: run.records.get(name) for name in ("weights", "trust", "tau", "keyphrases", "sample_weights")},
     }
 
 

@@ -238,15 +238,19 @@ def test_auto_needs_a_public_file_with_labels(tmp_path):
 def test_noise_of_the_validation_is_the_plan_s_for_the_records_expected(tmp_path, monkeypatch):
     seen = {}
 
-    def validated(*_arguments, **given):
-        seen.update(given)
+    def validated(table, *_arguments, **given):
+        seen.update(given, texts=table.texts)
         return Choice("independent", {})
 
     monkeypatch.setattr(sampler_choice, "validated", validated)
     monkeypatch.setattr(dpkps, "public_embedder", lambda _model: embed)
-    task = write_task(tmp_path, sampler="auto", validation="pool.jsonl", expected_records=77)
+    write_task(tmp_path, sampler="auto", validation="few.jsonl")
+    shown = ["public a text 1 apple", "public b text 2 nail"]
+    rows = [{"text": text, "label": "ab"[n]} for n, text in enumerate(shown)]
+    (tmp_path / "few.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = load(tmp_path / "task.toml", ["privacy.expected_records=77"])
     planned = plan_run(task).plan
-    assert seen["records"] == 77
+    assert (list(seen["texts"]), seen["records"]) == (shown, 77)
     assert seen["vocabulary_sigma"] == planned["vocabulary"].sigma
     features, sigma = seen["samplers"]["independent"]
     assert (features.averaged, sigma) == (True, planned["densities"].sigma)

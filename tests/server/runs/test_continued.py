@@ -1,0 +1,33 @@
+"""A run that goes on asks the sums that its parties signed, or is refused by their names."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tests.doubles.bench import run_federated
+from tests.doubles.parties import make_manifest, make_party
+from tests.doubles.tasks import LABELS, make_task
+from undersong.records import private_tables
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.public import MemoryBlocks
+from undersong_server.journal import Journal
+from undersong_server.runs.planning import plan_run
+from undersong_server.runs.task import load
+
+
+def test_a_run_is_not_continued_with_another_plan_than_the_one_that_was_signed(tmp_path):
+    task = load(make_task(tmp_path, parties=2), ["method.name=mixture+labels"])
+    tables, planned = private_tables(task, 0), plan_run(task)
+    parties = {name: make_party(tmp_path, name, table, blocks=MemoryBlocks()) for name, table in tables.items()}
+    journal = Journal(tmp_path / "journal.sqlite")
+    journal.put("manifest", make_manifest(planned.plan, parties, LABELS).to_bytes())
+    journal.close()
+    (labels,) = planned.plan.sums
+    grown = dataclasses.replace(labels, parameters={**labels.parameters, "bins": 3})
+    other = dataclasses.replace(planned, plan=dataclasses.replace(planned.plan, sums=(grown,)))
+    with pytest.raises(ConfigurationError, match="agreed on with another plan") as refused:
+        run_federated(task, other, tmp_path, tables, seed=0)
+    assert refused.value.problem.endswith("than its task has now: labels")
+    assert "plan a new run" in refused.value.remedy
