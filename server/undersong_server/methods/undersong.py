@@ -9,7 +9,8 @@ the corpus is the plain mixture; bad examples come from public data alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
@@ -23,9 +24,11 @@ from undersong_protocol.statistics.corrected_votes import CorrectedVotes
 from undersong_protocol.statistics.histogram import LabelHistogram
 from undersong_protocol.statistics.hubness import hubness_correction
 from undersong_protocol.statistics.projections import Projections
+from undersong_protocol.vectors import NoisySum
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
 from undersong_server.methods.parts import consistency, corpora, judging, matching, moments, shares
+from undersong_server.methods.parts.doubt import noise_effect_of_sums
 from undersong_server.methods.parts.selection import (
     highest,
     largest_remainder,
@@ -109,15 +112,18 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     weights, label_shares = np.full(generators, 1.0 / generators), np.full(labels, 1.0 / labels)
     spent = np.zeros((generators, labels), dtype=np.bool_)
     examples = Examples([[] for _ in range(labels)], [[] for _ in range(labels)])
-    judgement = None
+    judgement, noise = None, None
     for t, count in enumerate(options.per_round()):
         run.record("weights", t, weights.tolist())
+        if noise is not None:
+            run.record("weights noise", t, noise.tolist())
         orders = shares.to_write(_written_table(run), weights, label_shares, spent, count)
         spent |= _write(options, run, t, orders, examples)
         written = _written(run)
         if judgement is None:
             judgement = _judge(options, run, asked, written)
-            label_shares, weights = judgement.label_shares, _writing_weights(judgement)
+            label_shares, weights = judgement.label_shares, _writing_weights(judgement.shares)
+            noise = _noise(judgement, _writing_weights)
         if t < options.rounds - 1:
             examples = _choose(options, run, t, written, judgement)
     assert judgement is not None  # there are at least two rounds
@@ -141,16 +147,16 @@ class Judgement(NamedTuple):
         records: how many there are, about.
         label_shares: float64 [C].
         moments: of the labels; None where they were not asked for.
-        usefulness: of the generators, shrunk, float64 [K]; ``trust`` and ``matched`` their shares.
+        shares: of the generators; equal ones where nothing was asked.
+        evidence: what they were read from; None where nothing was asked.
         heads: the generators' classifiers; None where there is one label or one generator.
     """
 
     records: float
     label_shares: Float64
     moments: moments.LabelMoments | None
-    usefulness: Float64
-    trust: Float64
-    matched: Float64
+    shares: judging.Shares
+    evidence: judging.Evidence | None
     heads: Float64 | None
 
 
@@ -179,62 +185,93 @@ def _judge(options: Options, run: RunContext, asked: set[str], written: Written)
         counts = found.label_counts if found is not None else run.private_sum("labels", [])
         label_shares, records = judging.label_shares(counts), judging.records_of(counts)
         run.record("label shares", 0, label_shares.tolist())
-    trust, matched, usefulness, heads = equal, equal, np.zeros(generators), None
+    read, evidence, heads = judging.Shares(np.zeros(generators), equal, equal), None, None
     if "places" in asked:
         alike = consistency.alike(written.embeddings, written.label_of, written.generator_of, generators, labels)
         basis = matching.Basis.of(*written[:4], labels)
-        places = run.private_sum("places", [run.publish_numbers("projections", basis.published())])
-        records = matching.records_of(places)
+        opened_sums = [run.private_sum("places", [run.publish_numbers("projections", basis.published())])]
+        records, sample_variance = matching.records_of(opened_sums[0]), 0.0
         if "useful" in asked:
             heads = consistency.classifiers(*written, label_shares=label_shares)
-            useful = run.private_sum("useful", [run.publish_numbers("classifiers", heads)])
-            luck = consistency.training_sample_variance(*written, run.rng("training sample variance"))
-            usefulness, trust = judging.trust(
-                useful, alike, records=records, sample_variance=luck, strength=options.usefulness, rng=run.rng("trust")
-            )
-            run.record("trust", 0, trust.tolist())
-        matched = matching.matched_shares(places, basis, basis.means(*written[:4]), trust)
-        matched = consistency.averaged(judging.combined_weights(matched, trust), alike)
-        run.record("matched", 0, matched.tolist())
-    return Judgement(records, label_shares, found, usefulness, trust, matched, heads)
+            opened_sums.append(run.private_sum("useful", [run.publish_numbers("classifiers", heads)]))
+            sample_variance = consistency.training_sample_variance(*written, run.rng("training sample variance"))
+        means, drawn = basis.means(*written[:4]), partial(run.rng, "trust")
+        evidence = judging.Evidence(tuple(opened_sums), basis, means, alike, sample_variance, options.usefulness, drawn)
+        read = evidence.shares(*evidence.sums)
+        if "useful" in asked:
+            run.record("trust", 0, read.trust.tolist())
+        run.record("matched", 0, read.matched.tolist())
+    return Judgement(records, label_shares, found, read, evidence, heads)
 
 
-def _writing_weights(judgement: Judgement) -> Float64:
+def _writing_weights(read: judging.Shares) -> Float64:
     """Section 3: texts are written for all corpora of the menu."""
-    return (1.0 / len(judgement.trust) + judgement.trust + judgement.matched) / 3.0
+    return (1.0 / len(read.trust) + read.trust + read.matched) / 3.0
+
+
+def _noise(judgement: Judgement, weigh: Callable[..., Float64], *verdict: NoisySum) -> Float64 | None:
+    """Standard deviation that the opened noise gives the generators' weights, float64 [K]; classifiers are held.
+
+    None where nothing was asked of the generators.
+
+    Args:
+        weigh: the weights by the generators' shares and, where the corpora were judged, by that ``verdict``.
+    """
+    evidence = judgement.evidence
+    if evidence is None:
+        return None
+    asked = len(evidence.sums)
+    return noise_effect_of_sums(
+        lambda *sums: weigh(evidence.shares(*sums[:asked]), *sums[asked:]), *evidence.sums, *verdict
+    )
 
 
 def _corpus(
     options: Options, run: RunContext, asked: set[str], written: Written, judgement: Judgement
 ) -> Sequence[Sample]:
     """Sections 3 and 4: the menu's corpora, the records' verdict on them, and their mixture by it."""
-    facts = corpora.Facts(
-        written.label_of, written.generator_of, judgement.label_shares, judgement.trust, judgement.matched
-    )
+    read, menu = judgement.shares, corpora.menu(options.without)
+    facts = corpora.Facts(written.label_of, written.generator_of, judgement.label_shares, read.trust, read.matched)
+    verdict: list[NoisySum] = []
+    answers = np.zeros((0, len(menu)), dtype=np.bool_)
     if "verdict" in asked:
         plain = corpora.MENU["mixture"].weigh(facts)
         own, leverage = moments.posterior(
             written.embeddings, written.label_of, plain, written.labels, judgement.moments
         )
         facts = facts._replace(own=own, leverage=leverage)
-    menu = corpora.menu(options.without)
-    weighed = [candidate.weigh(facts) for candidate in menu.values()]
-    if "verdict" in asked:
+        weighed = [candidate.weigh(facts) for candidate in menu.values()]
         heads = corpora.classifiers(written.embeddings, written.label_of, written.labels, weighed)
-        opened = run.private_sum("verdict", [run.publish_numbers("classifiers", heads)])
+        verdict.append(run.private_sum("verdict", [run.publish_numbers("classifiers", heads)]))
         answers = corpora.right(heads, written.embeddings, written.label_of)
-        expected = corpora.expected_gains(menu, facts, judgement.usefulness)
-        chosen, gains = corpora.verdict(
-            menu, opened, judgement.records, answers, expected, corpora.flattery(menu, facts)
-        )
-        run.record("corpora", options.rounds - 1, dict(zip(menu, chosen.tolist(), strict=True)))
+
+    def chosen(read: judging.Shares, *opened: NoisySum) -> tuple[Float64, Float64, Float64]:
+        """The corpora's shares, their gains, float64 [J] each, and the texts' weights, float64 [n]."""
+        seen = facts._replace(trust=read.trust, matched=read.matched)
+        weighed = [candidate.weigh(seen) for candidate in menu.values()]
+        if not opened:
+            kept_row = "trusted" if len(run.setting.labels) > 1 else "matched"  # without labels nothing can be judged
+            only = np.array([name == kept_row for name in menu], dtype=np.float64)
+            return only, np.zeros(len(menu)), corpora.blended(weighed, only)
+        expected = corpora.expected_gains(menu, seen, read.usefulness)
+        flattery = corpora.flattery(menu, seen)
+        found, gains = corpora.verdict(menu, opened[0], judgement.records, answers, expected, flattery)
+        return found, gains, corpora.blended(weighed, found)
+
+    def of_generators(weights: Float64, author: Int64) -> Float64:
+        found = np.bincount(author, weights=weights, minlength=written.generators)
+        result: Float64 = found / found.sum()
+        return result
+
+    by_corpus, gains, weights = chosen(read, *verdict)
+    if verdict:
+        run.record("corpora", options.rounds - 1, dict(zip(menu, by_corpus.tolist(), strict=True)))
         run.record("gains", options.rounds - 1, dict(zip(menu, gains.tolist(), strict=True)))
-    else:
-        kept_row = "trusted" if len(run.setting.labels) > 1 else "matched"  # without labels nothing can be judged
-        chosen = np.array([name == kept_row for name in menu])
-    kept, weights = corpora.thinned(corpora.blended(weighed, chosen.astype(np.float64)), run.rng("thinning"))
-    of_generator = np.bincount(written.generator_of[kept], weights=weights, minlength=written.generators)
-    run.record("weights", options.rounds, (of_generator / of_generator.sum()).tolist())
+    kept, weights = corpora.thinned(weights, run.rng("thinning"))
+    run.record("weights", options.rounds, of_generators(weights, written.generator_of[kept]).tolist())
+    noise = _noise(judgement, lambda *seen: of_generators(chosen(*seen)[2], written.generator_of), *verdict)
+    if noise is not None:
+        run.record("weights noise", options.rounds, noise.tolist())
     run.record("sample_weights", options.rounds - 1, weights.tolist())
     return [run.pool.samples[i] for i in kept]
 
@@ -245,7 +282,7 @@ def _choose(options: Options, run: RunContext, t: int, written: Written, judgeme
     support = np.zeros(size)  # below 0 the other generators' classifiers contradict a text's label
     if judgement.heads is not None:
         support = consistency.support(
-            judgement.heads, judgement.trust, written.embeddings, written.label_of, written.generator_of
+            judgement.heads, judgement.shares.trust, written.embeddings, written.label_of, written.generator_of
         )
     correction = hubness_correction(written.embeddings, written.label_of)
     shown = [run.publish_pool(), run.publish_numbers("hubness correction", correction)]

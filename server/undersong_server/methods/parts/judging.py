@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
 import numpy as np
 
 from undersong_common.arrays import Float64, Int64
 from undersong_protocol.vectors import NoisySum
+from undersong_server.methods.parts import matching
 from undersong_server.methods.parts.consistency import averaged
 from undersong_server.methods.parts.shrinkage import expected_shares, shrink_to_mean
 
@@ -68,3 +73,47 @@ def combined_weights(matched: Float64, trusted: Float64) -> Float64:
     weights: Float64 = matched * trusted**TRUST_EXPONENT
     weights /= weights.sum()
     return weights
+
+
+class Shares(NamedTuple):
+    """What the records say of the generators, float64 [K] each: usefulness (shrunk), and shares by two rules."""
+
+    usefulness: Float64
+    trust: Float64
+    matched: Float64
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """The sums that tell generators apart, as they were opened, and the public facts that they are read with.
+
+    Attributes:
+        sums: the places, and the centred answers where there are labels.
+        basis: of the places; ``means`` those of the generators in it, float64 [K, K - 1].
+        alike, sample_variance, strength: see :func:`trust`.
+        rng: gives the same draws at every call.
+    """
+
+    sums: tuple[NoisySum, ...]
+    basis: matching.Basis
+    means: Float64
+    alike: Int64
+    sample_variance: float
+    strength: float
+    rng: Callable[[], np.random.Generator]
+
+    def shares(self, places: NoisySum, useful: NoisySum | None = None) -> Shares:
+        """What these sums would say in place of the opened ones."""
+        trusted = np.full(len(self.means), 1.0 / len(self.means))
+        usefulness = np.zeros(len(self.means))
+        if useful is not None:
+            usefulness, trusted = trust(
+                useful,
+                self.alike,
+                records=matching.records_of(places),
+                sample_variance=self.sample_variance,
+                strength=self.strength,
+                rng=self.rng(),
+            )
+        matched = matching.matched_shares(places, self.basis, self.means, trusted)
+        return Shares(usefulness, trusted, averaged(combined_weights(matched, trusted), self.alike))

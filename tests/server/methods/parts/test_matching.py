@@ -1,5 +1,7 @@
 """Shares by matching: a mixture is found again, noise keeps shares equal, and what is published is exact."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,8 @@ from undersong_common.embedding import quantise
 from undersong_protocol.statistics.inputs import COEFFICIENTS
 from undersong_protocol.statistics.projections import COUNT, PLACE
 from undersong_protocol.vectors import NoisySum
-from undersong_server.methods.parts import matching
+from undersong_server.methods.parts import judging, matching
+from undersong_server.methods.parts.doubt import noise_effect_of_sums
 
 WIDTH, LABELS, GENERATORS = 24, 3, 4
 
@@ -111,3 +114,33 @@ def test_what_is_published_gives_exact_products():
     order = np.random.default_rng(0).permutation(WIDTH)
     assert (embeddings[:, order] @ published[order] == exact).all()
     COEFFICIENTS.check("projections", published)
+
+
+def test_the_told_noise_of_trust_and_matched_shares_is_what_many_draws_show():
+    public, rng = corpus(1), np.random.default_rng(4)
+    basis = matching.Basis.of(*public, GENERATORS, LABELS)
+    author, labels = rng.choice(GENERATORS, size=2000, p=[0.4, 0.3, 0.2, 0.1]), rng.integers(0, LABELS, 2000)
+    places = answered(basis, texts(rng, author, labels), labels, sigma=40.0)
+    useful = NoisySum(np.array([60, 20, -30, -50]) * 1024, 1024, 30.0, ("p",))
+    evidence = judging.Evidence(
+        (places, useful),
+        basis,
+        basis.means(*public, GENERATORS),
+        alike=np.arange(GENERATORS),
+        sample_variance=1e-5,
+        strength=40.0,
+        rng=lambda: np.random.default_rng(9),
+    )
+
+    def weights(*sums):
+        found = evidence.shares(*sums)
+        return (found.trust + found.matched) / 2.0
+
+    told = noise_effect_of_sums(weights, *evidence.sums)
+    drawn = []
+    for _ in range(60):
+        steps = [np.rint(rng.normal(0, each.sigma * each.scale, len(each.values))) for each in evidence.sums]
+        moved = [replace(each, values=each.values + step) for each, step in zip(evidence.sums, steps, strict=True)]
+        drawn.append(weights(*moved))
+    assert np.all(np.abs(np.log(told / np.std(drawn, axis=0))) < np.log(1.6))
+    assert noise_effect_of_sums(weights, *(replace(each, sigma=0.0) for each in evidence.sums)).tolist() == [0.0] * 4
