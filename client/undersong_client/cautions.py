@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from undersong_client.records import DataSet, PrivateRecords, unit_count
 from undersong_client.units import unit_word
 from undersong_common.errors import InternalError
+from undersong_common.plurals import counted
 from undersong_protocol.weak_choices import FEW_PARTIES, weak_delta
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def weak_policy(policy: HospitalPolicy) -> list[str]:
         found.append("consent is standing: every run within the policy is signed without anybody looking at it")
     if policy.minimum_parties < FEW_PARTIES:
         found.append(
-            f"the policy accepts runs of {policy.minimum_parties} part{'y' if policy.minimum_parties == 1 else 'ies'}:"
+            f"the policy accepts runs of {counted(policy.minimum_parties, 'party', 'parties')}:"
             " with fewer than three, another one can subtract its own part from the opened sum"
         )
     if policy.require_post_quantum == "never":

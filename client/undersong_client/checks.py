@@ -18,6 +18,7 @@ from undersong_client.connection import secure_channel
 from undersong_client.enrolment import Coordinator
 from undersong_client.state import CLOCK_TOLERANCE_S, PartyHome, clock_words, read_json
 from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_common.plurals import counted, noun
 from undersong_common.printable import printable
 from undersong_protocol.framing import CLOCK_METADATA
 
@@ -100,8 +101,9 @@ def _policy(home: PartyHome) -> str:
     allowed = policy.read(home)
     if not allowed.coordinators:
         raise ConfigurationError("no coordinator is trusted", "undersong-party enroll PACKAGE --fingerprint WORDS")
+    parties = counted(allowed.minimum_parties, "party", "parties")
     return (
-        f"{len(allowed.statistics)} statistics, at least {allowed.minimum_parties} parties, approval:"
+        f"{counted(len(allowed.statistics), 'statistic')}, at least {parties}, approval:"
         f" {'every run waits for a person' if allowed.approval == 'each' else 'standing'}"
     )
 
@@ -133,7 +135,8 @@ def _budget(home: PartyHome) -> str:
 def _data(home: PartyHome, checkpoints: Path, now: float) -> str:
     data = datasets.load(home)
     ledger, _ = datasets.open_ledger(home, policy.read(home), checkpoints, at=now)
-    return f"{len(data.table)} records, sealed; ledger with {len(ledger.entries())} entries, its chain holds"
+    entries = counted(len(ledger.entries()), "entry", "entries")
+    return f"{counted(len(data.table), 'record')}, sealed; ledger with {entries}, its chain holds"
 
 
 def _file(home: PartyHome) -> Iterator[Finding]:
@@ -194,7 +197,7 @@ def _certificate(home: PartyHome, now: float) -> Finding:
     return Finding(
         "certificate",
         grade,
-        f"valid until {end:%Y-%m-%d}, {days:.0f} days",
+        f"valid until {end:%Y-%m-%d}, {days:.0f} {noun(days, 'day')}",
         "start the daemon: it renews by itself" if grade == "warning" else "",
     )
 

@@ -25,6 +25,7 @@ from undersong_client.state import PartyHome
 from undersong_client.units import unit_word
 from undersong_common import entry
 from undersong_common.errors import ConfigurationError
+from undersong_common.plurals import counted
 from undersong_common.printable import printable
 from undersong_common.rows import show_lines, show_rows
 
@@ -102,8 +103,8 @@ def add(
         print_json(added.to_json())
         return
     found = added.survey
-    print(f"{found.records} records of {found.rows} rows; {found.empty} without text are left out")
-    print(f"{found.duplicates} records repeat another one's text")
+    print(f"{counted(found.records, 'record')} of {counted(found.rows, 'row')}; left out without text: {found.empty}")
+    print(f"{counted(found.duplicates, 'record repeats', 'records repeat')} another one's text")
     if found.labels:
         print("labels: " + ", ".join(f"{label} {count}" for label, count in found.labels.items()))
     if found.users is not None:
@@ -138,7 +139,7 @@ def restore_ledger(
 
 
 def _print_restored(restored: Restored) -> None:
-    print(f"the ledger counts again, with {restored.entries} entries")
+    print(f"the ledger counts again, with {counted(restored.entries, 'entry', 'entries')}")
     if restored.runs:
         runs = ", ".join(printable(run) for run in restored.runs)
         print(f"counted as spent, because it may have been: {runs}; these runs have ended here")
@@ -171,7 +172,7 @@ def embed(home: HomeFolder = None, as_json: AsJson = False, quiet: entry.Quiet =
     if as_json:
         print_json({"records": len(texts), "seconds": round(took, 3)})
     elif not quiet:
-        print(f"{len(texts)} records are embedded ({took:.0f} s)")
+        print(f"{counted(len(texts), 'record is', 'records are')} embedded ({took:.0f} s)")
 
 
 def _progress(begun: float) -> Any:
@@ -184,7 +185,8 @@ def _progress(begun: float) -> Any:
         shown[0] = now
         left = (now - begun) * (total - done) / max(done, 1)
         end = "\r" if sys.stderr.isatty() and done < total else "\n"
-        print(f"embedded {done} of {total} records, about {left:.0f} s left   ", end=end, file=sys.stderr, flush=True)
+        line = f"embedded {done} of {counted(total, 'record')}, about {left:.0f} s left   "
+        print(line, end=end, file=sys.stderr, flush=True)
 
     return show
 
@@ -262,7 +264,7 @@ def ledger(
         "empty",
     )
     if facts.verified is not None:
-        print(f"{facts.verified} entries, the chain holds; head {facts.head[:16]}...")
+        print(f"{counted(facts.verified, 'entry', 'entries')}, the chain holds; head {facts.head[:16]}...")
     if facts.runs:
         print()
         _print_costs(facts)

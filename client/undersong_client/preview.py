@@ -11,6 +11,7 @@ from undersong_client.guard import review
 from undersong_client.units import unit_word
 from undersong_common.drill import MARK, PARTY_WORDS
 from undersong_common.errors import UndersongError
+from undersong_common.plurals import counted
 from undersong_common.printable import printable
 from undersong_common.printed_page import Page, Section
 from undersong_common.privacy import accounting
@@ -273,7 +274,7 @@ def leaves(value: dict[str, Any], title: str = "What leaves this building, if yo
 def _costs(value: dict[str, Any]) -> Section:
     privacy, cost = value["privacy"], value["cost"]
     epsilon = "no limit (this run is NOT private)" if privacy["epsilon"] is None else f"{privacy['epsilon']:g}"
-    most = "" if privacy["unit"] == "sample" else f" (at most {privacy['max_per_unit']} records)"
+    most = "" if privacy["unit"] == "sample" else f" (at most {counted(privacy['max_per_unit'], 'record')})"
     collude = privacy["epsilon_if_all_others_collude"]
     alone = "no guarantee that can be stated" if collude is None else f"epsilon {collude:.4g}"
     sentences = [
@@ -308,8 +309,8 @@ def who_takes_part(value: dict[str, Any]) -> Section:
         mark += "(named by your policy)  " if party["name"] in required else ""
         rows.append(f"{party['fingerprint']}  {mark}{party['name']}")
     sentences = [
-        f"{len(parties)} parties, as the coordinator names them; only a fingerprint that its hospital has told you says"
-        " who it is.",
+        f"{counted(len(parties), 'party', 'parties')}, as the coordinator names them; only a fingerprint that its"
+        " hospital has told you says who it is.",
         f"At least {value['threshold']} of them must take part to open a sum; {value['tolerated_dropouts']} may be"
         " missing.",
     ]

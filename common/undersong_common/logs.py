@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import sys
 import traceback
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import TextIO
 
 from undersong_common.printable import json_text, printable
+from undersong_common.repeats import Repeats
 
 LONGEST_LINE = 8192  # characters
 
@@ -35,6 +38,26 @@ class _Plain(logging.Formatter):
         return printable(super().format(record), LONGEST_LINE)
 
 
+class _Watched(logging.StreamHandler[TextIO]):
+    """Where a person watches: of records in a row that differ in numbers only the first is shown; progress always."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._repeats = Repeats()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        given = record.args if isinstance(record.args, tuple) else ()
+        named = tuple(value for value in given if not isinstance(value, int | float))
+        if record.levelno > logging.INFO or len(named) == len(given):
+            key = getattr(record, "alike", (record.name, record.msg, *map(str, named)))
+            for line in self._repeats.shown(record.getMessage(), key):
+                shown = copy.copy(record)
+                shown.msg, shown.args = line, None
+                super().emit(shown)
+        else:
+            super().emit(record)
+
+
 def place(error: BaseException) -> str:
     """Where an error was raised: files and lines, innermost first. Its words may hold private data, these do not."""
     frames = traceback.extract_tb(error.__traceback__)
@@ -42,8 +65,12 @@ def place(error: BaseException) -> str:
 
 
 def to_stderr(packages: Sequence[str], *, as_json: bool, debug: bool) -> None:
-    """Our own ``packages`` at information level (``debug``: all), every library at warnings."""
-    handler = logging.StreamHandler(sys.stderr)
+    """Our own ``packages`` at information level (``debug``: all), every library at warnings.
+
+    On a terminal a record like the one before is counted only; a file, a pipe and JSON get every one.
+    """
+    watched = sys.stderr.isatty() and not as_json
+    handler = _Watched(sys.stderr) if watched else logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if as_json else _Plain("%(asctime)s %(levelname)s %(message)s"))
     root = logging.getLogger()
     root.handlers[:] = [handler]

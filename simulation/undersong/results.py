@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from undersong.frames import Frame, csv_frame, frame_of, jsonl_frame, weights_frame
 from undersong.shown import Page, Shown
+from undersong_common.plurals import counted
 from undersong_server.operations.releases import Verdict
 from undersong_server.operations.tasks import TaskPlan
 from undersong_server.release.files import JSONL_NAME, LEDGER_NAME, REPORT_NAME
@@ -50,7 +51,7 @@ class Calls:
     def __str__(self) -> str:
         tokens = "" if self.tokens is None else f", {self.tokens[0]:,} to {self.tokens[1]:,} tokens"
         time = "" if self.time_s is None else f", {self.time_s[0]:.0f} to {self.time_s[1]:.0f} s"
-        return f"{self.texts} calls of {', '.join(self.generators)}{tokens}{time}"
+        return f"{counted(self.texts, 'call')} of {', '.join(self.generators)}{tokens}{time}"
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 from undersong.frames import Frame, is_frame, selected, to_jsonl
 from undersong_common.errors import ConfigurationError
+from undersong_common.plurals import counted
 from undersong_server.runs import task as tasks
 
 TASK_NAME = "task.toml"
@@ -142,7 +143,8 @@ class Task:
         promise, labels = task.privacy, ", ".join(task.task.labels) or "none"
         return (
             f"**{task.task.name}**: {task.task.description}  \nlabels: {labels}  \nmethod: {task.method.name}, "
-            f"epsilon {promise.epsilon:g}, delta {promise.delta:g} per {promise.unit}, {task.parties} parties"
+            f"epsilon {promise.epsilon:g}, delta {promise.delta:g} per {promise.unit}, "
+            + counted(task.parties, "party", "parties")
         )
 
 

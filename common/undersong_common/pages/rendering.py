@@ -13,6 +13,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from undersong_common.pages.actions import new_key
+from undersong_common.plurals import noun
 from undersong_common.printable import printable, printable_lines
 
 LONGEST = 2_000  # characters of one shown value
@@ -94,7 +95,7 @@ def plural(count: int, one: str, many: str = "") -> str:
     >>> plural(1, "party", "parties"), plural(0, "run")
     ('1 party', '0 runs')
     """
-    return f"{number(count)} {one if count == 1 else many or one + 's'}"
+    return f"{number(count)} {noun(count, one, many)}"
 
 
 def size(count: int) -> str:

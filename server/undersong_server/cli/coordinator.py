@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from undersong_common import entry
+from undersong_common.plurals import counted
 from undersong_server import defaults
 from undersong_server.cli.options import (
     DEFAULT_HOME,
@@ -103,4 +104,5 @@ def healthy(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False, quiet: ent
     if as_json:
         print_json(health.to_json())
     elif not quiet:
-        print(f"{health.status}; {len(health.connected)} parties connected, {len(health.runs)} runs")
+        connected = counted(len(health.connected), "party", "parties")
+        print(f"{health.status}; {connected} connected, {counted(len(health.runs), 'run')}")

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
+from undersong_common.repeats import Repeats
 from undersong_server.progress import Progress, Silent
 
 LINE_S = 10.0  # between two lines of one phase, where nobody watches
@@ -36,6 +37,7 @@ class Lines:
         self._said = 0.0
         self._began = (0.0, 0)  # the phase: when, and with how many units done
         self._lock = threading.Lock()
+        self._repeats = Repeats(clock=clock)
 
     def __enter__(self) -> Lines:
         return self
@@ -64,7 +66,8 @@ class Lines:
         self.update(f"approval of {', '.join(parties)}", done, total)
 
     def say(self, message: str) -> None:
-        print(message, file=sys.stderr, flush=True)
+        for line in self._repeats.shown(message):
+            print(line, file=sys.stderr, flush=True)
 
 
 class Display:
@@ -84,6 +87,7 @@ class Display:
         )
         self._tasks: dict[str, TaskID] = {}
         self._lock = threading.Lock()  # generators write from threads of their own, and each reports its progress
+        self._repeats = Repeats()
 
     def __enter__(self) -> Display:
         self._bars.start()
@@ -106,4 +110,5 @@ class Display:
         self.update(f"approval of {', '.join(parties)}", done, total)
 
     def say(self, message: str) -> None:
-        self._console.print(message, highlight=False, markup=False)
+        for line in self._repeats.shown(message):
+            self._console.print(line, highlight=False, markup=False)

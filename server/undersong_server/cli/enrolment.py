@@ -11,6 +11,7 @@ import typer
 
 from undersong_common import entry
 from undersong_common.files import replace_file
+from undersong_common.plurals import noun
 from undersong_common.rows import show_rows
 from undersong_server import defaults
 from undersong_server.cli.options import DEFAULT_HOME, AsJson, HomeFolder, day, print_json, say_whether_served
@@ -50,7 +51,7 @@ def invite(
     elif quiet:
         print(invitation.fingerprint)
     else:
-        print(f"wrote {path} for {name}; the invitation is open for {days:g} days")
+        print(f"wrote {path} for {name}; the invitation is open for {days:g} {noun(days, 'day')}")
         print(f"fingerprint, to be told by another way: {invitation.fingerprint}")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from rich.console import Group, RenderableType
 
+from undersong_common.plurals import counted
 from undersong_common.rows import Rows
 from undersong_server.runs.plan_figures import PUBLIC_NOTICE, ExpectedCost, PlanFigures
 
@@ -48,14 +49,14 @@ def render(figures: PlanFigures) -> RenderableType:
     lines = [
         f"Promise: epsilon {privacy.epsilon:g}, delta {privacy.delta:g} for one {privacy.unit}"
         + (
-            f" (at most {privacy.max_per_unit} records, their {privacy.contribution})"
+            f" (at most {counted(privacy.max_per_unit, 'record')}, their {privacy.contribution})"
             if privacy.unit != "sample"
             else ""
         )
         + ", add/remove neighbours.",
-        f"Federation: {quorum.parties} parties, threshold {quorum.threshold}, {quorum.tolerated_dropouts} may drop out,"
-        f" {quorum.colluders} may collude with the coordinator; post-quantum masks"
-        f" {'on' if quorum.post_quantum else 'off'}.",
+        f"Federation: {counted(quorum.parties, 'party', 'parties')}, threshold {quorum.threshold},"
+        f" {quorum.tolerated_dropouts} may drop out, {quorum.colluders} may collude with the coordinator;"
+        f" post-quantum masks {'on' if quorum.post_quantum else 'off'}.",
     ]
     collude = figures.epsilon_if_all_others_collude
     if collude is not None:
@@ -69,7 +70,11 @@ def render(figures: PlanFigures) -> RenderableType:
     lines.extend(figures.method_notes)
     if figures.paper is not None:
         lines.append(_paper(figures.paper))
-    lines.append(f"Generators: {figures.generator_calls} calls ({', '.join(figures.generators)}), retries apart.")
+    trials = f" and {figures.trial_calls} for trial texts before the first private sum" if figures.trial_calls else ""
+    lines.append(
+        f"Generators: {counted(figures.generator_calls, 'call')} ({', '.join(figures.generators)}){trials},"
+        " retries apart."
+    )
     if figures.cost is not None:
         lines.append(_cost(figures.cost))
     lines.append(f"Note: {PUBLIC_NOTICE}.")
@@ -91,4 +96,7 @@ def _cost(cost: ExpectedCost) -> str:
     price = cost.price_usd
     shown = f"US$ {price[0]:.2f} to {price[1]:.2f}" if price else "no price is configured"
     low, high = cost.tokens
-    return f"Expected: {low:,} to {high:,} tokens, {shown}, {cost.time_s[0]:.0f} to {cost.time_s[1]:.0f} s."
+    return (
+        f"Expected, with as many calls of each generator: {low:,} to {high:,} tokens, {shown}, {cost.time_s[0]:.0f} to"
+        f" {cost.time_s[1]:.0f} s."
+    )

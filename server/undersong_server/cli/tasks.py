@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from undersong_common import entry
+from undersong_common.plurals import counted
 from undersong_common.printable import printable_lines, shell_path
 from undersong_common.rows import screen, show_lines
 from undersong_server.cli.options import AsJson, Assignments, CacheFile, TaskFile, overrides, print_json, with_cache
@@ -90,4 +91,4 @@ def try_(
         )
     kept = sum(not each.fault for each in tried)
     tokens = sum(each.prompt_tokens + each.completion_tokens for each in tried)
-    print(f"\n{kept} of {len(tried)} kept, {tokens} tokens, {sum(each.price_usd for each in tried):.4f} US$")
+    print(f"\n{kept} of {len(tried)} kept, {counted(tokens, 'token')}, {sum(each.price_usd for each in tried):.4f} US$")

@@ -8,7 +8,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from undersong_common.printable import printable, printable_lines
+from undersong_common.repeats import Repeats, without_numbers
 from undersong_common.rows import screen
+from undersong_server.operations.watching import STAMP
 from undersong_server.runs.status import FINAL
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class WatchScreen:
         self._silent = silent
         self._live: Live | None = None
         self._kind: tuple[object, ...] | None = None
+        self._repeats = Repeats()
 
     def __enter__(self) -> WatchScreen:
         if self._silent:
@@ -56,7 +59,8 @@ class WatchScreen:
         if self._silent:
             return
         for line in event.lines:
-            self._print(printable_lines(line))
+            for shown in self._repeats.shown(line, without_numbers(line[STAMP:])):
+                self._print(printable_lines(shown))
         words = event_words(event)
         if event.status.error is not None:
             return  # told once, by whoever ends the command

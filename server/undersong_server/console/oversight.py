@@ -9,6 +9,7 @@ from fastapi.responses import Response
 from undersong_common.errors import ConfigurationError
 from undersong_common.pages.accounts import ROLES
 from undersong_common.pages.site import Site, Visit, download, is_number, json_answer
+from undersong_common.plurals import counted
 from undersong_server import defaults
 from undersong_server.console.context import ConsoleContext
 from undersong_server.operations import enrolment, overview, probing, runs, support
@@ -53,9 +54,8 @@ class OversightScreens:
             self._home, run, name, environment=self._context.environment, public_cache=self._context.public_cache
         )
         visit.note("generator test", f"{name} of {run}")
-        answer = (
-            f"{name} answered in {probe.seconds:.2f} s, {probe.tokens} tokens, US$ {probe.price_usd:.4f}: {probe.text}"
-        )
+        took = f"{probe.seconds:.2f} s, {counted(probe.tokens, 'token')}, US$ {probe.price_usd:.4f}"
+        answer = f"{name} answered in {took}: {probe.text}"
         return visit.go("/generators", answer if not probe.problem else f"{name} gave no text: {probe.problem}")
 
     # Audit

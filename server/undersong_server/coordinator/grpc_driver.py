@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from undersong_common.errors import ConfigurationError
+from undersong_common.plurals import counted
 from undersong_server.coordinator.grpc_transport import GrpcTransport, Presence, Waiting
 from undersong_server.coordinator.run_driver import RunDriver
 from undersong_server.federation.transport import Transport
@@ -89,7 +90,7 @@ class GrpcRunDriver(RunDriver):
                 goes_on_at=None,
                 goes_on_with=needed,
                 words=f"waiting for {_names(missing)} to connect; the run goes on as soon as {needed} of"
-                f" {len(planned.roster)} parties are there ({len(connected)} now)",
+                f" {counted(len(planned.roster), 'party is', 'parties are')} there ({len(connected)} now)",
             )
             self._status = replace(self._status, state="waiting", waiting=awaited)
             self._note()

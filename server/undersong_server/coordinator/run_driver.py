@@ -14,6 +14,7 @@ from typing import Any
 from undersong_common import embedders
 from undersong_common.embedding import CachedEmbedder, Embedder, PublicFileCache
 from undersong_common.errors import InternalError, TransportError, UndersongError
+from undersong_common.repeats import without_numbers
 from undersong_server.federation.transport import Transport
 from undersong_server.journal import Journal
 from undersong_server.release.publish import publish, report_data
@@ -199,7 +200,8 @@ class RunDriver(ABC):
         self.check()
         self._status = replace(self._status, message=message)
         self.folder.say(message)
-        log.info("run %s: %s", self.folder.name, message)
+        alike = (self.folder.name, without_numbers(message))
+        log.info("run %s: %s", self.folder.name, message, extra={"alike": alike})
         self._note()
 
     def _note(self, *, durable: bool = False) -> None:

@@ -240,4 +240,10 @@ def _chosen(options: Options, votes: Float64, found: Int64, shares: Float64) -> 
     return sorted(kept), {number: own[votes[own] > 0] for number, own in best.items()}
 
 
-METHOD = Method(Options=Options, plan=plan, generator_calls=generator_calls, run=run)
+METHOD = Method(
+    Options=Options,
+    plan=plan,
+    generator_calls=generator_calls,
+    run=run,
+    asks_first=lambda _options, _setting: True,
+)

@@ -195,4 +195,5 @@ METHOD = Method(
     plan=plan,
     generator_calls=generator_calls,
     run=run,
+    asks_first=lambda options, _setting: options.private_vocabulary,
 )

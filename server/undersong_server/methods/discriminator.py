@@ -350,6 +350,7 @@ METHOD = Method(
     plan=plan,
     generator_calls=generator_calls,
     run=run,
+    asks_first=lambda options, setting: any(each.name == "labels" for each in plan(options, setting)),
     notes=notes,
     paper_figures=lambda options, plan: discriminator_figures.paper_figures(options.queries, plan.privacy.delta),
     figures=discriminator_figures.figures,

@@ -387,6 +387,7 @@ METHOD = Method(
     plan=plan,
     generator_calls=generator_calls,
     run=run,
+    asks_first=lambda options, _setting: options.length or not options.keywords,
     measures_lengths=True,
     notes=notes,
     paper_figures=paper_figures,

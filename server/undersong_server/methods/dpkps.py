@@ -265,5 +265,6 @@ METHOD = Method(
     plan=plan,
     generator_calls=generator_calls,
     run=run,
+    asks_first=lambda _options, _setting: True,
     notes=notes,
 )

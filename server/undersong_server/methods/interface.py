@@ -84,6 +84,8 @@ class Method(Generic[_Options]):
         plan: every private sum that it will make, in order; raises ConfigurationError where it cannot run.
         generator_calls: texts that it will order, without retries.
         run: the method, from the first order to the corpus.
+        asks_first: whether a private sum may come before the first text, so that a few trial texts of each language
+            model come before that; no by default.
         makes_private_sums: False where its plan is empty whatever its options are; neither epsilon nor the number of
             parties then changes its corpus, and ``undersong compare`` runs it once for all of them.
         measures_lengths: True where its own plan measures them, whatever the task asks.
@@ -99,6 +101,7 @@ class Method(Generic[_Options]):
     plan: Callable[[_Options, Setting], Sequence[SumRequest]]
     generator_calls: Callable[[_Options, Setting], int]
     run: Callable[[_Options, RunContext], Sequence[Sample]]
+    asks_first: Callable[[_Options, Setting], bool] = lambda _options, _setting: False
     makes_private_sums: bool = True
     measures_lengths: bool = False
     notes: Callable[[_Options, Setting], Sequence[str]] = lambda _options, _setting: ()

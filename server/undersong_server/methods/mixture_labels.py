@@ -69,4 +69,10 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     return run.pool.samples
 
 
-METHOD = Method(Options=Options, plan=plan, generator_calls=generator_calls, run=run)
+METHOD = Method(
+    Options=Options,
+    plan=plan,
+    generator_calls=generator_calls,
+    run=run,
+    asks_first=lambda _options, _setting: True,
+)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from undersong_common.errors import TransportError
+from undersong_common.plurals import counted
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.operations.enrolment import parties
 from undersong_server.operations.runs import LOG_LINES
@@ -161,10 +162,10 @@ def timeline(home: Path, run: str) -> tuple[Moment, ...]:
             found.append(Moment(at, words, "bad" if words.startswith("failed") else "done"))
     for told in folder.live():
         if told["kind"] == "sum":
-            taken = f"{len(told['survivors'])} of {len(planned.roster)} parties"
+            taken = f"{len(told['survivors'])} of {counted(len(planned.roster), 'party', 'parties')}"
             found.append(Moment(told["at"], f"opened {told['name']} from {taken}"))
         elif told["kind"] == "texts":
-            found.append(Moment(told["at"], f"wrote {len(told['texts'])} texts: {told['step']}"))
+            found.append(Moment(told["at"], f"wrote {counted(len(told['texts']), 'text')}: {told['step']}"))
     found.sort(key=lambda moment: int(moment.at))  # the log has whole seconds
     if status.state not in ENDED and status.at is not None:
         found.append(Moment(status.at, status.words, "now"))

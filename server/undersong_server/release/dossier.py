@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from undersong_common.canonical import canonical_json
+from undersong_common.plurals import counted, noun
 from undersong_common.printable import printable, shell_path
 from undersong_common.printed_page import Page, Section
 from undersong_common.privacy import impact
@@ -103,7 +104,7 @@ def _flow(manifest: Manifest) -> Section:
             "language models write candidate texts from public prompts;",
             "each party compares the candidates, or figures about them, with its records on its own machine;",
             "it answers with whole numbers: bounded per record or person, with its share of the noise, under a mask;",
-            f"a sum opens where {quorum.threshold} of {quorum.parties} parties are in it at least;",
+            f"a sum opens where {quorum.threshold} of {quorum.parties} parties at least take part;",
             "the opened sums decide what is written next, and how much of each model's texts is published.",
         ),
     )
@@ -129,7 +130,8 @@ def _sums(manifest: Manifest, verdict: Verdict) -> Section:
     return Section(
         "What left the parties",
         (
-            f"{len(opened)} sums were opened of {len(manifest.plan.sums)} that were planned ({numbers:,} numbers)."
+            f"{counted(len(opened), 'sum was', 'sums were')} opened of {len(manifest.plan.sums)} planned ({numbers:,}"
+            f" {noun(numbers, 'number')})."
             " What each message of a party was, with its hash, stands in that party's own dossier.",
             "Noise and change are in the same unit: a deviation, and a length.",
         ),

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from undersong_common.plurals import counted
 from undersong_common.printable import printable
 from undersong_server.release.signature import PublisherSignature
 
@@ -136,7 +137,7 @@ class Verdict:
         for opened in self.opened:
             away = sorted(set(self.parties) - set(opened.survivors))
             found.append(
-                f"  the sum of {len(opened.survivors)} parties"
+                f"  the sum of {counted(len(opened.survivors), 'party', 'parties')}"
                 + (f", without {', '.join(away)}" if away else "")
                 + f"; {len(opened.signers)} signed for it: '{printable(opened.name)}'"
             )

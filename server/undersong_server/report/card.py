@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 
+from undersong_common.plurals import counted
 from undersong_server.report.data import Publication, ReportData, number
 
 _ESCAPED = "\\`*_{}[]()#|~"  # what could turn a name into markup
@@ -258,7 +259,7 @@ def _table(heads: tuple[str, ...], rows: object, *, numbers: bool = False) -> st
 
 def _label_words(data: ReportData) -> str:
     names = [name for name in data.label_names if name]
-    return f" with {len(names)} labels" if names else ""
+    return f" with {counted(len(names), 'label')}" if names else ""
 
 
 def _parties(data: ReportData) -> str:

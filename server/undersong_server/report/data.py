@@ -67,9 +67,11 @@ class PrivacyStatement:
         if not self.epsilon_after:
             return "No private record was asked anything: the texts depend on public inputs only."
         hidden = {"sample": "a record", "user": "a user", "party": "a party"}[self.unit]
+        sums = len(self.epsilon_after)
+        over = f"over all {sums} private sums together" if sums > 1 else "over its one private sum"
         return (
             f"The synthetic texts are ({number(self.epsilon)}, {number(self.delta)})-differentially private for "
-            f"{hidden}: add/remove neighbours, over all {len(self.epsilon_after)} private sums together."
+            f"{hidden}: add/remove neighbours, {over}."
         )
 
     @property

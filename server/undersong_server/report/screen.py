@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from undersong_common.plurals import counted, noun
 from undersong_server.report.data import PrivacyStatement, ReportData, duration, number, plain
 
 BAR = 12
@@ -35,13 +36,10 @@ def final_screen(data: ReportData, folder: Path) -> RenderableType:
 def _written(data: ReportData) -> Text:
     labels = len([name for name in data.label_names if name])
     dropped = sum(each.dropped for each in data.usage)
-    words = f"{plain(len(data.samples))} texts"
-    words += f", {labels} labels" if labels else ""
-    words += (
-        f", {data.rounds} rounds, {data.privacy.parties} parties"
-        if data.privacy.parties > 1
-        else f", {data.rounds} rounds"
-    )
+    words = f"{plain(len(data.samples))} {noun(len(data.samples), 'text')}"
+    words += f", {counted(labels, 'label')}" if labels else ""
+    words += f", {counted(data.rounds, 'round')}"
+    words += f", {data.privacy.parties} parties" if data.privacy.parties > 1 else ""
     words += f"; {plain(dropped)} dropped (no text of their own)" if dropped else ""
     spent = sum(each.price_usd for each in data.usage)
     seconds = sum(seconds for _, seconds in data.seconds)
@@ -71,7 +69,7 @@ def _weights(data: ReportData, most: int) -> list[Text]:
         )
     if len(order) > len(shown):
         rest = sum(last[index] for index in order[len(shown) :])
-        lines.append(Text(f"{len(order) - len(shown)} others: {100 * rest:.0f} %"))
+        lines.append(Text(f"{counted(len(order) - len(shown), 'other')}: {100 * rest:.0f} %"))
     return lines
 
 
@@ -92,5 +90,5 @@ def _privacy(privacy: PrivacyStatement) -> Text:
     return Text.assemble(
         ("epsilon " + number(privacy.epsilon_after[-1]), "bold"),
         f" of {number(privacy.epsilon)}, delta {number(privacy.delta)}, per {privacy.unit}, "
-        f"{len(privacy.epsilon_after)} private sums",
+        + counted(len(privacy.epsilon_after), "private sum"),
     )

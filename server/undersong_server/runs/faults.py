@@ -12,6 +12,7 @@ from undersong_common.configuration import nearest
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_common.fine_tuning import check_folder
 from undersong_common.model_files import PACKAGED
+from undersong_common.plurals import counted
 from undersong_common.table import UTF_8, column_names, read_table
 from undersong_protocol.plan import Plan
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
@@ -49,7 +50,7 @@ def _sizes(task: Task) -> Iterator[tuple[str, str]]:
     records = task.data.file_records
     if records is not None and task.parties > records:
         yield (
-            f"federation.parties is {task.parties}, but the file has {records} records",
+            f"federation.parties is {task.parties}, but the file has {counted(records, 'record')}",
             "lower federation.parties",
         )
 

@@ -76,6 +76,7 @@ class PlanFigures:
 
     Attributes:
         generators: their names; ``generator_calls`` counts texts ordered, without retries.
+        trial_calls: texts of language models for no corpus, before the first private sum; "cost" counts them.
         epsilon_if_all_others_collude: of one party's own noise; None where there is no such figure.
         cost: None where no generator counts tokens.
         method_notes: sentences of the method for whoever plans a run of it.
@@ -90,6 +91,7 @@ class PlanFigures:
     epsilon_if_all_others_collude: float | None
     generators: tuple[str, ...]
     generator_calls: int
+    trial_calls: int
     cost: ExpectedCost | None
     method_notes: tuple[str, ...]
     paper: Mapping[str, float] | None
@@ -105,6 +107,7 @@ class PlanFigures:
             "queries": [each.to_json() for each in self.sums],
             "epsilon_if_all_others_collude": self.epsilon_if_all_others_collude,
             "generator_calls": self.generator_calls,
+            "trial_calls": self.trial_calls,
             "notice": PUBLIC_NOTICE,
         }
         if self.cost is not None:
@@ -151,6 +154,7 @@ def plan_figures(run: RunPlan) -> PlanFigures:
         epsilon_if_all_others_collude=_if_all_others_collude(run.plan),
         generators=run.setting.generators,
         generator_calls=run.generator_calls,
+        trial_calls=run.trial_calls * sum(_reads(run, generator) for generator in run.task.generators),
         cost=_expected_cost(run),
         method_notes=tuple(method.notes(run.task.options, run.setting)),
         paper=paper or None,
@@ -164,8 +168,12 @@ def share_sigma(plan: Plan, planned: PlannedSum) -> float:
     return planned.drawn_sigma_integer / math.sqrt(honest)
 
 
+def _reads(run: RunPlan, generator: GeneratorSettings) -> bool:
+    return generator.prompt_format(run.task.locate("")).reads
+
+
 def _expected_cost(run: RunPlan) -> ExpectedCost | None:
-    calls = math.ceil(run.generator_calls / len(run.task.generators))
+    calls = math.ceil(run.generator_calls / len(run.task.generators)) + run.trial_calls
     estimates = [_estimate(run, generator, calls) for generator in run.task.generators]
     if not any(estimate.tokens[1] for estimate in estimates):
         return None

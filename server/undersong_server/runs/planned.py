@@ -9,6 +9,7 @@ from typing import Any
 
 from undersong_common import configuration
 from undersong_common.errors import ConfigurationError
+from undersong_common.plurals import counted
 from undersong_server.runs import planning
 from undersong_server.runs.planning import RunPlan
 from undersong_server.runs.task import Task
@@ -45,7 +46,8 @@ def coordinator_task(data: Mapping[str, Any], folder: Path, roster: Sequence[str
     stated = data.get("federation", {}).get("parties")
     if stated is not None and stated != len(roster):
         raise ConfigurationError(
-            f"federation.parties is {stated}, but {len(roster)} parties take part: {', '.join(roster)}",
+            f"federation.parties is {stated}, but {counted(len(roster), 'party takes', 'parties take')} part:"
+            f" {', '.join(roster)}",
             "correct the task file, or name the parties with --parties A,B,C",
         )
     own = {key: value for key, value in data.items() if key != "data"}

@@ -8,20 +8,27 @@ from dataclasses import dataclass
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_protocol.plan import Plan, plan_sums
 from undersong_server import methods
+from undersong_server.generators.author import TRIAL_ORDERS
 from undersong_server.methods.interface import Setting
-from undersong_server.methods.parts.lengths import with_lengths
+from undersong_server.methods.parts.lengths import NAME, with_lengths
 from undersong_server.runs import foreign_statistics
 from undersong_server.runs.task import Task
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A task's plan and its public setting. ``generator_calls`` counts texts ordered, without retries."""
+    """A task's plan and its public setting.
+
+    Attributes:
+        generator_calls: texts ordered, without retries.
+        trial_calls: texts of each generator that reads prompts, for no corpus, before the first private sum.
+    """
 
     task: Task
     setting: Setting
     plan: Plan
     generator_calls: int
+    trial_calls: int = 0
 
 
 def plan_run(task: Task) -> RunPlan:
@@ -49,4 +56,5 @@ def plan_run(task: Task) -> RunPlan:
     plan = plan_sums(requests, task.privacy.promise(), task.quorum())
     if math.isfinite(task.privacy.epsilon):
         plan.verify()
-    return RunPlan(task, setting, plan, method.generator_calls(options, setting))
+    asks_first = NAME in {planned.name for planned in plan.sums} or method.asks_first(options, setting)
+    return RunPlan(task, setting, plan, method.generator_calls(options, setting), TRIAL_ORDERS if asks_first else 0)

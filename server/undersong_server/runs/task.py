@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from undersong_common import configuration
 from undersong_common.errors import ConfigurationError
 from undersong_common.model_files import PACKAGED
+from undersong_common.plurals import counted
 from undersong_common.printable import name_fault, printable
 from undersong_common.table import SUFFIXES
 from undersong_protocol.manifest import LONGEST_DESCRIPTION, LONGEST_NAME
@@ -291,7 +292,7 @@ class Task(Section):
         files = len(self.files)
         if stated is not None and stated != files:
             raise ConfigurationError(
-                f"federation.parties is {stated} but data.path names {files} files, one per party",
+                f"federation.parties is {stated} but data.path names {counted(files, 'file')}, one per party",
                 "correct one of them; a single file is dealt to any number of parties",
             )
         return files

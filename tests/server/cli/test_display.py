@@ -43,6 +43,8 @@ def test_in_a_pipe_progress_is_a_line_now_and_then(capsys) -> None:
             now[0] += 0.5
         lines.update("private sum votes/1", 0, 5)
         lines.say("a word that stays")
+        lines.say("attempt 1 is void")
+        lines.say("attempt 2 is void")
         now[0] += 60.0
         lines.update("private sum votes/1", 1, 5)
     assert capsys.readouterr().err.splitlines() == [
@@ -53,5 +55,6 @@ def test_in_a_pipe_progress_is_a_line_now_and_then(capsys) -> None:
         "writing 80/100",
         "private sum votes/1 0/5",
         "a word that stays",
+        "attempt 1 is void",
         "private sum votes/1 1/5, about 4 min left",
     ]

@@ -1,0 +1,149 @@
+"""What a plan promises is what a simulation does: sums, epsilon, calls, tokens and money, for every method."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.doubles.chat_server import ChatServer, completion, serving
+from tests.doubles.party_home import HashedEmbedder
+from tests.examples.test_task_files import CLINIC, TASKS
+from tests.simulation.test_shipped_tasks import A_LABEL, simulated, with_texts
+from undersong.deliver import Delivered
+from undersong_common import embedders
+from undersong_common.privacy import accounting
+from undersong_server import methods
+from undersong_server.operations import tasks as task_files
+from undersong_server.runs import task as tasks
+
+pytestmark = pytest.mark.slow
+
+TOKENS_PER_WORD = 1.5  # of this endpoint's model
+GENERATORS = "".join(
+    f"""
+[[generators]]
+name = "{name}"
+kind = "openai"
+model = "tiny"
+base_url = "URL"
+api_key_env = ""
+max_tokens = 160
+price_per_1k_prompt = 0.5
+price_per_1k_completion = 1.5
+"""
+    for name in ("near", "far")
+)
+OPTIONS = {
+    "dpga": ["method.samples=150", "method.rounds=2", "method.embedding_size=48"],
+    "discriminator": ["method.samples=120", "method.queries=20", "method.contrast=20", "method.embedding_size=48"],
+    "dpkps": ["privacy.epsilon=30.0", "method.samples=60", "method.vocabulary=words.txt", "method.length=3"],
+    "attributes": ["method.samples=60"],
+    "mixture": ["method.samples=60"],
+    "mixture+labels": ["method.samples=60"],
+}
+
+
+def paid_writer() -> ChatServer:
+    """Writes texts of 30 to 60 words that are no near duplicates, or lists of names; tells the tokens of each call."""
+    words = [f"word{number}" for number in range(400)]
+    drawn = random.Random(5)
+    calls = itertools.count()
+
+    def write(prompt: str) -> dict[str, Any]:
+        chosen = drawn.choices(words, k=drawn.randint(30, 60))
+        listed = "Reply with the names only" in prompt
+        text = ", ".join(chosen) if listed else " ".join([f"Note {next(calls)}:", *chosen, "."])
+        read, written = (round(TOKENS_PER_WORD * len(each.split())) for each in (prompt, text))
+        return completion(text, usage=(read, written))
+
+    return ChatServer(write, key="")
+
+
+def with_endpoints(folder: Path, url: str) -> Path:
+    """The clinic's task with two endpoints that cost something for its n-gram models."""
+    head, _, rest = CLINIC.read_text(encoding="utf-8").partition("[[generators]]")
+    tail = rest[rest.index("[embedder]") : rest.index("[evaluation]")]
+    text = (head + GENERATORS.replace("URL", url) + "\n" + tail).replace('"data/', f'"{CLINIC.parent}/data/')
+    public = (CLINIC.parent / "data" / "test.jsonl").read_text(encoding="utf-8").splitlines()
+    common = Counter(word for line in public for word in set(json.loads(line)["text"].lower().split()))
+    words = [word for word, _ in common.most_common(300) if word.isalpha() and len(word) > 3]
+    (folder / "words.txt").write_text("\n".join(words), encoding="utf-8")
+    path = folder / "task.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def check(path: Path, done: Delivered, *assignments: str) -> None:
+    """The run's own files and counts beside the plan that anybody could have asked for before."""
+    planned = task_files.plan(path, assignments)
+    figures, report = planned.figures, done.report
+    manifest = json.loads((done.folder / "manifest.json").read_text(encoding="utf-8"))
+    promised = [size for each in figures.sums for size in each.dimension]
+    signed = manifest["manifest"]["plan"]["sums"]
+    assert [each["dimension"] for each in signed] == promised
+    assert set(manifest["sums"]) == {each["name"] for each in signed}
+    for receipt in manifest["receipts"].values():
+        charges = [each for each in json.loads(receipt["body"])["entries"] if each["kind"] == "charge"]
+        assert len(charges) == len(promised)
+        if not promised:
+            continue
+        events = [
+            accounting.Gaussian(event["noise_multiplier"], event["sampling_rate"], event["count"])
+            for charge in charges
+            for event in charge["events"]
+        ]
+        spent = accounting.epsilon(events, figures.privacy.delta)
+        assert spent == pytest.approx(figures.sums[-1].epsilon_so_far, rel=1e-6)
+    assert len(report.privacy.epsilon_after) == len(promised)
+    groups = list(itertools.accumulate(each.releases for each in figures.sums))
+    assert [report.privacy.epsilon_after[last - 1] for last in groups] == [each.epsilon_so_far for each in figures.sums]
+    assert (report.privacy.epsilon, report.privacy.delta) == (figures.privacy.epsilon, figures.privacy.delta)
+    orders = sum(each.orders for each in report.usage)
+    assert orders == figures.generator_calls + figures.trial_calls
+    if figures.cost is not None:
+        calls = sum(each.calls for each in report.usage)
+        assert calls == orders + sum(each.retried for each in report.usage)
+        within(sum(each.tokens for each in report.usage), figures.cost.tokens)
+        spent = sum(each.price_usd for each in report.usage)
+        within(spent, figures.cost.price_usd or (0.0, 0.0))  # without a configured price nothing is counted
+
+
+def embeds_by_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedders, "load", HashedEmbedder)
+    monkeypatch.setattr(embedders, "dimension", lambda _model: HashedEmbedder.dimension)
+
+
+def within(found: float, promised: tuple[float, float]) -> None:
+    assert promised[0] <= found <= promised[1]
+
+
+@pytest.mark.parametrize("method", methods.names())
+def test_a_run_of_the_clinic_with_paid_generators_takes_what_its_plan_says(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embeds_by_hash(monkeypatch)
+    options = OPTIONS.get(method, ["method.samples=60", "method.rounds=3"])
+    assignments = [f'method.name="{method}"', *options]
+    with serving(paid_writer()) as writer:
+        path = with_endpoints(tmp_path, writer.url)
+        done = simulated(path, tmp_path, *assignments)
+        check(path, done, *assignments)
+
+
+@pytest.mark.parametrize("path", [*TASKS, CLINIC], ids=lambda path: path.stem)
+def test_a_run_of_a_shipped_task_takes_what_its_plan_says(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embeds_by_hash(monkeypatch)
+    with serving(paid_writer()) as writer:
+        here = CLINIC if path == CLINIC else with_texts(path, tmp_path, writer.url)
+        labels = len(tasks.load(here).task.labels)
+        size = () if path == CLINIC else (f"data.file_records={A_LABEL * labels}", f"data.records={20 * labels}")
+        few = (f"method.samples={8 * max(labels, 10)}", "method.rounds=2", *size)
+        check(here, simulated(here, tmp_path, *few), *few)
