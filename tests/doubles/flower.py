@@ -27,8 +27,10 @@ OFFLINE = {
 class Program(Process):
     """One of Flower's own programs in the background."""
 
-    def __init__(self, name: str, arguments: list[object], log: Path, env: Mapping[str, str]) -> None:
-        super().__init__("", arguments, log, env)
+    def __init__(
+        self, name: str, arguments: list[object], log: Path, env: Mapping[str, str], packages: Path | None
+    ) -> None:
+        super().__init__("", arguments, log, env, packages=packages)
         self._command = [str(BIN / name), *map(str, arguments)]
 
 
@@ -40,12 +42,20 @@ class Flower:
         parties: party folders by name.
         env: of every process beside Flower's own offline settings.
         simulation: the SuperLink simulates its SuperNodes.
+        packages: by "coordinator" and the parties' names, the folder of packages that are installed there.
     """
 
     def __init__(
-        self, folder: Path, parties: Mapping[str, Path], env: Mapping[str, str], *, simulation: bool = False
+        self,
+        folder: Path,
+        parties: Mapping[str, Path],
+        env: Mapping[str, str],
+        *,
+        simulation: bool = False,
+        packages: Mapping[str, Path] | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        installed = dict(packages or {})
         self.folder = folder
         self.port = free_port()
         path = f"{BIN}:{environment()['PATH']}"
@@ -53,7 +63,7 @@ class Flower:
         arguments = ["--insecure", "--host", "127.0.0.1"]
         link = [*arguments, "--port", self.port, "--disable-runtime-dependency-installation"]
         link += ["--simulation"] if simulation else []
-        self.link = Program("flower-superlink", link, folder / "superlink.log", self.env)
+        self.link = Program("flower-superlink", link, folder / "superlink.log", self.env, installed.get("coordinator"))
         self.nodes = {
             name: Program(
                 "flower-supernode",
@@ -65,6 +75,7 @@ class Flower:
                 ],
                 folder / f"{name}.supernode.log",
                 self.env,
+                installed.get(name),
             )
             for name, home in parties.items()
         }

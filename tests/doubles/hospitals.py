@@ -49,7 +49,9 @@ def _invoked(app: Any, arguments: Sequence[object], code: int) -> Result:
 class Hospital:
     """One party: its folder, its notes, its daemon."""
 
-    def __init__(self, name: str, folder: Path, notes: Path) -> None:
+    def __init__(
+        self, name: str, folder: Path, notes: Path, *, weights: bool = True, packages: Path | None = None
+    ) -> None:
         self.name = name
         self.home = folder / name
         self.notes = notes
@@ -58,6 +60,8 @@ class Hospital:
             ["run", "--home", self.home, "--no-proxy"],
             folder / f"{name}.log",
             {"XDG_STATE_HOME": str(folder / "state")},
+            weights=weights,
+            packages=packages,
         )
 
     def __call__(self, *arguments: object, code: int = 0) -> str:
@@ -74,6 +78,8 @@ class Federation:
         notes: each hospital's file of notes by name.
         noise_seed: tests of equality: reproducible keys and noise.
         approval: "standing", or "each" run waits for `approve`.
+        weights: whether the processes load the embedding model.
+        packages: by "coordinator" and the hospitals' names, the folder of packages that are installed there.
     """
 
     def __init__(
@@ -84,13 +90,25 @@ class Federation:
         noise_seed: int | None = None,
         approval: str = "standing",
         keepalive_s: float = 5.0,
+        weights: bool = True,
+        packages: Mapping[str, Path] | None = None,
     ) -> None:
         self.folder = folder
         self.home = folder / "coordinator"
         self.port = free_port()
-        self.hospitals = {name: Hospital(name, folder, path) for name, path in notes.items()}
+        installed = dict(packages or {})
+        self.hospitals = {
+            name: Hospital(name, folder, path, weights=weights, packages=installed.get(name))
+            for name, path in notes.items()
+        }
         self.task = CLINIC / "task.toml"
-        self.coordinator = CoordinatorProcess(self.home, self.port, "--keepalive", keepalive_s)
+        self.coordinator = CoordinatorProcess(
+            self.home,
+            self.port,
+            *("--keepalive", keepalive_s),
+            weights=weights,
+            packages=installed.get("coordinator"),
+        )
         self._seed = noise_seed
         self._approval = approval
 

@@ -71,16 +71,24 @@ class Process:
 
     Args:
         weights: whether it loads the embedding model (six seconds of a core); else texts are embedded by hashing.
+        packages: a folder of packages that are installed beside Undersong where it runs.
     """
 
     def __init__(
-        self, program: str, arguments: Sequence[object], log: Path, env: Mapping[str, str], *, weights: bool = True
+        self,
+        program: str,
+        arguments: Sequence[object],
+        log: Path,
+        env: Mapping[str, str],
+        *,
+        weights: bool = True,
+        packages: Path | None = None,
     ) -> None:
         self._command = [sys.executable, "-m", program, *map(str, arguments)]
         self.log = log
         self._env = environment(**env)
-        if not weights:
-            self._env["PYTHONPATH"] = f"{WEIGHTLESS}{os.pathsep}{self._env['PYTHONPATH']}"
+        first = [*([] if weights else [WEIGHTLESS]), *([packages] if packages else [])]
+        self._env["PYTHONPATH"] = os.pathsep.join([*map(str, first), self._env["PYTHONPATH"]])
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -128,7 +136,13 @@ class CoordinatorProcess(Process):
     """`undersong coordinator serve`; entering it waits until the port answers."""
 
     def __init__(
-        self, home: Path, port: int, *arguments: object, env: Mapping[str, str] | None = None, weights: bool = True
+        self,
+        home: Path,
+        port: int,
+        *arguments: object,
+        env: Mapping[str, str] | None = None,
+        weights: bool = True,
+        packages: Path | None = None,
     ) -> None:
         super().__init__(
             OPERATOR,
@@ -136,6 +150,7 @@ class CoordinatorProcess(Process):
             home.parent / "coordinator.log",
             {"UNDERSONG_CACHE": str(home.parent / "cache"), **(env or {})},
             weights=weights,
+            packages=packages,
         )
         self.port = port
 

@@ -182,17 +182,11 @@ def _manifest(
                 f"{party}: holds embedder {introduction.embedder.hex()[:16]}..., the coordinator {embedder[:16]}...",
                 "install the same embedding model everywhere",
             )
-        lacking = {
-            planned.statistic: planned.source
-            for planned in run_plan.plan.sums
-            if planned.statistic not in introduction.statistics
-        }
-        if lacking:
-            foreign = [f"policy trust {name} {source}" for name, source in sorted(lacking.items()) if source]
-            trust = f"have its people install the package and trust it: undersong-party {', '.join(foreign)}"
+        # Another package's is proposed all the same: the party refuses it, and shows its people which hash to trust.
+        own = {planned.statistic for planned in run_plan.plan.sums if not planned.source}
+        if lacking := sorted(own - set(introduction.statistics)):
             raise ConfigurationError(
-                f"{party}: does not know the statistic {', '.join(sorted(lacking))}",
-                trust if foreign else "update the party's program",
+                f"{party}: does not know the statistic {', '.join(lacking)}", "update the party's program"
             )
     manifest = Manifest(
         run=name,
