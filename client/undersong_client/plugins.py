@@ -30,13 +30,18 @@ class Installed:
     fault: str = ""
 
     @property
+    def holds(self) -> bool:
+        """Whether what is installed is what was trusted."""
+        return not self.fault and self.trusted == self.source != ""
+
+    @property
     def state(self) -> str:
         """In words."""
         if self.fault:
             return self.fault
         if not self.trusted:
             return "not trusted: runs that ask for it are refused, and nothing of it is imported"
-        return "trusted" if self.trusted == self.source else "NOT WHAT WAS TRUSTED: runs that ask for it are refused"
+        return "trusted" if self.holds else "NOT WHAT WAS TRUSTED: runs that ask for it are refused"
 
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), "state": self.state}

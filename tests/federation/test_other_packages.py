@@ -78,7 +78,7 @@ def spent(federation) -> list[float]:
 
 def refused(federation, run, words, *, by=NAMES) -> None:
     """The run has failed by a refusal, which names the party and the reason."""
-    status = federation.wait(run, ["failed", "finished", "stopped"], 120.0)
+    status = federation.wait(run, ["failed", "finished", "stopped"], 300.0)
     assert status["state"] == "failed", status
     assert words in status["error"]["problem"]
     (name,) = [name for name in by if f"{name} refuses" in status["error"]["problem"]]
@@ -164,7 +164,7 @@ def test_supernodes_answer_a_foreign_statistic_while_its_hash_is_trusted(install
         federation.enrol(each, fingerprint)
     folders = {name: each.home for name, each in federation.hospitals.items()}
     environment = {"XDG_STATE_HOME": str(tmp_path / "state"), "UNDERSONG_CACHE": str(tmp_path / "cache")}
-    with Flower(tmp_path / "flower", folders, environment, packages=installed) as flower:
+    with Flower(tmp_path / "flower", folders, environment, weights=False, packages=installed) as flower:
 
         def start(run):
             flower.run(

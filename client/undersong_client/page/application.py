@@ -277,7 +277,10 @@ class HospitalPage:
 
             return {"found": rules.show(self._home), "known": statistics.names()}
 
-        return visit.page("Policy", {"policy": policy})
+        def packages() -> dict[str, Any]:
+            return {"packages": rules.installed(self._home)}
+
+        return visit.page("Policy", {"policy": policy, "packages": packages})
 
     def _set_policy(self, visit: Visit) -> str:
         required = [line.strip() for line in visit.form.get("required_parties", "").splitlines() if line.strip()]

@@ -8,12 +8,14 @@ import re
 import pytest
 
 from tests.client.test_cli import proposed, spoken
+from tests.doubles import foreign_package
 from tests.doubles.party_home import HashedEmbedder, command, joined
 from tests.doubles.plain_browser import HOST, Browser
 from undersong_client.approvals import Requests
 from undersong_client.cli_options import checkpoints_folder
 from undersong_client.page.application import PartyPlaces, build
 from undersong_client.state import PartyHome
+from undersong_common import plugins
 from undersong_common.embedding import Embedder
 from undersong_protocol.enrolment import EnrolmentRequest
 
@@ -111,6 +113,30 @@ def test_pausing_budget_and_policy_do_what_the_commands_do(page, home):
     page.post("/policy", fields, approval="each", declared_units="0", required_parties="")
     policy = json.loads(command("policy", "show", "--home", home, "--json"))
     assert (policy["statistics"], policy["units"], policy["minimum_parties"]) == (["top_q_votes"], ["user"], 4)
+
+
+def test_statistics_of_other_packages_are_shown_and_decided_on_the_command_line(page, home, tmp_path):
+    assert "No other package declares a statistic here" in page.get("/policy").text
+    folder = foreign_package.write(tmp_path / "installed")
+    with foreign_package.installed(folder):
+        source = plugins.source_hash(plugins.find("statistics", foreign_package.NAME))
+        shown = text(page.get("/policy"))
+        assert f"undersong-party policy trust {foreign_package.NAME} {source}" in shown
+        assert "nothing of it is imported" in shown
+        assert not foreign_package.is_imported()
+        command("policy", "trust", foreign_package.NAME, source, "--home", home)
+        shown = text(page.get("/policy"))
+        assert "policy trust" not in shown
+        assert f"undersong-party policy distrust {foreign_package.NAME}" in shown
+        (folder / "sentences" / "statistic.py").write_text("")
+        shown = text(page.get("/policy"))
+        assert "NOT WHAT WAS TRUSTED" in shown
+        assert f"Trusted: {source}" in shown
+        # what the page itself changes leaves it as it was
+        page.post("/policy", {"units": "user"}, minimum_parties="4", minimum_threshold="3", declared_units="0")
+    shown = text(page.get("/policy"))
+    assert "trusted, and not installed" in shown
+    assert source in shown
 
 
 def test_what_people_did_on_the_page_is_printed_by_the_command(page, home):
