@@ -21,6 +21,12 @@ KINDS = {"PERSON": "names", "DATE_TIME": "dates"}  # of Presidio's entities; eve
 NUMBERS = "numbers"
 LEFT_OUT = frozenset({"LOCATION", "NRP", "ORGANIZATION", "URL"})  # no names, numbers or dates
 TITLED = r"\b(?:Mr|Mrs|Ms|Miss|Dr|Prof|Sr|Sister|Nurse)\.? (?-i:[A-Z][a-z'’-]+)(?: (?-i:[A-Z][a-z'’-]+))?\b"
+# What a spaCy model takes for dates too: "this morning", "51 year old", blood pressures, telephone numbers.
+CALENDAR = re.compile(
+    r"\b(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?"
+    r"|nov(?:ember)?|dec(?:ember)?)\b|\b(?:19|20)\d\d\b|\d[./-]\d\d?[./-]\d",
+    re.IGNORECASE,
+)
 MODELS = tuple(f"en_core_web_{size}" for size in ("lg", "md", "sm"))  # the best that is installed is used
 WITHOUT_MODEL = "without a spaCy model: names after a title only, dates in digits only"
 
@@ -128,17 +134,19 @@ def presidio() -> tuple[Find, str]:
 
     def find(text: str) -> list[tuple[str, str]]:
         results = analyzer.analyze(text, language="en", score_threshold=LEAST_SCORE)
-        return [(kind, text[start:end]) for kind, start, end in _apart(results)]
+        return [(kind, text[start:end]) for kind, start, end in _apart(results, text)]
 
     with_model = f"with the spaCy model {model}" if model else WITHOUT_MODEL
     return find, f"Presidio's recognisers for English, {with_model}"
 
 
-def _apart(results: Iterable[Any]) -> list[tuple[str, int, int]]:
+def _apart(results: Iterable[Any], text: str) -> list[tuple[str, int, int]]:
     """Kind, start and end of what was found, each place once: the surest, then the longest, first."""
     kept: list[tuple[str, int, int]] = []
     for each in sorted(results, key=lambda r: (-r.score, r.start - r.end, r.start)):
+        kind = KINDS.get(each.entity_type, NUMBERS)
         if each.entity_type in LEFT_OUT or any(each.start < end and start < each.end for _, start, end in kept):
             continue
-        kept.append((KINDS.get(each.entity_type, NUMBERS), each.start, each.end))
+        if kind != "dates" or CALENDAR.search(text[each.start : each.end]):
+            kept.append((kind, each.start, each.end))
     return sorted(kept, key=lambda one: one[1])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import pytest
 
 from undersong_common.errors import ConfigurationError
-from undersong_server.evaluation.personal_data import personal_data, presidio
+from undersong_server.evaluation.personal_data import MODELS, _apart, personal_data, presidio
 
 
 def capitals(text: str) -> list[tuple[str, str]]:
@@ -48,6 +49,55 @@ def test_presidio_finds_titled_names_numbers_and_dates_without_a_model(monkeypat
         ("numbers", "a.b@example.org"),
     ]
     assert list(find("58M chest pain, BP 120/80 HR 88 SpO2 97%, T 37.2, mild sob")) == []
+
+
+@dataclass(frozen=True)
+class Result:
+    """One of Presidio's results."""
+
+    entity_type: str
+    start: int
+    end: int
+    score: float
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("3 March 2021", "dates"),
+        ("since June", "dates"),
+        ("12/03/24", "dates"),
+        ("this morning", ""),
+        ("51 year old", ""),
+        ("141/84", ""),
+        ("Mayfield", ""),
+    ],
+)
+def test_of_what_a_model_takes_for_dates_those_of_a_calendar_count(text: str, kept: str) -> None:
+    found = _apart([Result("DATE_TIME", 0, len(text), 0.85)], text)
+    assert [kind for kind, _, _ in found] == [kept] * bool(kept)
+
+
+def test_a_number_that_a_model_takes_for_a_date_is_a_number() -> None:
+    text = "call 020 7946 0018 today"
+    found = _apart([Result("DATE_TIME", 5, 18, 0.85), Result("PHONE_NUMBER", 5, 18, 0.4)], text)
+    assert found == [("numbers", 5, 18)]
+
+
+@pytest.mark.slow
+def test_presidio_with_a_spacy_model_where_one_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("presidio_analyzer", reason="the extra `presidio` is not installed")
+    spacy = pytest.importorskip("spacy", reason="the extra `presidio` is not installed")
+    if not set(MODELS) & set(spacy.util.get_installed_models()):
+        pytest.skip("no spaCy model is installed")
+    monkeypatch.setattr("socket.socket.connect", no_network)
+    find, finder = presidio()
+    assert "with the spaCy model en_core_web_" in finder
+    assert list(find("Seen by Maria Lopez on 3 March 2021, call 020 7946 0018, pain since this morning")) == [
+        ("names", "Maria Lopez"),
+        ("dates", "3 March 2021"),
+        ("numbers", "020 7946 0018"),
+    ]
 
 
 def no_network(*_: object) -> None:
