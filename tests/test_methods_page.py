@@ -1,4 +1,4 @@
-"""Every row of docs/methods.md names a test that there is, or says that the element is not done."""
+"""Every row of docs/methods.md names a file of the program and a test that there are, or says that it is not done."""
 
 from __future__ import annotations
 
@@ -10,6 +10,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"(\w+) (tests/[\w/]+\.py)", " ".join(PAGE.split())))
+PACKAGES = ("protocol/undersong_protocol", "client/undersong_client", "server/undersong_server", "simulation/undersong")
+PROGRAM = {
+    str(path): path.read_text(encoding="utf-8")
+    for package in PACKAGES
+    for path in (ROOT / package).rglob("*")
+    if path.suffix in (".py", ".toml")
+}
 ROWS = [
     [cell.strip() for cell in line.strip("|").split(" | ")]
     for line in PAGE.splitlines()
@@ -25,11 +32,15 @@ def test_all_four_methods_have_rows():
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0][:40])
 def test_a_row_names_its_check(row):
-    _, here, verdict, check = row
+    _, here, where, verdict, check = row
     assert verdict.startswith(("faithful", "deliberately otherwise", "option", "not done"))
     if verdict == "not done":
-        assert (check, "not done" in here) == ("none", True)
+        assert (where, check, "not done" in here) == ("none", "none", True)
         return
+    path, _, symbol = where.partition("::")
+    places = [text for name, text in PROGRAM.items() if name.endswith(f"/{path}")]
+    assert places, where
+    assert any(re.search(rf"^ *(class|def) {symbol}\b", text, re.M) for text in places) or not symbol, where
     file, _, name = check.partition("::")
     source = (ROOT / FILES[file]).read_text(encoding="utf-8")
     assert f"\ndef {name}(" in source
