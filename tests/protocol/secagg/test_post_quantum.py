@@ -41,11 +41,17 @@ MODES: dict[str, tuple[int, dict[str, Any]]] = {
     "k-regular": (20, {"tolerated_dropouts": 3, "graph_above": 7, "sigma": 1500.0}),
 }
 
+OTHER_MODES: dict[str, tuple[int, dict[str, Any]]] = {
+    "k-regular, small": (12, {"tolerated_dropouts": 2, "graph_above": 7}),
+    "direct": (5, {"tolerated_dropouts": 0, "colluders": 2}),
+    "k-regular, direct": (12, {"tolerated_dropouts": 0, "graph_above": 7}),
+}
+
 Bend = Callable[[wire.Request], object]
 
 
 def parameters_in(mode: str) -> SumParameters:
-    n, changes = MODES[mode]
+    n, changes = (OTHER_MODES | MODES)[mode]
     return parameters_of(n, post_quantum=True, modulus_bits=32, **{"sigma": 400.0, **changes})
 
 
@@ -153,6 +159,27 @@ def test_a_secret_that_differs_from_its_hash_is_refused_by_its_holder_and_found_
     assert [fault.party for fault in caught.value.faults] == [LIAR]
 
 
+@pytest.mark.parametrize("mode", OTHER_MODES)
+def test_a_secret_that_does_not_open_ends_the_attempt_and_names_its_dealer_in_every_mode(mode: str) -> None:
+    parameters = parameters_in(mode)
+    first, refusals = names_of(parameters.size)[0], dict[str, UndersongError]()
+
+    def lie(name: str, reply: wire.Reply) -> None:
+        if name == first and reply.stage == Stage.SHARE:
+            shares = wire.Shares.FromString(reply.body)
+            shares.pairs = shares.pairs[:-1] + bytes([shares.pairs[-1] ^ 1])
+            reply.body = shares.SerializeToString()
+            resign(parameters, reply)
+
+    with pytest.raises(SumAborted) as caught:
+        drive(parameters, open_parties(parameters), refusals=refusals, bend_reply=lie)
+    assert len(refusals) == 1
+    assert first in str(*refusals.values())
+    assert "does not open" in str(*refusals.values())
+    if "direct" not in mode:  # shares open the dealer's false secret to the coordinator, by its signed hash
+        assert [fault.party for fault in caught.value.faults] == [first]
+
+
 @pytest.mark.parametrize(
     ("field", "words"), [("pairs", "5 blocks of 1136"), ("pair_hashes", "5 blocks of 32"), ("ciphertexts", "1170")]
 )
@@ -251,6 +278,43 @@ def test_false_keys_that_the_coordinator_shows_are_refused(change: Callable[[byt
     _refused(_ten(), Stage.SHARE, lambda message: _set(message.share, "kem_keys", change), words)
 
 
+@pytest.mark.parametrize("mode", OTHER_MODES)
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda given, _size: b"", "ML-KEM-768 keys: expected"),
+        (lambda given, size: _exchange(given, 0, 1, size), "coordinator: showed another ML-KEM-768 key of p"),
+        (lambda given, _size: given[:-1184] + bytes(1184), "coordinator: showed another ML-KEM-768 key of p"),
+    ],
+    ids=["missing", "of two peers swapped", "made up"],
+)
+def test_false_keys_are_refused_in_every_mode(change: Callable[[bytes, int], bytes], words: str, mode: str) -> None:
+    parameters = parameters_in(mode)
+    size = 1184 if "direct" in mode else 2368  # no channel without shares
+    _refused(
+        parameters, Stage.SHARE, lambda message: _set(message.share, "kem_keys", lambda old: change(old, size)), words
+    )
+
+
+@pytest.mark.parametrize("mode", OTHER_MODES)
+def test_a_partys_false_key_names_it_in_every_mode(mode: str) -> None:
+    parameters = parameters_in(mode)
+
+    def lie(name: str, reply: wire.Reply) -> None:
+        if name == LIAR and reply.stage == Stage.ADVERTISE:
+            reply.kem_keys = reply.kem_keys[:-1] + bytes([reply.kem_keys[-1] ^ 1])
+
+    parties = open_parties(parameters)
+    if "direct" in mode:
+        with pytest.raises(SumAborted) as caught:
+            drive(parameters, parties, bend_reply=lie)
+        faults = caught.value.faults
+    else:
+        faults = drive(parameters, parties, bend_reply=lie).faults
+    assert [fault.party for fault in faults] == [LIAR]
+    assert "sent another ML-KEM-768 key than the one whose hash it signed" in str(faults[0])
+
+
 def test_keys_of_others_than_the_neighbours_are_refused_on_the_regular_graph() -> None:
     def bend(message: wire.Request) -> None:
         message.share.kem_keys += bytes(2368)
@@ -283,7 +347,7 @@ def test_an_advert_without_hashes_of_ml_kem_keys_is_refused() -> None:
 # --- ciphertexts ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["complete", "direct"])
+@pytest.mark.parametrize("mode", ["complete", *OTHER_MODES])
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -295,9 +359,9 @@ def test_an_advert_without_hashes_of_ml_kem_keys_is_refused() -> None:
     ids=["swapped", "ML-KEM ciphertext", "AEAD", "missing"],
 )
 def test_bent_secrets_of_pairs_are_refused(mode: str, change: Callable[[bytes], bytes], words: str) -> None:
-    direct = {"tolerated_dropouts": 0, "colluders": 2}
-    parameters = parameters_of(5, post_quantum=True, **direct) if mode == "direct" else _ten()
-    _refused(parameters, Stage.MASK, lambda message: _set(message.mask, "pairs", change), words)
+    parameters = parameters_in(mode)
+    last = names_of(parameters.size)[-1]  # all its neighbours dealt to it
+    _refused(parameters, Stage.MASK, lambda message: _set(message.mask, "pairs", change), words, last)
 
 
 def test_ciphertexts_of_another_attempt_do_not_open() -> None:
@@ -436,6 +500,23 @@ def test_what_is_secret_is_erased_when_the_vector_is_masked() -> None:
     last = parties["p02"].snapshot()
     # The root of the noise chain is what its last reply opens here: nobody dropped out.
     assert not any(secret in last for name, secret in drawn.items() if name != "noise_root")
+
+
+@pytest.mark.parametrize("mode", OTHER_MODES)
+def test_seeds_are_erased_when_the_vector_is_masked_in_every_mode(mode: str) -> None:
+    parameters = parameters_in(mode)
+    parties, drawn = open_parties(parameters), secrets_of(parameters, "p02")
+    seen: dict[Stage, bytes] = {}
+
+    def look(name: str, message: wire.Request) -> None:
+        if name == "p02":
+            seen[stage_of(message)] = parties["p02"].snapshot()  # as it stands before this request
+
+    drive(parameters, parties, bend_request=look)
+    for kind in ("channel_kem", "mask") if "direct" not in mode else ("mask",):
+        assert drawn[kind] in seen[Stage.MASK]
+        assert drawn[kind] not in seen[Stage.CONSISTENCY]
+        assert drawn[kind] not in parties["p02"].snapshot()
 
 
 def test_a_masked_pair_secret_is_in_no_snapshot_between_request_and_vector() -> None:
