@@ -430,11 +430,19 @@ class EncryptedFileCache(PublicFileCache):
 
 
 class CachedEmbedder:
-    """Quantised embeddings of texts, each computed once per cache."""
+    """Quantised embeddings of texts, each computed once per cache.
 
-    def __init__(self, embedder: Embedder, cache: EmbeddingCache) -> None:
+    Args:
+        slab: how many of so many missing texts are embedded between two writes to the cache, from which a stopped
+            program goes on.
+    """
+
+    def __init__(
+        self, embedder: Embedder, cache: EmbeddingCache, *, slab: Callable[[int], int] = lambda _missing: _TEXTS_A_SLAB
+    ) -> None:
         self._embedder = embedder
         self._cache = cache
+        self._texts_a_slab = slab
 
     def __repr__(self) -> str:
         return f"CachedEmbedder({self._embedder!r}, {self._cache!r})"
@@ -462,8 +470,9 @@ class CachedEmbedder:
         if progress is not None and found:
             progress(found, total)
         pending = list(missing.items())
-        for start in range(0, len(pending), _TEXTS_A_SLAB):
-            slab = pending[start : start + _TEXTS_A_SLAB]
+        size = self._texts_a_slab(len(pending))
+        for start in range(0, len(pending), size):
+            slab = pending[start : start + size]
             before = found + start
             told = None if progress is None else (lambda done, _all, b=before: progress(b + done, total))
             grid = _to_grid(self._embedder.encode([text for _, text in slab], told))

@@ -13,7 +13,16 @@ from undersong.engines import Engine
 from undersong_common import entry
 from undersong_common.rows import screen
 from undersong_server.cli.app import app
-from undersong_server.cli.options import AsJson, Assignments, CacheFile, TaskFile, overrides, print_json, with_cache
+from undersong_server.cli.options import (
+    AsJson,
+    Assignments,
+    CacheFile,
+    RayAddress,
+    TaskFile,
+    overrides,
+    print_json,
+    with_cache,
+)
 
 __all__ = ("app", "main")
 
@@ -35,6 +44,7 @@ def simulate(
     engine: Annotated[
         Engine, typer.Option(help="flower is Flower's simulation engine, for hundreds of parties.")
     ] = "inprocess",
+    ray: RayAddress = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over: removes what the folder's last run wrote.")
     ] = False,
@@ -60,6 +70,7 @@ def simulate(
             seed=seed,
             fresh=fresh,
             engine=engine,
+            ray=ray,
             insecure_noise_seed=insecure_noise_seed,
             progress=progress,
         )

@@ -20,6 +20,7 @@ from typing import Any
 from undersong.compare_cell import PRIVATE_ONLY, Bench, Cell, Variant
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_server import methods
+from undersong_server.cluster.connection import SINGLE_THREAD
 from undersong_server.progress import Progress
 from undersong_server.release.files import write_files
 
@@ -270,7 +271,6 @@ def _measured(bench: Bench, cells: Sequence[Cell], jobs: int) -> Iterator[Measur
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
-SINGLE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 _bench: Bench | None = None
 
 

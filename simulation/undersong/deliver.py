@@ -17,6 +17,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning
 from undersong_common.model_files import PACKAGED, model_folder
 from undersong_common.table import Table, concatenate, read_table
+from undersong_server.cluster.connection import Cluster
 from undersong_server.evaluation.evaluate import evaluate_tables
 from undersong_server.evaluation.trained import Trained
 from undersong_server.methods import mixture
@@ -68,8 +69,12 @@ def deliver(
     environment: Mapping[str, str],
     progress: Progress,
     engine: Engine = "inprocess",
+    cluster: Cluster | None = None,
 ) -> Delivered:
     """Runs or continues ``task`` in ``folder`` and writes its outputs.
+
+    Args:
+        cluster: embeds public texts where they are many.
 
     Everything that can be wrong with the input is found before anything is written. Raises ConfigurationError and what
     the run raises.
@@ -96,6 +101,7 @@ def deliver(
             environment=environment,
             progress=progress,
             engine=engine,
+            cluster=cluster,
         )
         accuracy, measures = (
             ((), ()) if test is None else _evaluated(run_plan, workspace, simulated, test, environment, seed, progress)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from undersong.parties import SimulatedParties, clocks
 from undersong.records import private_tables
 from undersong_common.errors import ConfigurationError, InternalError, TransportError
+from undersong_server.cluster.connection import SETTINGS as RAY_SETTINGS
 from undersong_server.federation.transport import Lazily, Transport
 from undersong_server.progress import Progress
 from undersong_server.runs import foreign_statistics
@@ -39,14 +40,7 @@ STATE_FILE = "flower.json"  # what an actor needs to know of the simulation
 OBJECT_STORE_BYTES = 256 * 2**20  # Ray's shared memory: messages only, a few at a time
 NODES_S = 600.0
 OUTSTANDING = 16  # messages per actor: enough to keep it busy, few enough to stay small
-OFFLINE = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_worker_niceness": "0",  # Ray's 15 would let whatever else runs starve the parties
-}
+OFFLINE = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", **RAY_SETTINGS}
 
 
 def over_flower(

@@ -12,6 +12,7 @@ from undersong.frames import FrameOrPath, is_frame, selected, to_jsonl, to_table
 from undersong.results import Comparison, Evaluation, Plan, Simulation, Verification
 from undersong.task_files import Task
 from undersong_common.errors import ConfigurationError
+from undersong_server.cluster.connection import connected
 from undersong_server.evaluation.heads import Head
 from undersong_server.operations import evaluation, releases, tasks
 from undersong_server.operations.caches import public_cache_path
@@ -35,6 +36,7 @@ def simulate(
     seed: int = 0,
     fresh: bool = False,
     engine: Engine = "inprocess",
+    ray: str | None = None,
     insecure_noise_seed: int | None = None,
     environment: Mapping[str, str] | None = None,
     progress: Progress | None = None,
@@ -46,6 +48,8 @@ def simulate(
         seed: fixes everything but noise, keys and masks.
         fresh: starts over: removes what the folder's last run wrote.
         engine: "flower" is Flower's simulation engine, for hundreds of parties.
+        ray: embeds public texts over the Ray cluster at this address where they are many; "" begins Ray on this
+            machine. Not with the engine "flower", which has Ray for itself.
         insecure_noise_seed: for tests only: reproducible noise; the output is marked as not private.
         environment: where generators find their keys; None is this process's.
         progress: None shows it in the notebook, or on standard error.
@@ -54,9 +58,11 @@ def simulate(
     """
     from undersong.deliver import deliver
 
+    if ray is not None and engine == "flower":
+        raise ConfigurationError("Flower's engine has Ray for itself: no second cluster beside it", "leave one away")
     settings = task.settings()
     environment = dict(os.environ if environment is None else environment)
-    with notebook_progress.shown(progress) as display:
+    with notebook_progress.shown(progress) as display, connected(ray) as cluster:
         delivered = deliver(
             settings,
             Path(settings.output.dir if out is None else out),
@@ -67,6 +73,7 @@ def simulate(
             environment=environment,
             progress=display,
             engine=engine,
+            cluster=cluster,
         )
     return Simulation(delivered, settings.data.text, settings.data.label)
 
@@ -87,6 +94,8 @@ def evaluate(
     bert: Path | None = None,
     repeats: int = 1,
     embedder: str = "packaged",
+    ray: str | None = None,
+    public_data: bool = False,
     seed: int = 0,
 ) -> Evaluation:
     """Trains a small task model on the corpus, tests it, and compares with data that the caller holds.
@@ -97,7 +106,9 @@ def evaluate(
             ``overlap``: private texts to search the corpus for; ``adapt_to``: unlabelled texts of where it will work;
             ``membership``: members and non-members to attack the task model with. DataFrames or files.
         text, label: their columns; None takes the simulated task's, else "text" and "label".
-        head, bert, repeats, sequences, personal_data, embedder, seed: as of ``undersong evaluate``.
+        ray: spreads the work over the Ray cluster at this address, with the same files under the same paths, whose
+            machines then hold the texts; "" begins Ray on this machine.
+        head, bert, repeats, sequences, personal_data, embedder, public_data, seed: as of ``undersong evaluate``.
 
     Raises ConfigurationError that names the frame or file, the row and the remedy.
     """
@@ -113,11 +124,12 @@ def evaluate(
         assert table is not None
         return table
 
-    return Evaluation(
-        evaluation.evaluate(
+    cache = public_cache_path(os.environ) if public_data else None
+    with connected(ray) as cluster:
+        report = evaluation.evaluate(
             simulated.folder if simulated else Path(str(corpus)),
             test=None if test is None else labelled(test, "test"),
-            embed=evaluation.embedder(embedder),
+            embed=evaluation.embedder(embedder, cluster, cache),
             train_private=None if train_private is None else labelled(train_private, "train_private"),
             overlap=unlabelled(overlap, "overlap"),
             adapt_to=unlabelled(adapt_to, "adapt_to"),
@@ -132,8 +144,9 @@ def evaluate(
             repeats=repeats,
             personal_data=personal_data,
             seed=seed,
+            compute=evaluation.over(cluster),
         )
-    )
+    return Evaluation(report)
 
 
 def compare(

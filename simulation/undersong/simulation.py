@@ -17,6 +17,8 @@ from undersong_common.arrays import Float32, Int16
 from undersong_common.embedding import CachedEmbedder, Embed, Embedder, EmbeddingCache, MemoryCache
 from undersong_common.table import Table
 from undersong_protocol.public import MemoryBlocks
+from undersong_server.cluster.connection import Cluster
+from undersong_server.cluster.embedding import spread
 from undersong_server.federation.driver import STAGE_TIMEOUT_S
 from undersong_server.federation.transport import Transport
 from undersong_server.progress import Progress
@@ -76,6 +78,7 @@ def simulate(
     private_cache: EmbeddingCache | None = None,
     engine: Engine = "inprocess",
     contribution: Contribution = grid_vector,
+    cluster: Cluster | None = None,
 ) -> Simulated:
     """Runs the plan with every party in this process; continues what ``workspace`` holds already.
 
@@ -90,6 +93,7 @@ def simulate(
         private_cache: shared by all parties and by several runs over the same records, in memory or encrypted.
         engine: what carries the messages: parties in this process, or Flower's simulation engine (on Ray).
         contribution: how parties compute their vectors (an audit looks on); in this process only.
+        cluster: embeds public texts where they are many; not beside Flower's engine, which has Ray for itself.
     """
     task = run_plan.task
     check_units(run_plan.plan.privacy, tables)
@@ -102,7 +106,11 @@ def simulate(
         private_cache = made.shared_cache()
     # one per party, as between hospitals, unless the caller keeps one for many runs
     private = {name: private_cache or MemoryCache() for name in tables}
-    public = CachedEmbedder(embedder, public_cache)
+    public = (
+        CachedEmbedder(embedder, public_cache)
+        if cluster is None
+        else spread(embedder, task.embedder.model, public_cache, cluster)
+    )
     embed_public = _shown(public, "public texts", progress)
     author = build_author(task, embed_public, environment, workspace.journal, progress, seed=seed)
 

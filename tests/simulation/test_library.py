@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import gc
 import stat
 from typing import Any
@@ -10,8 +12,10 @@ import numpy as np
 import pytest
 
 import undersong as us
+from tests.doubles.cluster import PickledCalls
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.tasks import LABELS, sentence
+from undersong import front, simulation
 from undersong.notebook_progress import NotebookProgress
 from undersong.results import Money
 from undersong.task_files import Task
@@ -47,6 +51,29 @@ def task(**changes) -> Task:
     }
     given |= {"options": options, "generators": generators, "parties": 2}
     return us.Task.from_frame(changes.pop("records", frame(12)), **(given | changes))
+
+
+def test_flowers_engine_has_ray_for_itself():
+    with pytest.raises(ConfigurationError, match="has Ray for itself"):
+        us.simulate(task(), engine="flower", ray="")
+
+
+@pytest.mark.slow
+def test_a_cluster_changes_no_byte_of_a_run_and_no_figure_of_its_evaluation(monkeypatch, tmp_path):
+    cluster = PickledCalls()
+    spread = functools.partial(simulation.spread, fewest=1)
+    monkeypatch.setattr(simulation, "spread", spread)
+    monkeypatch.setattr(front, "connected", lambda ray: contextlib.nullcontext(None if ray is None else cluster))
+    given = {"progress": Silent(), "insecure_noise_seed": 1}
+    here = us.simulate(task(), tmp_path / "here", **given)
+    monkeypatch.setenv("UNDERSONG_CACHE", str(tmp_path / "another cache"))
+    there = us.simulate(task(), tmp_path / "there", ray="", **given)
+    assert (here.folder / "synthetic.jsonl").read_bytes() == (there.folder / "synthetic.jsonl").read_bytes()
+    assert cluster.asked
+    asked = len(cluster.asked)
+    figures = [us.evaluate(here, test=frame(10), head="linear", ray=ray).to_json() for ray in (None, "")]
+    assert figures[0] == figures[1]
+    assert len(cluster.asked) == asked + 1
 
 
 def test_every_public_name_is_there_and_documented():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from undersong_common.rows import screen
-from undersong_server.cli.options import AsJson, print_json
+from undersong_server.cli.options import AsJson, RayAddress, print_json
 from undersong_server.evaluation.heads import Head
 
 
@@ -55,30 +56,40 @@ def evaluate(
         str, typer.Option(help="Column of the test file by whose groups task models are judged too.")
     ] = "",
     embedder: Annotated[str, typer.Option(help='"packaged" or a local sentence-transformers folder.')] = "packaged",
+    ray: RayAddress = None,
+    public_data: Annotated[
+        bool,
+        typer.Option("--public-data", help="All files are public: keep their embeddings on this disk, to go on from."),
+    ] = False,
     seed: Annotated[int, typer.Option(help="Fixes the task model's split and start.", min=0)] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Trains the small task model on a run's corpus, tests it, and compares with files that the caller holds."""
+    from undersong_server.cluster.connection import connected
     from undersong_server.operations import evaluation
+    from undersong_server.operations.caches import public_cache_path
 
-    report = evaluation.evaluate(
-        folder,
-        test=test,
-        embed=evaluation.embedder(embedder),
-        train_private=train_private,
-        overlap=overlap,
-        adapt_to=adapt,
-        sequences=sequences,
-        membership=membership,
-        head=head,
-        bert=bert,
-        text_field=text_field,
-        label_field=label_field or None,
-        group_field=group_field or None,
-        repeats=repeats,
-        personal_data=personal_data,
-        seed=seed,
-    )
+    cache = public_cache_path(os.environ) if public_data else None
+    with connected(ray) as cluster:
+        report = evaluation.evaluate(
+            folder,
+            test=test,
+            embed=evaluation.embedder(embedder, cluster, cache),
+            train_private=train_private,
+            overlap=overlap,
+            adapt_to=adapt,
+            sequences=sequences,
+            membership=membership,
+            head=head,
+            bert=bert,
+            text_field=text_field,
+            label_field=label_field or None,
+            group_field=group_field or None,
+            repeats=repeats,
+            personal_data=personal_data,
+            seed=seed,
+            compute=evaluation.over(cluster),
+        )
     if as_json:
         print_json(report.to_json())
         return

@@ -29,6 +29,14 @@ CacheFile = Annotated[
     Path | None,
     typer.Option("--cache", metavar="FILE", help="Keep endpoints' answers here: what was asked before costs nothing."),
 ]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="ADDRESS",
+        help='Spread the work over a Ray cluster: HOST:PORT, "auto", or "local" for Ray on this machine.',
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,13 +23,14 @@ from undersong_server.evaluation.heads import Head
 from undersong_server.evaluation.intervals import over_seeds
 from undersong_server.evaluation.label_errors import LabelErrors, corpus_label_errors
 from undersong_server.evaluation.mauve import FEWEST_TEXTS, mauve
-from undersong_server.evaluation.membership import Membership, train_and_attack
+from undersong_server.evaluation.membership import Membership, attacks_over_trainings, train_and_attack
 from undersong_server.evaluation.neighbourhoods import neighbourhoods
 from undersong_server.evaluation.next_word import next_word_loss
 from undersong_server.evaluation.overlap import Overlap, find_overlap
 from undersong_server.evaluation.personal_data import Find, PersonalData, personal_data
+from undersong_server.evaluation.pieces import Compute, Later, Pieces, in_this_process
 from undersong_server.evaluation.sequences import sequences_of
-from undersong_server.evaluation.trained import Trained, judged
+from undersong_server.evaluation.trained import Trained, judged, over_trainings
 
 SEQUENCES = "keyphrase sequences alone"
 OWN_SEQUENCES = "the private texts' own sequences, no privacy"
@@ -137,6 +139,7 @@ def evaluate_tables(
     finder: tuple[Find, str] | None = None,
     only_task_models: bool = False,
     seed: int = 0,
+    compute: Compute = in_this_process,
 ) -> EvaluationReport:
     """Evaluates synthetic texts.
 
@@ -155,22 +158,24 @@ def evaluate_tables(
         repeats: seeds, from ``seed`` on, with each of which every model is trained.
         finder: looks for personal data (personal_data.presidio); what it finds is looked up in ``overlap``.
         only_task_models: leaves out distances and label errors, which take most of the time.
+        compute: gives the independent pieces their values, in this process or elsewhere; the figures are the same.
 
     Raises ConfigurationError where a table is not usable.
     """
     notes: list[str] = []
+    pieces = Pieces()
     seeds = range(seed, seed + max(1, repeats))
     needed = test is not None or train_private is not None or membership is not None  # an overlap alone needs no model
     synthetic_x = embed(synthetic.texts) if needed else np.zeros((0, 0), dtype=np.float32)
     test_x = None if test is None else embed(test.texts)
     private_x = None if train_private is None else embed(train_private.texts)
-    trained: list[Trained] = []
+    trained: list[list[Later[Trained]]] = []  # for each set of texts one per seed
     if test is None or test_x is None:
         notes.append("No test file was named: no task model was trained.")
     elif test.labels is None:
         notes.append("The test file was read without labels: no task model was trained.")
     else:
-        testing = _Testing(test.texts, test.labels, test_x, seeds, groups)
+        testing = [_Testing(test.texts, test.labels, test_x, (number,), groups) for number in seeds]
         sources = [("synthetic", synthetic, synthetic_x)]
         if train_private is not None and private_x is not None:
             sources.append(("private data only, no privacy", train_private, private_x))
@@ -178,50 +183,69 @@ def evaluate_tables(
             if table.labels is None or len(set(table.labels)) < 2:
                 notes.append(f"The {data} texts have fewer than two labels: no task model was trained on them.")
                 continue
-            trained.append(_head(data, table, x, testing, head))
+            trained.append([pieces.add(_head, data, table, x, each, head) for each in testing])
             if fine_tuning is not None:
-                trained.append(_fine_tuned(data, table, testing, fine_tuning))
+                trained.append([pieces.add(_fine_tuned, data, table, each, fine_tuning) for each in testing])
         if target is not None:
-            trained.append(_adapted(synthetic, synthetic_x, target, embed, testing))
+            adapting = (synthetic, synthetic_x, len(target), embed(target.texts))
+            trained.append([pieces.add(_adapted, *adapting, each) for each in testing])
         if sequences is not None:
-            trained.append(_head(SEQUENCES, sequences, embed(sequences.texts), testing, head))
+            x = embed(sequences.texts)
+            trained.append([pieces.add(_head, SEQUENCES, sequences, x, each, head) for each in testing])
             if train_private is not None:
                 own = sequences_of(train_private, sequences)
-                trained.append(_head(OWN_SEQUENCES, own, embed(own.texts), testing, head))
+                x = embed(own.texts)
+                trained.append([pieces.add(_head, OWN_SEQUENCES, own, x, each, head) for each in testing])
         notes.extend(_unknown_labels(synthetic, test))
-    attacked: list[Membership] = []
+    attacked: list[list[Later[Membership]]] = []  # as ``trained``
     if membership is not None:
+        attacks = [partial(train_and_attack, head=head, seeds=(number,)) for number in seeds]
+        real = _Embedded({table.texts: embed(table.texts) for table in membership})
         attacked.append(
-            train_and_attack("synthetic", synthetic, synthetic_x, *membership, embed, head=head, seeds=seeds)
+            [pieces.add(attack, "synthetic", synthetic, synthetic_x, *membership, real) for attack in attacks]
         )
         if train_private is not None and private_x is not None and train_private.labels is not None:
             reference = ("private data only, no privacy", train_private, private_x)
-            attacked.append(train_and_attack(*reference, *membership, embed, head=head, seeds=seeds))
+            attacked.append([pieces.add(attack, *reference, *membership, real) for attack in attacks])
     references = [] if test is None or test_x is None else [("test file", test, test_x)]
     if train_private is not None and private_x is not None:
         references.append(("private training file", train_private, private_x))
     if only_task_models:
         references = []
-    errors = [] if only_task_models else _label_errors(synthetic, synthetic_x, seeds)
+    distances = [_Comparing(pieces, synthetic, synthetic_x, *reference, seed) for reference in references]
+    errors = [] if only_task_models else _label_errors(pieces, synthetic, synthetic_x, seeds)
     closest = None
     if test_x is not None and private_x is not None and len(synthetic_x):
-        closest = closest_records(synthetic_x, private_x, test_x, seed=seed)
+        closest = pieces.add(partial(closest_records, seed=seed), synthetic_x, private_x, test_x)
+    copied = None if overlap is None else pieces.add(find_overlap, synthetic.texts, overlap.texts)
+    base = None if overlap is None or test is None else pieces.add(find_overlap, test.texts, overlap.texts)
+    pieces.compute(compute)
     return EvaluationReport(
         run=run,
         synthetic_rows=len(synthetic),
-        trained=tuple(trained),
-        distances=tuple(_distances(synthetic, synthetic_x, *reference, seed) for reference in references),
-        overlap=None if overlap is None else find_overlap(synthetic.texts, overlap.texts),
-        overlap_base_rate=None if overlap is None or test is None else find_overlap(test.texts, overlap.texts),
+        trained=tuple(over_trainings([each.value for each in found]) for found in trained),
+        distances=tuple(each.distances() for each in distances),
+        overlap=None if copied is None else copied.value,
+        overlap_base_rate=None if base is None else base.value,
         notes=tuple(notes),
-        membership=tuple(attacked),
-        label_errors=errors[0] if errors else None,
-        label_error_shares=tuple(found.share for found in errors),
-        closest=closest,
+        membership=tuple(attacks_over_trainings([each.value for each in found]) for found in attacked),
+        label_errors=errors[0].value if errors else None,
+        label_error_shares=tuple(each.value.share for each in errors),
+        closest=None if closest is None else closest.value,
         personal=None
         if finder is None
         else personal_data(synthetic.texts, None if overlap is None else overlap.texts, *finder),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Embedded:
+    """An embedder of texts that have been embedded."""
+
+    rows: Mapping[Sequence[str], Float32]
+
+    def __call__(self, texts: Sequence[str]) -> Float32:
+        return self.rows[texts]
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,17 +273,16 @@ def _head(data: str, table: Table, x: Float32, testing: _Testing, head: Head) ->
     return testing.judged(data, len(table), train)
 
 
-def _adapted(table: Table, x: Float32, target: Table, embed: Embed, testing: _Testing) -> Trained:
+def _adapted(table: Table, x: Float32, target_rows: int, target_x: Float32, testing: _Testing) -> Trained:
     labels = table.labels
     if labels is None:
         raise ConfigurationError("the synthetic texts have no labels: nothing to adapt", "leave out --adapt")
-    target_x = embed(target.texts)
 
     def train(seed: int) -> tuple[str, Sequence[str]]:
         model = adapt(x, labels, target_x, seed=seed)
         return model.description, task_model.predict(model, testing.embeddings)
 
-    return testing.judged(f"synthetic, adapted to {len(target)} unlabelled texts", len(table), train)
+    return testing.judged(f"synthetic, adapted to {target_rows} unlabelled texts", len(table), train)
 
 
 def _fine_tuned(data: str, table: Table, testing: _Testing, settings: FineTuning) -> Trained:
@@ -273,10 +296,10 @@ def _fine_tuned(data: str, table: Table, testing: _Testing, settings: FineTuning
     return testing.judged(data, len(table), train)
 
 
-def _label_errors(synthetic: Table, x: Float32, seeds: Sequence[int]) -> list[LabelErrors]:
+def _label_errors(pieces: Pieces, synthetic: Table, x: Float32, seeds: Sequence[int]) -> list[Later[LabelErrors]]:
     if synthetic.labels is None or len(x) == 0 or len(set(synthetic.labels)) < 2:
         return []
-    return [corpus_label_errors(x, synthetic.labels, seed=seed) for seed in seeds]
+    return [pieces.add(partial(corpus_label_errors, seed=seed), x, synthetic.labels) for seed in seeds]
 
 
 def _unknown_labels(synthetic: Table, test: Table) -> list[str]:
@@ -287,35 +310,55 @@ def _unknown_labels(synthetic: Table, test: Table) -> list[str]:
     return [f"No synthetic text has the label {shown}: test texts of it all count as errors."]
 
 
-def _distances(synthetic: Table, synthetic_x: Float32, name: str, table: Table, x: Float32, seed: int) -> Distances:
-    chosen, others = metrics.equal_choice(len(synthetic_x), len(x), seed=seed)
-    ours, real = synthetic_x[chosen], x[others]
-    our_texts, real_texts = [synthetic.texts[row] for row in chosen], [table.texts[row] for row in others]
-    enough = len(ours) > 5
-    covered = neighbourhoods(ours, real) if enough else None
-    labelled = synthetic.labels is not None and table.labels is not None
-    return Distances(
-        reference=name,
-        rows=len(ours),
-        frechet=metrics.frechet_distance(ours, real) if len(ours) > 1 else math.nan,
-        precision=covered.precision if covered else math.nan,
-        recall=covered.recall if covered else math.nan,
-        density=covered.density if covered else math.nan,
-        coverage=covered.coverage if covered else math.nan,
-        mauve=mauve(ours, real, seed=seed) if len(ours) >= FEWEST_TEXTS else math.nan,
-        distinct_bigrams=diversity.distinct_n(our_texts, 2),
-        reference_distinct_bigrams=diversity.distinct_n(real_texts, 2),
-        self_bleu=diversity.self_bleu(our_texts, seed=seed),
-        reference_self_bleu=diversity.self_bleu(real_texts, seed=seed),
-        vendi=diversity.vendi_score(ours),
-        reference_vendi=diversity.vendi_score(real),
-        next_word_before=next_word_loss((), table.texts),
-        next_word_after=next_word_loss(synthetic.texts, table.texts),
-        self_similarity=metrics.self_similarity(synthetic_x),
-        reference_self_similarity=metrics.self_similarity(x),
-        length=metrics.length_divergence(synthetic.texts, table.texts),
-        label=metrics.label_divergence(synthetic.labels or (), table.labels or ()) if labelled else None,
-    )
+class _Comparing:
+    """The pieces of one reference's distances. What needs more rows than there are has no piece and becomes NaN."""
+
+    def __init__(
+        self, pieces: Pieces, synthetic: Table, synthetic_x: Float32, name: str, table: Table, x: Float32, seed: int
+    ) -> None:
+        chosen, others = metrics.equal_choice(len(synthetic_x), len(x), seed=seed)
+        ours, real = synthetic_x[chosen], x[others]
+        our_texts, real_texts = [synthetic.texts[row] for row in chosen], [table.texts[row] for row in others]
+        self._name = name
+        self._rows = len(ours)
+        self._covered = pieces.add(neighbourhoods, ours, real) if len(ours) > 5 else None
+        mauve_of, self_bleu = partial(mauve, seed=seed), partial(diversity.self_bleu, seed=seed)
+        self._figures: dict[str, Later[Any]] = {
+            "distinct_bigrams": pieces.add(diversity.distinct_n, our_texts, 2),
+            "reference_distinct_bigrams": pieces.add(diversity.distinct_n, real_texts, 2),
+            "self_bleu": pieces.add(self_bleu, our_texts),
+            "reference_self_bleu": pieces.add(self_bleu, real_texts),
+            "vendi": pieces.add(diversity.vendi_score, ours),
+            "reference_vendi": pieces.add(diversity.vendi_score, real),
+            "next_word_before": pieces.add(next_word_loss, (), table.texts),
+            "next_word_after": pieces.add(next_word_loss, synthetic.texts, table.texts),
+            "self_similarity": pieces.add(metrics.self_similarity, synthetic_x),
+            "reference_self_similarity": pieces.add(metrics.self_similarity, x),
+            "length": pieces.add(metrics.length_divergence, synthetic.texts, table.texts),
+        }
+        if len(ours) > 1:
+            self._figures["frechet"] = pieces.add(metrics.frechet_distance, ours, real)
+        if len(ours) >= FEWEST_TEXTS:
+            self._figures["mauve"] = pieces.add(mauve_of, ours, real)
+        if synthetic.labels is not None and table.labels is not None:
+            self._figures["label"] = pieces.add(metrics.label_divergence, synthetic.labels, table.labels)
+
+    def distances(self) -> Distances:
+        covered = None if self._covered is None else self._covered.value
+        return Distances(
+            reference=self._name,
+            rows=self._rows,
+            precision=covered.precision if covered else math.nan,
+            recall=covered.recall if covered else math.nan,
+            density=covered.density if covered else math.nan,
+            coverage=covered.coverage if covered else math.nan,
+            **{
+                "frechet": math.nan,
+                "mauve": math.nan,
+                "label": None,
+                **{name: found.value for name, found in self._figures.items()},
+            },
+        )
 
 
 def _counts(overlap: Overlap) -> dict[str, int]:

@@ -107,23 +107,26 @@ def train_and_attack(
     head: Head = "auto",
     seeds: Sequence[int] = (0,),
 ) -> Membership:
-    """Trains the task model on labelled ``texts`` with their ``embeddings`` [n, d] per seed, and attacks each.
-
-    The figures are the first seed's, with the mean AUC of all beside them.
-    """
+    """Trains the task model on labelled ``texts`` with their ``embeddings`` [n, d] per seed, and attacks each."""
     if texts.labels is None:
         raise ConfigurationError(f"the {data} texts have no labels: there is no task model to attack")
-    found = [
-        membership(
-            data,
-            task_model.train(embeddings, texts.labels, head=head, seed=seed),
-            members,
-            nonmembers,
-            embed,
-            seed=seed,
-        )
-        for seed in seeds
-    ]
+    return attacks_over_trainings(
+        [
+            membership(
+                data,
+                task_model.train(embeddings, texts.labels, head=head, seed=seed),
+                members,
+                nonmembers,
+                embed,
+                seed=seed,
+            )
+            for seed in seeds
+        ]
+    )
+
+
+def attacks_over_trainings(found: Sequence[Membership]) -> Membership:
+    """The first training's figures, with the mean AUC of all beside them where there are several."""
     if len(found) == 1:
         return found[0]
     attacks = [

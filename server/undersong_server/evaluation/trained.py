@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from undersong_server.evaluation.intervals import Interval, over_seeds
@@ -90,3 +90,10 @@ def judged(
             by_group[name].append(score([true[row] for row in chosen], [predicted[row] for row in chosen]))
     found = {name: tuple(scores) for name, scores in by_group.items()}
     return Trained(data, rows, descriptions[0], tuple(runs), found)
+
+
+def over_trainings(found: Sequence[Trained]) -> Trained:
+    """Task models of the same texts as one, in their order; the model that is named is the first's."""
+    first = found[0]
+    groups = {name: tuple(scores for each in found for scores in each.groups[name]) for name in first.groups}
+    return replace(first, runs=tuple(scores for each in found for scores in each.runs), groups=groups)

@@ -2,32 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from undersong_common import embedders
-from undersong_common.embedding import CachedEmbedder, Embed, MemoryCache
-from undersong_common.errors import ConfigurationError
+from undersong_common.embedding import CachedEmbedder, Embed, MemoryCache, PublicFileCache
+from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.fine_tuning import FineTuning
 from undersong_common.model_files import model_folder
 from undersong_common.table import Table, column_names, read_column, read_table
+from undersong_server.cluster.connection import Cluster
+from undersong_server.cluster.embedding import spread
 from undersong_server.evaluation.evaluate import EvaluationReport, evaluate_tables
 from undersong_server.evaluation.heads import Head
 from undersong_server.evaluation.personal_data import presidio
+from undersong_server.evaluation.pieces import Compute, Piece, in_this_process
 from undersong_server.evaluation.sequences import read_sequences
 from undersong_server.release.files import JSONL_NAME, SEQUENCES_NAME
 
 Source: TypeAlias = Path | Table
 
 
-def embedder(model: str) -> Embed:
-    """Texts to float32 unit vectors [n, d], cached in memory only: the texts may be private.
+def embedder(model: str, cluster: Cluster | None = None, public_cache: Path | None = None) -> Embed:
+    """Texts to float32 unit vectors [n, d], cached in memory only, since the texts may be private.
 
     Args:
         model: "packaged", a local sentence-transformers folder, or "plug-in:NAME" (docs/extending.md).
+        cluster: embeds where the texts are many; they leave this process.
+        public_cache: file with embeddings of public texts, from which a stopped evaluation goes on; None unless all
+            texts are public.
     """
-    return CachedEmbedder(embedders.load(model), MemoryCache()).encode
+    cache = MemoryCache() if public_cache is None else PublicFileCache(public_cache)
+    here = embedders.load(model)
+    return (CachedEmbedder(here, cache) if cluster is None else spread(here, model, cache, cluster)).encode
+
+
+def over(cluster: Cluster | None) -> Compute:
+    """Where the pieces of an evaluation are computed: over a cluster, a core each, or in this process.
+
+    Over a cluster the tables leave this process.
+    """
+    if cluster is None:
+        return in_this_process
+
+    def compute(pieces: Sequence[Piece]) -> list[Any]:
+        values: list[Any] = [None] * len(pieces)
+        calls = [(function, *arguments) for function, arguments in pieces]
+        for number, value in cluster.each(_in_worker, calls):
+            if isinstance(value, UndersongError):
+                raise value
+            values[number] = value
+        return values
+
+    return compute
+
+
+def _in_worker(function: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return function(*arguments)
+    except UndersongError as error:
+        return error
 
 
 def evaluate(
@@ -48,6 +84,7 @@ def evaluate(
     repeats: int = 1,
     personal_data: bool = False,
     seed: int = 0,
+    compute: Compute = in_this_process,
 ) -> EvaluationReport:
     """Evaluates the synthetic texts in ``folder``, the output of a finished run.
 
@@ -66,6 +103,7 @@ def evaluate(
         group_field: column of the test, which is a file then; task models are judged for each of its groups too.
         repeats: seeds, from ``seed`` on, with each of which every model is trained.
         personal_data: counts names, numbers and dates in the synthetic texts, and which of them ``overlap`` holds.
+        compute: where the figures are computed; :func:`over` makes one.
 
     Raises ConfigurationError where a file is missing or not usable.
     """
@@ -107,6 +145,7 @@ def evaluate(
         repeats=repeats,
         finder=presidio() if personal_data else None,
         seed=seed,
+        compute=compute,
     )
 
 

@@ -1,0 +1,108 @@
+"""Embedding over a cluster: the same rows as here, kept as they are found, by machines that compute the same bits."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from tests.doubles.cluster import PickledCalls
+from tests.doubles.party_home import HashedEmbedder
+from undersong_common import embedders
+from undersong_common.embedding import CachedEmbedder, MemoryCache, PublicFileCache
+from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_server.cluster import embedding as spreading
+from undersong_server.cluster.connection import Cluster
+from undersong_server.cluster.embedding import spread
+
+TEXTS = tuple(f"text {number} " + "word " * (number % 7) for number in range(60))
+
+
+@pytest.fixture(autouse=True)
+def small_calls(monkeypatch):
+    monkeypatch.setattr(spreading, "TEXTS_A_CALL", 4)
+    monkeypatch.setattr(spreading, "_loaded", {})
+    monkeypatch.setattr(embedders, "load", HashedEmbedder)
+
+
+def spread_over(cluster, cache, fewest=10):
+    return spread(HashedEmbedder(), "packaged", cache, cluster, fewest=fewest)
+
+
+def test_rows_are_those_of_this_machine_in_the_order_of_the_texts():
+    cluster, seen = PickledCalls(cores=1), []
+    found = spread_over(cluster, MemoryCache()).encode(TEXTS, lambda done, total: seen.append((done, total)))
+    assert found.tobytes() == CachedEmbedder(HashedEmbedder(), MemoryCache()).encode(TEXTS).tobytes()
+    assert cluster.asked == [8, 7]  # two slabs of at most 8 calls a core
+    assert seen[-1] == (60, 60)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+def test_few_texts_and_known_ones_ask_no_cluster(tmp_path):
+    cluster = PickledCalls()
+    embedder = spread_over(cluster, PublicFileCache(tmp_path / "cache"))
+    embedder.encode(TEXTS[:50])
+    assert len(cluster.asked) == 1
+    embedder.encode(TEXTS)  # ten are missing; fewer are embedded here
+    assert cluster.asked[1:] == [3]
+    embedder.encode([*TEXTS, "one more"])
+    assert len(cluster.asked) == 2
+
+
+def test_a_stop_loses_one_slab_at_most(tmp_path):
+    class Stopped(PickledCalls):
+        def each(self, function, calls):
+            if self.asked:
+                raise KeyboardInterrupt
+            yield from super().each(function, calls)
+
+    with pytest.raises(KeyboardInterrupt):
+        spread_over(Stopped(cores=1), PublicFileCache(tmp_path / "cache")).encode(TEXTS)
+    again = PickledCalls(cores=1)
+    spread_over(again, PublicFileCache(tmp_path / "cache")).encode(TEXTS)
+    assert again.asked == [7]
+
+
+class OtherBits(HashedEmbedder):
+    """What another processor computes: the same numbers but for the last bit of one."""
+
+    def encode(self, texts, progress=None):
+        rows = super().encode(texts, progress)
+        rows[0, 0] = np.nextafter(rows[0, 0], np.float32(2))
+        return rows
+
+
+class AnotherModel(HashedEmbedder):
+    def __init__(self, model=""):
+        super().__init__(model)
+        self.fingerprint = hashlib.sha256(b"another").hexdigest()
+
+
+@pytest.mark.parametrize(("there", "words"), [(OtherBits, "other last bits"), (AnotherModel, "another embedding mod")])
+def test_a_machine_that_computes_something_else_is_refused_by_name(monkeypatch, there, words):
+    monkeypatch.setattr(embedders, "load", there)
+    monkeypatch.setattr(spreading.socket, "gethostname", lambda: "node-7")
+    with pytest.raises(ConfigurationError, match=f"node-7: .*{words}") as refused:
+        spread_over(PickledCalls(), MemoryCache()).encode(TEXTS)
+    assert refused.value.remedy
+
+
+def test_a_part_whose_worker_is_lost_stops_the_embedding():
+    class Lost(PickledCalls):
+        def each(self, function, calls):
+            yield 0, UndersongError("its worker was lost")
+
+    with pytest.raises(UndersongError, match="its worker was lost"):
+        spread_over(Lost(), MemoryCache()).encode(TEXTS)
+
+
+@pytest.mark.slow
+def test_ray_on_this_machine_embeds_to_the_same_bits(monkeypatch, tmp_path):
+    pytest.importorskip("ray")
+    monkeypatch.undo()
+    here = embedders.load("packaged")
+    texts = [f"{text} {'and on ' * (number % 9)}" for number, text in enumerate(TEXTS * 3)]
+    with Cluster("local", 2) as cluster:
+        found = spread(here, "packaged", PublicFileCache(tmp_path / "cache"), cluster, fewest=10).encode(texts)
+    assert found.tobytes() == CachedEmbedder(here, MemoryCache()).encode(texts).tobytes()

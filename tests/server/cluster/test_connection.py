@@ -1,0 +1,139 @@
+"""A connection to Ray, by a stand-in for it: what is sent once, what a lost worker's value is, and errors by name."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_server.cluster.connection import SETTINGS, SINGLE_THREAD, Cluster, connected
+
+
+class Lost(Exception):
+    pass
+
+
+class StandIn:
+    """Ray as far as a connection uses it; references are numbers of values."""
+
+    def __init__(self):
+        self.exceptions = SimpleNamespace(
+            WorkerCrashedError=Lost, OutOfMemoryError=Lost, NodeDiedError=Lost, ObjectLostError=Lost
+        )
+        self.kept, self.begun, self.cancelled, self.ended = [], [], [], 0
+
+    def is_initialized(self):
+        return bool(self.begun) and not self.ended
+
+    def init(self, **arguments):
+        if arguments["address"] == "auto":
+            raise RuntimeError("no cluster was found")
+        self.begun.append(arguments)
+
+    def put(self, value):
+        self.kept.append(value)
+        return len(self.kept) - 1
+
+    def remote(self, **options):
+        assert options == {"num_cpus": 1, "max_retries": 1}
+        return lambda function: SimpleNamespace(
+            remote=lambda *references: ("call", function, tuple(self.kept[each] for each in references))
+        )
+
+    def wait(self, waiting, num_returns):
+        return waiting[-1:], waiting[:-1]
+
+    def get(self, call):
+        _, function, arguments = call
+        if arguments[0] == "lost":
+            raise Lost
+        return function(*arguments)
+
+    def cancel(self, call):
+        self.cancelled.append(call[2])
+
+    def cluster_resources(self):
+        return {"CPU": 3.0, "memory": 1.0}
+
+    def shutdown(self):
+        self.ended += 1
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    found = StandIn()
+    monkeypatch.setitem(sys.modules, "ray", found)
+    for name in SETTINGS:
+        monkeypatch.delenv(name, raising=False)
+    return found
+
+
+def joined(*words: str) -> str:
+    return " ".join(words)
+
+
+def test_values_come_with_the_numbers_of_their_calls_and_shared_arguments_are_sent_once(ray):
+    table = "a large table"
+    with Cluster("local", 2) as cluster:
+        found = dict(cluster.each(joined, [("lost", table), ("one", table), ("two", table)]))
+        assert cluster.cores == 3
+    assert {1: "one a large table", 2: "two a large table"}.items() <= found.items()
+    assert isinstance(found[0], UndersongError)
+    assert ray.kept.count(table) == 1
+    assert ray.begun == [
+        {
+            "address": "local",
+            "num_cpus": 2,
+            "include_dashboard": False,
+            "log_to_driver": False,
+            "runtime_env": {"env_vars": SINGLE_THREAD},
+        }
+    ]
+    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+    assert ray.ended == 1
+
+
+def test_a_cluster_keeps_its_own_number_of_cores(ray):
+    with (
+        Cluster("ray://127.0.0.1:1") as cluster,
+        pytest.raises(ConfigurationError, match=r"--ray ray://127\.0\.0\.1:1"),
+    ):
+        list(cluster.each(joined, [("one",)]))
+    assert not ray.begun
+
+
+def test_whoever_stops_asking_leaves_no_work_behind(ray):
+    with Cluster("") as cluster:
+        values = cluster.each(joined, [("one",), ("two",)])
+        next(values)
+        values.close()
+    assert ray.cancelled == [("one",)]
+
+
+def test_nothing_to_do_begins_nothing(ray):
+    with connected(None) as none, connected("local") as cluster:
+        assert none is None
+        assert list(cluster.each(joined, [])) == []
+    assert not ray.begun
+
+
+def test_without_ray_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with Cluster("local", option="--ray") as cluster, pytest.raises(ConfigurationError, match="needs Ray") as refused:
+        _ = cluster.cores
+    assert "undersong[ray]" in refused.value.remedy
+
+
+def test_what_ray_says_of_a_cluster_that_is_not_there_is_told(ray):
+    with Cluster("auto") as cluster, pytest.raises(ConfigurationError, match="--ray auto: no cluster was found"):
+        _ = cluster.cores
+
+
+def test_a_process_has_one_connection(ray):
+    with Cluster("local") as first, Cluster("local") as second:
+        assert first.cores
+        with pytest.raises(ConfigurationError, match="works with Ray already"):
+            _ = second.cores

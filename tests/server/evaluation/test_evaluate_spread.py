@@ -1,0 +1,58 @@
+"""An evaluation whose pieces are computed elsewhere finds the same figures."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.doubles.cluster import PickledCalls
+from tests.server.evaluation.test_evaluate import bag_of_words, notes
+from undersong_common.errors import ConfigurationError
+from undersong_common.table import Table
+from undersong_server.evaluation.evaluate import evaluate_tables
+from undersong_server.evaluation.membership import attacks_over_trainings, train_and_attack
+from undersong_server.operations.evaluation import over
+
+pytestmark = pytest.mark.heavy  # trains task models
+
+
+def table(count: int, seed: int) -> Table:
+    texts, labels = zip(*notes(count, seed), strict=True)
+    return Table(texts, labels, None)
+
+
+def evaluated(compute, repeats=2, synthetic=None):
+    return evaluate_tables(
+        "run",
+        table(40, 0) if synthetic is None else synthetic,
+        test=table(30, 1),
+        embed=bag_of_words,
+        train_private=table(20, 2),
+        overlap=table(20, 2),
+        target=table(20, 3),
+        membership=(table(20, 2), table(20, 4)),
+        head="linear",
+        groups=["a", "b", "b"] * 10,
+        repeats=repeats,
+        compute=compute,
+    )
+
+
+@pytest.mark.slow
+def test_the_report_is_the_same_to_the_last_digit():
+    cluster = PickledCalls()
+    assert evaluated(over(cluster)).to_json() == evaluated(over(None)).to_json()
+    assert len(cluster.asked) == 1
+    assert cluster.asked[0] > 30  # each seed of a model and each figure by itself
+
+
+def test_seeds_that_were_trained_apart_are_those_that_were_trained_together():
+    members, others = table(20, 2), table(20, 4)
+    given = ("synthetic", table(40, 0), bag_of_words(table(40, 0).texts), members, others, bag_of_words)
+    apart = [train_and_attack(*given, head="linear", seeds=(seed,)) for seed in (0, 1)]
+    assert attacks_over_trainings(apart) == train_and_attack(*given, head="linear", seeds=(0, 1))
+
+
+def test_what_a_piece_refuses_is_refused():
+    unlabelled = Table(table(40, 0).texts, None, None)
+    with pytest.raises(ConfigurationError, match="no labels"):
+        evaluated(over(PickledCalls()), repeats=1, synthetic=unlabelled)
