@@ -74,7 +74,8 @@ class LedgerCheckpoints:
         kept = 0
         for path in self._paths:
             try:
-                make_folder(path.parent)
+                if not path.parent.exists():
+                    make_folder(path.parent)
                 replace_file(path, data)
                 kept += 1
             except OSError:

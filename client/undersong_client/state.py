@@ -26,6 +26,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -146,58 +147,58 @@ class PartyHome:
             if path.is_dir() and not path.is_symlink():
                 yield from path.iterdir()
 
-    # Where things are
+    # Where things are; a path is put together once, since each answer asks for dozens
 
-    @property
+    @cached_property
     def keys(self) -> Path:
         return self.path / "keys"
 
-    @property
+    @cached_property
     def coordinator(self) -> Path:
         return self.path / "coordinator.json"
 
-    @property
+    @cached_property
     def policy(self) -> Path:
         return self.path / "policy.json"
 
-    @property
+    @cached_property
     def drill_records(self) -> Path:
         """The only file that may be the data set of a drill."""
         return self.path / "drill" / "records.jsonl"
 
-    @property
+    @cached_property
     def sealed(self) -> Path:
         return self.path / "data.sealed"
 
-    @property
+    @cached_property
     def ledger(self) -> Path:
         return self.path / "ledger.jsonl"
 
-    @property
+    @cached_property
     def requests(self) -> Path:
         return self.path / "requests"
 
-    @property
+    @cached_property
     def shown(self) -> Path:
         return self.path / "shown.json"
 
-    @property
+    @cached_property
     def outbox(self) -> Path:
         return self.path / "outbox.sqlite"
 
-    @property
+    @cached_property
     def journal(self) -> Path:
         return self.path / "journal.sqlite"
 
-    @property
+    @cached_property
     def attempts(self) -> Path:
         return self.path / "attempts"
 
-    @property
+    @cached_property
     def blocks(self) -> Path:
         return self.path / "blocks"
 
-    @property
+    @cached_property
     def status(self) -> Path:
         return self.path / "status.json"
 
@@ -205,7 +206,7 @@ class PartyHome:
         """Why the daemon does not start, for ``status``: this party's own people read it, and nobody else."""
         write_json(self.status, {"state": REFUSED_START, "problem": problem, "remedy": remedy, "written_s": at})
 
-    @property
+    @cached_property
     def pause(self) -> Path:
         """Exists while the hospital takes part in nothing."""
         return self.path / "paused"

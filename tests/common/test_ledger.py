@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy import accounting, statement
 from undersong_common.privacy.accounting import DiscreteLaplace, Gaussian, Laplace, Pure
-from undersong_common.privacy.budget import Budget
+from undersong_common.privacy.budget import Budget, parts, price, surely_within
 from undersong_common.privacy.ledger import VOIDED_VECTORS, Charge, Ledger, PlanPrice
 from undersong_common.privacy.statement import RunSpending, Statement
 
@@ -251,6 +251,19 @@ def test_a_run_that_has_ended_is_charged_no_more(path: Path) -> None:
         with pytest.raises(PrivacyRefusal, match="run 'r' has ended at this party"):
             act(vote(2))
     assert len(ledger.entries()) == 3
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.floats(0.3, 50.0), st.integers(1, 40), st.floats(1e-9, 1e-3), st.floats(0.9, 1.1))
+def test_what_is_within_the_budget_without_its_price_is_so_by_its_price(
+    sigma: float, count: int, delta: float, share: float
+) -> None:
+    runs = {"a": [Gaussian(sigma, count=count)], "b": [Gaussian(2 * sigma)]}
+    costs = price(runs, delta, 2)
+    said = surely_within(parts(runs), share * costs, delta / 2)
+    assert not said or costs <= share * costs * (1 + 1e-9)
+    assert said or costs >= share * costs * (1 - 1e-9)
+    assert not surely_within(parts({**runs, "c": [Pure(0.1)]}), math.inf, delta)  # two parts: the price decides
 
 
 # Parts of the budget

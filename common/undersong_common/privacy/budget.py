@@ -79,6 +79,16 @@ def price(runs: Runs, delta: float, divided: int) -> float:
     return math.fsum(accounting.epsilon(part, delta / divided) for part in found)
 
 
+def surely_within(found: Sequence[Sequence[Event]], epsilon: float, delta: float) -> bool:
+    """Whether ``parts`` cost at most ``epsilon`` at ``delta`` each; for one part of Gaussians only, else False.
+
+    One value of delta tells it. :func:`price` looks for the root of that function, which takes milliseconds.
+    """
+    if len(found) != 1 or accounting.composed_mu(found[0]) is None:
+        return False
+    return accounting.delta(found[0], epsilon) <= delta
+
+
 def events_json(events: Iterable[Event]) -> list[dict[str, Any]]:
     """Events as JSON, which has no infinity: it is written as the text "inf"."""
     return [

@@ -36,7 +36,7 @@ from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.files import sync_folder
 from undersong_common.privacy.accounting import Event
-from undersong_common.privacy.budget import Budget, events_from_json, events_json, parts, price
+from undersong_common.privacy.budget import Budget, events_from_json, events_json, parts, price, surely_within
 
 VERSION = 2
 TOLERANCE = 1e-6  # relative; a plan is calibrated to its epsilon no closer than that
@@ -296,6 +296,11 @@ class Ledger:
 
     def refresh(self) -> None:
         """Reads what other processes have appended."""
+        try:
+            if os.stat(self.path).st_size == self._read_bytes:  # entries are never changed: nothing is there to read
+                return
+        except FileNotFoundError:
+            pass
         with self._locked():
             pass
 
@@ -674,12 +679,15 @@ class Ledger:
         if self._budget is None or math.isinf(self._budget.epsilon):
             return
         divided = self._divided(_by_run([*self._lost, *self._counted()]))
-        if len(parts(runs)) > divided:
+        found = parts(runs)
+        if len(found) > divided:
             raise PrivacyRefusal(
                 f"{_place(charge)} would need a part of this data set's budget, whose delta is divided into {divided}: "
                 "runs of unsampled Gaussian noise share one, every other run takes one",
                 "have the data set's owner declare a budget of more parts",
             )
+        if not self._lost_budgets and surely_within(found, self._budget.epsilon, self._budget.delta / divided):
+            return
         total = self._spent(runs, self._budget.delta, divided)
         if total > self._budget.epsilon * (1 + TOLERANCE):
             raise PrivacyRefusal(

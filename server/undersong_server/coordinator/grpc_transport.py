@@ -137,7 +137,8 @@ class Mailbox:
         with exchange.changed:
             if exchange.pending.pop(self.name, None) is not None:
                 exchange.replies[self.name] = envelope.data
-            exchange.changed.notify_all()
+            if not exchange.pending:  # whoever waits looks up by itself meanwhile; each waking takes the loop's time
+                exchange.changed.notify_all()
 
 
 class GrpcTransport:
