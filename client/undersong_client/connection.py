@@ -238,6 +238,8 @@ class Connection:
                 self._state.welcome = message.welcome
                 self._state.changed.notify_all()
             return True
+        for id_ in message.acknowledged:
+            self._listener.acknowledged(id_)
         match kind:
             case "transfer":
                 self._arrived(self._reassembler.transfer(message.transfer))

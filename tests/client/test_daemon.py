@@ -27,7 +27,7 @@ from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_protocol import codec
 from undersong_protocol.enrolment import EnrolmentRequest
-from undersong_protocol.framing import CHUNK_BYTES
+from undersong_protocol.framing import CHUNK_BYTES, ID_BYTES, Outgoing
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.messages import federation_pb2 as fed
 from undersong_protocol.messages import transport_pb2 as wire
@@ -143,6 +143,17 @@ def test_a_reply_that_nobody_acknowledged_is_sent_again_and_only_then(running, c
     with pytest.raises(TimeoutError):
         third.reply(timeout_s=0.7)
     assert running.handled == [INTRODUCE]
+
+
+def test_a_request_acknowledges_earlier_replies(running, coordinator):
+    stream = coordinator.next_stream()
+    posted = stream.post(INTRODUCE)
+    stream.reply(acknowledge=False)
+    assert running.daemon._answering.unacknowledged()
+    (transfer,) = Outgoing(b"i" * ID_BYTES, INTRODUCE).frames()
+    stream.outgoing.put(wire.ToParty(transfer=transfer, acknowledged=[posted.id]))
+    stream.reply()
+    until(lambda: not running.daemon._answering.unacknowledged())
 
 
 def test_a_request_that_is_repeated_while_it_is_computed_is_computed_once(running, coordinator):

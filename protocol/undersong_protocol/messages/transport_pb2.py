@@ -24,43 +24,43 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+undersong_protocol/messages/transport.proto\x12\x13undersong.transport\"\xaf\x03\n\tFromParty\x12+\n\x05hello\x18\x01 \x01(\x0b\x32\x1a.undersong.transport.HelloH\x00\x12\x31\n\x08transfer\x18\x02 \x01(\x0b\x32\x1d.undersong.transport.TransferH\x00\x12+\n\x05\x63hunk\x18\x03 \x01(\x0b\x32\x1a.undersong.transport.ChunkH\x00\x12\'\n\x03\x61\x63k\x18\x04 \x01(\x0b\x32\x18.undersong.transport.AckH\x00\x12)\n\x04ping\x18\x05 \x01(\x0b\x32\x19.undersong.transport.PingH\x00\x12)\n\x04pong\x18\x06 \x01(\x0b\x32\x19.undersong.transport.PongH\x00\x12/\n\x07\x64\x65\x63ided\x18\x07 \x01(\x0b\x32\x1c.undersong.transport.DecidedH\x00\x12+\n\x05renew\x18\x08 \x01(\x0b\x32\x1a.undersong.transport.RenewH\x00\x12/\n\x07goodbye\x18\t \x01(\x0b\x32\x1c.undersong.transport.GoodbyeH\x00\x42\x07\n\x05\x66rame\"\x84\x03\n\x07ToParty\x12/\n\x07welcome\x18\x01 \x01(\x0b\x32\x1c.undersong.transport.WelcomeH\x00\x12\x31\n\x08transfer\x18\x02 \x01(\x0b\x32\x1d.undersong.transport.TransferH\x00\x12+\n\x05\x63hunk\x18\x03 \x01(\x0b\x32\x1a.undersong.transport.ChunkH\x00\x12\'\n\x03\x61\x63k\x18\x04 \x01(\x0b\x32\x18.undersong.transport.AckH\x00\x12)\n\x04ping\x18\x05 \x01(\x0b\x32\x19.undersong.transport.PingH\x00\x12)\n\x04pong\x18\x06 \x01(\x0b\x32\x19.undersong.transport.PongH\x00\x12/\n\x07renewed\x18\x07 \x01(\x0b\x32\x1c.undersong.transport.RenewedH\x00\x12/\n\x07goodbye\x18\x08 \x01(\x0b\x32\x1c.undersong.transport.GoodbyeH\x00\x42\x07\n\x05\x66rame\"\x89\x02\n\x05Hello\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\r\n\x05party\x18\x02 \x01(\t\x12\x10\n\x08software\x18\x03 \x01(\t\x12\x10\n\x08\x65mbedder\x18\x04 \x01(\x0c\x12\x0c\n\x04\x62oot\x18\x05 \x01(\x0c\x12\'\n\x04held\x18\x06 \x03(\x0b\x32\x19.undersong.transport.Held\x12\x19\n\x0c\x65psilon_left\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x0e\n\x06paused\x18\x08 \x01(\x08\x12\x0e\n\x06policy\x18\t \x01(\t\x12\x39\n\x0e\x64oes_not_start\x18\n \x01(\x0e\x32!.undersong.transport.DoesNotStartB\x0f\n\r_epsilon_left\"\x90\x01\n\x07Welcome\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x13\n\x0b\x63oordinator\x18\x02 \x01(\t\x12\x10\n\x08software\x18\x03 \x01(\t\x12\x0f\n\x07\x63lock_s\x18\x04 \x01(\x01\x12\x13\n\x0bkeepalive_s\x18\x05 \x01(\x01\x12\'\n\x04held\x18\x06 \x03(\x0b\x32\x19.undersong.transport.Held\"j\n\x08Transfer\x12\n\n\x02id\x18\x01 \x01(\x0c\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\x12\x0c\n\x04size\x18\x03 \x01(\x04\x12\x12\n\nplain_size\x18\x04 \x01(\x04\x12\x10\n\x08\x64\x65\x66lated\x18\x05 \x01(\x08\x12\r\n\x05whole\x18\x06 \x01(\x0c\"5\n\x05\x43hunk\x12\x0f\n\x07\x63ontent\x18\x01 \x01(\x0c\x12\r\n\x05index\x18\x02 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"\'\n\x04Held\x12\x0f\n\x07\x63ontent\x18\x01 \x01(\x0c\x12\x0e\n\x06\x63hunks\x18\x02 \x01(\x0c\"\x11\n\x03\x41\x63k\x12\n\n\x02id\x18\x01 \x01(\x0c\"\x16\n\x04Ping\x12\x0e\n\x06number\x18\x01 \x01(\x04\"\x16\n\x04Pong\x12\x0e\n\x06number\x18\x01 \x01(\x04\"\x16\n\x07\x44\x65\x63ided\x12\x0b\n\x03run\x18\x01 \x01(\t\"\x18\n\x05Renew\x12\x0f\n\x07request\x18\x01 \x01(\x0c\")\n\x07Renewed\x12\r\n\x05grant\x18\x01 \x01(\x0c\x12\x0f\n\x07problem\x18\x02 \x01(\t\"4\n\x07Goodbye\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x19\n\x11reconnect_after_s\x18\x02 \x01(\x01*>\n\x0c\x44oesNotStart\x12\n\n\x06STARTS\x10\x00\x12\n\n\x06POLICY\x10\x01\x12\x0b\n\x07VERSION\x10\x02\x12\t\n\x05\x43LOCK\x10\x03\x32Y\n\nFederation\x12K\n\x07\x43onnect\x12\x1e.undersong.transport.FromParty\x1a\x1c.undersong.transport.ToParty(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+undersong_protocol/messages/transport.proto\x12\x13undersong.transport\"\xaf\x03\n\tFromParty\x12+\n\x05hello\x18\x01 \x01(\x0b\x32\x1a.undersong.transport.HelloH\x00\x12\x31\n\x08transfer\x18\x02 \x01(\x0b\x32\x1d.undersong.transport.TransferH\x00\x12+\n\x05\x63hunk\x18\x03 \x01(\x0b\x32\x1a.undersong.transport.ChunkH\x00\x12\'\n\x03\x61\x63k\x18\x04 \x01(\x0b\x32\x18.undersong.transport.AckH\x00\x12)\n\x04ping\x18\x05 \x01(\x0b\x32\x19.undersong.transport.PingH\x00\x12)\n\x04pong\x18\x06 \x01(\x0b\x32\x19.undersong.transport.PongH\x00\x12/\n\x07\x64\x65\x63ided\x18\x07 \x01(\x0b\x32\x1c.undersong.transport.DecidedH\x00\x12+\n\x05renew\x18\x08 \x01(\x0b\x32\x1a.undersong.transport.RenewH\x00\x12/\n\x07goodbye\x18\t \x01(\x0b\x32\x1c.undersong.transport.GoodbyeH\x00\x42\x07\n\x05\x66rame\"\x9a\x03\n\x07ToParty\x12/\n\x07welcome\x18\x01 \x01(\x0b\x32\x1c.undersong.transport.WelcomeH\x00\x12\x31\n\x08transfer\x18\x02 \x01(\x0b\x32\x1d.undersong.transport.TransferH\x00\x12+\n\x05\x63hunk\x18\x03 \x01(\x0b\x32\x1a.undersong.transport.ChunkH\x00\x12\'\n\x03\x61\x63k\x18\x04 \x01(\x0b\x32\x18.undersong.transport.AckH\x00\x12)\n\x04ping\x18\x05 \x01(\x0b\x32\x19.undersong.transport.PingH\x00\x12)\n\x04pong\x18\x06 \x01(\x0b\x32\x19.undersong.transport.PongH\x00\x12/\n\x07renewed\x18\x07 \x01(\x0b\x32\x1c.undersong.transport.RenewedH\x00\x12/\n\x07goodbye\x18\x08 \x01(\x0b\x32\x1c.undersong.transport.GoodbyeH\x00\x12\x14\n\x0c\x61\x63knowledged\x18\t \x03(\x0c\x42\x07\n\x05\x66rame\"\x89\x02\n\x05Hello\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\r\n\x05party\x18\x02 \x01(\t\x12\x10\n\x08software\x18\x03 \x01(\t\x12\x10\n\x08\x65mbedder\x18\x04 \x01(\x0c\x12\x0c\n\x04\x62oot\x18\x05 \x01(\x0c\x12\'\n\x04held\x18\x06 \x03(\x0b\x32\x19.undersong.transport.Held\x12\x19\n\x0c\x65psilon_left\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x0e\n\x06paused\x18\x08 \x01(\x08\x12\x0e\n\x06policy\x18\t \x01(\t\x12\x39\n\x0e\x64oes_not_start\x18\n \x01(\x0e\x32!.undersong.transport.DoesNotStartB\x0f\n\r_epsilon_left\"\x90\x01\n\x07Welcome\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x13\n\x0b\x63oordinator\x18\x02 \x01(\t\x12\x10\n\x08software\x18\x03 \x01(\t\x12\x0f\n\x07\x63lock_s\x18\x04 \x01(\x01\x12\x13\n\x0bkeepalive_s\x18\x05 \x01(\x01\x12\'\n\x04held\x18\x06 \x03(\x0b\x32\x19.undersong.transport.Held\"j\n\x08Transfer\x12\n\n\x02id\x18\x01 \x01(\x0c\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\x12\x0c\n\x04size\x18\x03 \x01(\x04\x12\x12\n\nplain_size\x18\x04 \x01(\x04\x12\x10\n\x08\x64\x65\x66lated\x18\x05 \x01(\x08\x12\r\n\x05whole\x18\x06 \x01(\x0c\"5\n\x05\x43hunk\x12\x0f\n\x07\x63ontent\x18\x01 \x01(\x0c\x12\r\n\x05index\x18\x02 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"\'\n\x04Held\x12\x0f\n\x07\x63ontent\x18\x01 \x01(\x0c\x12\x0e\n\x06\x63hunks\x18\x02 \x01(\x0c\"\x11\n\x03\x41\x63k\x12\n\n\x02id\x18\x01 \x01(\x0c\"\x16\n\x04Ping\x12\x0e\n\x06number\x18\x01 \x01(\x04\"\x16\n\x04Pong\x12\x0e\n\x06number\x18\x01 \x01(\x04\"\x16\n\x07\x44\x65\x63ided\x12\x0b\n\x03run\x18\x01 \x01(\t\"\x18\n\x05Renew\x12\x0f\n\x07request\x18\x01 \x01(\x0c\")\n\x07Renewed\x12\r\n\x05grant\x18\x01 \x01(\x0c\x12\x0f\n\x07problem\x18\x02 \x01(\t\"4\n\x07Goodbye\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x19\n\x11reconnect_after_s\x18\x02 \x01(\x01*>\n\x0c\x44oesNotStart\x12\n\n\x06STARTS\x10\x00\x12\n\n\x06POLICY\x10\x01\x12\x0b\n\x07VERSION\x10\x02\x12\t\n\x05\x43LOCK\x10\x03\x32Y\n\nFederation\x12K\n\x07\x43onnect\x12\x1e.undersong.transport.FromParty\x1a\x1c.undersong.transport.ToParty(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'undersong_protocol.messages.transport_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DOESNOTSTART']._serialized_start=1726
-  _globals['_DOESNOTSTART']._serialized_end=1788
+  _globals['_DOESNOTSTART']._serialized_start=1748
+  _globals['_DOESNOTSTART']._serialized_end=1810
   _globals['_FROMPARTY']._serialized_start=69
   _globals['_FROMPARTY']._serialized_end=500
   _globals['_TOPARTY']._serialized_start=503
-  _globals['_TOPARTY']._serialized_end=891
-  _globals['_HELLO']._serialized_start=894
-  _globals['_HELLO']._serialized_end=1159
-  _globals['_WELCOME']._serialized_start=1162
-  _globals['_WELCOME']._serialized_end=1306
-  _globals['_TRANSFER']._serialized_start=1308
-  _globals['_TRANSFER']._serialized_end=1414
-  _globals['_CHUNK']._serialized_start=1416
-  _globals['_CHUNK']._serialized_end=1469
-  _globals['_HELD']._serialized_start=1471
-  _globals['_HELD']._serialized_end=1510
-  _globals['_ACK']._serialized_start=1512
-  _globals['_ACK']._serialized_end=1529
-  _globals['_PING']._serialized_start=1531
-  _globals['_PING']._serialized_end=1553
-  _globals['_PONG']._serialized_start=1555
-  _globals['_PONG']._serialized_end=1577
-  _globals['_DECIDED']._serialized_start=1579
-  _globals['_DECIDED']._serialized_end=1601
-  _globals['_RENEW']._serialized_start=1603
-  _globals['_RENEW']._serialized_end=1627
-  _globals['_RENEWED']._serialized_start=1629
-  _globals['_RENEWED']._serialized_end=1670
-  _globals['_GOODBYE']._serialized_start=1672
-  _globals['_GOODBYE']._serialized_end=1724
-  _globals['_FEDERATION']._serialized_start=1790
-  _globals['_FEDERATION']._serialized_end=1879
+  _globals['_TOPARTY']._serialized_end=913
+  _globals['_HELLO']._serialized_start=916
+  _globals['_HELLO']._serialized_end=1181
+  _globals['_WELCOME']._serialized_start=1184
+  _globals['_WELCOME']._serialized_end=1328
+  _globals['_TRANSFER']._serialized_start=1330
+  _globals['_TRANSFER']._serialized_end=1436
+  _globals['_CHUNK']._serialized_start=1438
+  _globals['_CHUNK']._serialized_end=1491
+  _globals['_HELD']._serialized_start=1493
+  _globals['_HELD']._serialized_end=1532
+  _globals['_ACK']._serialized_start=1534
+  _globals['_ACK']._serialized_end=1551
+  _globals['_PING']._serialized_start=1553
+  _globals['_PING']._serialized_end=1575
+  _globals['_PONG']._serialized_start=1577
+  _globals['_PONG']._serialized_end=1599
+  _globals['_DECIDED']._serialized_start=1601
+  _globals['_DECIDED']._serialized_end=1623
+  _globals['_RENEW']._serialized_start=1625
+  _globals['_RENEW']._serialized_end=1649
+  _globals['_RENEWED']._serialized_start=1651
+  _globals['_RENEWED']._serialized_end=1692
+  _globals['_GOODBYE']._serialized_start=1694
+  _globals['_GOODBYE']._serialized_end=1746
+  _globals['_FEDERATION']._serialized_start=1812
+  _globals['_FEDERATION']._serialized_end=1901
 # @@protoc_insertion_point(module_scope)

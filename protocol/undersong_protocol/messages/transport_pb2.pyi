@@ -41,7 +41,7 @@ class FromParty(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., decided: _Optional[_Union[Decided, _Mapping]] = ..., renew: _Optional[_Union[Renew, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
 
 class ToParty(_message.Message):
-    __slots__ = ("welcome", "transfer", "chunk", "ack", "ping", "pong", "renewed", "goodbye")
+    __slots__ = ("welcome", "transfer", "chunk", "ack", "ping", "pong", "renewed", "goodbye", "acknowledged")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
@@ -50,6 +50,7 @@ class ToParty(_message.Message):
     PONG_FIELD_NUMBER: _ClassVar[int]
     RENEWED_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     transfer: Transfer
     chunk: Chunk
@@ -58,7 +59,8 @@ class ToParty(_message.Message):
     pong: Pong
     renewed: Renewed
     goodbye: Goodbye
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
+    acknowledged: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., acknowledged: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("version", "party", "software", "embedder", "boot", "held", "epsilon_left", "paused", "policy", "does_not_start")

@@ -330,7 +330,7 @@ class GrpcServer:
         if hello.software != SOFTWARE:
             log.warning("%s runs %s, this coordinator %s", peer.name, software, SOFTWARE)
         reader = asyncio.ensure_future(self._read(peer, link, context))
-        writer = asyncio.ensure_future(self._write(link, context))
+        writer = asyncio.ensure_future(self._write(box, link, context))
         ending = asyncio.ensure_future(link.over.wait())
         try:
             await asyncio.wait([reader, writer, ending], return_when=asyncio.FIRST_COMPLETED)
@@ -347,7 +347,7 @@ class GrpcServer:
                 task.cancel()
             await asyncio.gather(reader, writer, ending, return_exceptions=True)
 
-    async def _write(self, link: Link, context: Any) -> None:
+    async def _write(self, box: Mailbox, link: Link, context: Any) -> None:
         while True:
             frames = await link.queue.get()
             if frames is None:
@@ -357,7 +357,10 @@ class GrpcServer:
             for frame in frames:
                 if link.closed:
                     break
-                await context.write(_to_party(frame).SerializeToString())
+                message = _to_party(frame)
+                if isinstance(frame, wire.Transfer) and box.link is link:
+                    message.acknowledged.extend(box.acknowledged())
+                await context.write(message.SerializeToString())
 
     async def _read(self, peer: Peer, link: Link, context: Any) -> None:
         box = self._transport.mailbox(peer.name)

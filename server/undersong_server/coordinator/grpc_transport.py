@@ -21,6 +21,8 @@ from undersong_protocol.messages import transport_pb2 as wire
 from undersong_server.coordinator.metrics import Metrics
 
 WATCH_S = 0.25  # how often a waiting run looks up
+ACKNOWLEDGE_S = 0.25  # after it an acknowledgement waits no longer for a request to travel with
+ACKNOWLEDGED = 16  # so many of one party wait at most
 UNFINISHED_BYTES = 2**30  # of all parties' replies that arrived in part
 
 
@@ -88,6 +90,8 @@ class Mailbox:
         self.heard_at: float | None = None
         self.reassembler = Reassembler(name, limits, room)
         self._open: dict[bytes, tuple[Outgoing, _Exchange]] = {}
+        self._arrived: list[bytes] = []  # ids of replies that are not acknowledged yet
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def presence(self) -> Presence:
@@ -96,6 +100,7 @@ class Mailbox:
     def attach(self, link: Link, held: Mapping[bytes, bytes]) -> None:
         """Replaces the old stream by a new one, and sends every open request again, but for what the party holds."""
         old, self.link = self.link, link
+        self.acknowledged()  # of the old stream: what its party did not hear of it sends again
         self.changed_at = self.heard_at = time.monotonic()
         if old is not None:
             same = old.boot == link.boot
@@ -123,16 +128,37 @@ class Mailbox:
         return None if entry is None else entry[1].reply_bytes
 
     def acknowledge(self, id_: bytes) -> None:
-        """The party may drop its copy of that reply."""
+        """The party may drop its copy of that reply, and hears so at once."""
         if self.link is not None:
             self.link.queue.put_nowait([wire.Ack(id=id_)])
 
+    def acknowledged(self) -> list[bytes]:
+        """Ids of replies that the party may drop, for the frame that takes them along; they are handed out once."""
+        ids, self._arrived = self._arrived, []
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        return ids
+
+    def _acknowledge_with_next(self, id_: bytes) -> None:
+        """As :meth:`acknowledge`, with the next request to the party: a frame of its own wakes both ends."""
+        self._arrived.append(id_)
+        if len(self._arrived) >= ACKNOWLEDGED:
+            self._acknowledge_alone()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(ACKNOWLEDGE_S, self._acknowledge_alone)
+
+    def _acknowledge_alone(self) -> None:
+        for id_ in self.acknowledged():
+            self.acknowledge(id_)
+
     def received(self, envelope: Envelope) -> None:
         """Takes a whole reply; a reply to a request that nobody waits for any more is acknowledged and dropped."""
-        self.acknowledge(envelope.id)
         entry = self._open.pop(envelope.id, None)
         if entry is None:
+            self.acknowledge(envelope.id)
             return
+        self._acknowledge_with_next(envelope.id)
         exchange = entry[1]
         with exchange.changed:
             if exchange.pending.pop(self.name, None) is not None:

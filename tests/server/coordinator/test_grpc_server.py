@@ -97,6 +97,20 @@ def test_after_a_reconnect_the_same_bytes_come_again_under_the_same_id(served, k
     assert replies == [b"answer"]
 
 
+def test_a_reply_is_acknowledged_with_the_next_request_or_alone_where_none_comes(served, keys):
+    with Stream(served.port, keys.for_grpc) as stream:
+        stream.hello("heart")
+        asks = threading.Thread(target=lambda: [asked(served, b"first"), asked(served, b"second")])
+        asks.start()
+        first = stream.next("transfer")
+        stream.reply(first.transfer.id, b"answer")
+        second = stream.next("transfer")
+        assert (list(first.acknowledged), list(second.acknowledged)) == ([], [first.transfer.id])
+        stream.reply(second.transfer.id, b"answer")
+        assert stream.next("ack").ack.id == second.transfer.id
+        asks.join(10)
+
+
 def test_chunks_that_arrived_before_the_stream_broke_are_not_sent_again_in_either_direction(served, keys):
     size = 8 * framing.CHUNK_BYTES
     question, answer = os.urandom(size), os.urandom(size)
