@@ -1,12 +1,13 @@
 """Which method's corpora train the better model, on the settings of ``judged_settings``: cells, intervals, a picture.
 
     python -m benchmarks.judged --data FOLDER --out runs/judged [--seeds 20 --first-seed 100] [--settings weak,alike]
-    python -m benchmarks.judged --out runs/judged --draw docs/pictures/judged.svg
+    python -m benchmarks.judged --out runs/judged --draw docs/pictures/judged.svg [--epsilon 1 --records 100,300]
 
 A cell is the product's own method, statistics, sensitivities, calibrated noise and ``replay`` generators on one
 machine: no parties, masks or ledgers, Gaussian noise in floating point, texts as the pools have them. That makes a cell
-cost two seconds of one core; ``undersong compare`` on a setting's task file runs the same with all of it. Cells are in
-``OUT/cells.jsonl`` and an interrupted command continues. ``--draw`` reads them and writes the picture and the tables.
+cost up to two seconds of one core; ``undersong compare`` on a setting's task file runs the same with all of it. Cells
+are in ``OUT/cells.jsonl`` and an interrupted command continues. ``--draw`` reads those of ``--epsilon``, ``--methods``
+and ``--records`` (all, where none is named) and writes the picture and the tables.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from undersong_common import entry
 from undersong_common.arrays import Float32, Float64, Int64, UInt64
 from undersong_common.canonical import tagged_hash
 from undersong_common.embedding import CachedEmbedder, Embed, Embedder, MemoryCache, publishable
+from undersong_common.errors import ConfigurationError
 from undersong_protocol.plan import Plan, Privacy, Quorum, plan_sums
 from undersong_protocol.statistics.interface import LabelledEmbeddings, PublicInputs
 from undersong_protocol.vectors import NoisySum
@@ -246,14 +248,17 @@ def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
 def differences(cells: Sequence[Mapping[str, Any]], ours: str, other: str, measure_: str) -> list[dict[str, Any]]:
     """Paired differences of every setting and number of records, with Holm's simultaneous intervals.
 
-    The k-th smallest of n p-values has the level 0.05 / (n - k + 1); its interval is Student's at that level.
+    The k-th smallest of n p-values has the level 0.05 / (n - k + 1); its interval is Student's at that level. Settings
+    come in the order of ``judged_settings``, others after them.
     """
     from scipy.stats import t as student
 
     by = {_key(row): float(row[measure_]) for row in cells}
-    found = []
-    for name, records, epsilon in dict.fromkeys((row["setting"], row["M"], row["epsilon"]) for row in cells):
-        seeds = sorted({row["seed"] for row in cells if row["setting"] == name and row["M"] == records})
+    found: list[dict[str, Any]] = []
+    place = {name: number for number, name in enumerate(judged_settings.SETTINGS)}
+    cases = {(row["setting"], row["M"], row["epsilon"]) for row in cells}
+    seeds = sorted({row["seed"] for row in cells})
+    for name, records, epsilon in sorted(cases, key=lambda case: (place.get(case[0], len(place)), *case)):
         both = [((name, ours, records, epsilon, s), (name, other, records, epsilon, s)) for s in seeds]
         pairs = [(by[mine], by[its]) for mine, its in both if mine in by and its in by]
         if len(pairs) < 2:
@@ -302,11 +307,12 @@ def _frechet(cells: Sequence[Mapping[str, Any]], row: Mapping[str, Any], method:
 
 def picture(panels: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """Differences with their intervals, one panel for each baseline, as SVG."""
-    rows = next(iter(panels.values()))
+    cases = list(dict.fromkeys((row["setting"], row["M"]) for panel in panels.values() for row in panel))
+    line = {case: index for index, case in enumerate(cases)}
     step, left, width, top = 20, 190, 200, 46
     ends = [row[end] for panel in panels.values() for row in panel for end in ("low", "high")]
     low, high = max(-10.0, min(-1.0, *ends)), min(15.0, max(1.0, *ends))
-    height = top + step * len(rows) + 34
+    height = top + step * len(cases) + 34
 
     def at(value: float) -> float:
         return (min(max(value, low), high) - low) / (high - low) * (width - 20)
@@ -316,12 +322,12 @@ def picture(panels: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
         'font-family="sans-serif" font-size="11">',
         f'<rect width="{left + width * len(panels)}" height="{height}" fill="white"/>',
     ]
-    for index, row in enumerate(rows):
+    for (name, records), index in line.items():
         y = top + step * index + 14
-        parts.append(f'<text x="8" y="{y}">{row["setting"]}, {row["M"]} records</text>')
+        parts.append(f'<text x="8" y="{y}">{name}, {records} records</text>')
     for number, (title, panel) in enumerate(panels.items()):
         x = left + width * number
-        bottom = top + step * len(rows) + 4
+        bottom = top + step * len(cases) + 4
         parts.append(f'<text x="{x}" y="18" font-weight="bold">minus {title}</text>')
         parts.append(f'<text x="{x}" y="34" fill="#555">points of accuracy</text>')
         parts.append(f'<line x1="{x + at(0):.1f}" x2="{x + at(0):.1f}" y1="40" y2="{bottom}" stroke="#999"/>')
@@ -330,8 +336,8 @@ def picture(panels: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
             f'<text x="{x + at(tick):.1f}" y="{bottom + 14}" text-anchor="middle" fill="#555">{tick:.0f}</text>'
             for tick in ticks
         ]
-        for index, row in enumerate(panel):
-            y = top + step * index + 10
+        for row in panel:
+            y = top + step * line[row["setting"], row["M"]] + 10
             colour = "#1a7f37" if row["low"] > 0 else "#b3261e" if row["high"] < 0 else "#555"
             x1, x2, middle = (x + at(row[key]) for key in ("low", "high", "difference"))
             parts.append(
@@ -345,13 +351,12 @@ def picture(panels: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def draw(out: Path, target: Path, ours: str = "undersong") -> str:
-    """Writes the picture and returns the tables as Markdown."""
-    cells = judged_settings.json_lines(out / "cells.jsonl")
-    others = [name for name in dict.fromkeys(row["method"] for row in cells) if name != ours]
+def draw(cells: Sequence[Mapping[str, Any]], chosen: Sequence[str], target: Path) -> str:
+    """Writes the picture of the first of the chosen methods beside the others; returns the tables as Markdown."""
+    ours, *others = chosen
     panels = {other: differences(cells, ours, other, "accuracy") for other in others}
     target.write_text(picture({name: rows for name, rows in panels.items() if name in METHODS}), encoding="utf-8")
-    tables = [f"### Against {other}\n\n{table(cells, ours, other)}" for other in others]
+    tables = [f"### Against {other}\n\n{table(cells, ours, other)}" for other in others if panels[other]]
     return "\n\n".join(tables)
 
 
@@ -373,18 +378,27 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="specialists only, two seeds: about a minute")
     parser.add_argument("--draw", type=Path, help="writes this SVG from the cells, prints the tables, measures nothing")
     options = parser.parse_args(argv)
+    numbers, chosen_methods = [int(each) for each in options.records.split(",") if each], options.methods.split(",")
     if options.draw:
-        print(draw(options.out, options.draw))
+        cells = [
+            row
+            for row in judged_settings.json_lines(options.out / "cells.jsonl")
+            if row["epsilon"] == options.epsilon and (not numbers or row["M"] in numbers)
+        ]
+        if not cells:
+            raise ConfigurationError(
+                f"{options.out}: holds no cell of these", "name the --epsilon and --records measured"
+            )
+        print(draw(cells, chosen_methods, options.draw))
         return 0
     if options.quick:
         options.settings, options.seeds = "specialists", 2
-    numbers = [int(each) for each in options.records.split(",") if each]
     chosen: dict[str, tuple[Path, Sequence[int]]] = {}
     for name in options.settings.split(","):
         path, its_own = judged_settings.build(name, options.data, options.out)
         chosen[name] = (path, numbers or its_own)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    measure(chosen, options.methods.split(","), options.epsilon, seeds, options.out, _embedder())
+    measure(chosen, chosen_methods, options.epsilon, seeds, options.out, _embedder())
     return 0
 
 

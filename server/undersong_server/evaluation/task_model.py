@@ -248,7 +248,7 @@ def _fit_linear(x: Float32, y: Int64, w: Float64, classes: int, strength: float,
         parameters = flat.reshape(width + 1, classes)
         # float32 products: the data are float32, and the fit is needed to three digits only.
         z = x @ parameters[:-1].astype(np.float32) + parameters[-1].astype(np.float32)
-        z -= z.max(axis=1, keepdims=True)
+        z -= np.ascontiguousarray(z.T).max(axis=0)[:, None]  # ten times as fast as along the short rows
         picked = z[at, y]
         np.exp(z, out=z)
         total = z.sum(axis=1, keepdims=True)

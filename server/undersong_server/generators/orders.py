@@ -71,19 +71,21 @@ class Requests:
             The requests by number, and the numbers of those that show less than was ordered.
         """
         start = int.from_bytes(self._digest("hints", step)[:7], "little")
+        wanted = {number: shown_once(orders[number]) for number in numbers}
         made = {
-            number: self._request(step, number, start + number, orders[number], rooms[number]) for number in numbers
+            number: self._request(step, number, start + number, orders[number], wanted[number], rooms[number])
+            for number in numbers
         }
-        return made, [number for number in numbers if _shown(made[number]) != shown_once(orders[number])]
+        return made, [number for number in numbers if _shown(made[number]) != wanted[number]]
 
-    def _request(self, step: str, index: int, number: int, order: Order, room: int) -> GenerationRequest:
+    def _request(self, step: str, index: int, number: int, order: Order, shown: Shown, room: int) -> GenerationRequest:
         label = order.label if order.named else ""
         seed = int.from_bytes(self._digest("request", step, str(index))[:7], "little")
         words = order.words
         if words is None and self.draw_words is not None:
             words = self.draw_words(Random(f"words {seed}"))
         form = self._formats.get(order.generator, PromptFormat())
-        prompt, shown = Prompt("", ""), shown_once(order)
+        prompt = Prompt("", "")
         if form.rendered:
             prompt, shown = fitted(
                 lambda shown: self._prompts.render(

@@ -15,7 +15,7 @@ import numpy as np
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_protocol.statistics.projections import COUNT, PLACE
 from undersong_protocol.vectors import NoisySum
-from undersong_server.methods.parts.places import Directions, radius_of
+from undersong_server.methods.parts.places import Directions, group_sums, radius_of
 
 LEAST_VARIANCE = 1e-6  # of the records' mean: with none, records outside the means' hull have no shares
 
@@ -109,8 +109,7 @@ def matched_shares(places: NoisySum, basis: Basis, means: Float64, prior: Float6
 def cell_means(embeddings: Float32, group: Int64, author: Int64, generators: int, classes: int) -> Float64:
     """Mean embedding of every generator's texts of every label, float64 [K, C, d]; NaN where there is none."""
     cell = author * classes + group
-    sums = np.zeros((generators * classes, embeddings.shape[1]))
-    np.add.at(sums, cell, embeddings)
+    sums = group_sums(embeddings, cell, generators * classes)
     counts = np.bincount(cell, minlength=generators * classes)[:, None]
     with np.errstate(invalid="ignore"):
         means: Float64 = (sums / np.where(counts, counts, np.nan)).reshape(generators, classes, -1)

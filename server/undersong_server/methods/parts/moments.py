@@ -15,7 +15,7 @@ from undersong_common.arrays import Float32, Float64, Int64
 from undersong_protocol.statistics.projections import COUNT, PLACE
 from undersong_protocol.vectors import NoisySum
 from undersong_server.methods.parts.consistency import probabilities
-from undersong_server.methods.parts.places import Directions, radius_of
+from undersong_server.methods.parts.places import Directions, group_sums, radius_of
 
 DIRECTIONS = 64
 TURNS = 2
@@ -123,8 +123,8 @@ def _moved(means: Float64, covariance: Float64, moments: LabelMoments) -> tuple[
 def _class_means(x: Float64, labels: Int64, weights: Float64, classes: int) -> Float64:
     """Weighted mean of each label's rows, float64 [C, d]; of all rows for a label that has none."""
     total = np.bincount(labels, weights=weights, minlength=classes)
-    sums = np.zeros((classes, x.shape[1]))
-    np.add.at(sums, labels, x * weights[:, None])
-    overall = (x * weights[:, None]).sum(axis=0) / max(float(weights.sum()), 1e-12)
+    weighted = x * weights[:, None]
+    sums = group_sums(weighted, labels, classes)
+    overall = weighted.sum(axis=0) / max(float(weights.sum()), 1e-12)
     means: Float64 = np.where(total[:, None] > 0, sums / np.maximum(total, 1e-12)[:, None], overall)
     return means

@@ -11,6 +11,7 @@ from undersong_protocol.statistics.projections import COUNT, PLACE
 from undersong_protocol.vectors import NoisySum
 from undersong_server.methods.parts import judging, matching
 from undersong_server.methods.parts.doubt import noise_effect_of_sums
+from undersong_server.methods.parts.places import group_sums
 
 WIDTH, LABELS, GENERATORS = 24, 3, 4
 
@@ -144,3 +145,11 @@ def test_the_told_noise_of_trust_and_matched_shares_is_what_many_draws_show():
         drawn.append(weights(*moved))
     assert np.all(np.abs(np.log(told / np.std(drawn, axis=0))) < np.log(1.6))
     assert noise_effect_of_sums(weights, *(replace(each, sigma=0.0) for each in evidence.sums)).tolist() == [0.0] * 4
+
+
+def test_sums_of_groups_are_those_of_adding_row_after_row_to_the_last_bit():
+    rng = np.random.default_rng(5)
+    rows, group = rng.normal(size=(300, 7)).astype(np.float32), rng.integers(0, 4, 300)
+    expected = np.zeros((5, 7))
+    np.add.at(expected, group, rows)
+    np.testing.assert_array_equal(group_sums(rows, group, 5), expected)
