@@ -21,6 +21,7 @@ from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.plurals import counted, noun
 from undersong_common.printable import printable
 from undersong_protocol.framing import CLOCK_METADATA
+from undersong_protocol.weak_choices import weak_delta
 
 Grade = Literal["ok", "warning", "problem"]
 HEALTH = "/grpc.health.v1.Health/Check"
@@ -63,6 +64,7 @@ def check(
     yield _ask("budget", lambda: _budget(home))
     yield _ask("data", lambda: _data(home, checkpoints, now))
     yield from _file(home)
+    yield from _weak_choices(home)
     yield from _cautions(home)
     yield _disk(home)
     yield _ask("embedder", lambda: _embedder(home))
@@ -148,6 +150,16 @@ def _file(home: PartyHome) -> Iterator[Finding]:
                 f"{why}; this party goes on answering from what was added, and nobody else is told",
                 "if it shall count as it is now: undersong-party data add FILE --new-version",
             )
+
+
+def _weak_choices(home: PartyHome) -> Iterator[Finding]:
+    """What policy and budget leave open that others rather would not, whatever the records are."""
+    with contextlib.suppress(UndersongError):  # said by the findings above
+        allowed = policy.read(home)
+        for sentence in cautions.weak_policy(allowed):
+            yield Finding("policy", "warning", sentence, "if this is not meant: undersong-party policy set --help")
+        for sentence in weak_delta(allowed.total_delta):
+            yield Finding("budget", "warning", sentence, "undersong-party budget set --help")
 
 
 def _cautions(home: PartyHome) -> Iterator[Finding]:

@@ -32,6 +32,7 @@ CONSOLE_SCREENS = {
     "people": "/people",
     "account": "/account",
 }
+RESULT = {"result": "/runs/one/triage%20result/result"}  # of tests.doubles.example_console.add_result
 PAGE_SCREENS = {
     "now": "/",
     "requests": "/requests",

@@ -6,10 +6,11 @@ import time
 
 import pytest
 
-from tests.browser.conftest import CONSOLE_SCREENS, PAGE_SCREENS, served_console, served_page
+from tests.browser.conftest import CONSOLE_SCREENS, PAGE_SCREENS, RESULT, served_console, served_page
 from tests.client.test_cli import proposed
 from tests.doubles.chromium import WIDTHS
 from tests.doubles.crowds import add_parties, repeat_run
+from tests.doubles.example_console import add_result
 from tests.doubles.hospitals import CLINIC, HOSPITALS, hospital
 from tests.doubles.stream import make_home
 from undersong_client.outbox import Outbox
@@ -22,15 +23,21 @@ FIRST_BYTE_MS = 100.0  # on two cores of their own; the test leaves room for wha
 ROOM = 3.0
 
 
+@pytest.fixture(scope="module")
+def finished(coordinator, tmp_path_factory):
+    add_result(coordinator, tmp_path_factory.mktemp("result"))
+
+
 @pytest.mark.parametrize("width", WIDTHS)
-def test_every_screen_of_the_console(console, window, width):
+def test_every_screen_of_the_console(console, finished, window, width):
+    screens = CONSOLE_SCREENS | RESULT
     operator = window(console.address, width=WIDTHS[width]).enter(console.link(f"ada-{width}"))
-    for name, path in CONSOLE_SCREENS.items():
+    for name, path in screens.items():
         operator.go(path)
         operator.check(f"{name}, {width}")
         operator.shoot(f"console-{name}-{width}")
     dark = window(console.address, width=WIDTHS[width], dark=True).enter(console.link(f"dark-{width}"))
-    for name, path in CONSOLE_SCREENS.items():
+    for name, path in screens.items():
         dark.go(path)
         dark.check(f"{name}, {width}, dark")
     dark.go("/runs/one/triage%20spring")

@@ -399,10 +399,14 @@ def test_before_and_after_are_of_one_delta_and_subtract(home):
 def test_weak_choices_are_warned_of_in_one_sentence(home):
     (delta,) = typed_warnings(home, "budget", "set", "--epsilon", 4, "--delta", 0.5)
     assert delta.startswith("warning: delta 0.5 allows anything to happen once in 2 times")
+    assert delta.removeprefix("warning: ") in command("check", "--offline", "--json", "--home", home, code=None)
     assert typed_warnings(home, "budget", "set", "--epsilon", 4, "--delta", "1e-6") == []
     standing, alone = typed_warnings(home, "policy", "set", "--approval", "standing", "--minimum-parties", 1)
     assert "signed without anybody looking" in standing
     assert "accepts runs of 1 party" in alone
+    findings = json.loads(command("check", "--offline", "--home", home, "--json", code=None))["findings"]
+    warned = [finding["says"] for finding in findings if finding["grade"] == "warning" and finding["name"] == "policy"]
+    assert [f"warning: {says}" for says in warned] == [standing, alone]
     assert typed_warnings(home, "policy", "set", "--approval", "each", "--minimum-parties", 3) == []
 
 

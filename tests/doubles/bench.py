@@ -118,7 +118,9 @@ def run_method(task: Task, run_plan: RunPlan, *, seed: int) -> tuple[Sequence[Sa
     return methods.load(task.method.name).run(task.options, run), run
 
 
-def run_federated(task: Task, run_plan: RunPlan, folder: Path, tables: Mapping[str, Table], *, seed: int) -> Outcome:
+def run_federated(
+    task: Task, run_plan: RunPlan, folder: Path, tables: Mapping[str, Table], *, seed: int, name: str = "federated"
+) -> Outcome:
     """The method over real parties, noise, masks, ledgers and journal; continued where ``folder`` holds their files."""
     blocks = MemoryBlocks()
     parties = {name: make_party(folder, name, table, blocks=blocks) for name, table in tables.items()}
@@ -126,7 +128,7 @@ def run_federated(task: Task, run_plan: RunPlan, folder: Path, tables: Mapping[s
     try:
         return execute(
             run_plan,
-            name="federated",
+            name=name,
             transport=InProcess(parties),
             parties=list(parties),
             author=build_author(task, embed, {}, journal, Silent(), seed=seed),

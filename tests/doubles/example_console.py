@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from tests.doubles.bench import run_federated
 from tests.doubles.hospitals import CLINIC, HOSPITALS, clinic_task
+from tests.doubles.parties import embed
 from tests.doubles.stream import Credentials, make_home
+from undersong.records import private_tables
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.operations import enrolment, runs
+from undersong_server.release.publish import publish, report_data
+from undersong_server.release.signature import Signer
+from undersong_server.runs import task as tasks
+from undersong_server.runs.planning import plan_run
 from undersong_server.runs.status import Awaited, AwaitedParty, RunFailure, RunStatus
 
 GENERATORS = ("handbook", "mixed", "offdomain")
@@ -117,3 +127,27 @@ def _running(home: CoordinatorHome, name: str) -> None:
                     "noise": [0.05, 0.05, 0.05],
                 },
             )
+
+
+def add_result(home: Path, folder: Path, name: str = "triage result") -> None:
+    """A finished run: real private sums over the clinic's notes, and a release that the coordinator has signed."""
+    task_file, changes = clinic_task(folder), ["method.samples=120", "method.rounds=3"]
+    runs.plan(home, task_file, name=name, assignments=changes)
+    task = tasks.load(task_file, changes)
+    run_plan = plan_run(task)
+    outcome = run_federated(
+        task, run_plan, folder / "parties of the result", private_tables(task, 1), seed=1, name=name
+    )
+    opened = CoordinatorHome(home)
+    run = opened.run(name)
+    identities = {each: _identity(each) for each in outcome.receipts}
+    signer = Signer(opened.settings.name, opened.authority(), identities)
+    publish(run.output, outcome, report_data(run_plan, outcome, embed, created="2026-05-01 12:00"), signer=signer)
+    run.request("run")
+    run.write_status(RunStatus("finished", 1, None, time.time() - 300))
+
+
+def _identity(party: str) -> bytes:
+    """The public key of tests.doubles.parties.make_party."""
+    seed = hashlib.sha256(f"identity of {party}".encode()).digest()
+    return Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()

@@ -293,7 +293,9 @@ class HospitalPage:
             required_parties=required,
             approval=visit.form.get("approval", "each"),
             declared_units=_whole(visit, "declared_units"),
+            require_post_quantum=visit.form.get("require_post_quantum"),
             share_budget="share_budget" in visit.form,
+            share_policy="share_policy" in visit.form,
             confirm=lambda cautions: _despite(visit, cautions),
         )
         visit.note("policy set", f"approval {changed.allowed.approval}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -35,6 +36,7 @@ def environment(packages: Sequence[str]) -> Environment:
     )
     made.filters |= {
         "exact": lambda text: Markup(escape(str(text))),  # noqa: S704 - escaped
+        "commands": _commands,
         "lines": lambda text: Markup(escape(printable_lines(str(text)))),  # noqa: S704 - escaped
         "path": lambda text: Markup(quote(str(text), safe="")),  # noqa: S704 - quoted
         "when": when,
@@ -42,7 +44,7 @@ def environment(packages: Sequence[str]) -> Environment:
         "plural": _shown_plural,
         "json": lambda value: Markup(escape(json.dumps(value))),  # noqa: S704 - escaped
         "bytes": size,
-        "duration": duration,
+        "duration": _shown_duration,
     }
     made.globals |= {"action_key": new_key, "query": _query, "infinity": math.inf}
     return made
@@ -51,6 +53,17 @@ def environment(packages: Sequence[str]) -> Environment:
 def _shown_number(value: float | None, nothing: str = "none") -> Markup:
     """Its narrow spaces are meant, and need not be made visible."""
     return Markup(escape(number(value, nothing)))  # noqa: S704 - escaped
+
+
+def _shown_duration(seconds: float) -> Markup:
+    """A number stays beside its unit."""
+    return Markup(escape(duration(seconds).replace(" min", "\xa0min").replace(" s", "\xa0s")))  # noqa: S704 - escaped
+
+
+def _commands(text: Any) -> Markup:
+    """A sentence in which what stands between backticks is typed somewhere."""
+    found = str(escape(_visible(str(text))))
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", found))  # noqa: S704 - escaped
 
 
 def _shown_plural(count: int, one: str, many: str = "") -> Markup:

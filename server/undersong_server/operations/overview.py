@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_common.plurals import counted
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.parties import ENROLLED, INVITED
 from undersong_server.operations import coordinator
@@ -119,11 +120,10 @@ def needs(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts])
     facts = coordinator.show(home)
     now = time.time()
     if not facts.served:
-        found.append(
-            Need("now", "coordinator", facts.name, "no process serves the parties", "undersong coordinator serve")
-        )
+        says = "has no process that serves the parties"
+        found.append(Need("now", "coordinator", facts.name, says, "`undersong coordinator serve`"))
     if facts.certificate_expires_at - now < CERTIFICATE_DAYS * 86400:
-        says = f"its certificate ends in {_days(facts.certificate_expires_at - now)}"
+        says = f"has a certificate that ends in {_days(facts.certificate_expires_at - now)}"
         found.append(Need("soon", "coordinator", facts.name, says, "the serving process renews it by itself"))
     needed = {party for run in runs if run.status.state in UNDER_WAY for party in run.parties}
     for each in parties:
@@ -133,7 +133,7 @@ def needs(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts])
         if status.error is not None:
             found.append(Need("now", "run", run.run, f"failed: {status.error.problem}", status.error.remedy))
         elif status.waiting is not None:
-            found.append(Need("soon", "run", run.run, status.waiting.words))
+            found.append(Need("soon", "run", run.run, f"is {status.waiting.words}"))
         elif status.state == "paused":
             found.append(Need("soon", "run", run.run, "is paused", "resume or stop it"))
     return tuple(sorted(found, key=lambda need: need.grade == "soon"))
@@ -148,8 +148,9 @@ def _of_party(each: PartyFacts, now: float, *, served: bool, needed: bool) -> li
         return found
     ends = party.certificate_expires_at
     if ends is not None and ends - now < CERTIFICATE_DAYS * 86400:
-        says = f"its certificate ends in {_days(ends - now)}" if ends > now else "its certificate has ended"
-        remedy = "its daemon renews it while it runs; else have the hospital make a request by `enroll --renew`"
+        says = f"has a certificate that ends in {_days(ends - now)}"
+        says = says if ends > now else "has a certificate that has ended"
+        remedy = "its daemon renews it while it runs; else the hospital types `undersong-party enroll --renew`"
         found.append(Need("soon" if ends > now else "now", "party", party.name, says, remedy))
     away_s = now - (party.last_seen or party.enrolled_at or now)
     grade: Literal["soon", "now"] = "now" if needed else "soon"
@@ -169,7 +170,7 @@ def _days(seconds: float) -> str:
         return f"{max(0.0, seconds) / 60:.0f} min"
     if seconds < 86400:
         return f"{seconds / 3600:.0f} h"
-    return f"{seconds / 86400:.0f} days"
+    return counted(round(seconds / 86400), "day")
 
 
 @dataclass(frozen=True)
@@ -189,14 +190,14 @@ class Spending:
 
 def spending(home: Path, runs: Sequence[RunSummary]) -> Spending:
     """Over the runs that were started, at most the 200 newest."""
-    price, epsilon, counted = 0.0, 0.0, 0
+    price, epsilon, started = 0.0, 0.0, 0
     opened = CoordinatorHome(home)
     for summary in [run for run in runs if run.status.since is not None][:200]:
         folder = opened.run(summary.run)
-        counted += 1
+        started += 1
         epsilon += float(folder.planned().task.get("privacy", {}).get("epsilon", 0.0))
         price += sum(float(used["price_usd"]) for used in folder.usage().values())
-    return Spending(counted, price, epsilon)
+    return Spending(started, price, epsilon)
 
 
 def embedders(parties: Sequence[PartyFacts]) -> Mapping[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from html import unescape
 
 import pytest
 
@@ -58,9 +59,15 @@ def test_a_request_is_read_approved_by_its_words_and_withdrawn_by_its_name(page,
     address = f"/requests/{manifest.hash.hex()}"
     assert address in page.get("/").text
     sheet = text(page.get(address))
-    assert " ".join(spoken(manifest).split()) in sheet
+    assert spoken(manifest) in re.sub(r"</?span[^>]*>", "", page.get(address).text)
     assert "What leaves this building" in sheet
     assert 'class="before"' in page.get(address).text
+    listed = [
+        line
+        for line in unescape(page.get(address).text).split("\n")
+        if re.search(r"([0-9a-f]{4}-){7}[0-9a-f]{4}  ", line)
+    ]
+    assert [line.rpartition("  ")[2] for line in listed] == [member.name for member in manifest.roster]
     for words, why in (("", "were not typed"), ("one two three", "are not the words")):
         refused = page.post(f"{address}/approve", words=words)
         assert refused.status_code == 409
@@ -110,9 +117,11 @@ def test_pausing_budget_and_policy_do_what_the_commands_do(page, home):
     for wrong in ("nan", "-1", "much"):
         assert page.post("/budget", epsilon=wrong, delta="1e-5").status_code == 409
     fields = {"statistics": "top_q_votes", "units": "user", "minimum_parties": "4", "minimum_threshold": "3"}
-    page.post("/policy", fields, approval="each", declared_units="0", required_parties="")
+    chosen = {"require_post_quantum": "always", "share_policy": "yes"}
+    page.post("/policy", fields, approval="each", declared_units="0", required_parties="", **chosen)
     policy = json.loads(command("policy", "show", "--home", home, "--json"))
     assert (policy["statistics"], policy["units"], policy["minimum_parties"]) == (["top_q_votes"], ["user"], 4)
+    assert (policy["require_post_quantum"], policy["share_policy"], policy["share_budget"]) == ("always", True, False)
 
 
 def test_statistics_of_other_packages_are_shown_and_decided_on_the_command_line(page, home, tmp_path):

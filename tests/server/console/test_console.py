@@ -61,7 +61,7 @@ def test_every_screen_of_a_new_coordinator_says_something(tmp_path):
         assert "cannot be shown" not in answer.text, path
     assert "Nobody was invited yet" in console.get("/parties").text
     assert "No run was planned yet" in console.get("/runs").text
-    assert "no process serves the parties" in console.get("/").text
+    assert "has no process that serves the parties" in console.get("/").text
     site.close()
 
 
@@ -306,7 +306,7 @@ def test_home_says_what_needs_action(tmp_path):
     site.accounts.set_role("ada", "administrator")
     console = Browser(site).enter(site.accounts.link("ada"))
     text = console.get("/").text
-    assert "its certificate ends in 10 days" in text
+    assert "has a certificate that ends in 10 days" in text
     assert "is not enrolled" in text
     because = "its daemon does not start: its machine&#39;s clock is wrong"
     for path in ("/", "/parties", "/parties/one/alpha"):
