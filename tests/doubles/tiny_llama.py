@@ -18,13 +18,14 @@ CHAT_TEMPLATE = (
 SPECIAL = ["<|user|>", "<|assistant|>", "<|system|>", "<|end|>"]
 
 
-def save_tiny_llama(folder: Path, *, chat: bool = True, positions: int = 512) -> Path:
+def save_tiny_llama(folder: Path, *, chat: bool = True, positions: int = 512, width: int = 32) -> Path:
     """Writes model, tokenizer and a generation config that samples. The weights are a fixed draw.
 
     Args:
         folder: made if missing.
         chat: gives the tokenizer a chat template.
         positions: longest context in tokens.
+        width: of the hidden states; 4-bit weights want a multiple of 64.
     """
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -57,8 +58,8 @@ def save_tiny_llama(folder: Path, *, chat: bool = True, positions: int = 512) ->
     model = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=len(tokenizer),
-            hidden_size=32,
-            intermediate_size=64,
+            hidden_size=width,
+            intermediate_size=2 * width,
             num_hidden_layers=2,
             num_attention_heads=4,
             num_key_value_heads=2,

@@ -9,9 +9,10 @@ noise, and each row draws its noise from its own seed.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_server.generators.interface import Answer, GenerationRequest
@@ -143,23 +144,78 @@ class TransformersGenerator(ModelFolder):
     def _model(self) -> tuple[Any, Any, torch.device]:
         if self._loaded is None:
             settings = self._settings
+            placing = Placing(settings.device_map, settings.quantization, settings.double_quantization)
             self._loaded = load(
-                self._path, device=settings.device, dtype=settings.dtype, place=f"generator {self.name}"
+                self._path,
+                device=settings.device,
+                dtype=settings.dtype,
+                place=f"generator {self.name}",
+                placing=placing,
             )
         return self._loaded
 
 
-def load(path: Path, *, device: str, dtype: str, place: str) -> tuple[Any, Any, torch.device]:
-    """The folder's model in evaluation mode, its tokenizer and the device that it lies on.
+class Placing(NamedTuple):
+    """How a large model comes into memory; the fields are those of TransformersSettings."""
+
+    device_map: str | dict[str, int | str] = ""
+    quantization: str = ""
+    double_quantization: bool = False
+
+    def check(self, place: str) -> None:
+        """Raises ConfigurationError where a package is missing that this needs."""
+        wanted = {"accelerate": bool(self.device_map or self.quantization), "bitsandbytes": bool(self.quantization)}
+        for package, needed in wanted.items():
+            if needed and importlib.util.find_spec(package) is None:
+                key = "quantization" if package == "bitsandbytes" or not self.device_map else "device_map"
+                raise ConfigurationError(
+                    f"{place}: {key} needs the package {package}, which is not installed",
+                    f"pip install 'undersong[large-models]', or leave out {key}",
+                )
+
+    def arguments(self, device: torch.device, dtype: str, *, quantized: bool) -> dict[str, Any]:
+        """What ``from_pretrained`` gets; none for a model that is loaded whole and moved to its device.
+
+        Args:
+            quantized: whether the folder's weights are in fewer bits already: such a model cannot be moved.
+        """
+        import torch
+
+        if not self.device_map and not self.quantization and not quantized:
+            return {}
+        found: dict[str, Any] = {"device_map": self.device_map or {"": device}}
+        if self.quantization:
+            from transformers import BitsAndBytesConfig
+
+            half = torch.bfloat16 if dtype == "auto" else getattr(torch, dtype)
+            found["quantization_config"] = (
+                BitsAndBytesConfig(load_in_8bit=True)
+                if self.quantization == "int8"
+                else BitsAndBytesConfig(
+                    load_in_4bit=True,
+                    bnb_4bit_quant_type=self.quantization,
+                    bnb_4bit_use_double_quant=self.double_quantization,
+                    bnb_4bit_compute_dtype=half,
+                )
+            )
+        return found
+
+
+WHOLE = Placing()
+
+
+def load(path: Path, *, device: str, dtype: str, place: str, placing: Placing = WHOLE) -> tuple[Any, Any, torch.device]:
+    """The folder's model in evaluation mode, its tokenizer and the device that it reads prompts on.
 
     Args:
         path: folder as ``save_pretrained`` writes it.
         device: "auto" is the first GPU if there is one.
         dtype: "auto" is the folder's own on a GPU and float32 on a CPU.
         place: who asks, as an error begins.
+        placing: over several devices, or in fewer bits.
 
     Raises:
-        ConfigurationError: the folder cannot be loaded, or the device is not there.
+        ConfigurationError: the folder cannot be loaded, the device is not there, or a package is missing.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
@@ -168,6 +224,7 @@ def load(path: Path, *, device: str, dtype: str, place: str) -> tuple[Any, Any, 
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigurationError(f"{place}: there is no GPU for device {device!r}", 'use "cpu"')
+    placing.check(place)
     found = torch.device(device)
     if dtype == "auto" and found.type == "cpu":
         dtype = "float32"  # half precision is slow on most processors
@@ -175,15 +232,16 @@ def load(path: Path, *, device: str, dtype: str, place: str) -> tuple[Any, Any, 
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-        model = kind.from_pretrained(path, local_files_only=True, trust_remote_code=False, dtype=dtype)
-        model = model.to(found).eval()
+        placed = placing.arguments(found, dtype, quantized=hasattr(config, "quantization_config"))
+        model = kind.from_pretrained(path, local_files_only=True, trust_remote_code=False, dtype=dtype, **placed)
+        model = (model if placed else model.to(found)).eval()
     except Exception as error:  # noqa: BLE001 - a broken folder makes the library fail in any way
         reason = " ".join(str(error).split())[:300]
         raise ConfigurationError(
             f"{place}: {path} cannot be loaded on {found}: {reason}",
             "name a complete folder of a language model (config, safetensors, tokenizer)",
         ) from None
-    return model, tokenizer, found
+    return model, tokenizer, model.get_input_embeddings().weight.device if placed else found
 
 
 def prompt_ids(tokenizer: Any, prompt: str, *, system: str = "", chat: bool = True) -> list[int]:

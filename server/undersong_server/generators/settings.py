@@ -390,7 +390,11 @@ class TransformersSettings(CommonSettings):
         style: "chat" asks, through the tokenizer's chat template where it has one; "completion" has the model continue.
         path: folder as ``save_pretrained`` writes it, tokenizer included.
         device: "auto" takes the first GPU if there is one; else "cpu", "cuda", "cuda:1", "mps".
-        dtype: "auto" is the folder's own on a GPU and float32 on a CPU.
+        device_map: for a model that no single device holds, as accelerate takes it: "auto", "balanced",
+            "balanced_low_0", "sequential", or the device of each part by name. "" puts it whole on ``device``.
+        quantization: weights in fewer bits, by bitsandbytes: "nf4" and "fp4" (4 bits), "int8"; "" the folder's own.
+        double_quantization: quantizes the scales of 4-bit weights, too (0.4 bits a weight less).
+        dtype: "auto" is the folder's own on a GPU and float32 on a CPU; with 4 bits it is what is computed in.
         batch_size: prompts at once.
         temperature: 0 decodes greedily.
         top_p: nucleus of the sampling; 1 is all.
@@ -401,11 +405,22 @@ class TransformersSettings(CommonSettings):
     style: Literal["chat", "completion"] = "chat"
     path: str = Field(min_length=1)
     device: str = Field(default="auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
+    device_map: Literal["", "auto", "balanced", "balanced_low_0", "sequential"] | dict[str, int | str] = ""
+    quantization: Literal["", "nf4", "fp4", "int8"] = ""
+    double_quantization: bool = False
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     batch_size: int = Field(default=8, ge=1)
     temperature: float = Field(default=1.0, ge=0.0, le=10.0)
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     max_new_tokens: int = Field(default=256, ge=1)
+
+    @model_validator(mode="after")
+    def _one_place(self) -> TransformersSettings:
+        if self.device_map and self.device != "auto":
+            raise ValueError("device and device_map both say where the model lies; give one of them")
+        if self.double_quantization and self.quantization not in ("nf4", "fp4"):
+            raise ValueError('double_quantization is of 4-bit weights: set quantization = "nf4" or "fp4"')
+        return self
 
     @property
     def files(self) -> tuple[str, ...]:

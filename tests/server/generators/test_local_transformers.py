@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from tests.doubles.tiny_llama import save_tiny_llama
 from tests.doubles.tiny_t5 import save_tiny_t5
@@ -184,3 +186,57 @@ def test_a_template_that_knows_no_system_role_gets_its_words_before_the_users(fo
     assert tokenizer.decode(prompt_ids(tokenizer, "Write.", system="You write.")).startswith(
         "<|user|>You write.\n\nWrite.<|end|>"
     )
+
+
+def test_a_model_that_is_placed_by_its_parts_writes_what_it_writes_whole(folder: Path) -> None:
+    whole = answers(local(folder), asked(4))
+    for placed in ("auto", {"": "cpu"}):
+        assert answers(local(folder, device="auto", device_map=placed), asked(4)) == whole
+
+
+@pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
+def test_fewer_bits_take_less_memory_and_write(tmp_path: Path) -> None:
+    save_tiny_llama(tmp_path / "wide", width=128)
+    sizes = {}
+    for quantization in ("", "int8", "nf4", "fp4"):
+        generator = local(tmp_path, "wide", quantization=quantization)
+        assert all(0 < answer.completion_tokens <= 12 for answer in answers(generator, asked(4)))
+        model, tokenizer, _ = generator._model()
+        sizes[quantization] = model.get_memory_footprint()
+        model.save_pretrained(tmp_path / "saved")
+        tokenizer.save_pretrained(tmp_path / "saved")
+        assert all(answer.text for answer in answers(local(tmp_path, "saved"), asked(4)))
+    assert sizes["nf4"] == sizes["fp4"] < sizes["int8"] < sizes[""] / 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "missing", "key"),
+    [
+        ({"device": "auto", "device_map": "auto"}, "accelerate", "device_map"),
+        ({"quantization": "nf4"}, "bitsandbytes", "quantization"),
+        ({"quantization": "int8"}, "accelerate", "quantization"),
+    ],
+)
+def test_a_package_that_large_models_need_is_named_where_it_is_missing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], missing: str, key: str
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *given: None if name == missing else found("json", *given)
+    )
+    with pytest.raises(ConfigurationError, match=rf"{key} needs the package {missing}.*") as caught:
+        list(local(folder, **fields).answer(asked(1)))
+    assert caught.value.remedy is not None
+    assert "undersong[large-models]" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"device": "cuda:1", "device_map": "auto"}, "one of them"),
+        ({"quantization": "int8", "double_quantization": True}, "4-bit"),
+    ],
+)
+def test_keys_of_large_models_that_contradict_each_other_are_refused(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        TransformersSettings(**{"name": "large", "kind": "transformers", "path": "folder", **fields})
