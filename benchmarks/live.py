@@ -45,6 +45,7 @@ from undersong_server.runs import task as tasks
 TASKS = Path(__file__).parent / "tasks"
 SHOWN = 4  # examples in a prompt
 FEWEST_OF_A_LABEL = 50
+RECORDS = 1000
 TEMPERATURES = (0.7, 1.0, 1.3)
 
 
@@ -195,18 +196,19 @@ def methods(given: argparse.Namespace) -> dict[str, Any]:
     given.out.mkdir(parents=True, exist_ok=True)
     path = given.out / "live.toml"
     path.write_text("\n\n".join([head.rstrip(), *generators, tail]), encoding="utf-8")
+    sizes = (f"method.samples={given.samples}", f"privacy.expected_records={RECORDS}")
     return compared(
         path,
         test=test_file(given),
         methods=given.methods,
         epsilons=[4.0],
         parties=[5],
-        records=[1000],
+        records=[RECORDS],
         seeds=range(given.seeds),
         baseline="mixture" if "mixture" in given.methods else None,
         out=given.out,
         jobs=1,
-        assignments=(data_root(given), f"method.samples={given.samples}", *given.set),
+        assignments=(data_root(given), *sizes, *given.set),
         command="python -m benchmarks.live",
         progress=Silent(),
         name="live",

@@ -11,10 +11,12 @@ from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError
 from undersong_server.generators.cleaning import duplicate_key
 from undersong_server.generators.interface import GenerationRequest, PromptFormat
-from undersong_server.prompts.rendering import Prompt, Prompts
+from undersong_server.prompts.rendering import Prompt, Prompts, Style
 from undersong_server.prompts.trimming import Shown, fitted
 
 DrawWords = Callable[[Random], int]
+
+FEWEST_CONTINUED = 3  # good examples that a completion shows, or none: a base model copies a single one word for word
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Order:
         good_terms: the terms that each of the good examples contains, in their order; () where nobody says.
         named: False hides the label from the generator: the sample has it, the prompt and the request do not.
         bad_reason: what is bad about the bad examples: far from real texts, or of another label than they bear.
+        good_for_bad: further good examples for a prompt that cannot show bad ones, which is a completion.
     """
 
     generator: str
@@ -40,6 +43,7 @@ class Order:
     named: bool = True
     good_terms: tuple[tuple[str, ...], ...] = ()
     bad_reason: Literal["far", "mislabelled"] = "far"
+    good_for_bad: tuple[str, ...] = ()
 
 
 class Requests:
@@ -71,7 +75,7 @@ class Requests:
             The requests by number, and the numbers of those that show less than was ordered.
         """
         start = int.from_bytes(self._digest("hints", step)[:7], "little")
-        wanted = {number: shown_once(orders[number]) for number in numbers}
+        wanted = {number: shown_once(orders[number], self._format(orders[number]).style) for number in numbers}
         made = {
             number: self._request(step, number, start + number, orders[number], wanted[number], rooms[number])
             for number in numbers
@@ -84,7 +88,7 @@ class Requests:
         words = order.words
         if words is None and self.draw_words is not None:
             words = self.draw_words(Random(f"words {seed}"))
-        form = self._formats.get(order.generator, PromptFormat())
+        form = self._format(order)
         prompt = Prompt("", "")
         if form.rendered:
             prompt, shown = fitted(
@@ -120,21 +124,35 @@ class Requests:
             room=room,
         )
 
+    def _format(self, order: Order) -> PromptFormat:
+        return self._formats.get(order.generator, PromptFormat())
+
     def _digest(self, tag: str, *parts: str) -> bytes:
         return tagged_hash(tag, str(self._seed).encode(), *(part.encode() for part in parts))
 
 
-def shown_once(order: Order) -> Shown:
+def shown_once(order: Order, style: Style = "chat") -> Shown:
     """What the order shows, each text once: a good example is no bad one.
+
+    A completion shows further good examples in place of the bad ones, and none where there are too few, unless the
+    order says what each of them contains.
 
     >>> shown_once(Order("g", "contrast", good=("a", "b"), bad=("A!", "c")))
     Shown(good=('a', 'b'), bad=('c',), parents=())
+    >>> order = Order("g", "contrast", good=("a", "b"), bad=("c",), good_for_bad=("d",))
+    >>> shown_once(order, "completion")
+    Shown(good=('a', 'b', 'd'), bad=(), parents=())
+    >>> shown_once(Order("g", "contrast", good=("a", "b")), "completion").good
+    ()
     """
+    continued = style == "completion"
     good: dict[str, str] = {}
-    for text in order.good:
+    for text in order.good + (order.good_for_bad if continued else ()):
         good.setdefault(duplicate_key(text), text)
+    if continued and len(good) < FEWEST_CONTINUED and not order.good_terms:
+        good = {}
     bad: dict[str, str] = {}
-    for text in order.bad:
+    for text in () if continued else order.bad:
         if duplicate_key(text) not in good:
             bad.setdefault(duplicate_key(text), text)
     return Shown(tuple(good.values()), tuple(bad.values()), order.parents)

@@ -27,7 +27,7 @@ from undersong_protocol.statistics.projections import Projections
 from undersong_protocol.vectors import NoisySum
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
-from undersong_server.methods.parts import consistency, corpora, judging, matching, moments, shares
+from undersong_server.methods.parts import consistency, corpora, judging, matching, moments, shares, shrinkage
 from undersong_server.methods.parts.doubt import noise_effect_of_sums
 from undersong_server.methods.parts.selection import (
     highest,
@@ -38,7 +38,16 @@ from undersong_server.methods.parts.selection import (
 from undersong_server.pool import Sample
 
 UNKNOWN_MU = 0.925  # of the budget where a plan is made without one: epsilon 4 at delta 1e-5
-SHARES = {"useful": 0.3, "moments": 0.3, "verdict": 0.2, "places": 0.1, "labels": 0.05, "votes": 0.05}
+SHARES = {
+    "useful": 0.3,
+    "moments": 0.3,
+    "verdict": 0.2,
+    "places": 0.1,
+    "labels": 0.05,
+    "votes": 0.05,
+    "last votes": 0.4,
+}
+MOST_VOTE_NOISE = 2.0  # of the votes that a text of the corpus is expected to get
 MOST_LABEL_NOISE = 1.0  # of a label's expected count
 MOST_MOMENT_NOISE = 0.1  # of a label's mean place, in units of the texts' radius
 MOST_VERDICT_NOISE = 0.05  # of a corpus's accuracy
@@ -63,7 +72,7 @@ class Options(MethodOptions):
     shortlist: Annotated[int, Field(ge=1)] = 32
     usefulness: Annotated[float, Field(ge=0)] = 40.0
     verdict: bool = True
-    without: Literal["", "trusted", "matched", "own-labels"] = ""
+    without: Literal["", "trusted", "matched", "own-labels", "voted"] = ""
 
     def per_round(self) -> list[int]:
         counts: list[int] = largest_remainder(np.ones(self.rounds), self.samples).tolist()
@@ -91,14 +100,24 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     if several and labelled:
         sums["useful"] = ClassifierVotes(classifiers=generators, labels=labels)
     asked = [SumRequest(name, statistic, SHARES[name]) for name, statistic in sums.items()]
-    sizes = np.cumsum(options.per_round())[:-1]
-    for t, size in enumerate(sizes):
-        votes = CorrectedVotes(q=options.votes, candidates=int(size), labels=labels)
-        asked.append(SumRequest(f"votes/{t + 1}", votes, SHARES["votes"] / len(sizes)))
-    if labelled and options.verdict and noise("verdict", 1) < MOST_VERDICT_NOISE:
-        judged = ClassifierVotes(classifiers=len(corpora.menu(options.without)), labels=labels)
+    sizes = np.cumsum(options.per_round())
+    votes = [CorrectedVotes(q=options.votes, candidates=int(size), labels=labels) for size in sizes]
+    verdict = labelled and options.verdict and noise("verdict", 1) < MOST_VERDICT_NOISE
+    deviation = votes[-1].sensitivity.l2 / (mu * math.sqrt(SHARES["last votes"]))
+    expected = votes[-1].sensitivity.l1 * setting.expected_records / options.samples
+    voted = verdict and options.without != "voted" and deviation < MOST_VOTE_NOISE * expected
+    asked += [SumRequest(_votes(t), each, SHARES["votes"] / len(votes[:-1])) for t, each in enumerate(votes[:-1])]
+    if voted:
+        asked.append(SumRequest(_votes(options.rounds - 1), votes[-1], SHARES["last votes"]))
+    if verdict:
+        judged = ClassifierVotes(classifiers=len(corpora.menu(options.without, voted=voted)), labels=labels)
         asked.append(SumRequest("verdict", judged, SHARES["verdict"]))
     return asked
+
+
+def _votes(t: int) -> str:
+    """The name of the votes after round t, counted from 0."""
+    return f"votes/{t + 1}"
 
 
 def generator_calls(options: Options, setting: Setting) -> int:
@@ -230,7 +249,8 @@ def _corpus(
     options: Options, run: RunContext, asked: set[str], written: Written, judgement: Judgement
 ) -> Sequence[Sample]:
     """Sections 3 and 4: the menu's corpora, the records' verdict on them, and their mixture by it."""
-    read, menu = judgement.shares, corpora.menu(options.without)
+    last = _votes(options.rounds - 1)
+    read, menu = judgement.shares, corpora.menu(options.without, voted=last in asked)
     facts = corpora.Facts(written.label_of, written.generator_of, judgement.label_shares, read.trust, read.matched)
     verdict: list[NoisySum] = []
     answers = np.zeros((0, len(menu)), dtype=np.bool_)
@@ -240,6 +260,8 @@ def _corpus(
             written.embeddings, written.label_of, plain, written.labels, judgement.moments
         )
         facts = facts._replace(own=own, leverage=leverage)
+        if last in asked:
+            facts = facts._replace(voted=shrinkage.expected_counts(*_voted(run, last, written)))
         weighed = [candidate.weigh(facts) for candidate in menu.values()]
         heads = corpora.classifiers(written.embeddings, written.label_of, written.labels, weighed)
         verdict.append(run.private_sum("verdict", [run.publish_numbers("classifiers", heads)]))
@@ -284,24 +306,28 @@ def _choose(options: Options, run: RunContext, t: int, written: Written, judgeme
         support = consistency.support(
             judgement.heads, judgement.shares.trust, written.embeddings, written.label_of, written.generator_of
         )
-    correction = hubness_correction(written.embeddings, written.label_of)
-    shown = [run.publish_pool(), run.publish_numbers("hubness correction", correction)]
-    opened = run.private_sum(f"votes/{t + 1}", shown)
-    votes = opened.natural[:size]
+    votes, sigma = _voted(run, _votes(t), written)
     good, bad = [], []
     for label in range(written.labels):
         members = run.pool.of_label(label)
         sound = members[support[members] >= 0]
-        good.append(run.pool.texts_of(highest(votes, significant_votes(votes, sound, opened.sigma), options.shortlist)))
+        good.append(run.pool.texts_of(highest(votes, significant_votes(votes, sound, sigma), options.shortlist)))
         contradicted = highest(-support, members, options.shortlist if judgement.heads is not None else 0)
         bad.append(run.pool.texts_of(contradicted))
     run.record("examples", t, [len(texts) for texts in good])
     return Examples(good, bad)
 
 
+def _voted(run: RunContext, name: str, written: Written) -> tuple[Float64, float]:
+    """The records' votes for the texts, hubs corrected, float64 [N], and their noise."""
+    correction = hubness_correction(written.embeddings, written.label_of)
+    opened = run.private_sum(name, [run.publish_pool(), run.publish_numbers("hubness correction", correction)])
+    return opened.natural[: len(written.label_of)], opened.sigma
+
+
 def _write(options: Options, run: RunContext, t: int, wanted: Int64, examples: Examples) -> Bools:
     """Has texts written, int64 [K, C] of them, with examples drawn anew for each; which cells gave far too few."""
-    rng = run.rng(f"round {t + 1}")
+    rng, rng_of_others = run.rng(f"round {t + 1}"), run.rng(f"round {t + 1}, in place of bad examples")
     orders = []
     for k, generator in enumerate(run.setting.generators):
         for label in np.repeat(np.arange(wanted.shape[1]), wanted[k]):
@@ -309,9 +335,12 @@ def _write(options: Options, run: RunContext, t: int, wanted: Int64, examples: E
             half = options.examples // 2 if good and bad else 0
             shown = sample_without_replacement(rng, good, options.examples - half)
             avoided = sample_without_replacement(rng, bad, half)
+            others = [text for text in good if text not in shown]
+            instead = sample_without_replacement(rng_of_others, others, len(avoided))
             name = run.setting.labels[label] if run.setting.labels else ""
             kind = "contrast" if shown else "zero_shot"
-            orders.append(Order(generator, kind, name, good=shown, bad=avoided, bad_reason="mislabelled"))
+            order = Order(generator, kind, name, shown, avoided, bad_reason="mislabelled", good_for_bad=instead)
+            orders.append(order)
     before = _written_table(run)
     run.generate(f"round {t + 1}", t, orders)
     return shares.spent(wanted, _written_table(run) - before)

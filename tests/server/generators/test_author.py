@@ -7,6 +7,7 @@ import pytest
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_server.generators import Answer, GenerationRequest
 from undersong_server.generators.author import Author
+from undersong_server.generators.interface import PromptFormat
 from undersong_server.generators.orders import Order
 from undersong_server.generators.screening import Screening
 from undersong_server.journal import Journal
@@ -242,3 +243,22 @@ def test_failed_requests_are_asked_again_if_the_run_stopped_before_they_were_fin
         author(journal, first).write("one", 0, orders)
     again = Scripted("g", ["two", "three"])
     assert [sample.text for sample in author(journal, again).write("one", 0, orders)] == ["one", "two", "three"]
+
+
+def test_a_completion_shows_good_examples_in_place_of_bad_ones_and_none_where_there_are_few(journal):
+    generator = Scripted("g", ["one", "two", "three"])
+    formats = {"g": PromptFormat(style="completion")}
+    writer = Author({"g": generator}, PROMPTS, journal, Silent(), seed=1, formats=formats)
+    orders = [
+        Order("g", "contrast", "x", good=("first", "second"), bad=("far off",), good_for_bad=("third",)),
+        Order("g", "contrast", "x", good=("first", "second"), bad=("far off",)),
+        Order("g", "contrast", "x", good=("first",), good_terms=(("term",),)),
+    ]
+    writer.write("round 2", 1, orders)
+    assert [request.good for request in generator.asked] == [("first", "second", "third"), (), ("first",)]
+    assert [request.bad for request in generator.asked] == [(), (), ()]
+    assert all(text in generator.asked[0].prompt for text in generator.asked[0].good)
+    assert "first" not in generator.asked[1].prompt
+    chat = Scripted("g", ["four"])
+    author(journal, chat).write("round 3", 2, orders[:1])
+    assert (chat.asked[0].good, chat.asked[0].bad) == (("first", "second"), ("far off",))

@@ -18,7 +18,18 @@ def test_the_plan_asks_for_what_the_task_can_use():
     assert list(asked(labels=0)) == ["places", "votes/1"]
     assert list(asked(generators=1)) == ["moments", "votes/1", "verdict"]
     assert list(asked(verdict=False)) == ["moments", "places", "useful", "votes/1"]
-    assert list(asked(epsilon=float("inf"))) == list(asked())
+    assert list(asked(epsilon=float("inf"))) == list(asked(records=10_000))
+
+
+def test_single_texts_are_voted_on_where_noise_leaves_their_votes_standing():
+    few, many = asked(samples=600, records=200), asked(samples=600, records=1000)
+    assert list(many) == ["moments", "places", "useful", "votes/1", "votes/2", "verdict"]
+    assert list(few) == list(asked(samples=600, records=1000, without="voted")) == [*list(many)[:4], "verdict"]
+    assert list(asked(samples=600, records=1000, verdict=False)) == list(many)[:4]
+    assert list(asked(samples=6000, records=1000)) == list(few)
+    # every text is a candidate of the last votes, and the verdict has one corpus more
+    assert (many["votes/1"].statistic.candidates, many["votes/2"].statistic.candidates) == (300, 600)
+    assert many["verdict"].statistic.classifiers == few["verdict"].statistic.classifiers + 1
 
 
 def test_few_expected_records_are_not_asked_for_what_noise_would_drown():

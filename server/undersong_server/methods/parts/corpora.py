@@ -30,6 +30,8 @@ class Facts(NamedTuple):
         trust, matched: shares of the generators, float64 [K].
         own: how likely each text's own label is, float64 [n]; None where there is one label.
         leverage: of the records on ``own`` (:func:`moments.posterior`).
+        voted: the last votes for each text as far as noise does not explain them, positive, float64 [n]; None where
+            they were not asked for.
     """
 
     label_of: Int64
@@ -39,6 +41,26 @@ class Facts(NamedTuple):
     matched: Float64
     own: Float64 | None = None
     leverage: float = 0.0
+    voted: Float64 | None = None
+
+
+def _alike(facts: Facts, weights: Float64) -> Float64:
+    return weights
+
+
+def _by_own_label(facts: Facts, weights: Float64) -> Float64:
+    return weights if facts.own is None else weights * facts.own
+
+
+def _by_votes(facts: Facts, weights: Float64) -> Float64:
+    """In proportion to the votes within a label: records of one label say nothing of another's share."""
+    if facts.voted is None:
+        return weights
+    found = weights * facts.voted
+    labels = len(facts.label_shares)
+    before, after = (np.bincount(facts.label_of, weights=each, minlength=labels) for each in (weights, found))
+    scaled: Float64 = found * (before / np.maximum(after, np.finfo(np.float64).tiny))[facts.label_of]
+    return scaled
 
 
 class Candidate(NamedTuple):
@@ -49,19 +71,18 @@ class Candidate(NamedTuple):
         cost: taken off that gain: the bar that evidence has to pass.
         uncertain: standard deviation of the gain beside what is expected.
         flattered: points that the records' leverage adds to the verdict and not to the corpus.
-        own_labels: whether a text counts as far as its own label is likely, too.
+        single: what the texts' weights become by what is known of single texts.
     """
 
     shares: Callable[[Facts], Float64]
     cost: float
     uncertain: float
     flattered: float = 0.0
-    own_labels: bool = False
+    single: Callable[[Facts, Float64], Float64] = _alike
 
     def weigh(self, facts: Facts) -> Float64:
         """The texts' weights, float64 [n]."""
-        weights = by_shares(facts, self.shares(facts))
-        return weights * facts.own if self.own_labels and facts.own is not None else weights
+        return self.single(facts, by_shares(facts, self.shares(facts)))
 
 
 def equal(facts: Facts) -> Float64:
@@ -72,7 +93,8 @@ MENU: dict[str, Candidate] = {
     "mixture": Candidate(equal, 0.0, 0.0),
     "trusted": Candidate(lambda facts: facts.trust, 0.0, 0.01),
     "matched": Candidate(lambda facts: facts.matched, 0.01, 0.015),
-    "own-labels": Candidate(equal, 0.02, 0.05, flattered=0.2, own_labels=True),
+    "own-labels": Candidate(equal, 0.02, 0.05, flattered=0.2, single=_by_own_label),
+    "voted": Candidate(equal, 0.02, 0.05, single=_by_votes),
 }
 
 
@@ -102,9 +124,9 @@ def right(heads: Float64, embeddings: Float32, label_of: Int64) -> Bools:
     return np.stack(found, axis=1)
 
 
-def menu(without: str) -> dict[str, Candidate]:
-    """The menu, for ablations without one of its rows."""
-    return {name: candidate for name, candidate in MENU.items() if name != without}
+def menu(without: str, *, voted: bool) -> dict[str, Candidate]:
+    """The menu with or without the corpus by votes; for ablations without one of its rows."""
+    return {name: row for name, row in MENU.items() if name != without and (voted or name != "voted")}
 
 
 def expected_gains(served: Mapping[str, Candidate], facts: Facts, usefulness: Float64) -> Float64:

@@ -21,7 +21,9 @@ def verdict(values, *, sigma, records, expected=(0.0, 0.0, 0.0, -0.01), flattery
     answers = np.random.default_rng(0).random((2000, 4)) < 0.8
     centred = np.array(values) - np.mean(values)
     opened = NoisySum(np.rint(centred * records * 4096).astype(np.int64), 4096, sigma, ("p",))
-    return corpora.verdict(corpora.MENU, opened, records, answers, np.array(expected), np.array(flattery))
+    return corpora.verdict(
+        corpora.menu("", voted=False), opened, records, answers, np.array(expected), np.array(flattery)
+    )
 
 
 def test_weights_give_generators_and_labels_their_shares_whatever_was_written():
@@ -33,6 +35,19 @@ def test_weights_give_generators_and_labels_their_shares_whatever_was_written():
     assert np.bincount(found.generator_of, weights=plain) == pytest.approx([0.5, 0.5])
     own = facts(own=np.linspace(0.1, 1.0, 60))
     assert corpora.MENU["own-labels"].weigh(own) == pytest.approx(corpora.by_shares(own, np.full(2, 0.5)) * own.own)
+
+
+def test_votes_move_weight_within_a_label_and_none_between_labels():
+    votes = np.tile([1.0, 9.0], 30)
+    found = facts(label_shares=(0.7, 0.3))._replace(voted=votes)
+    weights = corpora.MENU["voted"].weigh(found)
+    cell = (found.generator_of == 1) & (found.label_of == 1)
+    assert weights[cell] / weights[cell].min() == pytest.approx(votes[cell])
+    assert np.bincount(found.label_of, weights=weights) == pytest.approx([0.7, 0.3])
+    unasked = facts(label_shares=(0.7, 0.3))
+    assert corpora.MENU["voted"].weigh(unasked) == pytest.approx(corpora.MENU["mixture"].weigh(unasked))
+    assert "voted" not in corpora.menu("", voted=False)
+    assert list(corpora.menu("matched", voted=True)) == ["mixture", "trusted", "own-labels", "voted"]
 
 
 def test_without_evidence_the_corpus_stays_near_the_one_that_was_expected():

@@ -6,7 +6,7 @@ import pytest
 from undersong_protocol.vectors import NoisySum
 from undersong_server.methods.parts import consistency
 from undersong_server.methods.parts.judging import combined_weights, label_shares, trust
-from undersong_server.methods.parts.shrinkage import expected_shares, shrink_to_mean
+from undersong_server.methods.parts.shrinkage import expected_counts, expected_shares, shrink_to_mean
 
 
 def trusted(useful, *, sample_variance=0.0, strength=40.0, alike=(0, 1, 2)):
@@ -22,6 +22,21 @@ def trusted(useful, *, sample_variance=0.0, strength=40.0, alike=(0, 1, 2)):
 
 def opened(values, sigma):
     return NoisySum(np.rint(np.array(values) * 256).astype(np.int64), 256, sigma, ("p",))
+
+
+def test_expected_counts_are_nearer_to_the_true_ones_and_alike_where_noise_is_all():
+    rng = np.random.default_rng(0)
+    true = np.where(rng.random(400) < 0.6, 0.0, rng.exponential(8.0, 400))
+    for noise, part in ((0.5, 1.05), (3.0, 0.6), (9.0, 0.35)):
+        seen = true + noise * rng.normal(size=400)
+        found = expected_counts(seen, noise)
+        assert ((found - true) ** 2).mean() < part * noise**2
+        assert found.min() > 0.0
+        assert found[true == 0.0].mean() < true.mean()
+    drowned = expected_counts(5.0 + 1000.0 * rng.normal(size=400), 1000.0)
+    assert drowned.max() < 1.5 * drowned.min()
+    assert expected_counts(true, 0.0) == pytest.approx(true, abs=1.5)
+    assert np.isfinite(expected_counts(np.zeros(3), 0.0)).all()
 
 
 def test_shrinking_estimates_better_than_the_noisy_values():
