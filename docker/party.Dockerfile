@@ -16,13 +16,13 @@ RUN /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --no-compile
     && rm /opt/undersong/bin/undersong \
     && /opt/undersong/bin/python -m pip uninstall --quiet --yes pip
 # What nobody imports here: torch's headers and tests, pyarrow's network services, what downloads models, compiles
-# extensions or draws graphs, stubs, every package's own tests.
+# extensions or draws graphs, stubs, second copies of pyarrow's libraries, every package's own tests.
 RUN cd /opt/undersong/lib/python3.11/site-packages \
     && rm -r torch/include torch/test pyarrow/include \
     && rm -rf hf_xet hf_xet-* setuptools setuptools-* _distutils_hack distutils-precedence.pth networkx networkx-* \
     && find . -type f '(' -name '*.pyi' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi' -o -name '*.h' ')' -delete \
     && find torch/bin -type f ! -name torch_shm_manager -delete \
-    && find pyarrow -maxdepth 1 -type f '(' -name '*flight*' -o -name '*s3*' ')' -delete \
+    && find pyarrow -maxdepth 1 -type f '(' -name '*flight*' -o -name '*s3*' -o -name 'libarrow_python*.so' -o -name '*.so.*.*.*' ')' -delete \
     && find . -depth -type d -name tests -exec rm -r {} + \
     && /opt/undersong/bin/python -m compileall -q undersong* \
     && PYTHONDONTWRITEBYTECODE= /opt/undersong/bin/python -c "import pyarrow.parquet, grpc, torch; from undersong_common.embedding import Embedder; Embedder.load().encode(['compiles what is imported, and no more'])"
