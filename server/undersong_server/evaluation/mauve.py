@@ -64,5 +64,8 @@ def _clusters(points: Floats, clusters: int, seed: int) -> Int64:
 
     scaled = normalize(np.asarray(points, dtype=np.float64))
     reduced = PCA(n_components=EXPLAINED, svd_solver="full").fit_transform(scaled)
-    found = KMeans(clusters, n_init=RESTARTS, random_state=seed).fit_predict(reduced)
+    # From random points and in single precision, as the authors' package (faiss) does: spreading a thousand starting
+    # points out would take four fifths of the time that all other figures take together.
+    starts = KMeans(clusters, init="random", n_init=RESTARTS, random_state=seed)
+    found = starts.fit_predict(reduced.astype(np.float32))
     return np.asarray(found, dtype=np.int64)
