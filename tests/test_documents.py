@@ -10,6 +10,7 @@ import pytest
 
 from tests import documents
 
+TREES = documents.command_trees()
 Repository = Callable[[dict[str, str]], None]
 
 
@@ -53,3 +54,23 @@ def test_a_citation_is_followed(repository: Repository, source: str, problem: st
 def test_a_link_is_followed_to_its_section(repository: Repository, link: str, broken: bool) -> None:
     repository({"docs/privacy.md": PAGE, f"{WHERE}index.md": f"# Index\n\n[there]({link})\n"})
     assert bool(list(documents.broken_links())) is broken
+
+
+@pytest.mark.parametrize(
+    ("page", "problem"),
+    [
+        ("    undersong simulate TASK.toml --out runs/mine", None),
+        ("    for seed in 1 2; do undersong simulate TASK.toml --seeed $seed; done", "no option --seeed"),
+        ("    undersong simulate TASK.toml \\\n        --uot runs/mine", "no option --uot"),
+        ("```console\n$ undersong run strat spring\n```", "no command strat"),
+        ("read `undersong-party policy trust NAME SHA256`, or\n`undersong-party\npolicy thrust`", "no command thrust"),
+        ("`import undersong as us`, and undersong simulates in prose", None),
+    ],
+)
+def test_a_command_line_of_a_page_is_one_of_the_programs(
+    repository: Repository, page: str, problem: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "command_trees", lambda: TREES)
+    repository({"README.md": f"# A page\n\n{page}\n"})
+    found = list(documents.unknown_command_lines())
+    assert (found == []) if problem is None else (len(found) == 1 and problem in found[0])
