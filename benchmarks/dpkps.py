@@ -1,13 +1,14 @@
 """DP-KPS on real data: what keyphrase sequences alone, and texts written from them, teach the small task model.
 
-    python -m benchmarks.dpkps --data FOLDER [--seeds 5 | --quick] [--augpe] [--out results/dpkps.jsonl]
+    python -m benchmarks.dpkps --data FOLDER [--seeds 5 | --quick] [--augpe | --draws] [--out results/dpkps.jsonl]
 
 FOLDER holds banking10/ and mts_dialog/. Five parties, Dirichlet alpha 1, real secure aggregation in this process; one
 JSON line a run, and runs that are in the file already are skipped. banking10: 1000 of the training questions are
 private, the other 403 are the public part (replay pool, n-gram corpus, validation); mts_dialog: its six largest
 classes, public part test2 and validation. Half of the texts come from each of the two generators. ``--augpe`` runs the
-paper's baseline instead, with as many generator calls: Aug-PE, without and with the private vocabulary. ``--summary``
-prints the table alone.
+paper's baseline instead, with as many generator calls: Aug-PE, without and with the private vocabulary. ``--draws``
+compares the sharpness and width of draws by the validation of ``sampler = "auto"``, over the private part: half of it
+stands in for all records, its sequences are judged on the other half. ``--summary`` prints the table alone.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ from undersong_protocol.statistics.phrases import Terms
 from undersong_server.evaluation import task_model
 from undersong_server.evaluation.sequences import joined, sequences_of
 from undersong_server.methods.dpkps import Options
+from undersong_server.methods.parts import sampler_choice
+from undersong_server.methods.parts.sampler_choice import SAMPLERS
 from undersong_server.methods.parts.vocabulary import english_words
 from undersong_server.progress import Silent
 from undersong_server.runs import planning
@@ -45,6 +48,7 @@ SAMPLES = 400
 EPSILONS = (6.0, 10.0, 15.0, math.inf)  # inf: the same pipeline without noise, the reference
 DESCRIPTIONS = {"banking10": "a customer's question to an online bank", "mts_dialog": "a section of a clinical note"}
 PRIVATE_QUESTIONS = 1000
+DRAWS = ((2.0, 1.0), (2.0, 2.0), (2.0, 4.0), (8.0, 1.0))  # width and sharpness; the paper's first
 AUGPE = {"Aug-PE": False, "Aug-PE, vocabulary": True}  # in the place of a sampler: with the private vocabulary or not
 
 
@@ -118,6 +122,14 @@ def augpe_cells(seeds: int) -> Iterator[dict[str, Any]]:
                     yield {"data": name, "epsilon": epsilon, "sampler": kind, "named": True, "seed": seed}
 
 
+def draw_cells(seeds: int) -> Iterator[dict[str, Any]]:
+    """Draws to compare; each cell has both samplers."""
+    for seed in range(seeds):
+        for name in DESCRIPTIONS:
+            for width, sharpness in DRAWS:
+                yield {"data": name, "width": width, "sharpness": sharpness, "seed": seed}
+
+
 class Bench:
     """One embedder and its caches for all runs."""
 
@@ -165,6 +177,32 @@ class Bench:
             table = Table(tuple(each.text for each in texts), tuple(each.label for each in texts), None)
             result[name] = self._score(table, cell, "test")
         return result
+
+    def draws(self, cell: dict[str, Any]) -> dict[str, Any]:
+        """Balanced accuracy of each sampler's sequences of five terms at epsilon 6."""
+        start = time.perf_counter()
+        own = ["method.length=5", f"method.width={cell['width']}", f"method.sharpness={cell['sharpness']}"]
+        found = {
+            name: planning.plan_run(load(self._tasks[cell["data"]], [*own, f"method.sampler={name}"]))
+            for name in SAMPLERS
+        }
+        of: dict[str, Any] = {name: each.task.options for name, each in found.items()}
+        first, options = found[SAMPLERS[0]], of[SAMPLERS[0]]
+        sigma, table = first.plan["vocabulary"].sigma, self._table(cell["data"], "private")
+        choice = sampler_choice.validated(
+            table.take(np.random.default_rng(cell["seed"]).permutation(len(table)).tolist()),
+            first.setting.labels,
+            self._embed,
+            records=len(table),
+            histogram=options.histogram(first.setting),
+            vocabulary=options.terms(first.setting),
+            vocabulary_sigma=sigma,
+            keep=lambda counts: options.significant(counts, sigma, options.noise),
+            samplers={n: (of[n].features(each.setting), each.plan["densities"].sigma) for n, each in found.items()},
+            length=options.length,
+            sharpness=options.sharpness,
+        )
+        return cell | dict(choice.scores) | {"seconds": time.perf_counter() - start}
 
     def _sequences(self, records: Any) -> Table:
         rows = records["sequences"][0][1]
@@ -223,6 +261,18 @@ def summary(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def draws_summary(rows: list[dict[str, Any]]) -> str:
+    """Means and standard deviations over seeds, one line a kind of draw."""
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        groups[row["data"], row["width"], row["sharpness"]].append(row)
+    lines = ["| data | width | sharpness | seeds | " + " | ".join(SAMPLERS) + " |", "|---" * (4 + len(SAMPLERS)) + "|"]
+    for (data, width, sharpness), found in sorted(groups.items()):
+        figures = [figure([100 * row[name] for row in found]) for name in SAMPLERS]
+        lines.append(f"| {data} | {width:g} | {sharpness:g} | {len(found)} | " + " | ".join(figures) + " |")
+    return "\n".join(lines)
+
+
 def figure(values: Sequence[float], digits: int = 1) -> str:
     """The mean, and where there are several values their standard deviation."""
     spread = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
@@ -236,7 +286,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path("results/dpkps.jsonl"))
     parser.add_argument("--quick", action="store_true", help="one seed")
-    parser.add_argument("--augpe", action="store_true", help="Aug-PE without and with the private vocabulary instead")
+    other = parser.add_mutually_exclusive_group()
+    other.add_argument("--augpe", action="store_true", help="Aug-PE without and with the private vocabulary instead")
+    other.add_argument("--draws", action="store_true", help="ways to draw instead; needs an --out of its own")
     parser.add_argument("--summary", action="store_true", help="run nothing")
     options = parser.parse_args(argv)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -246,16 +298,19 @@ def main(argv: list[str] | None = None) -> int:
     if not options.summary:
         if options.data is None:
             parser.error("--data is missing")
-        identity = ("data", "epsilon", "sampler", "named", "seed")
-        done = {tuple(row[key] for key in identity) for row in rows}
+        wanted = draw_cells if options.draws else augpe_cells if options.augpe else cells
+        known_cells = [{key: row.get(key) for key in next(wanted(1))} for row in rows]
         with tempfile.TemporaryDirectory() as folder, options.out.open("a", encoding="utf-8") as out:
             bench = Bench(options.data, Path(folder), options.out.with_suffix(".embeddings.sqlite"))
-            for cell in (augpe_cells if options.augpe else cells)(1 if options.quick else options.seeds):
-                if tuple(cell[key] for key in identity) in done:
+            for cell in wanted(1 if options.quick else options.seeds):
+                if cell in known_cells:
                     continue
-                rows.append(bench.run(cell))
+                rows.append(bench.draws(cell) if options.draws else bench.run(cell))
                 out.write(json.dumps(rows[-1]) + "\n")
                 out.flush()
+    if options.draws:
+        print(draws_summary(rows))
+        return 0
     print(summary(rows))
     chance = {"banking10": 1 / 10, "mts_dialog": 1 / 6}
     judged = [row.get("sequences", row["ngram"]) > chance[row["data"]] for row in rows]
