@@ -11,7 +11,10 @@ the engine's start included, ``agree``: manifest and adverts, ``sum``: the priva
 parties together, ``messages_a_party`` to one that stays), ``cpu_seconds`` (this process and Ray's; what the seconds
 would be bound by on a machine of its own is this over its cores), ``peak_memory_bytes`` (proportional set size of this
 process and Ray's together), ``largest_error`` (of the opened sum against the survivors' exact votes, in standard
-deviations of the noise in it), ``load_average`` (others' work lengthens every figure in seconds).
+deviations of the noise in it), ``load_average`` (others' work lengthens every figure in seconds). As in
+``benchmarks.native``, of the sum alone: ``coordinator_cpu_s`` (this process, in which Flower's engine hands messages
+on), ``party_cpu_s`` (Ray's processes, over the parties in the sum), ``coordinator_peak_bytes`` (this process's largest
+resident set, with the model that embedded the notes), ``bytes_down``, ``bytes_up`` (per party in the sum).
 """
 
 from __future__ import annotations
@@ -19,12 +22,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +44,7 @@ from undersong_protocol.statistics import TopQVotes, top_q_votes
 from undersong_server.federation.blocks import PublicBlocks
 from undersong_server.federation.driver import introduce
 from undersong_server.federation.pipelining import PipelinedFederation
-from undersong_server.federation.transport import BatchTransport
+from undersong_server.federation.transport import Lazily
 from undersong_server.journal import Journal
 from undersong_server.operations.caches import public_cache_path
 from undersong_server.progress import Silent
@@ -88,6 +92,43 @@ class Memory(threading.Thread):
                 continue  # it has ended meanwhile
             total += next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")) * 1024
         self.peak_bytes = max(self.peak_bytes, total)
+
+    def others_cpu_seconds(self) -> float:
+        """Of every process but this one, as they are now."""
+        self.look()
+        return self.cpu_seconds - self._seconds.get(os.getpid(), 0.0)
+
+
+class Counted:
+    """Flower's transport, counting the bytes that it carries."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        self.down = self.up = 0
+
+    @property
+    def messages(self) -> int:
+        return int(self._transport.messages)
+
+    def exchange(self, requests: Mapping[str, bytes], *, timeout_s: float) -> Mapping[str, bytes]:
+        found: Mapping[str, bytes] = self._transport.exchange(
+            Lazily(requests, lambda name: self._sent([requests[name]])[0]), timeout_s=timeout_s
+        )
+        self.up += sum(map(len, found.values()))
+        return found
+
+    def exchange_batches(
+        self, requests: Mapping[str, Sequence[bytes]], *, timeout_s: float
+    ) -> Mapping[str, Sequence[bytes]]:
+        found: Mapping[str, Sequence[bytes]] = self._transport.exchange_batches(
+            Lazily(requests, lambda name: self._sent(requests[name])), timeout_s=timeout_s
+        )
+        self.up += sum(len(reply) for replies in found.values() for reply in replies)
+        return found
+
+    def _sent(self, batch: Sequence[bytes]) -> Sequence[bytes]:
+        self.down += sum(map(len, batch))
+        return batch
 
 
 class Reporting(Silent):
@@ -157,8 +198,10 @@ def measure(
         assert plan.sums[0].dimension == 2 * CANDIDATES
         silent = _silent(list(tables), tenth)
         carried: dict[str, int] = {}
+        alone: dict[str, float] = {}  # of the sum alone
 
-        def run(transport: BatchTransport) -> Any:
+        def run(carrier: Any) -> Any:
+            transport = Counted(carrier)
             seconds["find"] = time.perf_counter() - begun
             report(f"{parties} parties: the nodes are known after {seconds['find']:.1f} s")
             found = introduce(transport, list(tables))
@@ -181,14 +224,20 @@ def measure(
             report(f"{parties} parties: agreed after {seconds['agree']:.1f} s")
             candidates = Input("candidates", (Segment(blocks.add(block)),))
             since = time.perf_counter()
+            before = time.process_time(), watch.others_cpu_seconds(), transport.down, transport.up
             opened = federation.private_sum("votes", [candidates])
             seconds["sum"] = time.perf_counter() - since
+            after = time.process_time(), watch.others_cpu_seconds(), transport.down, transport.up
+            own, theirs, down, up = (end - begin for begin, end in zip(before, after, strict=True))
+            left = len(opened.survivors)
+            alone.update(coordinator_cpu_s=round(own, 2), party_cpu_s=round(theirs / left, 3))
+            alone.update(bytes_down=down // left, bytes_up=up // left)
             report(f"{parties} parties: {len(opened.survivors)} in the sum after {seconds['sum']:.1f} s")
-            carried["messages"] = transport.messages  # type: ignore[attr-defined]
+            carried["messages"] = transport.messages
             journal.close()
             return opened
 
-        opened = over_flower(
+        opened: Any = over_flower(
             made,
             list(tables),
             run,
@@ -209,6 +258,8 @@ def measure(
         "seconds": {key: round(value, 1) for key, value in seconds.items()},
         "messages": carried["messages"],
         "messages_a_party": 3 + (6 if parties > GRAPH_ABOVE else 4),
+        **alone,
+        "coordinator_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "cpu_seconds": round(watch.cpu_seconds, 1),
         "peak_memory_bytes": watch.peak_bytes,
         "largest_error": round(error, 2),
