@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -13,7 +14,9 @@ from tests.doubles.crowds import add_parties, repeat_run
 from tests.doubles.example_console import add_result
 from tests.doubles.hospitals import CLINIC, HOSPITALS, hospital
 from tests.doubles.stream import make_home
+from tests.doubles.tasks import make_task
 from undersong_client.outbox import Outbox
+from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.operations import runs
 
 pytestmark = pytest.mark.slow
@@ -48,6 +51,17 @@ def test_every_screen_of_the_console(console, finished, window, width):
         outside.check(name)
         outside.shoot(f"console-{name}-{width}")
     assert console.site.violations == []
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_published_report(coordinator, finished, window, dark):
+    """As whoever receives the corpus opens it: a file, without any program."""
+    report = CoordinatorHome(coordinator).run("triage result").output / "report.html"
+    for width, pixels in WIDTHS.items():
+        reader = window("file://", width=pixels, dark=dark)
+        reader.go(str(report))
+        reader.check(f"report, {width}, dark: {dark}")
+        reader.shoot(f"report-{width}{'-dark' if dark else ''}")
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -91,6 +105,27 @@ def test_nothing_at_all(chromium, window, tmp_path, monkeypatch):
                 assert person.page.get_by_text("internal error").count() == 0
                 person.shoot(f"{name}-empty-{screen}-narrow")
             assert served.site.violations == []
+
+
+def test_one_party_and_one_run(chromium, window, tmp_path):
+    home = make_home(tmp_path / "home", HOSPITALS[:1])
+    task = make_task(tmp_path / "task", parties=1)
+    runs.plan(tmp_path / "home", task, name="only", parties=HOSPITALS[:1])
+    with served_console(home.path, task.parent) as served:
+        operator = window(served.address, width=390).enter(served.link())
+        for path in (
+            "/",
+            "/parties",
+            f"/parties/one/{HOSPITALS[0]}",
+            "/runs",
+            "/runs/one/only",
+            "/generators",
+            "/compare",
+        ):
+            page = operator.go(path)
+            operator.check(f"{path} of one")
+            assert not re.search(r"\b1 (parties|runs|hospitals|texts|days|entries)\b", page.inner_text("main")), path
+        assert served.site.violations == []
 
 
 def test_a_thousand_parties_and_two_thousand_runs(chromium, window, tmp_path):

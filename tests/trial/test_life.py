@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ import time
 import pytest
 
 from tests.doubles.party_home import HashedEmbedder, write_notes
-from tests.doubles.processes import HOSPITAL, ROOT, CoordinatorProcess, Process, environment, free_port
+from tests.doubles.processes import HOSPITAL, OPERATOR, ROOT, CoordinatorProcess, Process, environment, free_port
 from tests.doubles.tasks import LABELS, make_task
 from tests.trial.stranger import command_lines, command_of, separate, started, typed
 from undersong_common.embedding import Embedder
@@ -97,10 +98,7 @@ def fingerprint(said):
 def walk(folder, hospitals, type_one=started, *, weights=True):
     """From nothing to a verified data set; everything that was typed, as (program, names of the command)."""
     life = Life(folder, hospitals, type_one, weights)
-    (folder / "home").mkdir()
-    address = f"localhost:{life.port}"
-    places = ("--bind", f"127.0.0.1:{life.port}", "--metrics", f"127.0.0.1:{free_port()}")
-    told = fingerprint(life.operator("coordinator", "init", "--address", address, *places))
+    told = found(life)
     task = make_task(folder / "task", parties=len(hospitals))
     with life.serving():
         for name in hospitals:
@@ -109,6 +107,14 @@ def walk(folder, hospitals, type_one=started, *, weights=True):
         run_once(life, task, told)
     life.operator("run", "list")
     return life
+
+
+def found(life):
+    """Makes the coordinator; its fingerprint."""
+    (life.folder / "home").mkdir()
+    address = f"localhost:{life.port}"
+    places = ("--bind", f"127.0.0.1:{life.port}", "--metrics", f"127.0.0.1:{free_port()}")
+    return fingerprint(life.operator("coordinator", "init", "--address", address, *places))
 
 
 def enrol(life, name, told):
@@ -169,7 +175,7 @@ def masked(life, name):
     return next(number for number, said in told if "noise added" in said)
 
 
-def test_a_short_life_of_one_hospital(tmp_path, capsys):
+def in_this_process(capsys):
     def here(program, words, folder, env):
         with pytest.MonkeyPatch.context() as patched:
             patched.chdir(folder)
@@ -181,7 +187,11 @@ def test_a_short_life_of_one_hospital(tmp_path, capsys):
             patched.setattr(Embedder, "load", lambda *_: HashedEmbedder())
             return typed(program, words, capsys, patched)
 
-    life = walk(tmp_path, ["heart-institute"], here, weights=False)
+    return here
+
+
+def test_a_short_life_of_one_hospital(tmp_path, capsys):
+    life = walk(tmp_path, ["heart-institute"], in_this_process(capsys), weights=False)
     check_quotations(life)
     assert stat_modes(life.folder) == []
 
@@ -197,6 +207,42 @@ def test_the_life_that_the_page_tells(tmp_path):
     walked = {(program, *command_of(program, words)[1]) for program, *words in told}
     assert len(walked) > 12
     assert walked <= set(life.typed), walked - set(life.typed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_pages_that_hang_crash_or_are_killed_stop_neither_coordinator_nor_daemon(tmp_path, capsys):
+    name = "heart-institute"
+    life = Life(tmp_path, [name], in_this_process(capsys), weights=False)
+    told = found(life)
+    task = make_task(tmp_path / "task", parties=1)
+    places = (
+        ("console", OPERATOR, ["console", "serve"], "coordinator"),
+        ("page", HOSPITAL, ["page"], f"parties/{name}"),
+    )
+    with life.serving(), contextlib.ExitStack() as ended:
+        enrol(life, name, told)
+        life.wait_until_connected()
+        daemon = life.daemons[name].process.pid
+        for harm in (signal.SIGSTOP, signal.SIGSEGV, signal.SIGKILL):  # it hangs, it crashes, it is killed
+            pages = []
+            for page, program, words, home in places:
+                arguments = [*words, "--home", tmp_path / home, "--port", 0]
+                served = Process(program, arguments, tmp_path / f"{page}-{harm}.log", life.env)
+                ended.callback(served.kill)
+                served.start()
+                pages.append(served)
+            for served in pages:
+                life.until("the page is served", lambda each=served: "/enter#" in each.text())
+                served.process.send_signal(harm)
+            life.operator("coordinator", "healthy")
+            life.operator("invite", f"another-{harm}")  # what the console writes, too
+            life.hospital(name, "budget", "set", "--epsilon", 8, "--delta", "1e-4")  # what the page writes, too
+            life.hospital(name, "status")
+            if harm == signal.SIGSTOP:
+                run_once(life, task, told)
+        assert life.daemons[name].process.pid == daemon
+        assert life.daemons[name].running
 
 
 def check_quotations(life):
