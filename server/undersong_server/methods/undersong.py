@@ -229,9 +229,9 @@ def _writing_weights(read: judging.Shares) -> Float64:
 
 
 def _noise(judgement: Judgement, weigh: Callable[..., Float64], *verdict: NoisySum) -> Float64 | None:
-    """Standard deviation that the opened noise gives the generators' weights, float64 [K]; classifiers are held.
+    """Standard deviation that the opened noise gives the generators' weights, float64 [K].
 
-    None where nothing was asked of the generators.
+    Classifiers and the last votes are held. None where nothing was asked of the generators.
 
     Args:
         weigh: the weights by the generators' shares and, where the corpora were judged, by that ``verdict``.
