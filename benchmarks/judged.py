@@ -36,7 +36,7 @@ from undersong_server.generators.interface import Answer, GenerationRequest
 from undersong_server.generators.orders import Order
 from undersong_server.generators.replay import ReplayGenerator
 from undersong_server.generators.settings import ReplaySettings
-from undersong_server.methods.interface import Setting
+from undersong_server.methods.interface import EXPECTED_RECORDS, Setting
 from undersong_server.pool import Pool, Sample
 from undersong_server.runs import task as tasks
 
@@ -176,8 +176,14 @@ class OneMachine:
         return NoisySum(values, planned.scale, self.sigma(name), ("all",))
 
 
-def cell(world: World, method: str, records: int, epsilon: float, seed: int) -> dict[str, Any]:
-    """Accuracy and macro-F1 in per cent, Frechet distance, rows, and what the method recorded of its choices."""
+def cell(
+    world: World, method: str, records: int, epsilon: float, seed: int, expected: int = EXPECTED_RECORDS
+) -> dict[str, Any]:
+    """Accuracy and macro-F1 in per cent, Frechet distance, rows, and what the method recorded of its choices.
+
+    Args:
+        expected: the declared number of records, ``privacy.expected_records`` of a task.
+    """
     if method == "private-only":
         private = world.records(records, seed)
         return _scores(world, private.embeddings, [world.labels[i] for i in private.labels], None, seed)
@@ -186,7 +192,7 @@ def cell(world: World, method: str, records: int, epsilon: float, seed: int) -> 
     given = dict(part.split("=") for part in option.split("+") if part)
     options = loaded.Options(samples=world.task.options.samples, **given)
     privacy, quorum = Privacy(epsilon, DELTA), Quorum(1, 1, 0, 0)
-    setting = Setting(world.labels, world.names, privacy=privacy, quorum=quorum)
+    setting = Setting(world.labels, world.names, privacy=privacy, quorum=quorum, expected_records=expected)
     plan = plan_sums(loaded.plan(options, setting), privacy, quorum)
     run = OneMachine(world, setting, plan, world.records(records, seed), seed)
     samples = list(loaded.run(options, run))  # type: ignore[arg-type]
@@ -218,6 +224,7 @@ def measure(
     seeds: Sequence[int],
     out: Path,
     embed: Embed,
+    expected: int = EXPECTED_RECORDS,
 ) -> None:
     """Measures the cells that ``out``/cells.jsonl does not hold, one seed of everything after the other."""
     out.mkdir(parents=True, exist_ok=True)
@@ -237,7 +244,7 @@ def measure(
                         if name not in worlds:
                             worlds[name] = World(task_file, embed)
                         world = worlds[name]
-                        file.write(json.dumps(what | cell(world, method, records, epsilon, seed)) + "\n")
+                        file.write(json.dumps(what | cell(world, method, records, epsilon, seed, expected)) + "\n")
                         file.flush()
 
 
@@ -372,6 +379,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--settings", default=",".join(judged_settings.SETTINGS), help="separated by commas")
     parser.add_argument("--methods", default=",".join(METHODS), help="separated by commas; private-only is one more")
     parser.add_argument("--records", default="", help="instead of each setting's own two, separated by commas")
+    parser.add_argument(
+        "--expected-records", type=int, default=EXPECTED_RECORDS, help="declared, as a task declares it"
+    )
     parser.add_argument("--epsilon", type=float, default=4.0)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first-seed", type=int, default=100)
@@ -398,7 +408,7 @@ def main(argv: list[str] | None = None) -> int:
         path, its_own = judged_settings.build(name, options.data, options.out)
         chosen[name] = (path, numbers or its_own)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    measure(chosen, chosen_methods, options.epsilon, seeds, options.out, _embedder())
+    measure(chosen, chosen_methods, options.epsilon, seeds, options.out, _embedder(), options.expected_records)
     return 0
 
 
