@@ -18,7 +18,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_protocol import framing
 from undersong_protocol.enrolment import EnrolmentRequest
 from undersong_protocol.messages import transport_pb2 as wire
-from undersong_server.coordinator import enrolment
+from undersong_server.coordinator import enrolment, grpc_transport
 from undersong_server.coordinator.parties import RENEWALS_AN_HOUR, Registry
 from undersong_server.operations.enrolment import parties
 
@@ -80,7 +80,8 @@ def test_a_party_that_does_not_answer_is_left_out_after_the_timeout(served, keys
     assert seen[0].answered == 0
 
 
-def test_after_a_reconnect_the_same_bytes_come_again_under_the_same_id(served, keys):
+def test_after_a_reconnect_the_same_bytes_come_again_under_the_same_id(served, keys, monkeypatch):
+    monkeypatch.setattr(grpc_transport, "ACKNOWLEDGE_S", 0.02)
     replies = []
     thread = threading.Thread(target=lambda: replies.append(asked(served, b"question")))
     with Stream(served.port, keys.for_grpc) as stream:
@@ -97,7 +98,7 @@ def test_after_a_reconnect_the_same_bytes_come_again_under_the_same_id(served, k
     assert replies == [b"answer"]
 
 
-def test_a_reply_is_acknowledged_with_the_next_request_or_alone_where_none_comes(served, keys):
+def test_a_reply_is_acknowledged_with_the_next_request_or_alone_where_none_comes(served, keys, monkeypatch):
     with Stream(served.port, keys.for_grpc) as stream:
         stream.hello("heart")
         asks = threading.Thread(target=lambda: [asked(served, b"first"), asked(served, b"second")])
@@ -106,6 +107,7 @@ def test_a_reply_is_acknowledged_with_the_next_request_or_alone_where_none_comes
         stream.reply(first.transfer.id, b"answer")
         second = stream.next("transfer")
         assert (list(first.acknowledged), list(second.acknowledged)) == ([], [first.transfer.id])
+        monkeypatch.setattr(grpc_transport, "ACKNOWLEDGE_S", 0.02)
         stream.reply(second.transfer.id, b"answer")
         assert stream.next("ack").ack.id == second.transfer.id
         asks.join(10)
