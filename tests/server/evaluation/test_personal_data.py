@@ -84,6 +84,10 @@ def test_a_number_that_a_model_takes_for_a_date_is_a_number() -> None:
     assert found == [("numbers", 5, 18)]
 
 
+def test_a_blood_pressure_is_no_telephone_number() -> None:
+    assert _apart([Result("PHONE_NUMBER", 3, 10, 0.4)], "Bp 168/101") == []
+
+
 @pytest.mark.slow
 def test_presidio_with_a_spacy_model_where_one_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("presidio_analyzer", reason="the extra `presidio` is not installed")
