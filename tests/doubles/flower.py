@@ -27,8 +27,8 @@ OFFLINE = {
 class Program(Process):
     """One of Flower's own programs in the background."""
 
-    def __init__(self, name: str, arguments: list[object], log: Path, env: Mapping[str, str], **installed: Any) -> None:
-        super().__init__("", arguments, log, env, **installed)
+    def __init__(self, name: str, arguments: list[object], log: Path, env: Mapping[str, str]) -> None:
+        super().__init__("", arguments, log, env)
         self._command = [str(BIN / name), *map(str, arguments)]
 
 
@@ -40,22 +40,12 @@ class Flower:
         parties: party folders by name.
         env: of every process beside Flower's own offline settings.
         simulation: the SuperLink simulates its SuperNodes.
-        weights: whether the processes load the embedding model.
-        packages: by "coordinator" and the parties' names, the folder of packages that are installed there.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        parties: Mapping[str, Path],
-        env: Mapping[str, str],
-        *,
-        simulation: bool = False,
-        weights: bool = True,
-        packages: Mapping[str, Path] | None = None,
+        self, folder: Path, parties: Mapping[str, Path], env: Mapping[str, str], *, simulation: bool = False
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        at = dict(packages or {})
         self.folder = folder
         self.port = free_port()
         path = f"{BIN}:{environment()['PATH']}"
@@ -63,14 +53,7 @@ class Flower:
         arguments = ["--insecure", "--host", "127.0.0.1"]
         link = [*arguments, "--port", self.port, "--disable-runtime-dependency-installation"]
         link += ["--simulation"] if simulation else []
-        self.link = Program(
-            "flower-superlink",
-            link,
-            folder / "superlink.log",
-            self.env,
-            weights=weights,
-            packages=at.get("coordinator"),
-        )
+        self.link = Program("flower-superlink", link, folder / "superlink.log", self.env)
         self.nodes = {
             name: Program(
                 "flower-supernode",
@@ -82,8 +65,6 @@ class Flower:
                 ],
                 folder / f"{name}.supernode.log",
                 self.env,
-                weights=weights,
-                packages=at.get(name),
             )
             for name, home in parties.items()
         }

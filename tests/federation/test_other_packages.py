@@ -1,22 +1,41 @@
-"""A statistic of another package in real processes: refused until each hospital trusts it, and again once it changes.
+"""A statistic of another package over whole federations: refused until it is trusted, and again once it has changed.
 
-Each hospital and the coordinator has an installation of its own, which shows by a file beside it whether anybody has
-imported the package there.
+With daemons as processes, each hospital and the coordinator has an installation of its own, which shows by a file
+beside it whether anybody has imported the package there.
 """
 
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 
 from tests.doubles import foreign_package
-from tests.doubles.flower import Flower
+from tests.doubles.carried import carried
 from tests.doubles.foreign_package import NAME
-from tests.doubles.hospitals import HOSPITALS, Federation, clinic_task, no_note_in_any_log, simulated, some_notes
+from tests.doubles.hospitals import (
+    HOSPITALS,
+    Federation,
+    clinic_task,
+    hospital,
+    no_note_in_any_log,
+    simulated,
+    some_notes,
+)
+from tests.doubles.parties import EMBEDDER
 from tests.doubles.party_home import HashedEmbedder
+from undersong_common import plugins
 from undersong_common.embedding import Embedder
+from undersong_common.errors import PrivacyRefusal
+from undersong_protocol.manifest import Manifest
+from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.secagg.parameters import Member, defaults
+from undersong_server.federation.blocks import PublicBlocks
+from undersong_server.federation.driver import introduce
+from undersong_server.federation.pipelining import PipelinedFederation
+from undersong_server.journal import Journal
+from undersong_server.progress import Silent
+from undersong_server.runs import foreign_statistics
 
 pytestmark = pytest.mark.slow
 
@@ -154,54 +173,42 @@ def test_daemons_answer_a_foreign_statistic_while_its_hash_is_trusted(installed,
         assert min(spent(federation)) > max(before)
 
 
-@pytest.mark.timeout(900)
-def test_supernodes_answer_a_foreign_statistic_while_its_hash_is_trusted(installed, tmp_path):
-    federation = made(tmp_path, installed)
-    address = f"localhost:{federation.port}"
-    federation.operator("coordinator", "init", "--address", address, "--metrics", "")
-    fingerprint = json.loads(federation.operator("coordinator", "show", "--json"))["fingerprint"]
-    for each in federation.hospitals.values():
-        federation.enrol(each, fingerprint)
-    folders = {name: each.home for name, each in federation.hospitals.items()}
-    environment = {"XDG_STATE_HOME": str(tmp_path / "state"), "UNDERSONG_CACHE": str(tmp_path / "cache")}
-    with Flower(tmp_path / "flower", folders, environment, weights=False, packages=installed) as flower:
+def test_flower_s_client_app_answers_a_foreign_statistic_while_its_hash_is_trusted(tmp_path):
+    """On Flower's in-memory grid; a party is assembled anew for each message, so that its policy counts at once."""
+    package = foreign_package.write(tmp_path / "installed")
+    with foreign_package.installed(package), carried("Flower", tmp_path, parties=3) as (hospitals, transport):
 
-        def start(run):
-            flower.run(
-                {
-                    "coordinator": str(federation.home),
-                    "task-file": str(federation.task),
-                    "run": run,
-                    "insecure-noise-seed": SEED,
-                }
+        def federation(run):
+            statistic = plugins.load(plugins.find("statistics", NAME))(most=3)
+            request = SumRequest("sentences", statistic)
+            foreign_statistics.register([request])
+            found = introduce(transport, sorted(hospitals.homes), 60.0)
+            manifest = Manifest(
+                run=run,
+                task={"name": "test", "description": "a note", "labels": ["x", "y"]},
+                method="test",
+                embedder=EMBEDDER,
+                roster=tuple(Member(name, found[name].identity) for name in sorted(found)),
+                plan=plan_sums([request], Privacy(4.0, 1e-4), Quorum(3, *defaults(3))),
             )
-            end = time.monotonic() + 300
-            while not (federation.home / "runs" / run / "status.json").exists():
-                assert time.monotonic() < end, flower.text()
-                time.sleep(0.3)
+            journal = Journal(tmp_path / f"{run}.sqlite")
+            return PipelinedFederation(
+                transport, manifest, journal, Silent(), blocks=PublicBlocks(journal), timeout_s=60.0
+            )
 
-        start("first")
-        refused(federation, "first", f"this party does not trust the statistic '{NAME}'")
-        assert imported(installed) == []
-
-        trust(federation)
-        start("first")
-        finish(federation, "first", flower)
-        assert imported(installed) == list(NAMES)
-        holds(federation, tmp_path, "first")
-
-        before = spent(federation)
-        change(installed[CHANGED])
-        (installed[CHANGED] / "imported").unlink()
-        start("second")
-        refused(federation, "second", "here that name is no other package's", by=[CHANGED])
-        assert CHANGED not in imported(installed)
-        assert spent(federation) == before
-
-
-def finish(federation, run, flower) -> None:
-    """A run that has failed before goes on: what it said then is no answer."""
-    end = time.monotonic() + 400
-    while federation.status(run)["state"] != "finished":
-        assert time.monotonic() < end, flower.text()
-        time.sleep(0.5)
+        with pytest.raises(PrivacyRefusal, match=f"does not trust the statistic '{NAME}'"):
+            federation("first").agree()
+        for home in hospitals.homes.values():
+            (found,) = json.loads(hospital("policy", "plugins", "--home", home, "--json"))["statistics"]
+            hospital("policy", "trust", NAME, found["source"], "--home", home)
+        trusted = federation("second")
+        trusted.agree()
+        opened = trusted.private_sum("sentences", [])
+        assert opened.survivors == tuple(sorted(hospitals.homes))
+        assert opened.natural == pytest.approx([36.0, 0.0, 0.0], abs=12.0)  # three hospitals with twelve notes each
+        charged = hospitals.charges()
+        change(package)
+        foreign_package.forget()
+        with pytest.raises(PrivacyRefusal, match=f"trusts the statistic '{NAME}' with the source"):
+            federation("third").agree()
+        assert hospitals.charges() == charged
