@@ -89,7 +89,7 @@ class PrivacyStatement:
         rows.append(("Parties", f"{self.parties} (dropouts tolerated: {self.tolerated_dropouts})"))
         rows.append(("Post-quantum masks", "on" if self.post_quantum else "off"))
         if self.epsilon_if_all_others_collude is not None:
-            rows.append(("Epsilon if all others collude", number(self.epsilon_if_all_others_collude)))
+            rows.append(("Epsilon if all others collude", f"at most {number(self.epsilon_if_all_others_collude)}"))
         return tuple(rows)
 
     @property
