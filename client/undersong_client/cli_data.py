@@ -103,7 +103,8 @@ def add(
         print_json(added.to_json())
         return
     found = added.survey
-    print(f"{counted(found.records, 'record')} of {counted(found.rows, 'row')}; left out without text: {found.empty}")
+    empty = counted(found.empty, "without text is", "without text are")
+    print(f"{counted(found.records, 'record')} of {counted(found.rows, 'row')}; {empty} left out")
     print(f"{counted(found.duplicates, 'record repeats', 'records repeat')} another one's text")
     if found.labels:
         print("labels: " + ", ".join(f"{label} {count}" for label, count in found.labels.items()))

@@ -39,7 +39,7 @@ class Window:
             locale="en-GB",
             accept_downloads=True,
         )
-        self.context.set_default_timeout(20_000)
+        self.context.set_default_timeout(60_000)  # a busy machine plans a run in half a minute
         self.page = self.context.new_page()
         self.elsewhere: list[str] = []
         self.complaints: list[str] = []

@@ -59,7 +59,7 @@ def test_without_plm_weighting_every_generator_writes_the_same_share(ran):
     assert [one.sigma for one in plan.plan.sums] == [one.sigma for one in other.plan.sums]
 
 
-@pytest.mark.parametrize("method", ["wasp", "undersong"])
+@pytest.mark.parametrize("method", ["wasp", pytest.param("undersong", marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("epsilon", ["4", "inf"])
 def test_the_noise_of_weights_is_recorded_after_every_sum_and_none_where_there_is_none(ran, method, epsilon):
     _, _, made, _ = ran(method, [f"privacy.epsilon={epsilon}"])

@@ -117,6 +117,7 @@ def test_what_is_published_gives_exact_products():
     COEFFICIENTS.check("projections", published)
 
 
+@pytest.mark.heavy
 def test_the_told_noise_of_trust_and_matched_shares_is_what_many_draws_show():
     public, rng = corpus(1), np.random.default_rng(4)
     basis = matching.Basis.of(*public, GENERATORS, LABELS)
@@ -139,7 +140,7 @@ def test_the_told_noise_of_trust_and_matched_shares_is_what_many_draws_show():
 
     told = noise_effect_of_sums(weights, *evidence.sums)
     drawn = []
-    for _ in range(60):
+    for _ in range(40):
         steps = [np.rint(rng.normal(0, each.sigma * each.scale, len(each.values))) for each in evidence.sums]
         moved = [replace(each, values=each.values + step) for each, step in zip(evidence.sums, steps, strict=True)]
         drawn.append(weights(*moved))
