@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
+from undersong_common.threads import one_numpy_thread
+
 _Value = TypeVar("_Value")
 Piece = tuple[Callable[..., Any], tuple[Any, ...]]  # a module's own function, and its arguments
 Compute = Callable[[Sequence[Piece]], Sequence[Any]]  # the values, in the pieces' order
@@ -12,7 +14,15 @@ Compute = Callable[[Sequence[Piece]], Sequence[Any]]  # the values, in the piece
 
 def in_this_process(pieces: Sequence[Piece]) -> list[Any]:
     """One piece after the other."""
-    return [function(*arguments) for function, arguments in pieces]
+    return [computed(*piece) for piece in pieces]
+
+
+def computed(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    """A piece's value. Products and decompositions take one thread: the same sums in the same order anywhere."""
+    import sklearn.cluster  # noqa: F401 - the threads of what is loaded later would not be counted
+
+    with one_numpy_thread():
+        return function(*arguments)
 
 
 class Later(Generic[_Value]):

@@ -18,7 +18,7 @@ from undersong_server.cluster.embedding import spread
 from undersong_server.evaluation.evaluate import EvaluationReport, evaluate_tables
 from undersong_server.evaluation.heads import Head
 from undersong_server.evaluation.personal_data import presidio
-from undersong_server.evaluation.pieces import Compute, Piece, in_this_process
+from undersong_server.evaluation.pieces import Compute, Piece, computed, in_this_process
 from undersong_server.evaluation.sequences import read_sequences
 from undersong_server.release.files import JSONL_NAME, SEQUENCES_NAME
 
@@ -49,7 +49,7 @@ def over(cluster: Cluster | None) -> Compute:
 
     def compute(pieces: Sequence[Piece]) -> list[Any]:
         values: list[Any] = [None] * len(pieces)
-        calls = [(function, *arguments) for function, arguments in pieces]
+        calls = [(function, *arguments) for function, arguments in pieces]  # each argument for itself is sent once
         for number, value in cluster.each(_in_worker, calls):
             if isinstance(value, UndersongError):
                 raise value
@@ -61,7 +61,7 @@ def over(cluster: Cluster | None) -> Compute:
 
 def _in_worker(function: Callable[..., Any], *arguments: Any) -> Any:
     try:
-        return function(*arguments)
+        return computed(function, arguments)
     except UndersongError as error:
         return error
 

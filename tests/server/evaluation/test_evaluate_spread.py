@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from tests.doubles.cluster import PickledCalls
 from tests.server.evaluation.test_evaluate import bag_of_words, notes
@@ -10,6 +11,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table
 from undersong_server.evaluation.evaluate import evaluate_tables
 from undersong_server.evaluation.membership import attacks_over_trainings, train_and_attack
+from undersong_server.evaluation.pieces import computed
 from undersong_server.operations.evaluation import over
 
 pytestmark = pytest.mark.heavy  # trains task models
@@ -50,6 +52,12 @@ def test_seeds_that_were_trained_apart_are_those_that_were_trained_together():
     given = ("synthetic", table(40, 0), bag_of_words(table(40, 0).texts), members, others, bag_of_words)
     apart = [train_and_attack(*given, head="linear", seeds=(seed,)) for seed in (0, 1)]
     assert attacks_over_trainings(apart) == train_and_attack(*given, head="linear", seeds=(0, 1))
+
+
+def test_products_of_a_piece_take_one_thread():
+    with threadpool_limits(2):
+        found = computed(threadpool_info, ())
+    assert {pool["num_threads"] for pool in found if pool["user_api"] == "blas"} == {1}
 
 
 def test_what_a_piece_refuses_is_refused():
