@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from undersong_common.errors import PrivacyRefusal
+from undersong_common.plurals import counted
 from undersong_protocol.enrolment import party_fingerprint
 from undersong_protocol.plan import POST_QUANTUM_UP_TO, SOURCE, Plan
 from undersong_protocol.secagg.parameters import Member
@@ -131,7 +132,8 @@ def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
             "choose a smaller privacy.delta",
         )
     if quorum.parties < policy.minimum_parties:
-        raise PrivacyRefusal(f"the run has {quorum.parties} parties, the policy wants {policy.minimum_parties}")
+        has = counted(quorum.parties, "party", "parties")
+        raise PrivacyRefusal(f"the run has {has}, the policy wants {policy.minimum_parties}")
     fingerprints = {member.name: party_fingerprint(member.name, member.identity) for member in roster}
     for required, fingerprint in policy.required_parties:
         if fingerprints.get(required) != fingerprint:
@@ -142,7 +144,8 @@ def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
             )
     if quorum.threshold < policy.minimum_threshold:
         raise PrivacyRefusal(
-            f"{quorum.threshold} parties could open the sums of the run, the policy wants {policy.minimum_threshold}"
+            f"{counted(quorum.threshold, 'party', 'parties')} could open the sums of the run, the policy wants"
+            f" {policy.minimum_threshold}"
         )
     if not quorum.post_quantum and (
         policy.require_post_quantum == "always"
