@@ -228,7 +228,10 @@ class Reassembler:
     def decline(self, frame: wire.Transfer) -> None:
         """A message begins that nobody waits for: nothing of it is kept. Raises PeerFault as :meth:`transfer`."""
         self._announced(frame, None)
-        if frame.size > CHUNK_BYTES and frame.content not in self._parts:
+        part = self._parts.get(frame.content)
+        if frame.size > CHUNK_BYTES and (part is None or not part.ids):
+            if part is not None:  # an earlier stream brought it, when somebody still waited
+                self._drop(frame.content)
             self._declined[frame.content] = None
             while len(self._declined) > MAX_HELD_PARTS:
                 del self._declined[next(iter(self._declined))]

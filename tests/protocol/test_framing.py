@@ -309,6 +309,17 @@ def test_a_message_that_nobody_waits_for_is_not_kept() -> None:
         receiver.transfer(starts[0], largest_bytes=1000)
 
 
+def test_the_rest_of_a_message_that_nobody_waits_for_any_more_is_no_fault() -> None:
+    outgoing = Outgoing(ID, os.urandom(3 * CHUNK_BYTES))
+    receiver = Reassembler("peer")
+    deliver(receiver, list(outgoing.frames())[:2])
+    receiver.new_stream()
+    start, *rest = outgoing.frames(held_by(receiver.held()))
+    receiver.decline(start)
+    assert [receiver.chunk(chunk) for chunk in rest] == [None, None]
+    assert (receiver.held_bytes, receiver.held()) == (0, [])
+
+
 def test_who_holds_most_gives_way_where_all_together_hold_too_much() -> None:
     room = SharedRoom(20 * CHUNK_BYTES)
     small, large = Reassembler("small", room=room), Reassembler("large", room=room)
