@@ -9,6 +9,7 @@ from typing import Any
 from undersong_client.policy import HospitalPolicy
 from undersong_common import plugins
 from undersong_common.errors import ConfigurationError
+from undersong_common.printable import shell_path
 from undersong_protocol import statistics
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,11 @@ class Installed:
     source: str
     trusted: str
     fault: str = ""
+
+    @property
+    def typed(self) -> str:
+        """Its name, in a command that a person copies: the package has chosen it."""
+        return shell_path(self.name)
 
     @property
     def holds(self) -> bool:

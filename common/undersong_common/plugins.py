@@ -104,7 +104,10 @@ def _top(plugin: Plugin) -> str:
 
 def _read(plugin: Plugin) -> _Files:
     top = _top(plugin)
-    spec = importlib.util.find_spec(top)
+    try:
+        spec = importlib.util.find_spec(top)
+    except ValueError:  # no name of a module, or one that is loaded and says nothing of where it came from
+        spec = None
     if spec is None or spec.origin is None or not Path(spec.origin).is_file():
         problem = "is no folder of files, which could be read"
         if spec is None or spec.origin is None:
@@ -200,7 +203,7 @@ def load(plugin: Plugin, source: str = "") -> Any:
         attribute = plugin.target.partition(":")[2]
         for part in attribute.split(".") if attribute else ():
             value = getattr(value, part)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a program's own end is not the package's to choose
         raise ConfigurationError(
             f"{plugin.name} of the package {plugin.words} cannot be loaded: {type(error).__name__}: {error}",
             "ask whoever wrote the package",

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import json
 import py_compile
+import sys
 import zipfile
 
 import numpy as np
@@ -330,6 +331,27 @@ def test_a_package_that_cannot_be_loaded_is_named(package):
 
 
 @pytest.mark.heavy
+def test_a_package_that_ends_its_program_at_the_import_is_named(package):
+    (package / "sentences" / "__init__.py").write_text("raise SystemExit")
+    plugin = plugins.find("statistics", NAME)
+    party_plugins.load_trusted(HospitalPolicy(trusted_statistics=(f"{NAME}={plugins.source_hash(plugin)}",)))
+    assert not statistics.source(NAME)
+    with pytest.raises(ConfigurationError, match="cannot be loaded: SystemExit"):
+        plugins.load(plugin)
+
+
+def test_an_entry_point_into_this_program_is_shown_as_a_fault(package, monkeypatch):
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
+    declared = plugins.Plugin("statistics", NAME, "__main__:X", "sentences", "0.1")
+    monkeypatch.setattr(plugins, "installed", lambda kind: (declared,))
+    (shown,) = party_plugins.installed(HospitalPolicy())
+    assert "'__main__' is not installed" in shown.state
+
+
+def test_a_command_to_type_holds_a_name_as_one_word():
+    assert party_plugins.Installed("votes; reboot", "p", "", "").typed == "'votes; reboot'"
+
+
 def test_it_runs_in_a_simulation_with_its_generator(package, tmp_path, monkeypatch):
     monkeypatch.setattr(Embedder, "load", HashedEmbedder)
     canned = '[{name="lines", kind="canned", lines=["One. Two.", "Only one.", "A! B? C."]}]'
