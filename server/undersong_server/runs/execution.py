@@ -138,11 +138,12 @@ def _federation(
     return Federation(transport, manifest, journal, progress, **rest)
 
 
-def _check_same_questions(agreed: Manifest, plan: Plan) -> None:
-    """A method may not go on with other sums than the parties signed: another version, or another public file."""
+def _check_same_plan(agreed: Manifest, plan: Plan) -> None:
+    """A run may not go on with other sums or another promise than the parties signed: another version, another file."""
 
-    def asked(of: Plan) -> dict[str, str]:
-        return {one.name: json.dumps([one.statistic, one.parameters], sort_keys=True) for one in of.sums}
+    def asked(of: Plan) -> dict[str, object]:
+        sums = {one.name: json.dumps([one.statistic, one.parameters], sort_keys=True) for one in of.sums}
+        return {"its privacy": of.privacy, "its quorum": of.quorum, **sums}
 
     before, now = asked(agreed.plan), asked(plan)
     if before != now:
@@ -166,7 +167,7 @@ def _manifest(
     known = journal.get("manifest")
     if known is not None:
         agreed = Manifest.from_bytes(known)
-        _check_same_questions(agreed, run_plan.plan)
+        _check_same_plan(agreed, run_plan.plan)
         return agreed
     found = introduce(transport, parties, timeout_s)
     for party, introduction in found.items():

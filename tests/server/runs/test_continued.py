@@ -31,3 +31,7 @@ def test_a_run_is_not_continued_with_another_plan_than_the_one_that_was_signed(t
         run_federated(task, other, tmp_path, tables, seed=0)
     assert refused.value.problem.endswith("than its task has now: labels")
     assert "plan a new run" in refused.value.remedy
+    promise = dataclasses.replace(planned.plan.privacy, epsilon=planned.plan.privacy.epsilon / 2)
+    other = dataclasses.replace(planned, plan=dataclasses.replace(planned.plan, privacy=promise))
+    with pytest.raises(ConfigurationError, match="than its task has now: its privacy"):
+        run_federated(task, other, tmp_path, tables, seed=0)
