@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.party_memory import resident_peak
+from benchmarks.party_memory import forget_peak, resident_peak
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.embedding import GRID, publishable, quantise
 from undersong_protocol.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
@@ -117,6 +117,7 @@ def measure(candidates: int, records: int, seeds: int) -> dict[str, Any]:
     c = publishable(values)
     x = quantise(invented(records, topics[: topic_count // 20], rng)[0])
     del values
+    forget_peak()  # what inventing them took
     before = resident_peak()
     near, vote_s = nearest(x, c)
     peak = resident_peak() - before
