@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 MEMORY = Path("/dev/shm")
 if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 2 << 30:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+# A test that loads Ray leaves it loaded; the next one that begins it needs it to ask for a token.
+os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
 
 # What takes longest is begun first, so that no worker is left with it at the end.
 LONGEST_FIRST = tuple(

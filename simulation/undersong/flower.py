@@ -24,6 +24,7 @@ from undersong.parties import SimulatedParties, clocks
 from undersong.records import private_tables
 from undersong_common.errors import ConfigurationError, InternalError, TransportError
 from undersong_server.cluster.connection import SETTINGS as RAY_SETTINGS
+from undersong_server.cluster.connection import lock_others_out
 from undersong_server.federation.transport import Lazily, Transport
 from undersong_server.progress import Progress
 from undersong_server.runs import foreign_statistics
@@ -61,10 +62,11 @@ def over_flower(
         actors: Ray's processes; one per core if None.
 
     Raises:
-        ConfigurationError: Flower or Ray is not installed.
+        ConfigurationError: Flower or Ray is not installed, or Ray was loaded before without a token.
         and what ``run`` raises.
     """
     os.environ.update({key: value for key, value in OFFLINE.items() if key not in os.environ})
+    lock_others_out("--engine flower", "--engine flower")
     try:
         import ray  # noqa: F401
         from flwr.clientapp import ClientApp

@@ -7,7 +7,9 @@ paths, as on a shared folder.
 from __future__ import annotations
 
 import os
+import secrets
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +28,7 @@ SETTINGS = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_worker_niceness": "0",
 }
+AUTHENTICATION = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 REACHED_S = 10.0
 RESTARTS = 1  # of work whose worker or machine was lost
 _LOST = "its worker was lost: killed, or out of memory"
@@ -35,7 +38,8 @@ class Cluster:
     """A connection to Ray, made when work comes first; a context that ends it.
 
     A process has one connection at a time. What is sent to a cluster leaves this process: Ray keeps it in the memory
-    of its machines, and on their disks where that is full.
+    of its machines, and on their disks where that is full. Ray on this machine listens on all its interfaces; who has
+    not this process's token is refused. What a cluster returns is unpickled, so a cluster can run code here.
 
     Args:
         address: ``auto``, ``HOST:PORT`` or ``ray://HOST:PORT``; empty or ``local`` begins Ray on this machine.
@@ -106,6 +110,8 @@ class Cluster:
         remedy = "check the address: `ray status` on that machine"
         _check_reachable(self._address, named, remedy)
         os.environ.update({name: value for name, value in SETTINGS.items() if name not in os.environ})
+        if not self._address:
+            lock_others_out(named, self._option)
         try:
             import ray
         except ImportError:
@@ -125,6 +131,25 @@ class Cluster:
         except Exception as error:  # noqa: BLE001 - Ray raises plain ones too
             raise ConfigurationError(f"{named}: {error}", remedy) from None
         return ray
+
+
+def lock_others_out(named: str, option: str) -> None:
+    """Has the Ray that this process begins answer whoever knows a token, drawn here and told to nobody.
+
+    Args:
+        named: what the user asked for, in errors; ``option`` is what would have to be left away.
+
+    Raises ConfigurationError where Ray was loaded before without a token: it may not ask for one any more.
+    """
+    mode, token = AUTHENTICATION
+    if os.environ.get(mode) == "token" and os.environ.get(token):
+        return
+    if sys.modules.get("ray") is not None:
+        raise ConfigurationError(
+            f"{named}: Ray was loaded before, and would listen on all interfaces without asking for a token",
+            f"set {mode}=token and {token} before this program begins, or leave {option} away",
+        )
+    os.environ.update({mode: "token", token: secrets.token_hex(32)})
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from undersong_common.errors import ConfigurationError, UndersongError
-from undersong_server.cluster.connection import SETTINGS, SINGLE_THREAD, Cluster, connected
+from undersong_server.cluster.connection import AUTHENTICATION, SETTINGS, SINGLE_THREAD, Cluster, connected
 
 
 class Lost(Exception):
@@ -68,6 +68,8 @@ def ray(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", found)
     for name in SETTINGS:
         monkeypatch.delenv(name, raising=False)
+    for name, value in zip(AUTHENTICATION, ("token", "of this test"), strict=True):
+        monkeypatch.setenv(name, value)
     return found
 
 
@@ -120,7 +122,33 @@ def test_nothing_to_do_begins_nothing(ray):
     assert not ray.begun
 
 
+def test_ray_on_this_machine_answers_only_who_knows_its_token(monkeypatch):
+    mode, token = AUTHENTICATION
+    for name in AUTHENTICATION:
+        monkeypatch.setenv(name, "")
+    monkeypatch.setitem(sys.modules, "ray", None)  # its import fails, after the token is drawn
+    drawn = set()
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="needs Ray"):
+            _ = Cluster("local").cores
+        assert os.environ[mode] == "token"
+        assert len(os.environ[token]) == 64
+        drawn.add(os.environ.pop(token))
+    assert len(drawn) == 2
+
+
+def test_ray_that_was_loaded_without_a_token_is_not_begun(ray, monkeypatch):
+    monkeypatch.delenv(AUTHENTICATION[1])
+    with Cluster("local") as cluster, pytest.raises(ConfigurationError, match="listen on all interfaces"):
+        _ = cluster.cores
+    assert not ray.begun
+    with Cluster("ray://127.0.0.1") as elsewhere:  # a cluster's own machines decide whom they answer
+        assert elsewhere.cores
+
+
 def test_without_ray_the_extra_is_named(monkeypatch):
+    for name in AUTHENTICATION:
+        monkeypatch.setenv(name, "")
     monkeypatch.setitem(sys.modules, "ray", None)
     with Cluster("local", option="--ray") as cluster, pytest.raises(ConfigurationError, match="needs Ray") as refused:
         _ = cluster.cores
