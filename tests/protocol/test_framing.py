@@ -22,9 +22,9 @@ from undersong_protocol.messages import transport_pb2 as wire
 ID = b"i" * 16
 
 
-def frames(outgoing: Outgoing) -> Iterator[Any]:
+def frames(outgoing: Outgoing, held: dict[bytes, bytes] | None = None) -> Iterator[Any]:
     """The transfer and its chunks, whose types the caller knows by their places."""
-    return outgoing.frames()
+    return outgoing.frames(held)
 
 
 def deliver(receiver: Reassembler, frames) -> list[framing.Envelope]:
@@ -312,9 +312,9 @@ def test_a_message_that_nobody_waits_for_is_not_kept() -> None:
 def test_the_rest_of_a_message_that_nobody_waits_for_any_more_is_no_fault() -> None:
     outgoing = Outgoing(ID, os.urandom(3 * CHUNK_BYTES))
     receiver = Reassembler("peer")
-    deliver(receiver, list(outgoing.frames())[:2])
+    deliver(receiver, list(frames(outgoing))[:2])
     receiver.new_stream()
-    start, *rest = outgoing.frames(held_by(receiver.held()))
+    start, *rest = frames(outgoing, held_by(receiver.held()))
     receiver.decline(start)
     assert [receiver.chunk(chunk) for chunk in rest] == [None, None]
     assert (receiver.held_bytes, receiver.held()) == (0, [])

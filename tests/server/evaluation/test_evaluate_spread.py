@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import threadpool_info, threadpool_limits  # type: ignore[import-untyped]
 
 from tests.doubles.cluster import PickledCalls
 from tests.server.evaluation.test_evaluate import bag_of_words, notes
