@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PeerFault, PrivacyRefusal
+from undersong_common.plurals import counted
 from undersong_common.printable import name_fault, printable
 from undersong_protocol.enrolment import check_party_name
 from undersong_protocol.plan import Plan
@@ -176,7 +177,8 @@ class Manifest:
         if len({member.identity for member in self.roster}) != len(names):
             raise PrivacyRefusal("two parties of the roster share one identity key")
         if len(names) != self.plan.quorum.parties:
-            raise PrivacyRefusal(f"the roster has {len(names)} parties, the plan {self.plan.quorum.parties}")
+            held = counted(len(names), "party", "parties")
+            raise PrivacyRefusal(f"the roster has {held}, the plan {self.plan.quorum.parties}")
         if len(set(self.labels)) != len(self.labels):
             raise PrivacyRefusal("the task names a label twice")
         self.plan.verify()

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 
 from undersong_common.arrays import Int64
 from undersong_common.errors import PeerFault, PrivacyRefusal, RoundAborted
+from undersong_common.plurals import counted
 from undersong_protocol.messages import secagg_pb2 as wire
 from undersong_protocol.secagg import kem, keys, ring, shamir, sid
 from undersong_protocol.secagg.bitmaps import to_bitmap
@@ -472,7 +473,8 @@ class _Attempt:
         need = coordinator_rule(stage, own.traits).need
         least = {"n - D": own.quorum, "T": own.threshold, "n": own.size, "0": 0}[need]
         if len(results) < least:
-            raise self._aborted(stage, f"{len(results)} parties are left and {need} = {least} are needed")
+            left = counted(len(results), "party is", "parties are")
+            raise self._aborted(stage, f"{left} left and {need} = {least} are needed")
         return results
 
     def _check_reachable(

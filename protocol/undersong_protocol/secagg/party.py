@@ -19,6 +19,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from undersong_common.errors import ConfigurationError, InternalError, PeerFault, PrivacyRefusal, UndersongError
+from undersong_common.plurals import counted
 from undersong_common.privacy.stream import KeyStream
 from undersong_protocol.messages import secagg_pb2 as wire
 from undersong_protocol.secagg import kem, keys, shamir, sid
@@ -571,8 +572,9 @@ class PartyMachine:
         if self._me not in parties:
             raise PrivacyRefusal(f"{what} omits this party, which has answered every request")
         if len(parties) < self._parameters.quorum:
+            held = counted(len(parties), "party", "parties")
             raise PrivacyRefusal(
-                f"{what} has {len(parties)} parties, at least {self._parameters.quorum} are needed",
+                f"{what} has {held}, at least {self._parameters.quorum} are needed",
                 "start a new attempt when more parties are present",
             )
 

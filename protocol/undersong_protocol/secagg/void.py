@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from undersong_common.errors import PrivacyRefusal, UndersongError
+from undersong_common.plurals import counted
 from undersong_protocol.secagg.messages import parse_reply
 from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.secagg.transitions import Stage
@@ -39,8 +40,9 @@ def check_void_certificate(parameters: SumParameters, statements: Mapping[str, b
         signed += not body
     needed = statements_needed(parameters)
     if signed < needed:
+        signing = counted(signed, "party signs", "parties sign")
         raise PrivacyRefusal(
-            f"{signed} parties sign that they released no share, {needed} are needed to call the attempt void"
+            f"{signing} that they released no share, {needed} are needed to call the attempt void"
             + "".join(f"; {problem}" for problem in problems),
             "use one of the plan's spare attempts, or stop the run",
         )
