@@ -20,6 +20,7 @@ def test_five_hospitals_enrol_approve_run_export_and_verify_as_the_simulation_do
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_whole_clinic_equals_its_simulation(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("UNDERSONG_CACHE", str(tmp_path / "cache"))

@@ -302,9 +302,12 @@ def test_silent_streams_of_one_party_keep_no_other_out(served, home, keys):
 
 @pytest.mark.slow
 def test_a_thousand_silent_streams_of_one_party(served, home, keys):
-    """The whole attack, at first all at once and then as fast as the streams are refused; others come in meanwhile."""
+    """The whole attack, at first all at once and then as fast as the streams are refused; others come in meanwhile.
+
+    A connection that has proven nothing yet may give way to the crowd; a party tries again, as this test does.
+    """
     loud = Credentials(home, "vast")
-    opened = []
+    opened, held = [], []
 
     async def attack():
         channels = [
@@ -320,21 +323,36 @@ def test_a_thousand_silent_streams_of_one_party(served, home, keys):
                 opened.extend(calls)
                 await asyncio.wait([asyncio.ensure_future(call.code()) for call in calls], timeout=30.0)
 
+        counting = asyncio.ensure_future(counted())
         await asyncio.gather(*map(streams, channels))
+        counting.cancel()
         await asyncio.gather(*(channel.close() for channel in channels))
+
+    async def counted():
+        while True:
+            held.append(served.server._streams["vast"])
+            await asyncio.sleep(0.01)
+
+    def comes_in():
+        end = time.monotonic() + 10.0
+        while True:
+            try:
+                return still_serves(served, keys)
+            except grpc.RpcError:
+                assert time.monotonic() < end
+                time.sleep(0.1)
 
     begun = time.monotonic()
     attacker = threading.Thread(target=lambda: asyncio.run(attack()))
     attacker.start()
-    times, held = [], 0
+    times = []
     while attacker.is_alive():
         entering = time.monotonic()
-        assert still_serves(served, keys)
+        assert comes_in()
         times.append(time.monotonic() - entering)
-        held = max(held, served.server._streams["vast"])
         time.sleep(0.5)
     assert len(opened) == 1000
-    assert 0 < held <= STREAMS_OF_A_PARTY
+    assert 0 < max(held) <= STREAMS_OF_A_PARTY
     assert max(times) < 10.0
     wait_for(lambda: not served.server._streams, 20.0)
     assert time.monotonic() - begun < 120.0
@@ -374,7 +392,7 @@ def test_a_party_opens_streams_at_a_rate(served, home, keys):
 
 def test_a_party_that_does_not_read_is_cut_off(served, home, monkeypatch):
     monkeypatch.setattr(grpc_server, "LONGEST_QUEUE", 50)
-    served.server._write = lambda link, context: asyncio.sleep(60)  # as where nothing is taken off the wire
+    served.server._write = lambda box, link, context: asyncio.sleep(60)  # as where nothing is taken off the wire
     with Stream(served.port, Credentials(home, "deaf").for_grpc) as stream:
         stream.hello("deaf")
         for number in range(200):
