@@ -246,7 +246,7 @@ def _bend_body(reply: wire.Reply, how: Bend) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("mode", MODES)
-@settings(QUIET, max_examples=40)
+@settings(QUIET, max_examples=25)
 @given(data=st.data())
 def test_requests_bent_at_random(mode: str, data: st.DataObject) -> None:
     check_lying_coordinator(mode, data)
@@ -254,7 +254,7 @@ def test_requests_bent_at_random(mode: str, data: st.DataObject) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("mode", MODES)
-@settings(QUIET, max_examples=40)
+@settings(QUIET, max_examples=25)
 @given(data=st.data())
 def test_replies_bent_at_random(mode: str, data: st.DataObject) -> None:
     check_lying_party(mode, data)

@@ -408,7 +408,7 @@ def _set(message: wire.Request, stage: Stage, parties: set[int], size: int = 10)
     [
         (set(range(10)) - {3}, "omits this party"),
         (set(range(8)), "8 parties, at least 9 are needed"),
-        ({3}, "1 parties, at least 9 are needed"),
+        ({3}, "1 party, at least 9 are needed"),
     ],
 )
 def test_sets_that_omit_this_party_or_are_too_small(stage: Stage, kept: set[int], words: str) -> None:
