@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 from undersong.parties import SimulatedParties, clocks
 from undersong.records import private_tables
 from undersong_common.errors import ConfigurationError, InternalError, TransportError
-from undersong_server.cluster.connection import SETTINGS as RAY_SETTINGS
-from undersong_server.cluster.connection import lock_others_out
+from undersong_server.cluster import connection
 from undersong_server.federation.transport import Lazily, Transport
 from undersong_server.progress import Progress
 from undersong_server.runs import foreign_statistics
@@ -41,7 +40,7 @@ STATE_FILE = "flower.json"  # what an actor needs to know of the simulation
 OBJECT_STORE_BYTES = 256 * 2**20  # Ray's shared memory: messages only, a few at a time
 NODES_S = 600.0
 OUTSTANDING = 16  # messages per actor: enough to keep it busy, few enough to stay small
-OFFLINE = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", **RAY_SETTINGS}
+OFFLINE = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
 
 def over_flower(
@@ -65,8 +64,9 @@ def over_flower(
         ConfigurationError: Flower or Ray is not installed, or Ray was loaded before without a token.
         and what ``run`` raises.
     """
-    os.environ.update({key: value for key, value in OFFLINE.items() if key not in os.environ})
-    lock_others_out("--engine flower", "--engine flower")
+    for name, value in OFFLINE.items():
+        os.environ.setdefault(name, value)
+    connection.prepare("--engine flower", "--engine flower")
     try:
         import ray  # noqa: F401
         from flwr.clientapp import ClientApp

@@ -125,11 +125,11 @@ def evaluate(
         return table
 
     cache = public_cache_path(os.environ) if public_data else None
-    with connected(ray) as cluster:
+    with evaluation.workplace(embedder, ray, cache) as (embed, compute):
         report = evaluation.evaluate(
             simulated.folder if simulated else Path(str(corpus)),
             test=None if test is None else labelled(test, "test"),
-            embed=evaluation.embedder(embedder, cluster, cache),
+            embed=embed,
             train_private=None if train_private is None else labelled(train_private, "train_private"),
             overlap=unlabelled(overlap, "overlap"),
             adapt_to=unlabelled(adapt_to, "adapt_to"),
@@ -144,7 +144,7 @@ def evaluate(
             repeats=repeats,
             personal_data=personal_data,
             seed=seed,
-            compute=evaluation.over(cluster),
+            compute=compute,
         )
     return Evaluation(report)
 

@@ -106,11 +106,7 @@ def simulate(
         private_cache = made.shared_cache()
     # one per party, as between hospitals, unless the caller keeps one for many runs
     private = {name: private_cache or MemoryCache() for name in tables}
-    public = (
-        CachedEmbedder(embedder, public_cache)
-        if cluster is None
-        else spread(embedder, task.embedder.model, public_cache, cluster)
-    )
+    public = spread(embedder, task.embedder.model, public_cache, cluster)
     embed_public = _shown(public, "public texts", progress)
     author = build_author(task, embed_public, environment, workspace.journal, progress, seed=seed)
 

@@ -65,16 +65,15 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Trains the small task model on a run's corpus, tests it, and compares with files that the caller holds."""
-    from undersong_server.cluster.connection import connected
     from undersong_server.operations import evaluation
     from undersong_server.operations.caches import public_cache_path
 
     cache = public_cache_path(os.environ) if public_data else None
-    with connected(ray) as cluster:
+    with evaluation.workplace(embedder, ray, cache) as (embed, compute):
         report = evaluation.evaluate(
             folder,
             test=test,
-            embed=evaluation.embedder(embedder, cluster, cache),
+            embed=embed,
             train_private=train_private,
             overlap=overlap,
             adapt_to=adapt,
@@ -88,7 +87,7 @@ def evaluate(
             repeats=repeats,
             personal_data=personal_data,
             seed=seed,
-            compute=evaluation.over(cluster),
+            compute=compute,
         )
     if as_json:
         print_json(report.to_json())

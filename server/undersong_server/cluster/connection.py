@@ -109,9 +109,7 @@ class Cluster:
         named = f"{self._option} {self._address or HERE}"
         remedy = "check the address: `ray status` on that machine"
         _check_reachable(self._address, named, remedy)
-        os.environ.update({name: value for name, value in SETTINGS.items() if name not in os.environ})
-        if not self._address:
-            lock_others_out(named, self._option)
+        prepare(named, self._option, here=not self._address)
         try:
             import ray
         except ImportError:
@@ -133,14 +131,23 @@ class Cluster:
         return ray
 
 
-def lock_others_out(named: str, option: str) -> None:
-    """Has the Ray that this process begins answer whoever knows a token, drawn here and told to nobody.
+def prepare(named: str, option: str, *, here: bool = True) -> None:
+    """Sets this process's environment for Ray, before it is loaded.
+
+    Ray that is begun ``here`` then answers whoever knows a token, drawn here and told to nobody.
 
     Args:
         named: what the user asked for, in errors; ``option`` is what would have to be left away.
 
     Raises ConfigurationError where Ray was loaded before without a token: it may not ask for one any more.
     """
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    if here:
+        _lock_others_out(named, option)
+
+
+def _lock_others_out(named: str, option: str) -> None:
     mode, token = AUTHENTICATION
     if os.environ.get(mode) == "token" and os.environ.get(token):
         return

@@ -81,9 +81,11 @@ class SpreadEmbedder(Embedder):
 
 
 def spread(
-    here: Embedder, model: str | Path, cache: EmbeddingCache, cluster: Cluster, *, fewest: int = FEWEST
+    here: Embedder, model: str | Path, cache: EmbeddingCache, cluster: Cluster | None, *, fewest: int = FEWEST
 ) -> CachedEmbedder:
-    """As ``CachedEmbedder(here, cache)``, over a cluster: the arguments of :class:`SpreadEmbedder`."""
+    """As ``CachedEmbedder(here, cache)``, over ``cluster`` where there is one: arguments of :class:`SpreadEmbedder`."""
+    if cluster is None:
+        return CachedEmbedder(here, cache)
     embedder = SpreadEmbedder(here, model, cluster, fewest=fewest)
     return CachedEmbedder(embedder, cache, slab=embedder.slab)
 

@@ -10,7 +10,7 @@ import io
 import itertools
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -323,7 +323,7 @@ class Federation:
         self, name: str, attempt: int, requests: Mapping[str, bytes], inputs: Sequence[Input]
     ) -> dict[str, wire.Reply]:
         wanted = named_blocks(inputs)
-        lacking = {party: [i for i in wanted if i not in self._held[party]] for party in requests}
+        lacking = self._lacking(requests, wanted)
         replies: dict[str, wire.Reply] = {}
         if late := [party for party in requests if party not in self._agreed]:
             shown = self._show_signatures(late, self._timeout_s)
@@ -345,6 +345,10 @@ class Federation:
                 lacking[party] = missing
                 self._held[party].update(wanted)
         return replies
+
+    def _lacking(self, parties: Iterable[str], wanted: Sequence[bytes]) -> dict[str, list[bytes]]:
+        """By party, the ``wanted`` public blocks that it is not known to hold."""
+        return {party: [block for block in wanted if block not in self._held[party]] for party in parties}
 
     def _opening(
         self, name: str, attempt: int, payload: bytes, inputs: Sequence[Input], blocks: Sequence[bytes]

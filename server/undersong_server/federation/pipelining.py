@@ -178,7 +178,7 @@ class PipelinedFederation(Federation):
     def _exchange_stage(self, course: _Course, inputs: Sequence[Input], ahead: _Course | None) -> None:
         """One exchange, repeated only to parties that lack public blocks."""
         wanted = named_blocks(inputs)
-        lacking = {party: [i for i in wanted if i not in self._held[party]] for party in course.wanted}
+        lacking = self._lacking(course.wanted, wanted)
         asked = course.wanted
         while asked:
             early = set() if ahead is None else set(ahead.wanted)

@@ -262,7 +262,7 @@ def _corpus(
         facts = facts._replace(own=own, leverage=leverage)
         if last in asked:
             facts = facts._replace(voted=shrinkage.expected_counts(*_voted(run, last, written)))
-        weighed = [candidate.weigh(facts) for candidate in menu.values()]
+        weighed = corpora.weighed(menu, facts)
         heads = corpora.classifiers(written.embeddings, written.label_of, written.labels, weighed)
         verdict.append(run.private_sum("verdict", [run.publish_numbers("classifiers", heads)]))
         answers = corpora.right(heads, written.embeddings, written.label_of)
@@ -270,7 +270,7 @@ def _corpus(
     def chosen(read: judging.Shares, *opened: NoisySum) -> tuple[Float64, Float64, Float64]:
         """The corpora's shares, their gains, float64 [J] each, and the texts' weights, float64 [n]."""
         seen = facts._replace(trust=read.trust, matched=read.matched)
-        weighed = [candidate.weigh(seen) for candidate in menu.values()]
+        weighed = corpora.weighed(menu, seen)
         if not opened:
             kept_row = "trusted" if len(run.setting.labels) > 1 else "matched"  # without labels nothing can be judged
             only = np.array([name == kept_row for name in menu], dtype=np.float64)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from undersong_common import embedders
-from undersong_common.embedding import CachedEmbedder, Embed, MemoryCache, PublicFileCache
+from undersong_common.embedding import Embed, MemoryCache, PublicFileCache
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.fine_tuning import FineTuning
 from undersong_common.model_files import model_folder
 from undersong_common.table import Table, column_names, read_column, read_table
-from undersong_server.cluster.connection import Cluster
+from undersong_server.cluster.connection import Cluster, connected
 from undersong_server.cluster.embedding import spread
 from undersong_server.evaluation.evaluate import EvaluationReport, evaluate_tables
 from undersong_server.evaluation.heads import Head
@@ -35,8 +36,18 @@ def embedder(model: str, cluster: Cluster | None = None, public_cache: Path | No
             texts are public.
     """
     cache = MemoryCache() if public_cache is None else PublicFileCache(public_cache)
-    here = embedders.load(model)
-    return (CachedEmbedder(here, cache) if cluster is None else spread(here, model, cache, cluster)).encode
+    return spread(embedders.load(model), model, cache, cluster).encode
+
+
+@contextmanager
+def workplace(model: str, ray: str | None, public_cache: Path | None) -> Iterator[tuple[Embed, Compute]]:
+    """What embeds and what computes an evaluation, over the Ray cluster at an address or, for None, in this process.
+
+    Args:
+        model, public_cache: as of :func:`embedder`.
+    """
+    with connected(ray) as cluster:
+        yield embedder(model, cluster, public_cache), over(cluster)
 
 
 def over(cluster: Cluster | None) -> Compute:

@@ -148,8 +148,7 @@ def _of_party(each: PartyFacts, now: float, *, served: bool, needed: bool) -> li
         return found
     ends = party.certificate_expires_at
     if ends is not None and ends - now < CERTIFICATE_DAYS * 86400:
-        says = f"has a certificate that ends in {_days(ends - now)}"
-        says = says if ends > now else "has a certificate that has ended"
+        says = "has a certificate that " + (f"ends in {_days(ends - now)}" if ends > now else "has ended")
         remedy = "its daemon renews it while it runs; else the hospital types `undersong-party enroll --renew`"
         found.append(Need("soon" if ends > now else "now", "party", party.name, says, remedy))
     away_s = now - (party.last_seen or party.enrolled_at or now)

@@ -129,6 +129,11 @@ def menu(without: str, *, voted: bool) -> dict[str, Candidate]:
     return {name: row for name, row in MENU.items() if name != without and (voted or name != "voted")}
 
 
+def weighed(served: Mapping[str, Candidate], facts: Facts) -> list[Float64]:
+    """The texts' weights in each corpus, float64 [n] each."""
+    return [candidate.weigh(facts) for candidate in served.values()]
+
+
 def expected_gains(served: Mapping[str, Candidate], facts: Facts, usefulness: Float64) -> Float64:
     """Gains over the mixture that the generators' usefulness (already shrunk, float64 [K]) lets expect, float64 [J]."""
     found = [
