@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from tests.doubles.parties import identity_of
 from tests.doubles.restarts import ME, SUM, Federated, Hospital, vector_in
 from undersong_client.attempts import ATTEMPT_EVERY_S, FREE_ATTEMPTS
 from undersong_common.privacy import accounting
@@ -39,8 +38,8 @@ class Coalition:
         parameters = self.federated.manifest.sum_parameters(name, attempt)
         statements = {}
         for sybil in self.federated.others:
-            identity = Ed25519PrivateKey.from_private_bytes(hashlib.sha256(f"identity of {sybil}".encode()).digest())
-            statements[sybil] = PartyMachine.open(parameters, sybil, identity, os.urandom).void_statement().payload
+            machine = PartyMachine.open(parameters, sybil, identity_of(sybil), os.urandom)
+            statements[sybil] = machine.void_statement().payload
         return wire.VoidCertificate(attempt=attempt, statements=statements)
 
     def opens(self, name: str, attempt: int) -> bool:

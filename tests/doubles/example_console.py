@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import time
 from pathlib import Path
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
 from tests.doubles.bench import run_federated
 from tests.doubles.hospitals import CLINIC, HOSPITALS, clinic_task
-from tests.doubles.parties import embed
+from tests.doubles.parties import embed, public_of
 from tests.doubles.stream import Credentials, make_home
 from undersong.records import private_tables
 from undersong_server.coordinator.home import CoordinatorHome
@@ -140,14 +137,8 @@ def add_result(home: Path, folder: Path, name: str = "triage result") -> None:
     )
     opened = CoordinatorHome(home)
     run = opened.run(name)
-    identities = {each: _identity(each) for each in outcome.receipts}
+    identities = {each: public_of(each) for each in outcome.receipts}
     signer = Signer(opened.settings.name, opened.authority(), identities)
     publish(run.output, outcome, report_data(run_plan, outcome, embed, created="2026-05-01 12:00"), signer=signer)
     run.request("run")
     run.write_status(RunStatus("finished", 1, None, time.time() - 300))
-
-
-def _identity(party: str) -> bytes:
-    """The public key of tests.doubles.parties.make_party."""
-    seed = hashlib.sha256(f"identity of {party}".encode()).digest()
-    return Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()

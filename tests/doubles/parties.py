@@ -41,6 +41,16 @@ def embed(texts: Sequence[str]) -> np.ndarray:
     return publishable(np.array(rows, dtype=np.float32).reshape(-1, DIMENSION))
 
 
+def identity_of(name: str) -> Ed25519PrivateKey:
+    """The identity key of the party of that name."""
+    return Ed25519PrivateKey.from_private_bytes(hashlib.sha256(f"identity of {name}".encode()).digest())
+
+
+def public_of(name: str) -> bytes:
+    """The identity that others know the party by."""
+    return identity_of(name).public_key().public_bytes_raw()
+
+
 def make_party(
     folder: Path,
     name: str,
@@ -59,7 +69,7 @@ def make_party(
     ledger = Ledger.open(folder / f"{name}.ledger.jsonl", data.fingerprint, budget)
     return Party(
         name,
-        identity=Ed25519PrivateKey.from_private_bytes(hashlib.sha256(f"identity of {name}".encode()).digest()),
+        identity=identity_of(name),
         computation=RecordComputation(name, data, embed, teacher_model=lambda: teacher_model),
         policy=policy or Policy(largest_epsilon=math.inf),
         ledger=ledger,

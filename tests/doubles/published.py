@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tests.doubles.parties import embed, make_manifest, make_party, make_tables
+from tests.doubles.parties import embed, identity_of, make_manifest, make_party, make_tables
 from undersong.inprocess import InProcess
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_protocol import receipt
@@ -68,15 +66,6 @@ def federated(folder, epsilon):
             for party, receipt in receipts.items()
         },
     }, plan
-
-
-def identity_of(name):
-    """The identity key of a party of the run."""
-    return Ed25519PrivateKey.from_private_bytes(hashlib.sha256(f"identity of {name}".encode()).digest())
-
-
-def public_of(name):
-    return identity_of(name).public_key().public_bytes_raw()
 
 
 def resigned(value, party, change):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.doubles.published import PARTIES, federated, public_of
+from tests.doubles.parties import public_of
+from tests.doubles.published import PARTIES, federated
 from tests.doubles.stream import make_home
 from undersong_server.release.signature import Signer
 

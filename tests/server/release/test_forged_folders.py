@@ -14,7 +14,8 @@ import time
 import pytest
 
 from tests.doubles.forgeries import FORGERIES, harmless
-from tests.doubles.published import PARTIES, identity_of, public_of, resigned
+from tests.doubles.parties import identity_of, public_of
+from tests.doubles.published import PARTIES, resigned
 from tests.doubles.stream import make_home
 from tests.doubles.typed import built
 from undersong_common import entry

@@ -12,7 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.doubles.forgeries import FORGERIES, harmless
-from tests.doubles.published import federated, identity_of, public_of, resigned
+from tests.doubles.parties import identity_of, public_of
+from tests.doubles.published import federated, resigned
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import PrivacyRefusal
 from undersong_common.printable import json_text
