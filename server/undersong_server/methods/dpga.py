@@ -4,9 +4,9 @@ The comments in ``run`` name the steps of docs/dpga.md. Deviations from the pape
 plan instead of divided (``accounting = "paper"`` divides it); label, length and keyword histograms are one release; the
 length range comes from tail sums of a noisy histogram, since several parties cannot keep the counts of a sparse vector
 search to themselves; noisy histograms are lowered to their total before they become shares, and keywords are drawn by
-those shares instead of their softmax; records vote among the texts of their label (``label_votes`` false: among all);
-each label has its own part of the elite (``elite_by_label``); tau starts at a private estimate only where that is
-precise enough.
+those shares instead of their softmax; tau starts at a private estimate only where that is precise enough. Votes among
+the texts of a record's label, and a part of the elite for each label, are those of the notebook published for labelled
+data (``label_votes`` and ``elite_by_label`` false: votes among all texts, and one elite).
 """
 
 from __future__ import annotations
