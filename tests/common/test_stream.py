@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from undersong_common.errors import InternalError
-from undersong_common.privacy.stream import CHUNK_BYTES, KeyStream, wipe
+from undersong_common.privacy import stream
+from undersong_common.privacy.stream import CHUNK_BYTES, HEAD_BYTES, ZEROS, KeyStream, long_stream, wipe
 
 
 def _reference(seed: bytes, size: int) -> bytes:
@@ -20,8 +21,8 @@ def _reference(seed: bytes, size: int) -> bytes:
 
 @given(st.binary(min_size=32, max_size=32), st.lists(st.integers(0, 100), max_size=8))
 def test_any_cut_of_the_stream_reads_the_same_bytes(seed: bytes, cuts: list[int]) -> None:
-    stream = KeyStream(seed)
-    assert b"".join(stream.read(size) for size in cuts) == _reference(seed, sum(cuts))
+    whole = KeyStream(seed)
+    assert b"".join(whole.read(size) for size in cuts) == _reference(seed, sum(cuts))
 
 
 def test_a_fill_longer_than_the_zero_buffer_continues_the_counter() -> None:
@@ -29,10 +30,25 @@ def test_a_fill_longer_than_the_zero_buffer_continues_the_counter() -> None:
     assert KeyStream(b"\x07" * 32).read(size) == _reference(b"\x07" * 32, size)
 
 
+@pytest.mark.parametrize("gcm", [True, False])
+@pytest.mark.parametrize("cuts", [[16], [CHUNK_BYTES - HEAD_BYTES, CHUNK_BYTES, 77]])
+def test_a_long_stream_is_the_same_stream(gcm: bool, cuts: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "gcm_is_faster", lambda: gcm)
+    seed = bytes(range(32))
+    head, rest = long_stream(seed)
+    assert (head == rest) is not gcm
+    parts = [bytearray(size) for size in (HEAD_BYTES, *cuts)]
+    for xor_into, part in zip([head, *(rest for _ in cuts)], parts, strict=True):
+        xor_into(ZEROS[: len(part)], memoryview(part))
+    assert b"".join(parts) == _reference(seed, HEAD_BYTES + sum(cuts))
+
+
 @pytest.mark.parametrize("size", [0, 16, 31, 33])
 def test_a_seed_of_another_length_is_refused(size: int) -> None:
     with pytest.raises(InternalError, match="32 bytes"):
         KeyStream(bytes(size))
+    with pytest.raises(InternalError, match="32 bytes"):
+        long_stream(bytes(size))
 
 
 def test_wipe_leaves_zeros_and_repr_shows_nothing() -> None:

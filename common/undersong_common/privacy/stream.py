@@ -8,11 +8,13 @@ machine. A seed is used for one purpose and one stream only.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from functools import cache
 
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
-from cryptography.hazmat.primitives.ciphers.modes import CTR
+from cryptography.hazmat.primitives.ciphers.modes import CTR, GCM
 
 from undersong_common.errors import InternalError
 
@@ -20,7 +22,11 @@ SEED_BYTES = 32
 # Fits the second-level cache together with the accumulator's chunk and the zero plaintext; smaller pays for calls.
 CHUNK_BYTES = 1 << 17
 ZEROS = memoryview(bytes(CHUNK_BYTES))
+XorInto = Callable[[memoryview, memoryview], int]
+"""(data, out): data XOR the stream's next bytes; with ``ZEROS`` the bytes themselves. As long as each other."""
+HEAD_BYTES = 32
 _MODE = CTR(bytes(16))
+_BEHIND_HEAD = GCM(bytes(12))
 
 
 class KeyStream:
@@ -36,9 +42,8 @@ class KeyStream:
         """Start at block zero. Raises InternalError unless ``seed`` is 32 bytes."""
         if len(seed) != SEED_BYTES:
             raise InternalError(f"a stream seed is {SEED_BYTES} bytes, got {len(seed)}")
-        # (data, out): data XOR the stream's next bytes; with ``ZEROS`` the bytes themselves. The cipher's own method:
-        # a sum of many masks calls it for each of them and each part.
-        self.xor_into: Callable[[memoryview, memoryview], int] = Cipher(AES256(seed), _MODE).encryptor().update_into
+        # The cipher's own method: a sum of many masks calls it for each of them and each part.
+        self.xor_into: XorInto = Cipher(AES256(seed), _MODE).encryptor().update_into
 
     def __repr__(self) -> str:
         return "KeyStream(AES-256-CTR)"
@@ -55,6 +60,35 @@ class KeyStream:
         if size:
             self.fill(memoryview(out))
         return bytes(out)
+
+
+def long_stream(seed: bytes) -> tuple[XorInto, XorInto]:
+    """What writes a stream's first ``HEAD_BYTES``, and what writes all behind them: to be used in this order.
+
+    For vectors of megabytes. AES-GCM encrypts by the blocks of CTR mode (NIST SP 800-38D, section 7.1): under a nonce
+    of 96 zero bits its first block is this stream's third, and so on for 2^36 - 32 bytes. The library computes them
+    with wider instructions where the processor has them, so that they come up to twice as fast. No tag is made.
+
+    Raises InternalError unless ``seed`` is 32 bytes.
+    """
+    head = KeyStream(seed).xor_into
+    return head, Cipher(AES256(seed), _BEHIND_HEAD).encryptor().update_into if gcm_is_faster() else head
+
+
+@cache
+def gcm_is_faster() -> bool:
+    """Whether this machine computes blocks faster in GCM than in CTR mode: it takes 0.1 ms to see, and once."""
+    out = memoryview(bytearray(CHUNK_BYTES))
+    best = []
+    for mode in (_BEHIND_HEAD, _MODE):
+        write = Cipher(AES256(bytes(SEED_BYTES)), mode).encryptor().update_into
+        times = []
+        for _ in range(4):
+            start = time.perf_counter_ns()
+            write(ZEROS, out)
+            times.append(time.perf_counter_ns() - start)
+        best.append(min(times))
+    return best[0] < best[1]
 
 
 def wipe(buffer: bytearray | memoryview) -> None:

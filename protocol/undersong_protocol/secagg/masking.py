@@ -23,8 +23,8 @@ def masked_body(noisy: NoisyVector, masks: Sequence[tuple[bytes, Sign]], bits: i
     """
     values = noisy.values
     dtype = ring.ring_dtype(bits)
-    streams = MaskStreams(masks, dtype)
-    # A multiple of 64 words, so that packed chunks meet at whole bytes.
+    streams = MaskStreams(masks, dtype, len(values))
+    # A multiple of 64 words where there are several chunks, so that packed ones meet at whole bytes.
     size = streams.words
     room = aligned_bytes(size * dtype.itemsize)
     accumulator: Ring = np.frombuffer(room, np.uint32) if dtype == np.uint32 else np.frombuffer(room, np.uint64)

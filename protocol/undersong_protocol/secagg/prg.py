@@ -7,14 +7,14 @@ section 4 (PRG), at the full 256-bit key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from undersong_common.errors import InternalError
-from undersong_common.privacy.stream import CHUNK_BYTES, ZEROS, KeyStream, wipe
+from undersong_common.privacy.stream import CHUNK_BYTES, HEAD_BYTES, ZEROS, KeyStream, XorInto, long_stream, wipe
 from undersong_protocol.vectors import Ring
 
 Sign = Literal[1, -1]
@@ -42,7 +42,7 @@ def add_masks(accumulator: Ring, masks: Iterable[tuple[bytes, Sign]]) -> None:
         raise InternalError(
             f"a mask accumulator is a contiguous uint32 or uint64 [d], got {accumulator.dtype} {accumulator.shape}"
         )
-    streams = MaskStreams(masks, accumulator.dtype)
+    streams = MaskStreams(masks, accumulator.dtype, len(accumulator))
     for start in range(0, len(accumulator), streams.words):
         streams.add_to(accumulator[start : start + streams.words])
     streams.close()
@@ -51,30 +51,49 @@ def add_masks(accumulator: Ring, masks: Iterable[tuple[bytes, Sign]]) -> None:
 class MaskStreams:
     """The masks of many keys, added chunk after chunk to successive parts of one vector."""
 
-    def __init__(self, masks: Iterable[tuple[bytes, Sign]], dtype: np.dtype[np.generic]) -> None:
-        """Start every key's stream; ``words`` is the longest part at once. Raises InternalError as ``add_mask``."""
+    def __init__(self, masks: Iterable[tuple[bytes, Sign]], dtype: np.dtype[np.generic], count: int) -> None:
+        """Start every key's stream for a vector of ``count`` words; all its parts but the last are ``words`` long.
+
+        Raises InternalError as ``add_mask``.
+        """
         word = _WORDS.get(dtype.itemsize) if dtype.kind == "u" else None
         if word is None:
             raise InternalError(f"masks are words of uint32 or uint64, not {dtype}")
-        self.words = CHUNK_BYTES // word.itemsize
-        self._streams: list[tuple[Callable[[memoryview, memoryview], int], np.ufunc]] = []
+        chunk = CHUNK_BYTES // word.itemsize
+        self.words = max(1, min(chunk, count))
+        self._heads: list[tuple[XorInto, np.ufunc]] = []
+        self._streams: list[tuple[XorInto, np.ufunc]] = []
         for key, sign in masks:
             if sign not in (1, -1):
                 raise InternalError(f"a mask's sign is 1 or -1, got {sign!r}")
-            self._streams.append((KeyStream(key).xor_into, np.add if sign == 1 else np.subtract))
-        self._window = aligned_bytes(CHUNK_BYTES)
+            combine = np.add if sign == 1 else np.subtract
+            if count <= chunk:
+                # Two ciphers for a key cost more than the faster one saves in a single chunk.
+                self._streams.append((KeyStream(key).xor_into, combine))
+            else:
+                head, rest = long_stream(key)
+                self._heads.append((head, combine))
+                self._streams.append((rest, combine))
+        self._window = aligned_bytes(self.words * word.itemsize)
         self._source: npt.NDArray[np.generic] = np.frombuffer(self._window, dtype=word)
 
     def add_to(self, target: Ring) -> None:
-        """Add the next ``len(target)`` (at most ``words``) words of every mask, in place."""
+        """Add the next ``len(target)`` words of every mask, in place."""
+        if self._heads:
+            head = HEAD_BYTES // target.itemsize
+            self._add(self._heads, target[:head])
+            self._heads, target = [], target[head:]
+        self._add(self._streams, target)
+
+    def _add(self, streams: list[tuple[XorInto, np.ufunc]], target: Ring) -> None:
         source, out, zeros = self._source[: len(target)], self._window[: target.nbytes], ZEROS[: target.nbytes]
-        for xor_into, combine in self._streams:
+        for xor_into, combine in streams:
             xor_into(zeros, out)
             combine(target, source, target)
 
     def close(self) -> None:
         """Forget the masks."""
-        self._streams = []
+        self._heads, self._streams = [], []
         wipe(self._window)
 
 
