@@ -45,21 +45,22 @@ _LOW_ORDER = frozenset(
 _NONCE = bytes(12)
 
 
-def hkdf(salt: bytes, secret: bytes, *infos: bytes) -> tuple[bytes, ...]:
-    """HKDF-SHA256 (RFC 5869), one 32-byte output for each info string. The salt is public."""
+def hkdf(salt: bytes, secret: bytes, info: bytes) -> bytes:
+    """HKDF-SHA256 (RFC 5869), 32 bytes. The salt is public."""
     begun, outside = _salted(salt)
     inner, outer = begun.copy(), outside.copy()
     inner.update(secret)
     outer.update(inner.digest())
-    block = outer.digest().ljust(_BLOCK_BYTES, b"\0")
-    inside, behind = block.translate(_INNER), block.translate(_OUTER)
-    return tuple([sha256(behind + sha256(inside + info + b"\x01").digest()).digest() for info in infos])
+    key = outer.digest()
+    inside = sha256(key.translate(_INNER) + _INNER_REST + info + b"\x01").digest()
+    return sha256(key.translate(_OUTER) + _OUTER_REST + inside).digest()
 
 
 # HMAC (RFC 2104) by its two hashes: through the library's object each key cost six times as much, and a party derives
 # three for each neighbour.
 _BLOCK_BYTES = 64
 _INNER, _OUTER = (bytes(byte ^ pad for byte in range(256)) for pad in (0x36, 0x5C))
+_INNER_REST, _OUTER_REST = (bytes([pad]) * (_BLOCK_BYTES - sha256().digest_size) for pad in (0x36, 0x5C))
 
 
 @lru_cache(maxsize=64)
@@ -111,7 +112,7 @@ def mask_key(transcript: bytes, question: bytes, shared: bytes, one: int, other:
     HKDF(shared, "mask" | sid' | q | lo | hi): the masks of two parties that were asked different questions do not
     cancel. ``shared``: X25519 of the mask keys; where the masks are post-quantum, the pair's secret behind it.
     """
-    return hkdf(transcript, shared, _pair(b"mask" + question, min(one, other), max(one, other)))[0]
+    return hkdf(transcript, shared, _pair(b"mask" + question, min(one, other), max(one, other)))
 
 
 def share_key(transcript: bytes, shared: bytes, dealer: int, holder: int) -> bytes:
@@ -119,7 +120,7 @@ def share_key(transcript: bytes, shared: bytes, dealer: int, holder: int) -> byt
 
     ``shared``: X25519 of the channel keys; post-quantum: what the dealer encapsulated to the holder behind it.
     """
-    return hkdf(transcript, shared, _pair(b"share", dealer, holder))[0]
+    return hkdf(transcript, shared, _pair(b"share", dealer, holder))
 
 
 def pair_seal_key(transcript: bytes, shared: bytes, dealer: int, holder: int) -> bytes:
@@ -129,7 +130,7 @@ def pair_seal_key(transcript: bytes, shared: bytes, dealer: int, holder: int) ->
     encapsulated to the holder. Anybody can encapsulate to a public key: without X25519 a coordinator could deal the
     holder a secret of its own, and X25519 alone would hide the pair's mask from then on.
     """
-    return hkdf(transcript, shared, _pair(b"pair seal", dealer, holder))[0]
+    return hkdf(transcript, shared, _pair(b"pair seal", dealer, holder))
 
 
 class ShareHasher:

@@ -22,7 +22,7 @@ class MaskKeys:
     def __init__(self, secret: bytes, post_quantum: bool) -> None:
         self._seed = secret
         self._agreed: dict[bytes, bytes] = {}
-        self._secret = keys.hkdf(b"", secret, b"x25519")[0] if post_quantum else secret
+        self._secret = keys.hkdf(b"", secret, b"x25519") if post_quantum else secret
 
     def __repr__(self) -> str:
         return "MaskKeys(hidden)"
@@ -49,7 +49,7 @@ class MaskKeys:
 
     def pair_secret(self, transcript: bytes, other: int) -> bytes:
         """r_ij, which this party deals to the neighbour ``other`` of a higher index: HKDF(s_i, "pair" | sid' | j)."""
-        return keys.hkdf(transcript, self._seed, b"pair" + other.to_bytes(4, "little"))[0]
+        return keys.hkdf(transcript, self._seed, b"pair" + other.to_bytes(4, "little"))
 
     def open_pair(
         self, transcript: bytes, agreed: bytes, dealer: int, me: int, sealed: bytes, hashed: bytes

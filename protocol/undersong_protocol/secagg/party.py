@@ -371,7 +371,7 @@ class PartyMachine:
         points = [holder + 1 for holder in holders]
         dealt = []
         for name, label in (("self_mask", b"self"), ("mask", b"mask")):
-            seed = keys.hkdf(draft.transcript, draft.secret("sharing"), label)[0]
+            seed = keys.hkdf(draft.transcript, draft.secret("sharing"), label)
             dealt.append(shamir.share(draft.secret(name), own.share_threshold, points, KeyStream(seed).read))
         self_shares, mask_shares = dealt
         channel = keys.Agreement(draft.secret("channel"))
@@ -408,10 +408,12 @@ class PartyMachine:
         topology.check(me, sharers, "U2")
         draft.sharers = sharers
         hasher = keys.ShareHasher(draft.transcript)
-        self._take_shares(draft, request, hasher)
-        self._take_pairs(draft, request, hasher)
+        taken = self._take_shares(draft, request, hasher)
+        draft.mask_secrets = self._agree(draft, request, hasher)
+        # From here on only shares are needed, its own among them where it holds one.
+        draft.peers = {party: peer for party, peer in draft.peers.items() if party == me} | taken
 
-    def _take_shares(self, draft: PartyState, request: wire.MaskRequest, hasher: keys.ShareHasher) -> None:
+    def _take_shares(self, draft: PartyState, request: wire.MaskRequest, hasher: keys.ShareHasher) -> dict[int, Peer]:
         """Open and check the shares that every neighbour of U2 dealt to this party."""
         own, me = self._parameters, self._me
         dealers = () if own.direct else own.topology(draft.transcript).neighbours(me, draft.sharers)
@@ -423,11 +425,11 @@ class PartyMachine:
             request.hashes, 2 * keys.SHARE_HASH_BYTES, len(dealers), COORDINATOR, "hashes of shares for this party"
         )
         secret = kem.SecretKey(draft.secret("channel_kem")) if own.post_quantum else None
+        taken: dict[int, Peer] = {}
         for dealer, block, public in zip(dealers, ciphertexts, hashes, strict=True):
-            peer = draft.peers[dealer]
             ciphertext, sealed = block[:before], block[before:]
             shared = b"" if secret is None else secret.decapsulate(ciphertext)
-            key = keys.share_key(draft.transcript, peer.agreed + shared, dealer, me)
+            key = keys.share_key(draft.transcript, draft.peers[dealer].agreed + shared, dealer, me)
             plain = keys.unseal(key, draft.transcript, dealer, me, sealed, ciphertext + public)
             if plain is None:
                 raise PeerFault(
@@ -441,23 +443,27 @@ class PartyMachine:
                 raise PeerFault(
                     own.name(dealer), "dealt shares that differ from their public hashes", "start a new attempt"
                 )
-            draft.peers[dealer] = Peer(mask_key=peer.mask_key, self_share=one, mask_share=two)
+            taken[dealer] = Peer(self_share=one, mask_share=two)
+        return taken
 
-    def _take_pairs(self, draft: PartyState, request: wire.MaskRequest, hasher: keys.ShareHasher) -> None:
-        """Open and check the secret that every neighbour of U2 with a lower index dealt to this party."""
+    def _agree(self, draft: PartyState, request: wire.MaskRequest, hasher: keys.ShareHasher) -> dict[int, bytes]:
+        """What the mask of each pair in U2 is derived from: X25519, and post-quantum the secret that one of them dealt.
+
+        Those that neighbours of a lower index dealt are opened and checked here.
+        """
         own, me, transcript = self._parameters, self._me, draft.transcript
-        around = own.topology(transcript).neighbours(me, draft.sharers) if own.post_quantum else ()
-        dealers = [dealer for dealer in around if dealer < me]
+        around = own.topology(transcript).neighbours(me, draft.sharers)
+        dealers = [other for other in around if other < me] if own.post_quantum else []
         blocks = split_blocks(request.pairs, SEALED_PAIR_BYTES, len(dealers), COORDINATOR, "secrets of pairs")
         hashes = split_blocks(
             request.pair_hashes, PAIR_HASH_BYTES, len(dealers), COORDINATOR, "hashes of secrets of pairs"
         )
-        if not dealers:
-            return
         mask_keys = self._mask_keys(draft)
+        agreed = {other: mask_keys.agreed(own.name(other), draft.peers[other].mask_key) for other in around}
+        if not own.post_quantum:
+            return agreed
         for dealer, block, hashed in zip(dealers, blocks, hashes, strict=True):
-            agreed = mask_keys.agreed(own.name(dealer), draft.peers[dealer].mask_key)
-            secret = mask_keys.open_pair(transcript, agreed, dealer, me, block, hashed)
+            secret = mask_keys.open_pair(transcript, agreed[dealer], dealer, me, block, hashed)
             if secret is None:
                 raise PeerFault(
                     own.name(dealer),
@@ -471,7 +477,10 @@ class PartyMachine:
                     "dealt a secret of a pair that differs from its public hash",
                     "start a new attempt",
                 )
-            draft.peers[dealer] = draft.peers[dealer]._replace(pair_secret=secret)
+            agreed[dealer] += secret
+        for holder in around[len(dealers) :]:
+            agreed[holder] += mask_keys.pair_secret(transcript, holder)
+        return agreed
 
     def _consistency(self, draft: PartyState, message: wire.Request) -> bytes:
         own = self._parameters
@@ -630,12 +639,8 @@ class PartyMachine:
         masks: list[tuple[bytes, Sign]] = []
         if not own.direct:
             masks.append((state.secret("self_mask"), 1))
-        mask_keys = self._mask_keys(state)
-        for other in own.topology(transcript).neighbours(me, state.sharers):
-            shared = mask_keys.agreed(own.name(other), state.peers[other].mask_key)
-            if own.post_quantum:
-                shared += mask_keys.pair_secret(transcript, other) if me < other else state.peers[other].pair_secret
-            masks.append((keys.mask_key(transcript, state.question, shared, me, other), 1 if me < other else -1))
+        for other, secret in state.mask_secrets.items():
+            masks.append((keys.mask_key(transcript, state.question, secret, me, other), 1 if me < other else -1))
         return masks
 
     def _check_grid(self, grid: GridVector) -> None:
@@ -680,12 +685,7 @@ class PartyMachine:
         draft.erase(rule.erases)
         if "mask" in rule.erases:
             self._known_mask_keys = None
-        if rule.stage is Stage.MASK:
-            draft.peers = {
-                party: Peer(self_share=peer.self_share, mask_share=peer.mask_share)
-                for party, peer in draft.peers.items()
-                if peer.self_share and party in draft.sharers
-            }
+        draft.mask_secrets = {}
         if rule.then is Phase.DONE:
             draft.peers = {}
         draft.released = draft.released or rule.releases

@@ -17,8 +17,7 @@ from undersong_protocol.secagg.transitions import SECRETS, Phase, Stage
 class Peer(NamedTuple):
     """What this party holds of another (or, its own shares, of itself).
 
-    ``agreed``: the X25519 secret of both channel keys, which opens the shares that it dealt. ``pair_secret``: what it
-    dealt for the pair's mask; only between the request for a vector and the vector, so never in a snapshot.
+    ``agreed``: the X25519 secret of both channel keys, which opens the shares that it dealt.
     """
 
     channel_key: bytes = b""
@@ -29,7 +28,6 @@ class Peer(NamedTuple):
     mask_share: bytes = b""
     channel_kem: bytes = b""
     mask_kem: bytes = b""
-    pair_secret: bytes = b""
 
     def __repr__(self) -> str:
         return "Peer(hidden)"
@@ -45,7 +43,11 @@ class Answered:
 
 @dataclass(repr=False)
 class PartyState:
-    """See ``Snapshot`` in secagg.proto. ``secrets`` are erased in place."""
+    """See ``Snapshot`` in secagg.proto. ``secrets`` are erased in place.
+
+    ``mask_secrets``: what the mask of each pair is derived from; only between the request for a vector and the vector,
+    so never in a snapshot.
+    """
 
     phase: Phase
     advert: bytes
@@ -58,6 +60,7 @@ class PartyState:
     sharers: tuple[int, ...] = ()
     survivors: tuple[int, ...] = ()
     peers: dict[int, Peer] = field(default_factory=dict)
+    mask_secrets: dict[int, bytes] = field(default_factory=dict)
     answered: dict[tuple[Stage, int], Answered] = field(default_factory=dict)
     tombstone: str = ""
     released: bool = False

@@ -13,4 +13,4 @@ from undersong_protocol.secagg import keys
 def test_keys_are_derived_as_the_library_derives_them(salt: bytes) -> None:
     secret, infos = bytes(range(96)), (b"", b"mask" + bytes(40))
     expected = [HKDF(SHA256(), length=32, salt=salt or None, info=info).derive(secret) for info in infos]
-    assert list(keys.hkdf(salt, secret, *infos)) == expected
+    assert [keys.hkdf(salt, secret, info) for info in infos] == expected
