@@ -178,4 +178,6 @@ def _walk(model: type[BaseModel], location: tuple[str | int, ...]) -> tuple[list
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [found for argument in get_args(annotation) for found in _models_in(argument)]
+    # A mark with validation of its own (a generator may be another package's) says by ``stands_for`` what is read.
+    marked = [mark.stands_for for mark in get_args(annotation) if hasattr(mark, "stands_for")]
+    return [found for argument in marked or get_args(annotation) for found in _models_in(argument)]

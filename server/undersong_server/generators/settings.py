@@ -499,6 +499,8 @@ _OWN_KINDS = ("ngram", "replay", "openai", "transformers", "vllm")
 class _AnyKind:
     """A table of this program's kinds, else of a kind that an installed package declares."""
 
+    stands_for = _Own  # for errors that name a kind's keys
+
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         return core_schema.no_info_wrap_validator_function(

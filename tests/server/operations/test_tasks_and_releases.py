@@ -58,6 +58,12 @@ def test_a_plan_refuses_what_a_simulation_would_refuse(tmp_path, changed, said):
     assert refused.value.remedy
 
 
+def test_an_unknown_key_of_a_generator_is_named_as_it_is_written_with_its_kind_s_keys(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"generators\[0\]\.corpsu: unknown key") as refused:
+        tasks.plan(make_task(tmp_path), ["generators.0.corpsu=3"])
+    assert refused.value.remedy == "generators[0].corpsu: did you mean 'corpus'?"
+
+
 @pytest.mark.parametrize(
     ("generator", "said"),
     [
