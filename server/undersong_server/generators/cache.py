@@ -19,8 +19,8 @@ from undersong_server.generators.interface import Answer, GenerationRequest, Gen
 from undersong_server.generators.settings import OpenAISettings, RequestFields
 
 _DECIDING = {
-    *RequestFields.model_fields,
-    *("model", "base_url", "endpoints", "style", "system", "system_role", "structured", "kinds", "max_tokens_field"),
+    *(set(RequestFields.model_fields) - {"send_seed"}),  # a seed that is sent is part of the request
+    *("model", "base_url", "endpoints", "style", "system_role", "structured", "kinds", "max_tokens_field"),
 }
 NOTE = "from the cache"
 
@@ -32,8 +32,11 @@ class CachedGenerator:
         """Opens or makes the file. Raises ConfigurationError where that cannot be done."""
         self.name = asked.name
         self._asked = asked
-        self._seeded = settings.send_seed
-        self._settings = json.dumps(settings.model_dump(mode="json", include=_DECIDING), sort_keys=True)
+        self._fields = settings.request_fields
+        deciding = settings.model_dump(mode="json", include=_DECIDING)
+        if not settings.headers:  # files of earlier versions have no headers in their keys
+            del deciding["headers"]
+        self._settings = json.dumps(deciding, sort_keys=True)
         self._seen: Counter[str] = Counter()
         self._hits = 0
         try:
@@ -75,7 +78,7 @@ class CachedGenerator:
     def _key(self, request: GenerationRequest) -> str:
         asked = asdict(request)
         read = {name: asked[name] for name in ("kind", "prompt", "system", "style", "stop", "room")}
-        if self._seeded:
+        if self._fields(request.kind).send_seed:
             read["seed"] = request.seed
         alike = hashlib.sha256(f"{self._settings}\n{json.dumps(read, sort_keys=True)}".encode()).hexdigest()
         self._seen[alike] += 1

@@ -64,6 +64,7 @@ _LIST_SCHEMA = {
     },
 }
 _SENT_HEADERS = frozenset({"accept-encoding", "connection", "content-length"})  # of those that the library writes
+_KIND = "Undersong-Kind"  # tells our hook whose headers a request bears, and is taken out there
 _JSON = {"Accept": "application/json", "Content-Type": "application/json"}
 
 
@@ -417,11 +418,11 @@ class OpenAIGenerator:
 
     def _messages(self, request: GenerationRequest) -> list[dict[str, str]]:
         """The turns of a chat; for a completion, one with the text that is continued."""
-        settings = self._settings
-        system = request.system if settings.system is None else settings.system
-        if request.style == "completion" or not system:
+        settings, own = self._settings, self._settings.request_fields(request.kind).system
+        system = request.system if own is None else own
+        if not system:
             return [{"role": "user", "content": request.prompt}]
-        if settings.system_role == "user":
+        if request.style == "completion" or settings.system_role == "user":
             return [{"role": "user", "content": f"{system}\n\n{request.prompt}"}]
         return [{"role": settings.system_role, "content": system}, {"role": "user", "content": request.prompt}]
 
@@ -438,7 +439,7 @@ class OpenAIGenerator:
             "frequency_penalty": own.frequency_penalty,
             "reasoning_effort": own.reasoning_effort or None,
             "stop": list(dict.fromkeys((*request.stop, *own.stop)))[:_MOST_STOPS] or None,
-            "seed": request.seed % 2**31 if settings.send_seed else None,  # a signed 32-bit number everywhere
+            "seed": request.seed % 2**31 if own.send_seed else None,  # a signed 32-bit number everywhere
             "response_format": _LIST_SCHEMA if settings.structured and request.kind in LIST_KINDS else None,
             "extra_body": own.extra_body or None,
         }
@@ -451,7 +452,7 @@ class OpenAIGenerator:
         import openai
 
         assert route.client is not None
-        fields = self._fields(request, worst[1])
+        fields = {**self._fields(request, worst[1]), "extra_headers": {_KIND: request.kind}}
         try:
             if request.style == "completion":
                 response: Any = route.client.completions.create(prompt=turns[0]["content"], **fields)
@@ -557,13 +558,13 @@ class OpenAIGenerator:
     def _only_what_is_set(self, request: httpx.Request, route: _Route) -> None:
         """The last word on every request: no header but these leaves, whatever the library or the environment adds."""
         settings = self._settings
-        form = request.headers.get("Content-Type", "")
+        form, kind = request.headers.get("Content-Type", ""), request.headers.get(_KIND, "")
         for name in set(request.headers) - _SENT_HEADERS:
             del request.headers[name]
         request.headers.update({"Host": request.url.netloc.decode("ascii"), "User-Agent": SOFTWARE, **_JSON})
         if form.startswith("multipart/form-data;"):  # a batch's file; the library names its boundary here
             request.headers["Content-Type"] = form
-        request.headers.update(settings.headers)
+        request.headers.update(settings.request_fields(kind).headers)
         if route.address.api_key_env:
             bearer = "Bearer " if settings.key_header.casefold() == "authorization" else ""
             request.headers[settings.key_header] = f"{bearer}{route.key}"

@@ -27,6 +27,8 @@ from pydantic_core import core_schema
 from undersong_common.printable import printable
 from undersong_server.generators import other_packages
 from undersong_server.generators.interface import Estimate, PromptFormat
+from undersong_server.prompts.rendering import KINDS
+from undersong_server.prompts.trimming import estimated_tokens
 
 # English text has about 1.3 tokens per word with the usual byte-pair vocabularies; the high figure covers other
 # languages and clinical abbreviations.
@@ -179,6 +181,9 @@ class ReplaySettings(CommonSettings):
 
 _Stop = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_one_or_many)]
 _NOT_THEIRS = r"(?i)^(authorization|host|cookie|connection|content-.*|transfer-.*|proxy-.*|user-agent|accept)$"
+# Task files, plans and reports are read by many: a header that bears a key or a password is none of theirs.
+_SENSITIVE = r"(?i)(^|[-_])(api-?key|key|(access|auth|session)?token|secret|password|auth|authorization|credentials?)$"
+_Headers = dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")], Annotated[str, Field(pattern=r"^[\x20-\x7e]*$")]]
 
 
 class RequestFields(BaseModel):
@@ -191,7 +196,11 @@ class RequestFields(BaseModel):
         stop: strings that end an answer, besides those of a completion prompt; endpoints take four in all.
         presence_penalty, frequency_penalty: None sends none.
         reasoning_effort: of reasoning models, e.g. "low"; "" sends none.
+        send_seed: sends the request's seed; some endpoints refuse the field.
+        system: in place of the templates' system part; before the text that a completion continues. "" sends none.
         extra_body: further fields of the request, as the endpoint knows them.
+        headers: further headers of the request; none of them is a secret. Those of a kind come on top of the
+            generator's own.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -203,7 +212,10 @@ class RequestFields(BaseModel):
     presence_penalty: float | None = Field(default=None, ge=-2.0, le=2.0)
     frequency_penalty: float | None = Field(default=None, ge=-2.0, le=2.0)
     reasoning_effort: str = Field(default="", pattern=r"^[a-z]*$")
+    send_seed: bool = False
+    system: str | None = None
     extra_body: dict[str, Any] = {}
+    headers: _Headers = {}
 
 
 class Endpoint(BaseModel):
@@ -253,11 +265,8 @@ class OpenAISettings(CommonSettings, RequestFields):
         proxy: ``http://HOST:PORT`` that calls go through; "" goes straight. The environment's proxies are not asked.
         ca_file: certificates (PEM) by which the endpoint's is checked, relative to the task file; "" takes the usual.
         max_tokens_field: newer OpenAI models want "max_completion_tokens", other servers "max_tokens".
-        send_seed: sends the request's seed; some endpoints refuse the field.
-        system: in place of the templates' system part; "" sends none.
         system_role: the role that bears it; "user" puts it before the user's own part.
         structured: asks for lists (keywords) as JSON of a schema, which not every endpoint knows.
-        headers: further headers of every request; none of them is a secret.
         key_header: the header that carries the key: "Authorization" (after "Bearer") or, alone, another one.
         endpoints: further addresses with keys of their own.
         kinds: other request fields for single kinds of prompts.
@@ -286,13 +295,8 @@ class OpenAISettings(CommonSettings, RequestFields):
     proxy: str = Field(default="", pattern=rf"{_ADDRESS}|^$")
     ca_file: str = ""
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    send_seed: bool = False
-    system: str | None = None
     system_role: Literal["system", "developer", "user"] = "system"
     structured: bool = False
-    headers: dict[
-        Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")], Annotated[str, Field(pattern=r"^[\x20-\x7e]*$")]
-    ] = {}
     key_header: str = Field(default="Authorization", pattern=r"^[A-Za-z0-9-]+$")
     endpoints: tuple[Endpoint, ...] = ()
     kinds: dict[str, RequestFields] = {}
@@ -315,7 +319,10 @@ class OpenAISettings(CommonSettings, RequestFields):
         return self.model_dump(mode="json", include={"name", "kind"})
 
     def prompt_format(self, folder: Path) -> PromptFormat:
-        return PromptFormat(style=self.style, prompt_tokens=_room(self.context_tokens, self.max_tokens))
+        own = [self, *(self.request_fields(kind) for kind in self.kinds)]
+        answer = max(fields.max_tokens for fields in own)
+        system = max(estimated_tokens(fields.system or "") for fields in own)
+        return PromptFormat(style=self.style, prompt_tokens=_room(self.context_tokens, answer + system))
 
     @property
     def lacks_cache(self) -> bool:
@@ -329,18 +336,36 @@ class OpenAISettings(CommonSettings, RequestFields):
     def request_fields(self, kind: str) -> RequestFields:
         """The fields of a request for one kind of prompt."""
         own = self.kinds.get(kind)
-        return (
-            self if own is None else self.model_copy(update={name: getattr(own, name) for name in own.model_fields_set})
-        )
+        if own is None:
+            return self
+        update: dict[str, Any] = {name: getattr(own, name) for name in own.model_fields_set}
+        return self.model_copy(update={**update, "headers": {**self.headers, **own.headers}})
 
     @model_validator(mode="after")
     def _keys_go_where_they_belong(self) -> Self:
         """A task file says what is sent where: neither another secret of this machine, nor a key in the clear."""
         for address in self.addresses:
             _check_key(address, self.proxy)
-        for name in self.headers:
-            if re.fullmatch(_NOT_THEIRS, name) or name.casefold() == self.key_header.casefold():
-                raise ValueError(f"headers: {name} is not the task file's to set; a key is named by api_key_env")
+        for fields in (self, *self.kinds.values()):
+            for name in fields.headers:
+                theirs = re.fullmatch(_NOT_THEIRS, name) or re.search(_SENSITIVE, name)
+                if theirs or name.casefold() == self.key_header.casefold():
+                    raise ValueError(
+                        f"headers: {name} is not the task file's to set; a key is named by api_key_env, and its header"
+                        " by key_header"
+                    )
+        return self
+
+    @model_validator(mode="after")
+    def _kinds_can_be_asked(self) -> Self:
+        for kind, fields in self.kinds.items():
+            if kind not in KINDS:
+                raise ValueError(f"kinds: no prompt is of the kind {kind!r}; there are {', '.join(sorted(KINDS))}")
+            if self.batch and fields.headers:
+                raise ValueError(
+                    f"kinds.{kind}: the requests of a batch have no headers of their own; give the generator's, or"
+                    " batch = false"
+                )
         return self
 
     @model_validator(mode="after")

@@ -39,6 +39,9 @@ FIELDS = (
 KEYS = ("about", "system", "user", "completion")
 OTHER_LABELS = 8  # that a prompt names besides its own: a task of 77 labels does not list them all
 
+_TEMPLATES = resources.files("undersong_server.prompts").joinpath("templates")
+KINDS = frozenset(name.removesuffix(".toml") for file in _TEMPLATES.iterdir() if (name := file.name).endswith(".toml"))
+"""Every kind of prompt that a method may order."""
 LIST_KINDS = frozenset({"keywords"})  # whose answer is a list, which its reader parses
 QUOTE = '"'  # around the texts of a completion prompt: a base model that sees one opened writes a text and closes it
 _RULE = "###"  # after each of them, where texts have several lines
@@ -242,15 +245,14 @@ def _filled(kind: str, template: Template, shown: Mapping[str, Any]) -> str:
 
 @cache
 def _built_in() -> dict[str, _Kind]:
-    folder = resources.files("undersong_server.prompts").joinpath("templates")
-    files = [file for file in folder.iterdir() if file.name.endswith(".toml")]
-    if not files:
+    if not KINDS:
         raise ConfigurationError("server/prompts: the templates are missing", "reinstall the package")
     usual = _compiled("system.j2", _part("system.j2") or "")
     kinds = {}
-    for file in files:
+    for kind in sorted(KINDS):
+        file = _TEMPLATES.joinpath(f"{kind}.toml")
         found = _templates(file.name, file.read_bytes())
-        kinds[file.name.removesuffix(".toml")] = _Kind(found.get("system", usual), found["user"], found["completion"])
+        kinds[kind] = _Kind(found.get("system", usual), found["user"], found["completion"])
     return kinds
 
 

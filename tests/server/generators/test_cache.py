@@ -68,6 +68,7 @@ def test_a_later_run_pays_nothing_for_what_was_asked_and_no_entry_serves_two_ord
         {"base_url": "https://else.example/v1"},
         {"temperature": 0.1},
         {"max_tokens": 9},
+        {"headers": {"x-beta": "long"}},
         {"kinds": {"zero_shot": {"top_p": 0.5}}},
     ],
 )
@@ -85,6 +86,9 @@ def test_limits_and_seeds_that_are_not_sent_decide_nothing(tmp_path: Path) -> No
     assert second.calls == 0
     list(cached(tmp_path / "cache", third, send_seed=True).answer([REQUEST, replace(REQUEST, seed=2)]))
     assert third.calls == 2
+    fourth, kinds = Counting(), {REQUEST.kind: {"send_seed": True}}
+    list(cached(tmp_path / "cache", fourth, kinds=kinds).answer([REQUEST, replace(REQUEST, seed=2)]))
+    assert fourth.calls == 2
 
 
 def test_failures_are_not_kept_and_what_the_journal_has_counts_as_asked(tmp_path: Path) -> None:

@@ -528,6 +528,24 @@ def test_a_filtered_answer_is_paid() -> None:
         assert far._budget.spent[0] == 18
 
 
+def test_a_generators_own_system_part_stands_before_the_text_that_a_completion_continues(server: ChatServer) -> None:
+    far = generator(server.url, system="From the bank's archive.", kinds={"random": {"system": ""}})
+    for kind in ("zero_shot", "random"):
+        dict(far.answer([GenerationRequest(kind, "card", "Text:", 1, style="completion")]))
+    assert [body["prompt"] for body in server.bodies] == ["From the bank's archive.\n\nText:", "Text:"]
+
+
+def test_prompts_leave_room_for_the_longest_answer_and_system_part_of_any_kind() -> None:
+    def room(**fields: Any) -> int | None:
+        settings = OpenAISettings(name="a", kind="openai", model="m", context_tokens=1000, max_tokens=100, **fields)
+        return settings.prompt_format(Path()).prompt_tokens
+
+    plain = room()
+    assert plain is not None
+    assert room(kinds={"persona": {"max_tokens": 300}}) == plain - 200
+    assert room(kinds={"persona": {"system": "x" * 30}}) == plain - 10
+
+
 def test_a_system_turn_stands_before_the_users_and_a_completion_has_neither(server: ChatServer) -> None:
     far = generator(server.url)
     asked = GenerationRequest("zero_shot", "card", "Write.", 1, system="You write.")
@@ -557,20 +575,29 @@ def test_every_request_field_arrives_and_a_kind_may_have_its_own(server: ChatSer
         structured=True,
         system="Be brief.",
         system_role="developer",
-        kinds={"keywords": {"temperature": None, "max_tokens": 50, "extra_body": {"think": False}}},
+        kinds={
+            "keywords": {"temperature": None, "max_tokens": 50, "extra_body": {"think": False}},
+            "persona": {"system": "You are a novelist.", "send_seed": False},
+            "random": {"system": ""},
+        },
     )
     asked = [
         GenerationRequest(kind, "card", "Write.", 7, system="You write.", stop=("###",))
-        for kind in ("zero_shot", "keywords")
+        for kind in ("zero_shot", "random", "persona", "keywords")
     ]
-    dict(far.answer(asked))
-    text, names = sorted(server.bodies, key=lambda body: "response_format" in body)
+    for request in asked:  # one after the other
+        dict(far.answer([request]))
+    text, plain, person, names = server.bodies
     turns = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Write."}]
     shared = {
         **{"model": "tiny", "messages": turns, "top_p": 0.9, "presence_penalty": 0.5, "frequency_penalty": -0.5},
         **{"reasoning_effort": "low", "stop": ["###", "</text>"], "seed": 7},
     }
-    assert text == {**shared, "temperature": 0.7, "max_completion_tokens": 20, "top_k": 20}
+    usual = {**shared, "temperature": 0.7, "max_completion_tokens": 20, "top_k": 20}
+    assert text == usual
+    assert plain == {**usual, "messages": turns[1:]}
+    del usual["seed"]
+    assert person == {**usual, "messages": [{"role": "developer", "content": "You are a novelist."}, turns[1]]}
     schema = names.pop("response_format")
     assert schema["json_schema"]["schema"]["properties"]["names"]["type"] == "array"
     assert names == {**shared, "max_completion_tokens": 50, "think": False}
@@ -603,7 +630,13 @@ def test_calls_go_to_all_endpoints_in_turn_each_with_its_own_key() -> None:
     ("fields", "named"),
     [
         ({"headers": {"Authorization": "x"}}, "Authorization"),
-        ({"headers": {"x-key": "x"}, "key_header": "X-Key"}, "x-key"),
+        ({"headers": {"x-name": "x"}, "key_header": "X-Name"}, "x-name"),
+        ({"headers": {"X-API-Key": "x"}}, "X-API-Key"),
+        ({"headers": {"x-goog-apikey": "x"}}, "x-goog-apikey"),
+        ({"headers": {"X-Auth-Token": "x"}}, "X-Auth-Token"),
+        ({"kinds": {"persona": {"headers": {"client-secret": "x"}}}}, "client-secret"),
+        ({"kinds": {"persona": {"headers": {"x-team": "x"}}}, "batch": True}, "of a batch"),
+        ({"kinds": {"personas": {"top_p": 0.5}}}, "'personas'.*persona"),
         ({"endpoints": [{"base_url": "http://far.example/v1"}]}, "unencrypted"),
         ({"endpoints": [{"base_url": "https://far.example/v1", "api_key_env": "HOME"}]}, "_API_KEY"),
     ],
@@ -613,7 +646,7 @@ def test_no_header_and_no_further_endpoint_carries_what_is_not_its(fields: dict[
         generator("http://127.0.0.1:1/v1", **fields)
 
 
-def test_a_key_may_have_a_header_of_its_own() -> None:
+def test_a_key_may_have_a_header_of_its_own_and_a_kind_further_ones() -> None:
     seen: list[dict[str, str]] = []
 
     class Listening(ChatServer):
@@ -622,10 +655,14 @@ def test_a_key_may_have_a_header_of_its_own() -> None:
             return super().reply(path, headers, body)
 
     with serving(Listening(lambda _: completion("A text."), key="")) as server:
-        one(generator(server.url, key_header="api-key", headers={"x-team": "notes"}))
-    assert seen[0]["api-key"] == "secret-key"
-    assert seen[0]["x-team"] == "notes"
-    assert "authorization" not in seen[0]
+        own = {"headers": {"x-team": "people", "x-tier": "slow"}}
+        far = generator(server.url, key_header="api-key", headers={"x-team": "notes"}, kinds={"persona": own})
+        for kind in ("zero_shot", "persona"):
+            dict(far.answer([GenerationRequest(kind, "card", "Write.", 1)]))
+    assert [headers["api-key"] for headers in seen] == ["secret-key"] * 2
+    assert [headers["x-team"] for headers in seen] == ["notes", "people"]
+    assert [headers.get("x-tier") for headers in seen] == [None, "slow"]
+    assert all("authorization" not in headers and "undersong-kind" not in headers for headers in seen)
 
 
 def test_a_deadline_ends_the_attempts_of_one_request(server: ChatServer) -> None:
