@@ -346,7 +346,8 @@ class OpenAISettings(CommonSettings, RequestFields):
         """A task file says what is sent where: neither another secret of this machine, nor a key in the clear."""
         for address in self.addresses:
             _check_key(address, self.proxy)
-        for fields in (self, *self.kinds.values()):
+        asked: tuple[RequestFields, ...] = (self, *self.kinds.values())
+        for fields in asked:
             for name in fields.headers:
                 theirs = re.fullmatch(_NOT_THEIRS, name) or re.search(_SENSITIVE, name)
                 if theirs or name.casefold() == self.key_header.casefold():
