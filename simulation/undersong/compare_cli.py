@@ -20,7 +20,6 @@ _Value = TypeVar("_Value")
 
 def compare(
     task_file: TaskFile,
-    test: Annotated[Path, typer.Option("--test", metavar="FILE", help="Test set, labelled where the task has labels.")],
     methods: Annotated[
         str,
         typer.Option(
@@ -29,6 +28,10 @@ def compare(
             "commas between."
         ),
     ] = "wasp,mixture,private-only",
+    test: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Test set, labelled where the task has labels (else its evaluation.test)."),
+    ] = None,
     epsilon: Annotated[str, typer.Option(help="Budgets; inf adds no noise.")] = "1,4,8",
     parties: Annotated[str, typer.Option(help="Numbers of parties (else the task's).")] = "",
     records: Annotated[

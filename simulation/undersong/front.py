@@ -195,7 +195,10 @@ def compare(
     folder = Path(out) if out is not None else Path(f"{settings.output.dir}-{COMPARISON}")
     if test is None:
         if settings.evaluation.test is None:
-            raise ConfigurationError("a comparison needs a test set", "pass test=, or name it in evaluation.test")
+            raise ConfigurationError(
+                "a comparison needs a test set",
+                "give one (--test FILE; test= in Python), or name it in evaluation.test",
+            )
         test = settings.locate(settings.evaluation.test)
     if is_frame(test):
         columns = [settings.data.text, *([settings.data.label or "label"] if settings.task.labels else [])]
