@@ -96,6 +96,7 @@ class VllmGenerator(ModelFolder):
                     gpu_memory_utilization=settings.memory,
                     tensor_parallel_size=settings.tensor_parallel,
                     quantization=settings.quantization or None,
+                    enforce_eager=settings.eager,
                     generation_config="vllm",  # the task's settings count, not the folder's
                 )
             except Exception as error:  # noqa: BLE001 - a broken folder or a small GPU makes the engine fail in any way

@@ -483,6 +483,7 @@ class VllmSettings(CommonSettings):
         memory: share of the GPU's memory that the engine takes.
         tensor_parallel: GPUs over which the model is divided.
         quantization: as vLLM names it, e.g. "bitsandbytes"; "" takes the folder's own.
+        eager: compiles nothing: the engine starts in seconds and writes more slowly.
     """
 
     kind: Literal["vllm"]
@@ -495,6 +496,7 @@ class VllmSettings(CommonSettings):
     memory: float = Field(default=0.9, gt=0.0, le=1.0)
     tensor_parallel: int = Field(default=1, ge=1)
     quantization: str = Field(default="", pattern=r"^[a-z0-9_-]*$")
+    eager: bool = False
 
     def identity(self) -> dict[str, Any]:
         return self.model_dump(mode="json", include={"name", "kind"})
