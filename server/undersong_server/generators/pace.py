@@ -38,7 +38,7 @@ class Pace:
         self._longest_wait_s = longest_wait_s
         self._clock = clock
         self._at = clock()
-        self._not_before = self._at
+        self._stated: dict[str, tuple[float, float]] = {}  # what answers say is left of a limit, and until when
         self._changed = threading.Condition()
         self.counts = {"waited": 0, "slowed_down": 0}
 
@@ -58,6 +58,10 @@ class Pace:
             self._in_flight += 1
             self._left[0] -= 1
             self._left[1] -= tokens
+            for what, wanted in _wanted(tokens):
+                if what in self._stated:
+                    left, until = self._stated[what]
+                    self._stated[what] = (left - wanted, until)
 
     def end(self, *, throttled: bool, tokens: int, took: int) -> None:
         """Notes the end of a call: whether it met a 429, and how many of its reserved tokens it took."""
@@ -72,22 +76,23 @@ class Pace:
             self._changed.notify_all()
 
     def heed(self, headers: Mapping[str, str]) -> None:
-        """Holds further calls back where an answer's headers say that nothing is left for now."""
-        pauses = [
-            reset
-            for what in ("requests", "tokens")
-            if headers.get(f"x-ratelimit-remaining-{what}") == "0"
-            and (reset := seconds_of(headers.get(f"x-ratelimit-reset-{what}", ""))) is not None
-        ]
-        if pauses:
-            with self._changed:
-                self._not_before = max(self._not_before, self._clock() + min(max(pauses), self._longest_wait_s))
+        """Notes what an answer's headers say is left of the endpoint's limits, and when these are whole again."""
+        for what in ("requests", "tokens"):
+            left = headers.get(f"x-ratelimit-remaining-{what}", "")
+            reset = seconds_of(headers.get(f"x-ratelimit-reset-{what}", ""))
+            if left.isdecimal() and reset is not None:
+                with self._changed:
+                    self._stated[what] = (float(left), self._clock() + min(reset, self._longest_wait_s))
 
     def _pause_s(self, tokens: int) -> float:
         """How long a call has to wait, at least; 0 where it may start."""
         now = self._clock()
         passed, self._at = now - self._at, now
-        longest = max(0.0, self._not_before - now)
+        longest = 0.0
+        for what, wanted in _wanted(tokens):
+            left, until = self._stated.get(what, (wanted, now))
+            if left < wanted:
+                longest = max(longest, until - now)
         for place, (rate, full, wanted) in enumerate(zip(self._rates, self._full, (1.0, float(tokens)), strict=True)):
             if rate is None or full is None:
                 continue
@@ -98,6 +103,11 @@ class Pace:
         if self._in_flight >= self.allowed:
             longest = max(longest, 0.05)
         return longest
+
+
+def _wanted(tokens: int) -> tuple[tuple[str, float], tuple[str, float]]:
+    """What a call takes of each of an endpoint's limits."""
+    return ("requests", 1.0), ("tokens", float(tokens))
 
 
 def seconds_of(reset: str) -> float | None:

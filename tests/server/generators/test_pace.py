@@ -66,6 +66,21 @@ def test_an_endpoint_that_has_nothing_left_is_not_asked_until_it_has() -> None:
     assert started(pace)
 
 
+def test_no_more_is_asked_than_an_endpoint_says_is_left() -> None:
+    clock = Clock()
+    pace = Pace(concurrency=8, clock=clock)
+    pace.heed({"x-ratelimit-remaining-requests": "3", "x-ratelimit-reset-requests": "20s"})
+    assert [started(pace) for _ in range(5)] == [True, True, True, False, False]
+    pace.heed({"x-ratelimit-remaining-requests": "1", "x-ratelimit-reset-requests": "20s"})  # the newest word counts
+    assert [started(pace) for _ in range(2)] == [True, False]
+    clock.now += 21
+    assert started(pace)
+    pace.heed({"x-ratelimit-remaining-tokens": "250", "x-ratelimit-reset-tokens": "30s"})
+    assert [started(pace, tokens) for tokens in (200, 100, 50, 10)] == [True, False, True, False]
+    clock.now += 31
+    assert started(pace, 10_000)
+
+
 def test_fewer_calls_at_once_after_a_429_and_never_none() -> None:
     pace = Pace(concurrency=8, clock=Clock())
     allowed = []
