@@ -102,8 +102,11 @@ class Agreement:
             raise PeerFault(party, "advertised a low-order X25519 key") from None
 
 
+_TWO_PARTIES = struct.Struct("<2I").pack
+
+
 def _pair(label: bytes, first: int, second: int) -> bytes:
-    return label + first.to_bytes(4, "little") + second.to_bytes(4, "little")
+    return label + _TWO_PARTIES(first, second)
 
 
 def mask_key(transcript: bytes, question: bytes, shared: bytes, one: int, other: int) -> bytes:
@@ -161,7 +164,7 @@ _SHARE_FIELDS = struct.Struct("<5Q").pack
 
 
 def _associated(transcript: bytes, dealer: int, holder: int, public: bytes) -> bytes:
-    return transcript + dealer.to_bytes(4, "little") + holder.to_bytes(4, "little") + public
+    return _pair(transcript, dealer, holder) + public
 
 
 def seal(key: bytes, transcript: bytes, dealer: int, holder: int, plain: bytes, public: bytes) -> bytes:
