@@ -149,7 +149,7 @@ def generators(
         return
     keys = ("calls", "kept", "retried", "dropped", "cut", "prompt_tokens", "completion_tokens")
     show_rows(
-        ("generator", "kind", "runs", *keys, "US$", "answers/s", "latency s", "useless answers"),
+        ("generator", "kind", "runs", *keys, "US$", "answers/s", "latency s", "useless answers", "pace"),
         [
             (
                 each.name,
@@ -158,7 +158,7 @@ def generators(
                 *(f"{each.counts.get(key, 0):g}" for key in keys),
                 f"{each.counts.get('price_usd', 0):.2f}",
                 *("" if figure is None else f"{figure:.3g}" for figure in (each.answer_rate, each.latency_s)),
-                ", ".join(f"{fault} {count}" for fault, count in each.faults.items()),
+                *(", ".join(f"{what} {count}" for what, count in own.items()) for own in (each.faults, each.counted)),
             )
             for each in found
         ],

@@ -108,6 +108,14 @@ class Author:
         """How fast each generator has answered this process."""
         return self._asking.speed
 
+    @property
+    def counts(self) -> Mapping[str, Mapping[str, int]]:
+        """What each generator has counted this process that is not zero: calls that waited or were tried again, ..."""
+        return {
+            name: {what: count for what, count in generator.counts.items() if count}
+            for name, generator in self._generators.items()
+        }
+
     def draw_words_by(self, draw: DrawWords) -> None:
         """Draws the length of every text from now on whose order names none."""
         self._requests.draw_words = draw

@@ -167,8 +167,14 @@ class RunContext:
         """Has the orders written without adding them to the pool: one sample per order, None where it was dropped."""
         written: list[Sample | None] = self._watch("generation", lambda: self._author.write(step, round_, orders))
         texts = [(each.text, each.label, each.generator) for each in written if each is not None]
+        counted = self._author.counts
         usage = {
-            name: {**vars(each), "faults": dict(each.faults), **vars(self._author.speed[name])}
+            name: {
+                **vars(each),
+                "faults": dict(each.faults),
+                **vars(self._author.speed[name]),
+                "counted": counted[name],
+            }
             for name, each in self._author.usage.items()
         }
         self._observe("texts", {"step": step, "round": round_, "texts": texts})

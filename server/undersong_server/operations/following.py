@@ -56,7 +56,7 @@ class LiveRun:
         weights_noise: by round, the standard deviation that noise gives each weight, where the method tells it.
         texts: the last ones, newest first; ``written`` counts all.
         usage: of each generator, the counts of :class:`undersong_server.generators.author.Usage` and of
-            :class:`undersong_server.generators.asking.Speed`.
+            :class:`undersong_server.generators.asking.Speed`; ``counted`` is what the generator itself counted.
         times: when texts of each step were there, as (seconds since the epoch, texts in all), for a rate.
         ordered: texts that the plan orders in all.
     """

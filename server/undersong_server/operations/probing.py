@@ -32,6 +32,8 @@ class GeneratorUsage:
         run: the newest of them, whose task a test call takes.
         runs: in how many it has written.
         counts: as of :class:`undersong_server.generators.author.Usage`, summed up; ``faults`` by what was wrong.
+        counted: what the generator itself counted besides its calls: those that waited for a limit, that were tried
+            again, answers out of a cache, ...
     """
 
     name: str
@@ -40,6 +42,7 @@ class GeneratorUsage:
     runs: int
     counts: Mapping[str, float]
     faults: Mapping[str, int]
+    counted: Mapping[str, int]
 
     @property
     def answer_rate(self) -> float | None:
@@ -58,6 +61,7 @@ def usage(home: Path, runs: Sequence[str], plans: Plans) -> tuple[GeneratorUsage
     kinds: dict[str, tuple[str, str]] = {}
     counts: dict[str, dict[str, float]] = {}
     faults: dict[str, dict[str, int]] = {}
+    counted: dict[str, dict[str, int]] = {}
     taken: dict[str, int] = {}
     for run in runs:
         folder = opened.run(run)
@@ -67,8 +71,15 @@ def usage(home: Path, runs: Sequence[str], plans: Plans) -> tuple[GeneratorUsage
             taken[name] = taken.get(name, 0) + 1
             _add(counts.setdefault(name, {}), used)
             _add(faults.setdefault(name, {}), used.get("faults", {}))
+            own = used.get("counted", {}).items()
+            _add(counted.setdefault(name, {}), {key.replace("_", " "): count for key, count in own if key != "calls"})
     return tuple(
-        GeneratorUsage(name, kind, run, taken.get(name, 0), counts.get(name, {}), faults.get(name, {}))
+        GeneratorUsage(
+            *(name, kind, run, taken.get(name, 0)),
+            counts=counts.get(name, {}),
+            faults=faults.get(name, {}),
+            counted=counted.get(name, {}),
+        )
         for name, (kind, run) in sorted(kinds.items())
     )
 

@@ -34,7 +34,7 @@ def home(tmp_path):
         folder = CoordinatorHome(tmp_path / "home").run(name)
         generator = folder.planned().task["generators"][0]["name"]
         tokens = {"prompt_tokens": 10, "completion_tokens": 5}
-        folder.tell("usage", {"usage": {generator: {**USED, **tokens}}})
+        folder.tell("usage", {"usage": {generator: {**USED, **tokens, "counted": {"calls": 9, "slowed_down": 2}}}})
     return tmp_path / "home"
 
 
@@ -48,7 +48,9 @@ def test_runs_are_compared_and_generators_counted(home):
     operator("run", "compare", "nowhere", "--home", home, code=2)
     counted = json.loads(operator("run", "generators", "--home", home, "--json"))
     assert {each["counts"]["calls"] for each in counted if each["counts"]} == {18}
-    assert "duplicate 4" in operator("run", "generators", "--home", home)
+    shown = operator("run", "generators", "--home", home)
+    assert "duplicate 4" in shown
+    assert "slowed down 4" in " ".join(shown.split())
 
 
 def test_a_generator_is_asked_for_one_text(home):

@@ -40,7 +40,7 @@ class Scripted:
 
     @property
     def counts(self) -> dict[str, int]:
-        return {}
+        return {"calls": len(self.asked), "waited": 0}
 
 
 def author(journal, *generators, seed=1):
@@ -113,6 +113,7 @@ def test_one_request_without_answer_does_not_stop_the_others(journal):
     samples = writer.write("round 1", 0, [Order("g", "zero_shot", "x")] * 2)
     assert [sample and sample.text for sample in samples] == [None, "two"]
     assert writer.usage["g"].dropped == 1
+    assert writer.counts == {"g": {"calls": 4}}
 
 
 def test_the_speed_counts_what_was_waited_for_and_not_what_the_journal_had(journal):
