@@ -183,6 +183,7 @@ _Stop = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidat
 _NOT_THEIRS = r"(?i)^(authorization|host|cookie|connection|content-.*|transfer-.*|proxy-.*|user-agent|accept)$"
 # Task files, plans and reports are read by many: a header that bears a key or a password is none of theirs.
 _SENSITIVE = r"(?i)(^|[-_])(api-?key|key|(access|auth|session)?token|secret|password|auth|authorization|credentials?)$"
+_KEY = r"(?i)\s*(bearer|basic)\s|\s*(sk|pk|gsk|hf|ghp|xai)[-_]|\s*AIza"  # what keys begin with
 _Headers = dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")], Annotated[str, Field(pattern=r"^[\x20-\x7e]*$")]]
 
 
@@ -348,13 +349,19 @@ class OpenAISettings(CommonSettings, RequestFields):
             _check_key(address, self.proxy)
         asked: tuple[RequestFields, ...] = (self, *self.kinds.values())
         for fields in asked:
-            for name in fields.headers:
-                theirs = re.fullmatch(_NOT_THEIRS, name) or re.search(_SENSITIVE, name)
+            for name, value in fields.headers.items():
+                theirs = re.fullmatch(_NOT_THEIRS, name) or re.search(_SENSITIVE, name) or re.match(_KEY, value)
                 if theirs or name.casefold() == self.key_header.casefold():
                     raise ValueError(
                         f"headers: {name} is not the task file's to set; a key is named by api_key_env, and its header"
                         " by key_header"
                     )
+        return self
+
+    @model_validator(mode="after")
+    def _batches_have_one_address(self) -> Self:
+        if self.batch and self.endpoints:
+            raise ValueError("batch and endpoints: a batch is asked of one address; name it by base_url")
         return self
 
     @model_validator(mode="after")

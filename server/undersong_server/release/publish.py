@@ -31,6 +31,7 @@ from undersong_server.report.measures import Measure
 from undersong_server.runs.execution import Outcome
 from undersong_server.runs.planning import RunPlan
 
+_FEWER = "prompts that show fewer examples than ordered, for want of room"
 _COLUMNS = (REFUSED, CUT, DUPLICATE, NEAR_DUPLICATE)  # faults that have a column of their own
 
 
@@ -160,6 +161,7 @@ def _statement(run_plan: RunPlan, insecure_noise: bool) -> PrivacyStatement:
 
 
 def _use(name: str, kind: str, usage: Usage) -> GeneratorUse:
+    notes = usage.notes | ({_FEWER: usage.fewer_examples} if usage.fewer_examples else {})
     return GeneratorUse(
         name=name,
         kind=kind,
@@ -170,7 +172,7 @@ def _use(name: str, kind: str, usage: Usage) -> GeneratorUse:
         prompt_tokens=usage.prompt_tokens,
         completion_tokens=usage.completion_tokens,
         price_usd=usage.price_usd,
-        notes=tuple(f"{note}: {count}" for note, count in sorted(usage.notes.items())),
+        notes=tuple(f"{note}: {count}" for note, count in sorted(notes.items())),
         orders=usage.orders,
         refused=usage.faults[REFUSED],
         cut=usage.cut,

@@ -7,8 +7,10 @@ import pytest
 
 from tests.doubles.corpora import write_corpus
 from undersong_common.errors import ConfigurationError
+from undersong_server.generators.author import Usage
 from undersong_server.pool import Sample
 from undersong_server.release.corpus import COLUMNS
+from undersong_server.release.publish import _use
 
 SAMPLES = [
     Sample('He said "no"\nand left', "chest", "good", 0, "zero_shot"),
@@ -86,3 +88,12 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ConfigurationError, match="cannot be written"):
         write_corpus(tmp_path / "file" / "run", SAMPLES)
+
+
+def test_a_generators_line_says_how_many_prompts_had_to_show_less():
+    used = Usage(calls=3, fewer_examples=2, notes={"repeat": 1})
+    assert _use("far", "openai", used).notes == (
+        "prompts that show fewer examples than ordered, for want of room: 2",
+        "repeat: 1",
+    )
+    assert _use("far", "openai", Usage(calls=3)).notes == ()
