@@ -45,6 +45,7 @@ from undersong_protocol.public import Input, Segment, encode_embeddings
 from undersong_protocol.secagg.parameters import Member, defaults
 from undersong_protocol.statistics import TopQVotes
 from undersong_server.coordinator import enrolment
+from undersong_server.defaults import KEEPALIVE_S
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("", "common", "protocol", "client", "server")  # the daemons run this tree's code, whatever is installed
@@ -173,7 +174,7 @@ class Served:
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[Served]:
+def served(folder: Path, keepalive_s: float = KEEPALIVE_S) -> Iterator[Served]:
     """A coordinator in ``folder``, on a free port of 127.0.0.1, until the context ends."""
     from undersong_server.coordinator.grpc_server import GrpcServer
     from undersong_server.coordinator.grpc_transport import GrpcTransport
@@ -194,6 +195,7 @@ def served(folder: Path) -> Iterator[Served]:
             transport=transport,
             metrics=metrics,
             renew=partial(enrolment.renew, home),
+            keepalive_s=keepalive_s,
         )
         with closing(server):
             # The port is known only now; packages carry the address.

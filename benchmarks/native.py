@@ -1,6 +1,6 @@
 """One private sum over native gRPC at many parties: one coordinator, light party processes with many parties each.
 
-    python -m benchmarks.native [--parties N ...] [--processes P] [--patience S] [--json]
+    python -m benchmarks.native [--parties N ...] [--processes P] [--patience S] [--keepalive S] [--json]
 
 Every party is the program's own daemon with its own folder, keys, certificate, stream, ledger and encrypted journal;
 only its embedder is light (a hashed direction for each text), and many of them are threads of one process, where each
@@ -10,6 +10,7 @@ end between the agreement and the sum. JSON: a list with one object a size: ``pa
 ``post_quantum``, ``sum_s`` (wall time, with the ``patience_s`` for which it waits once for silent parties),
 ``coordinator_cpu_s`` (this process during the sum), ``coordinator_peak_bytes`` (its largest resident set),
 ``party_cpu_s`` (processor time of the parties' processes during the sum over the parties that answer),
+``coordinator_idle``, ``party_idle`` (processor seconds a second while nothing is asked, for all streams and per party),
 ``bytes_down``, ``bytes_up`` (per party), ``load_average``.
 """
 
@@ -45,12 +46,15 @@ from undersong_protocol.plan import POST_QUANTUM_UP_TO, Privacy, Quorum, SumRequ
 from undersong_protocol.public import Input, Segment, encode_embeddings
 from undersong_protocol.secagg.parameters import Member, default_threshold
 from undersong_protocol.statistics import TopQVotes
+from undersong_server import defaults
 from undersong_server.coordinator import enrolment
 
 SIZES = (100, 300, 1000)
 CANDIDATES = 6000
 RECORDS = 20
 PATIENCE_S = 60.0
+SWITCH_S = 0.5
+IDLE_S = 20.0
 EMBEDDER = "00" * 32
 
 
@@ -71,6 +75,8 @@ def hosted(folder: Path, names: list[str]) -> None:
             return embed(texts)
 
     only_tls_1_3()
+    # Hundreds of threads share Python's lock: each that waits for it wakes once in this interval, by default 5 ms.
+    sys.setswitchinterval(SWITCH_S)
     # One process remembers what it has verified: here every party is to verify for itself, as one of its own would.
     unremembered = attempt_keys.verified.__wrapped__
     for module in (attempt_keys, manifest):
@@ -113,7 +119,7 @@ def enrol(folder: Path, coordinator: Any, name: str) -> None:
     )
 
 
-def measure(parties: int, processes: int, patience_s: float) -> dict[str, Any]:
+def measure(parties: int, processes: int, patience_s: float, keepalive_s: float) -> dict[str, Any]:
     """One sum at one size; see the module."""
     from tests.doubles.parties import DIMENSION
     from undersong_server.federation.blocks import PublicBlocks
@@ -126,7 +132,7 @@ def measure(parties: int, processes: int, patience_s: float) -> dict[str, Any]:
     silent = names[:tenth]
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
-        coordinator = stack.enter_context(served(folder / "home"))
+        coordinator = stack.enter_context(served(folder / "home", keepalive_s))
         home, server, metrics = coordinator.home, coordinator.server, coordinator.metrics
         for each in names:
             enrol(folder, home, each)
@@ -156,7 +162,12 @@ def measure(parties: int, processes: int, patience_s: float) -> dict[str, Any]:
         segment = Segment(blocks.add(encode_embeddings(unit, rng.integers(0, 2, CANDIDATES))))
         workers[0].terminate()
         workers[0].wait(20)
-        wait(lambda: len(server.connected) == parties - tenth, 60.0)
+        left = parties - tenth
+        wait(lambda: len(server.connected) == left, 60.0)
+
+        idle = (time.process_time(), _cpu_s(workers[1:]))
+        time.sleep(IDLE_S)
+        idle_own, idle_theirs = time.process_time() - idle[0], _cpu_s(workers[1:]) - idle[1]
 
         def bytes_of(direction: str) -> float:
             return float(metrics.registry.get_sample_value(f"undersong_{direction}_bytes_total") or 0.0)
@@ -165,10 +176,10 @@ def measure(parties: int, processes: int, patience_s: float) -> dict[str, Any]:
         opened = federation.private_sum("votes", [Input("candidates", (segment,))])
         after = (time.perf_counter(), time.process_time(), _cpu_s(workers[1:]), bytes_of("sent"), bytes_of("received"))
         wall, own, theirs, down, up = (end - begin for begin, end in zip(before, after, strict=True))
-        left = parties - tenth
         return {
             **{"parties": parties, "survivors": len(opened.survivors), "post_quantum": quorum.post_quantum},
             **{"sum_s": wall, "patience_s": patience_s, "coordinator_cpu_s": own, "party_cpu_s": theirs / left},
+            **{"coordinator_idle": idle_own / IDLE_S, "party_idle": idle_theirs / left / IDLE_S},
             "coordinator_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             **{"bytes_down": down / left, "bytes_up": up / left, "load_average": os.getloadavg()[0]},
         }
@@ -201,6 +212,13 @@ def main() -> int:
     parser.add_argument("--parties", type=int, nargs="*", default=SIZES)
     parser.add_argument("--processes", type=int, default=4, help="in which the parties that answer live")
     parser.add_argument("--patience", type=float, default=PATIENCE_S, help="seconds that a stage may take")
+    parser.add_argument(
+        "--keepalive",
+        type=float,
+        default=defaults.KEEPALIVE_S,
+        metavar="S",
+        help="silence on a stream after which a side asks, as `undersong coordinator serve --keepalive`",
+    )
     parser.add_argument("--quick", action="store_true", help="twenty parties")
     parser.add_argument("--json", action="store_true", help="one JSON list on standard output")
     parser.add_argument("--host", nargs="+", metavar=("FOLDER", "NAME"), help=argparse.SUPPRESS)
@@ -210,7 +228,7 @@ def main() -> int:
         return 0
     only_tls_1_3()
     sizes = (20,) if options.quick else options.parties
-    found = [measure(parties, options.processes, options.patience) for parties in sizes]
+    found = [measure(parties, options.processes, options.patience, options.keepalive) for parties in sizes]
     if options.json:
         print(json.dumps(found))
         return 0

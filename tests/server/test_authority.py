@@ -111,15 +111,18 @@ def test_a_certificate_that_the_register_does_not_hold_is_refused_with_the_reaso
     registry = Registry(home.path / "registry.sqlite")
     now = time.time()
     assert registry.refusal("heart", serial, now=now) == ""
+    assert registry.refusals({"heart": serial}, now=now) == {}
     if change == "revoked":
         registry.revoke("heart", "", now=now)
-    words = {
-        "serial": registry.refusal("heart", "1234", now=now),
-        "name": registry.refusal("lung", serial, now=now),
-        "expired": registry.refusal("heart", serial, now=now + 400 * 86400),
-        "revoked": registry.refusal("heart", serial, now=now),
-        "unknown": registry.refusal("nobody", serial, now=now),
+    name, presented, at = {
+        "serial": ("heart", "1234", now),
+        "name": ("lung", serial, now),
+        "expired": ("heart", serial, now + 400 * 86400),
+        "revoked": ("heart", serial, now),
+        "unknown": ("nobody", serial, now),
     }[change]
+    words = registry.refusal(name, presented, now=at)
+    assert registry.refusals({name: presented}, now=at) == {name: words}
     expected = {
         "serial": "not issued to heart",
         "name": "not issued to lung",

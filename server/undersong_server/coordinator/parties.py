@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -265,17 +265,22 @@ class Registry:
         with self._lock:
             certificate = self._database.execute("SELECT * FROM certificate WHERE serial = ?", (serial,)).fetchone()
             party = self._row(name)
-        if party is None:
-            return f"no party {name!r} was invited"
-        if party["state"] == REVOKED:
-            return f"{name} was revoked"
-        if certificate is None or certificate["party"] != name:
-            return f"the certificate {serial[:12]} was not issued to {name}"
-        if certificate["revoked_at"] is not None:
-            return f"the certificate {serial[:12]} of {name} was revoked"
-        if certificate["expires_at"] < now:
-            return f"the certificate {serial[:12]} of {name} has expired"
-        return ""
+        return _refusal(name, serial, party["state"] if party else None, certificate, now)
+
+    def refusals(self, presented: Mapping[str, str], *, now: float) -> dict[str, str]:
+        """Why verified certificates, serials by the parties' names, may not be used any more; those only.
+
+        Two queries for any number of parties: it is asked each second.
+        """
+        with self._lock:
+            states = {row["name"]: row["state"] for row in self._database.execute("SELECT name, state FROM party")}
+            rows = self._database.execute("SELECT serial, party, revoked_at, expires_at FROM certificate")
+            certificates = {row["serial"]: row for row in rows}
+        problems = {
+            name: _refusal(name, serial, states.get(name), certificates.get(serial), now)
+            for name, serial in presented.items()
+        }
+        return {name: problem for name, problem in problems.items() if problem}
 
     def seen(
         self,
@@ -372,3 +377,18 @@ class Registry:
                 raise ConfigurationError(
                     f"{self._path}: cannot be written: {error}", "free space, check permissions, run again"
                 ) from None
+
+
+def _refusal(name: str, serial: str, state: str | None, certificate: sqlite3.Row | None, now: float) -> str:
+    """``state`` is the party's; None where nobody of this name was invited."""
+    if state is None:
+        return f"no party {name!r} was invited"
+    if state == REVOKED:
+        return f"{name} was revoked"
+    if certificate is None or certificate["party"] != name:
+        return f"the certificate {serial[:12]} was not issued to {name}"
+    if certificate["revoked_at"] is not None:
+        return f"the certificate {serial[:12]} of {name} was revoked"
+    if certificate["expires_at"] < now:
+        return f"the certificate {serial[:12]} of {name} has expired"
+    return ""
