@@ -28,6 +28,8 @@ WORDS = {
     "top_q_votes": "for each candidate text, how many of your records have it among their nearest (and furthest) ones",
     "corrected_votes": "for each candidate text, how many of your records have it among their nearest ones, corrected"
     " for texts that are near to everything",
+    "equal_votes": "for each candidate text, how many of your records have it among their nearest ones, each of which"
+    " counts the same, corrected for texts that are near to everything",
     "projections": "the sum of your records' positions along a few public directions, and how many they are",
     "classifier_votes": "for each of a few public classifiers, how well it labels your records",
     "attribute_marginals": "how many of your records have each label and each value of a few public lists, or two of"

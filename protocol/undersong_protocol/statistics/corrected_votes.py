@@ -1,4 +1,4 @@
-"""Nearest Top-Q votes, corrected for hubs: one histogram over candidates."""
+"""Nearest votes, corrected for hubs: one histogram over candidates, by rank or all of one weight."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.sparse as sp
 
+from undersong_common.arrays import Float64
 from undersong_protocol.statistics import hubness
+from undersong_protocol.statistics.histogram import COUNT_SCALE
 from undersong_protocol.statistics.inputs import check_embeddings, check_names, check_shape, check_task_labels
 from undersong_protocol.statistics.interface import PublicFacts, PublicInputs, RecordView, Rows, Sensitivity, Statistic
 from undersong_protocol.statistics.registry import positive_integer, register
@@ -45,14 +47,20 @@ class CorrectedVotes(Statistic):
         return self.candidates
 
     @property
+    def weights(self) -> Float64:
+        """Of a record's votes, best candidate first, float64 [q]; multiples of 1 / :attr:`base_scale`."""
+        weights: Float64 = np.exp2(-np.arange(self.q, dtype=np.float64))
+        return weights
+
+    @property
     def sensitivity(self) -> Sensitivity:
-        """One histogram of Top-Q votes.
+        """All votes of one record: 2 - 2^(1-Q), sqrt((4 - 4^(1-Q)) / 3) and 1.
 
         >>> round(CorrectedVotes(q=8, candidates=1).sensitivity.l2, 5)
         1.15469
         """
-        weights = [2.0 ** (1 - rank) for rank in range(1, self.q + 1)]
-        return Sensitivity(math.fsum(weights), math.sqrt(math.fsum(weight * weight for weight in weights)), 1.0)
+        weights = self.weights
+        return Sensitivity(math.fsum(weights), math.sqrt(math.fsum(weights * weights)), 1.0)
 
     @property
     def base_scale(self) -> int:
@@ -68,9 +76,39 @@ class CorrectedVotes(Statistic):
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
         columns = hubness.nearest(records, public, self.q, labelled=self.labels > 0)
-        weights = np.broadcast_to(2.0 ** -np.arange(self.q), columns.shape)
+        weights = np.broadcast_to(self.weights, columns.shape)
         cast = columns != hubness.NONE
         starts = np.concatenate([[0], np.cumsum(cast.sum(axis=1))])
         return Rows(
             sp.csr_array((weights[cast], columns[cast], starts), shape=(len(records), self.dimension)), records.units
         )
+
+
+@register
+@dataclass(frozen=True)
+class EqualVotes(CorrectedVotes):
+    """A whole vote for each of the Q best candidates: who asks where records lie, and not for the best texts.
+
+    Relative to a record's votes the L2 norm, and with it the noise, is 1 / sqrt(Q): 0.354 for eight, 0.58 where votes
+    halve from rank to rank. Attributes and public inputs are those of :class:`CorrectedVotes`.
+    """
+
+    name: ClassVar[str] = "equal_votes"
+    whole: ClassVar[bool] = False
+
+    @property
+    def weights(self) -> Float64:
+        return np.ones(self.q)
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """All votes of one record: Q, sqrt(Q) and 1.
+
+        >>> EqualVotes(q=9, candidates=1).sensitivity.l2
+        3.0
+        """
+        return super().sensitivity
+
+    @property
+    def base_scale(self) -> int:
+        return COUNT_SCALE

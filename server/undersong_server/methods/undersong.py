@@ -20,7 +20,7 @@ from undersong_common.arrays import Bools, Float32, Float64, Int64
 from undersong_common.privacy import accounting
 from undersong_protocol.plan import SumRequest
 from undersong_protocol.statistics.classifier_votes import ClassifierVotes
-from undersong_protocol.statistics.corrected_votes import CorrectedVotes
+from undersong_protocol.statistics.corrected_votes import CorrectedVotes, EqualVotes
 from undersong_protocol.statistics.histogram import LabelHistogram
 from undersong_protocol.statistics.hubness import hubness_correction
 from undersong_protocol.statistics.projections import Projections
@@ -47,7 +47,8 @@ SHARES = {
     "votes": 0.05,
     "last votes": 0.4,
 }
-MOST_VOTE_NOISE = 2.0  # of the votes that a text of the corpus is expected to get
+MOST_VOTE_NOISE = 1.25  # of the votes that a text of the corpus is expected to get
+TEXTS_PER_VOTE = 15  # of a label: a record votes for at most one in so many, or places near to it do not stand out
 MOST_LABEL_NOISE = 1.0  # of a label's expected count
 MOST_MOMENT_NOISE = 0.1  # of a label's mean place, in units of the texts' radius
 MOST_VERDICT_NOISE = 0.05  # of a corpus's accuracy
@@ -58,7 +59,7 @@ class Options(MethodOptions):
 
     Attributes:
         samples, rounds: N texts in all, and T.
-        votes: Q, nearest candidates that a record votes for.
+        votes: Q, nearest candidates that a record votes for; at most so many in the last votes.
         examples, shortlist: texts that a prompt shows, drawn from so many best (and worst) texts per label.
         usefulness: strength of usefulness in trust.
         verdict: without it the corpus is the trusted one.
@@ -101,14 +102,16 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
         sums["useful"] = ClassifierVotes(classifiers=generators, labels=labels)
     asked = [SumRequest(name, statistic, SHARES[name]) for name, statistic in sums.items()]
     sizes = np.cumsum(options.per_round())
-    votes = [CorrectedVotes(q=options.votes, candidates=int(size), labels=labels) for size in sizes]
+    votes = [CorrectedVotes(q=options.votes, candidates=int(size), labels=labels) for size in sizes[:-1]]
     verdict = labelled and options.verdict and noise("verdict", 1) < MOST_VERDICT_NOISE
-    deviation = votes[-1].sensitivity.l2 / (mu * math.sqrt(SHARES["last votes"]))
-    expected = votes[-1].sensitivity.l1 * setting.expected_records / options.samples
+    reached = max(1, min(options.votes, options.samples // (TEXTS_PER_VOTE * max(1, labels))))
+    last = EqualVotes(q=reached, candidates=options.samples, labels=labels)
+    deviation = last.sensitivity.l2 / (mu * math.sqrt(SHARES["last votes"]))
+    expected = last.sensitivity.l1 * setting.expected_records / options.samples
     voted = verdict and options.without != "voted" and deviation < MOST_VOTE_NOISE * expected
-    asked += [SumRequest(_votes(t), each, SHARES["votes"] / len(votes[:-1])) for t, each in enumerate(votes[:-1])]
+    asked += [SumRequest(_votes(t), each, SHARES["votes"] / len(votes)) for t, each in enumerate(votes)]
     if voted:
-        asked.append(SumRequest(_votes(options.rounds - 1), votes[-1], SHARES["last votes"]))
+        asked.append(SumRequest(_votes(options.rounds - 1), last, SHARES["last votes"]))
     if verdict:
         judged = ClassifierVotes(classifiers=len(corpora.menu(options.without, voted=voted)), labels=labels)
         asked.append(SumRequest("verdict", judged, SHARES["verdict"]))

@@ -39,7 +39,7 @@ from undersong_protocol.statistics import (
 )
 from undersong_protocol.statistics.attributes import VALUES, AttributeMarginals, AttributeVotes
 from undersong_protocol.statistics.classifier_votes import ClassifierVotes
-from undersong_protocol.statistics.corrected_votes import CorrectedVotes
+from undersong_protocol.statistics.corrected_votes import CorrectedVotes, EqualVotes
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_protocol.statistics.fourier import FourierFeatures
 from undersong_protocol.statistics.hubness import CORRECTION
@@ -342,11 +342,11 @@ def _top_q_votes(draw: st.DrawFn, rng: np.random.Generator, facts: PublicFacts) 
     return statistic, (("candidates", _embeddings(draw, rng, count, facts, labelled=False)),)
 
 
-def _corrected_votes(draw: st.DrawFn, rng: np.random.Generator, facts: PublicFacts) -> tuple[Statistic, Named]:
+def _corrected_votes(
+    draw: st.DrawFn, rng: np.random.Generator, facts: PublicFacts, kind: type[CorrectedVotes] = CorrectedVotes
+) -> tuple[Statistic, Named]:
     count = draw(st.integers(1, 40))
-    statistic = CorrectedVotes(
-        q=draw(st.sampled_from([1, 3, 8])), candidates=count, labels=_planned_labels(draw, facts)
-    )
+    statistic = kind(q=draw(st.sampled_from([1, 3, 8])), candidates=count, labels=_planned_labels(draw, facts))
     return statistic, (
         ("candidates", _embeddings(draw, rng, count, facts, labelled=False)),
         ("hubness correction", _numbers(draw, rng, (count,), CORRECTION)),
@@ -472,6 +472,7 @@ _EXAMPLES: dict[str, Callable[[st.DrawFn, np.random.Generator, PublicFacts], tup
     "classifier_votes": _classifier_votes,
     "corrected_votes": _corrected_votes,
     "embedding_sum": _embedding_sum,
+    "equal_votes": partial(_corrected_votes, kind=EqualVotes),
     "fourier_features": _fourier_features,
     "label_histogram": _label_histogram,
     "length_histogram": _length_histogram,

@@ -13,7 +13,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_protocol import statistics
 from undersong_protocol.statistics import LabelledEmbeddings, PublicFacts, PublicInputs
 from undersong_protocol.statistics.classifier_votes import ClassifierVotes
-from undersong_protocol.statistics.corrected_votes import CorrectedVotes
+from undersong_protocol.statistics.corrected_votes import CorrectedVotes, EqualVotes
 from undersong_protocol.statistics.hubness import CORRECTION, hubness_correction, nearest
 from undersong_protocol.statistics.inputs import COEFFICIENTS
 from undersong_protocol.statistics.projections import COUNT, PLACE, Projections
@@ -65,6 +65,7 @@ def test_no_row_passes_its_bound(seed, q, generators, hard):
     records, public = made(seed, generators=generators)
     for statistic in (
         CorrectedVotes(q=q, candidates=30, labels=3),
+        EqualVotes(q=q, candidates=30, labels=3),
         Projections(directions=generators, labels=3),
         Projections(directions=generators, labels=3, by_label=True),
         ClassifierVotes(classifiers=generators, labels=3, hard=hard),
@@ -103,6 +104,20 @@ def test_nearest_is_a_plain_sort_of_corrected_similarities():
         members = [i for i in range(30) if given_.labels[i] == label and label >= 0]
         order = sorted(members, key=lambda i: (-(2 * float(embedding @ given_.values[i]) - correction[i]), i))[:4]
         assert row.tolist() == order + [-1] * (4 - len(order))
+
+
+def test_a_record_gives_its_nearest_candidates_a_whole_vote_each_or_half_of_the_one_before():
+    records, public = made(6)
+    found = nearest(records, public, 4, labelled=True)
+    for kind, weights in ((EqualVotes, [1, 1, 1, 1]), (CorrectedVotes, [1, 0.5, 0.25, 0.125])):
+        statistic = kind(q=4, candidates=30, labels=3)
+        for row, chosen in zip(dense(statistic.rows(records, public, {})), found, strict=True):
+            expected = np.zeros(30)
+            expected[chosen[chosen >= 0]] = weights[: (chosen >= 0).sum()]
+            assert row.tolist() == expected.tolist()
+        bound = statistic.sensitivity
+        assert (bound.l1, bound.l2, bound.linf) == (sum(weights), math.sqrt(sum(w * w for w in weights)), 1.0)
+        assert all(float(weight * statistic.base_scale).is_integer() for weight in weights)
 
 
 def test_reach_is_the_mean_similarity_to_the_nearest_fellows_on_the_grid():
@@ -186,6 +201,7 @@ def test_what_does_not_fit_is_refused():
 def test_they_travel_by_name_and_parameters():
     for statistic in (
         CorrectedVotes(q=3, candidates=9, labels=2),
+        EqualVotes(q=3, candidates=9, labels=2),
         Projections(directions=3, labels=2),
         ClassifierVotes(classifiers=4, labels=2, hard=False),
     ):

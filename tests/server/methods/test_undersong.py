@@ -27,6 +27,7 @@ def test_single_texts_are_voted_on_where_noise_leaves_their_votes_standing():
     assert list(few) == list(asked(samples=600, records=1000, without="voted")) == [*list(many)[:4], "verdict"]
     assert list(asked(samples=600, records=1000, verdict=False)) == list(many)[:4]
     assert list(asked(samples=6000, records=1000)) == list(few)
+    assert [many[name].statistic.name for name in ("votes/1", "votes/2")] == ["corrected_votes", "equal_votes"]
     # every text is a candidate of the last votes, and the verdict has one corpus more
     assert (many["votes/1"].statistic.candidates, many["votes/2"].statistic.candidates) == (300, 600)
     assert many["verdict"].statistic.classifiers == few["verdict"].statistic.classifiers + 1

@@ -53,13 +53,15 @@ def _by_own_label(facts: Facts, weights: Float64) -> Float64:
 
 
 def _by_votes(facts: Facts, weights: Float64) -> Float64:
-    """In proportion to the votes within a label: records of one label say nothing of another's share."""
+    """In proportion to the votes within a label: records of one label say nothing of another's share.
+
+    Whose text it is does not count: records vote where they lie, whoever wrote how much there.
+    """
     if facts.voted is None:
         return weights
-    found = weights * facts.voted
     labels = len(facts.label_shares)
-    before, after = (np.bincount(facts.label_of, weights=each, minlength=labels) for each in (weights, found))
-    scaled: Float64 = found * (before / np.maximum(after, np.finfo(np.float64).tiny))[facts.label_of]
+    before, after = (np.bincount(facts.label_of, weights=each, minlength=labels) for each in (weights, facts.voted))
+    scaled: Float64 = facts.voted * (before / np.maximum(after, np.finfo(np.float64).tiny))[facts.label_of]
     return scaled
 
 
