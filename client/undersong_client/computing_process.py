@@ -94,7 +94,7 @@ class ComputingProcess(Computation):
         return None if self._process is None else self._process.pid
 
     def vector(self, request: VectorRequest, *, begun: float) -> Computed:
-        """As :meth:`Computation.vector`; returns half a first rung before one of the ladder's rungs. Never raises.
+        """As :meth:`Computation.vector`; returns at one of the ladder's looks (``ladder.handover_s``). Never raises.
 
         Where the daemon stops meanwhile, the thread that asked ends: nothing is answered, and the vector may be
         computed again after the next start.

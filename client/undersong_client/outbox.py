@@ -153,8 +153,12 @@ class Outbox:
 
 
 def _deflated(data: bytes) -> bytes:
-    # In zlib's format in any case; no time is lost on masked vectors, which do not shrink.
-    return zlib.compress(data, 1 if worth_deflating(data) else 0)
+    # In zlib's format in any case; no time is lost on masked vectors, which do not shrink: nothing looks back, so the
+    # window is the smallest there is.
+    if worth_deflating(data):
+        return zlib.compress(data, 1)
+    stored = zlib.compressobj(0, zlib.DEFLATED, 9, 1)
+    return stored.compress(data) + stored.flush()
 
 
 def decode(kind: str, data: bytes) -> dict[str, Any]:

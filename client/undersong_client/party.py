@@ -29,6 +29,7 @@ from undersong_common.logs import place
 from undersong_common.printable import printable
 from undersong_common.privacy.accounting import Event
 from undersong_common.privacy.ledger import VOIDED_VECTORS, Charge, Ledger, PlanPrice
+from undersong_common.privacy.statement import compressed
 from undersong_common.version import SOFTWARE
 from undersong_protocol import codec, receipt, statistics
 from undersong_protocol.bounds import Policy
@@ -450,7 +451,9 @@ class Party:
         at = self._clock()
         try:
             if not self._ledger.is_begun(manifest.run):
-                whole = PlanPrice(tuple(manifest.plan.charged_events()), tuple(manifest.plan.alone_events()))
+                # Equal events as one: the ledger's checkpoints say the whole plan again with every vector.
+                plan = manifest.plan
+                whole = PlanPrice(compressed(plan.charged_events()), compressed(plan.alone_events()))
                 self._ledger.begin(charge, whole, at=at)
             self._ledger.charge(charge, spare_attempts=manifest.plan.quorum.spare_attempts, at=at)
         except PrivacyRefusal as refusal:

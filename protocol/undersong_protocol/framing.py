@@ -28,7 +28,8 @@ SMALL_BYTES = 2**20  # a message up to this size may inflate from anything
 ID_BYTES = 16
 CONTENT_BYTES = 32
 
-_SAMPLE_BYTES = 4096
+_SAMPLE_WINDOW_BITS = 12
+_SAMPLE_BYTES = 1 << _SAMPLE_WINDOW_BITS
 _WORTH_DEFLATING = 0.9
 
 
@@ -361,7 +362,9 @@ def worth_deflating(data: bytes) -> bool:
         return False
     middle = max(0, len(data) // 2 - _SAMPLE_BYTES // 2)
     sample = data[middle : middle + _SAMPLE_BYTES]
-    return len(zlib.compress(sample, 1)) <= _WORTH_DEFLATING * len(sample)
+    # A window as long as the sample, and tables to match: to set up the usual ones takes longer than to deflate it.
+    deflater = zlib.compressobj(1, zlib.DEFLATED, _SAMPLE_WINDOW_BITS, 5)
+    return len(deflater.compress(sample) + deflater.flush()) <= _WORTH_DEFLATING * len(sample)
 
 
 def _packed(data: bytes) -> tuple[bytes, bool]:

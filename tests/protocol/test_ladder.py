@@ -24,16 +24,30 @@ def test_a_rung_is_never_early_and_never_twice_as_late(elapsed, first):
 
 
 def test_a_time_just_above_a_rung_takes_the_next_one():
-    for step in range(ladder.RUNGS):
+    for step in range(ladder.LOOKS):
         rung = ladder.FIRST_S * 2.0**step
         assert ladder.leaving_s(rung) == rung
         assert ladder.leaving_s(math.nextafter(rung, math.inf)) == 2 * rung
 
 
-def test_what_the_clock_can_show_is_the_logarithm_of_the_rungs():
-    assert ladder.bits() == math.log2(ladder.RUNGS)
-    assert ladder.bits(2 * ladder.FIRST_S) == math.log2(ladder.RUNGS - 1)
-    assert ladder.bits(ladder.FIRST_S * 2.0 ** (ladder.RUNGS - 1)) == 0.0
+@given(st.floats(0, 1e5), st.floats(ladder.FIRST_S, ladder.LARGEST_FIRST_S))
+def test_a_vector_is_looked_for_in_time_for_the_next_rung(elapsed, first):
+    look = ladder.handover_s(elapsed, first)
+    assert look >= elapsed - 1e-9 * first  # a difference of two floats
+    assert ladder.leaving_s(look, first) - look >= first / 2 * (1 - 1e-9) or look == first
+    assert look == first or ladder.leaving_s(look, first) == ladder.leaving_s(elapsed + first / 2, first)
+
+
+def test_what_the_clock_can_show_is_the_logarithm_of_the_times_at_which_a_vector_is_looked_for():
+    for steps in range(ladder.LOOKS):
+        first = ladder.FIRST_S * 2.0**steps
+        last = ladder.FIRST_S * 2.0 ** (ladder.LOOKS - 2)
+        looks, now = set(), 0.0
+        while (look := ladder.handover_s(now, first)) < max(last, first):
+            looks.add(look)
+            now = look * (1 + 1e-9)
+        assert ladder.bits(first) == math.log2(len(looks)), steps
+    assert ladder.bits() == math.log2(ladder.LOOKS)
 
 
 def plan_with(first_rung_s):
