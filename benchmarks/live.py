@@ -3,15 +3,18 @@
     python -m benchmarks.live --data FOLDER --url http://127.0.0.1:8080/v1 --model NAME [--chat] [--texts 200]
     python -m benchmarks.live ... --dataset mts_dialog --prompts "real texts (a bound)" --show 5
     python -m benchmarks.live ... --methods mixture wasp augpe undersong --samples 600 --seeds 3 --cache live.sqlite
+    python -m benchmarks.live ... --methods mixture wasp undersong --pool mixed
 
 The model answers behind an OpenAI-compatible server that runs already, in an environment of its own: for instance
 llama.cpp's, `llama-server -m gemma-3-270m.gguf -t 1 -c 16384 --parallel 16` (a base model of 270 million weights writes
 50 to 60 tokens a second on one core). FOLDER holds banking10/train.jsonl and test.jsonl.
 
-Per prompt: texts kept, answers by their kind, label adherence (by a classifier of real texts), distance to the nearest
-real text of the label, accuracy of a linear model trained on the texts, tokens a second. `--methods` runs methods
-instead, with three temperatures of the model as generators. A base model then gets no number in its prompts, and with
-`--cache` all methods and seeds have the same texts wherever they order the same: the zero-shot ones.
+Per kind of prompt, and per generator of the mixed pool: texts kept, answers by their kind (refused, cut, duplicate,
+...), label adherence (by a classifier of real texts), distance to the nearest real text of the label, accuracy of a
+linear model trained on the texts, tokens a second. `--methods` runs methods instead: with three temperatures of the
+model as generators, or (`--pool mixed`) with these, the model behind prefixes of different quality, and n-gram models.
+A base model then gets no number in its prompts, and with `--cache` all methods and seeds have the same texts wherever
+they order the same: the zero-shot ones.
 """
 
 from __future__ import annotations
@@ -26,37 +29,31 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 from sklearn.linear_model import LogisticRegression
 
+from benchmarks.live_pool import POOLS, TEMPERATURES, Generator, as_toml, endpoint, ngrams, prefixed
 from undersong.compare_cell import read_test
 from undersong.comparison import compared
+from undersong_common.arrays import Float32
 from undersong_common.embedding import Embedder
+from undersong_common.errors import GenerationError
 from undersong_common.table import Table, read_table
 from undersong_server.evaluation.evaluate import evaluate_tables
-from undersong_server.generators import OpenAISettings, build_generators
+from undersong_server.generators import GeneratorSettings, build_generators
 from undersong_server.generators.author import Author
 from undersong_server.generators.orders import Order
 from undersong_server.journal import Journal
 from undersong_server.pool import Sample
 from undersong_server.progress import Silent
-from undersong_server.prompts.rendering import Prompts, TaskWords
+from undersong_server.prompts.rendering import LIST_KINDS, Prompts, TaskWords
 from undersong_server.runs import task as tasks
 
 TASKS = Path(__file__).parent / "tasks"
 SHOWN = 4  # examples in a prompt
 FEWEST_OF_A_LABEL = 50
 RECORDS = 1000
-TEMPERATURES = (0.7, 1.0, 1.3)
-
-
-def endpoint(given: argparse.Namespace, temperature: float = 1.0, name: str = "live") -> dict[str, Any]:
-    """The table of the model at one temperature."""
-    return {
-        **{"name": name, "kind": "openai", "model": given.model, "base_url": given.url, "api_key_env": ""},
-        **{"style": "chat" if given.chat else "completion", "temperature": temperature, "max_tokens": given.max_tokens},
-        **{"concurrency": given.concurrency, "context_tokens": given.context, "timeout_s": 600.0},
-        **({"cache": str(given.cache.absolute())} if given.cache else {}),
-    }
+TERMS = 3  # of a prompt that asks for some
 
 
 def task_file(given: argparse.Namespace) -> Path:
@@ -71,7 +68,7 @@ def test_file(given: argparse.Namespace) -> Path:
     """The test set that the task names."""
     test = tasks.load(task_file(given), [data_root(given)]).evaluation.test
     assert test is not None
-    return given.data / test
+    return Path(given.data) / test
 
 
 def some_rows(table: Table, most: int) -> Table:
@@ -90,18 +87,26 @@ class Bench:
         # a label that hardly occurs is none that texts could be judged by
         found = Counter(self.train.labels)
         self.labels = tuple(label for label in self.task.task.labels if found[label] >= FEWEST_OF_A_LABEL)
-        self.embedder = Embedder.load(self.task.embedder.model)
-        self.real = self.embedder.encode(self.train.texts)
+        self._embedder = Embedder.load(self.task.embedder.model)
+        self._embedded: dict[str, Float32] = {}
+        self.real = self.embed(self.train.texts)
         self.classifier = LogisticRegression(C=10.0, max_iter=2000).fit(self.real, self.train.labels)
         self._given = given
 
-    def written(self, name: str, orders: Sequence[Order]) -> tuple[list[Sample], dict[str, Any]]:
-        """The texts of the orders and the figures of one line."""
-        settings = OpenAISettings(**endpoint(self._given))
+    def embed(self, texts: Sequence[str]) -> Float32:
+        """Unit vectors; each text is embedded once: the test set is judged by on every line."""
+        new = [text for text in dict.fromkeys(texts) if text not in self._embedded]
+        if new:
+            self._embedded.update(zip(new, self._embedder.encode(new), strict=True))
+        return np.stack([self._embedded[text] for text in texts])
+
+    def written(
+        self, name: str, orders: Sequence[Order], table: Generator | None = None
+    ) -> tuple[list[Sample], dict[str, Any]]:
+        """The texts of the orders and the figures of one line. Without a table, the model as it is writes them."""
+        settings = TypeAdapter(GeneratorSettings).validate_python({**(table or endpoint(self._given)), "name": "live"})
         folder = Path()
-        (generator,) = build_generators(
-            [settings], labels=self.labels, folder=folder, embed=self.embedder.encode, environment={}
-        )
+        (generator,) = build_generators([settings], labels=self.labels, folder=folder, embed=self.embed, environment={})
         task = self.task.task
         words = TaskWords(task.description, self.labels, task.label_descriptions)
         formats = {settings.name: settings.prompt_format(folder)}
@@ -116,9 +121,13 @@ class Bench:
                 formats=formats,
             )
             started = time.monotonic()
-            samples = [sample for sample in author.write(name, 0, orders) if sample is not None]
-            seconds = time.monotonic() - started
-            journal.close()
+            try:
+                samples = [sample for sample in author.write(name, 0, orders) if sample is not None]
+            except GenerationError as error:  # a run would stop here: most answers are no texts
+                return [], {"prompt": name, "ordered": len(orders), "stopped": error.problem}
+            finally:
+                seconds = time.monotonic() - started
+                journal.close()
         usage = author.usage[settings.name]
         figures = {
             "prompt": name,
@@ -127,7 +136,7 @@ class Bench:
             "answers": dict(Counter(usage.faults) + Counter(kept=usage.kept)),
             "cut": usage.cut,
             "tokens a second": usage.completion_tokens / seconds,
-            **self.judged(samples),
+            **({} if any(order.kind in LIST_KINDS for order in orders) else self.judged(samples)),
         }
         return samples, figures
 
@@ -136,13 +145,13 @@ class Bench:
         if len({sample.label for sample in samples}) < 2:
             return {}
         labels = [sample.label for sample in samples]
-        texts = self.embedder.encode([sample.text for sample in samples])
+        texts = self.embed([sample.text for sample in samples])
         closest = [
             float((texts[row] @ self.real[[real == label for real in self.train.labels or ()]].T).max())
             for row, label in enumerate(labels)
         ]
         corpus = Table(tuple(sample.text for sample in samples), tuple(labels), None)
-        report = evaluate_tables("live", corpus, test=self.test, embed=self.embedder.encode, head="linear", seed=0)
+        report = evaluate_tables("live", corpus, test=self.test, embed=self.embed, head="linear", seed=0)
         return {
             "adherence": float(np.mean(self.classifier.predict(texts) == np.array(labels))),
             "distance": 1.0 - float(np.mean(closest)),
@@ -150,52 +159,98 @@ class Bench:
         }
 
     def orders(self, kind: str, examples: Sequence[tuple[str, str]] = ()) -> list[Order]:
-        """As many orders as asked for, the labels in turn, each with its own draw of examples of its label."""
+        """As many orders as asked for, the labels in turn, each with its own draw of examples of its label.
+
+        A list of keywords is ordered once a label. A prompt that names a text's terms or length takes those of an
+        example, and bad examples are those of other labels.
+        """
         rng = np.random.default_rng(self._given.seed)
         made = []
-        for number in range(self._given.texts):
+        for number in range(len(self.labels) if kind in LIST_KINDS else self._given.texts):
             label = self.labels[number % len(self.labels)]
             own = [text for text, of in examples if of == label]
-            drawn = tuple(own[i] for i in rng.permutation(len(own))[:SHOWN])
-            if kind in ("zero_shot", "random"):
+            drawn = tuple(own[i] for i in rng.permutation(len(own))[: 2 * SHOWN])
+            good, terms = drawn[:SHOWN], tuple(map(_terms, drawn))
+            if kind in BARE:
                 made.append(Order("live", kind, label))
-            elif kind in ("paraphrase", "fill_in") and drawn:
-                made.append(Order("live", kind, label, parents=drawn[:1]))
-            elif drawn:
-                made.append(Order("live", kind, label, good=drawn))
+            elif not drawn:
+                continue
+            elif kind in ("paraphrase", "fill_in", "cross"):
+                made.append(Order("live", kind, label, parents=drawn[: 1 + (kind == "cross")]))
+            elif kind == "metadata":
+                made.append(Order("live", kind, label, terms=terms[0][:1], words=len(drawn[0].split())))
+            elif kind == "keyphrases":
+                shown, contained = drawn[1 : 1 + SHOWN], terms[1 : 1 + SHOWN]
+                made.append(Order("live", kind, label, terms=terms[0], good=shown, good_terms=contained))
+            elif kind == "contrast":
+                others = [text for text, of in examples if of != label]
+                bad = tuple(others[i] for i in rng.permutation(len(others))[:SHOWN])
+                made.append(
+                    Order(*("live", kind, label, good, bad), bad_reason="mislabelled", good_for_bad=drawn[SHOWN:])
+                )
+            else:
+                made.append(Order("live", kind, label, good=good))
         return made
 
 
-def prompts(bench: Bench, wanted: Sequence[str]) -> Iterator[tuple[list[Sample], dict[str, Any]]]:
-    """One line per kind of prompt: nothing shown, its own texts unselected, and real ones (a bound: nobody may)."""
+def _terms(text: str) -> tuple[str, ...]:
+    """The longest words of a text, as they follow each other."""
+    words = [word.strip(".,;:!?\"'()") for word in text.split()]
+    longest = sorted(set(words), key=lambda word: (-len(word), word))[:TERMS]
+    return tuple(dict.fromkeys(word for word in words if word in longest))
+
+
+BARE = ("zero_shot", "random", "persona", "keywords")  # kinds that show nothing
+
+
+def prompts(bench: Bench, given: argparse.Namespace) -> Iterator[tuple[list[Sample], dict[str, Any]]]:
+    """One line per kind of prompt (nothing shown, its own texts unselected, and real ones: a bound, nobody may show
+    them), and one per generator of the mixed pool."""
     samples, first = bench.written("zero_shot", bench.orders("zero_shot"))
     own = [(sample.text, sample.label) for sample in samples]
     yield samples, first
     real = list(zip(bench.train.texts, bench.train.labels or (), strict=True))
+    wanted = [name for name in given.prompts.split(",") if name]
     for name, kind, shown in (
         ("random", "random", ()),
-        ("its own texts, unselected", "examples", own),
+        ("persona", "persona", ()),
+        ("keywords", "keywords", ()),
+        ("a keyword and a length", "metadata", own),
+        ("keyphrases", "keyphrases", own),
+        ("its own texts unselected", "examples", own),
+        ("its own texts contrasted", "contrast", own),
         ("paraphrases of its own", "paraphrase", own),
         ("its own with words filled in", "fill_in", own),
+        ("its own crossed", "cross", own),
         ("real texts (a bound)", "examples", real),
     ):
         if not wanted or name in wanted:
             yield bench.written(name, bench.orders(kind, shown))
+    members = [endpoint(given, heat, f"live-{heat:g}") for heat in TEMPERATURES if heat != 1.0]
+    for table in (*members, *prefixed(given), *ngrams(bench.task, own, given.out / "written.jsonl")):
+        if not wanted or table["name"] in wanted:
+            yield bench.written(table["name"], bench.orders("zero_shot"), table)
+
+
+def pool(given: argparse.Namespace) -> list[Generator]:
+    """The generators of ``--methods``."""
+    tables = [endpoint(given, temperature, f"live-{temperature:g}") for temperature in TEMPERATURES]
+    if given.pool == "mixed":
+        bench = Bench(given)
+        samples, _ = bench.written("zero_shot", bench.orders("zero_shot"))
+        own = [(sample.text, sample.label) for sample in samples]
+        tables += [*prefixed(given), *ngrams(bench.task, own, given.out / "written.jsonl")]
+    return tables
 
 
 def methods(given: argparse.Namespace) -> dict[str, Any]:
-    """Methods at epsilon 4 with the model at three temperatures as generators, against the mixture."""
-    tables = [endpoint(given, temperature, f"live-{temperature:g}") for temperature in TEMPERATURES]
+    """Methods at epsilon 4 with a pool of generators, against the mixture."""
     head, _, rest = task_file(given).read_text(encoding="utf-8").partition("[[generators]]")
     head += "" if given.chat else "[prompts]\nvariety = false\n"
     tail = rest[rest.index("[embedder]") :]
-    generators = [
-        "\n".join(["[[generators]]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())])
-        for table in tables
-    ]
     given.out.mkdir(parents=True, exist_ok=True)
     path = given.out / "live.toml"
-    path.write_text("\n\n".join([head.rstrip(), *generators, tail]), encoding="utf-8")
+    path.write_text("\n\n".join([head.rstrip(), as_toml(pool(given)), tail]), encoding="utf-8")
     sizes = (f"method.samples={given.samples}", f"privacy.expected_records={RECORDS}")
     return compared(
         path,
@@ -228,9 +283,10 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--concurrency", type=int, default=16)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--prompts", default="", help="names with commas; zero_shot is always asked")
+    parser.add_argument("--prompts", default="", help="names of lines, with commas; zero_shot is always asked")
     parser.add_argument("--show", type=int, default=0, help="texts of each kind of prompt")
     parser.add_argument("--methods", nargs="+", default=[])
+    parser.add_argument("--pool", choices=POOLS, default=POOLS[0], help="generators of --methods")
     parser.add_argument("--samples", type=int, default=600, help="of --methods")
     parser.add_argument("--seeds", type=int, default=3, help="of --methods")
     parser.add_argument("--set", action="append", default=[], help="SECTION.KEY=VALUE of --methods")
@@ -240,7 +296,7 @@ def main() -> None:
     if given.methods:
         print(json.dumps(methods(given), default=float))
         return
-    for samples, line in prompts(Bench(given), [name for name in given.prompts.split(",") if name]):
+    for samples, line in prompts(Bench(given), given):
         print(json.dumps(line, ensure_ascii=False, default=float), flush=True)
         for sample in samples[: given.show]:
             print("   ", sample.label, "|", sample.text, flush=True)

@@ -57,7 +57,7 @@ def test_every_kind_renders_in_full(prompts: Prompts, kind: str) -> None:
 def test_every_kind_has_a_form_that_a_base_model_continues(prompts: Prompts, kind: str) -> None:
     prompt = prompts.render(kind, style="completion", **FULL)
     assert not prompt.system
-    assert prompt.user.endswith("Topics:" if kind == "keywords" else ': "')
+    assert prompt.user.endswith('category "cardiac":' if kind == "keywords" else ': "')
     assert prompt.stop == (("\n",) if kind == "keywords" else ('"', "\n"))
     assert "a nurse's triage note" in prompt.user.casefold()
     assert "\n\n" not in prompt.user

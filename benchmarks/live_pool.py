@@ -1,0 +1,75 @@
+"""The generators of ``benchmarks.live``: one model in several guises, and n-gram models as weak members of the pool.
+
+The guises are temperatures, and prefixes of different quality before every prompt (the system part of a chat): one
+that says what is wanted, one that leads astray. The n-gram models are those of the task file; where it has none, they
+are trained on texts that the model wrote zero-shot, which are public as all of its texts are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from undersong_server.generators import NgramSettings
+from undersong_server.runs.task import Task
+
+TEMPERATURES = (0.7, 1.0, 1.3)
+PREFIXES = {
+    "helped": "Every text below was written by a real person, in a few plain words. It says one thing, and nobody"
+    " could take it for a text of another category.",
+    "misled": "Peel the onions, cut them into thin rings and fry them in butter until they are golden. Add the"
+    " tomatoes, a pinch of salt and a bay leaf, cover the pan and let everything simmer for twenty minutes.",
+}
+POOLS = ("temperatures", "mixed")
+
+Generator = dict[str, Any]
+"""A ``[[generators]]`` table."""
+
+
+def endpoint(given: argparse.Namespace, temperature: float = 1.0, name: str = "live", **more: Any) -> Generator:
+    """The table of the model at one temperature."""
+    return {
+        **{"name": name, "kind": "openai", "model": given.model, "base_url": given.url, "api_key_env": ""},
+        **{"style": "chat" if given.chat else "completion", "temperature": temperature, "max_tokens": given.max_tokens},
+        **{"concurrency": given.concurrency, "context_tokens": given.context, "timeout_s": 600.0},
+        **({"cache": str(given.cache.absolute())} if given.cache else {}),
+        **more,
+    }
+
+
+def prefixed(given: argparse.Namespace) -> list[Generator]:
+    """The model behind each prefix."""
+    return [endpoint(given, name=f"live-{name}", system=text) for name, text in PREFIXES.items()]
+
+
+def ngrams(task: Task, texts: Sequence[tuple[str, str]], written: Path) -> list[Generator]:
+    """The task's n-gram models, or two of these texts (text, label), the second of them a worse one.
+
+    Args:
+        written: where the texts are put.
+    """
+    own = [settings for settings in task.generators if isinstance(settings, NgramSettings)]
+    if own:
+        return [
+            settings.model_dump(mode="json") | {"corpus": [str(task.locate(path)) for path in settings.corpus]}
+            for settings in own
+        ]
+    lines = [json.dumps({"text": text, "label": label}, ensure_ascii=False) for text, label in texts]
+    written.parent.mkdir(parents=True, exist_ok=True)
+    written.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    of = {"kind": "ngram", "corpus": [str(written.absolute())]}
+    return [
+        {"name": "ngram", **of},
+        {"name": "ngram-smeared", **of, "order": 2, "temperature": 2.0, "shared": 0.5},
+    ]
+
+
+def as_toml(tables: Sequence[Generator]) -> str:
+    """The tables as a task file has them."""
+    return "\n\n".join(
+        "\n".join(["[[generators]]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())])
+        for table in tables
+    )
