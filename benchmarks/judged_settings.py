@@ -13,7 +13,8 @@ They were written down before any method was tried on them:
 * ``nearest-not-useful``: the six movie pools, but 35 % of the labels of the two chat models', whose texts are nearest
   to real reviews, are wrong.
 
-``movies``, the six movie pools as they are, is not one of them: it is measured beside them when named.
+Not among them and measured when named: ``movies``, the six movie pools as they are, and ``many-movies``, the same with
+all 4 000 records to draw from.
 
 Each has a folder with ``task.toml``, ``private.jsonl``, ``test.jsonl`` and one file for each pool. The same data give
 the same files.
@@ -112,6 +113,10 @@ def movies(data: Path) -> Setting:
     return _movies(data)
 
 
+def many_movies(data: Path) -> Setting:
+    return _movies(data)._replace(private=_rows(data / "movie_reviews" / "train.jsonl"), records=(1000, 4000))
+
+
 SETTINGS: dict[str, Callable[[Path], Setting]] = {
     "mixed": mixed,
     "weak": weak,
@@ -120,7 +125,7 @@ SETTINGS: dict[str, Callable[[Path], Setting]] = {
     "imbalanced": imbalanced,
     "nearest-not-useful": nearest_not_useful,
 }
-BESIDE: dict[str, Callable[[Path], Setting]] = {"movies": movies}
+BESIDE: dict[str, Callable[[Path], Setting]] = {"movies": movies, "many-movies": many_movies}
 
 
 def build(name: str, data: Path, out: Path) -> tuple[Path, tuple[int, int]]:

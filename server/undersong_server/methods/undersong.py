@@ -292,7 +292,8 @@ def _corpus(
     if verdict:
         run.record("corpora", options.rounds - 1, dict(zip(menu, by_corpus.tolist(), strict=True)))
         run.record("gains", options.rounds - 1, dict(zip(menu, gains.tolist(), strict=True)))
-    kept, weights = corpora.thinned(weights, run.rng("thinning"))
+    below = corpora.THINNED_VOTED if last in asked else corpora.THINNED
+    kept, weights = corpora.thinned(weights, run.rng("thinning"), below=below)
     run.record("weights", options.rounds, of_generators(weights, written.generator_of[kept]).tolist())
     noise = _noise(judgement, lambda *seen: of_generators(chosen(*seen)[2], written.generator_of), *verdict)
     if noise is not None:
