@@ -266,6 +266,12 @@ def test_what_is_within_the_budget_without_its_price_is_so_by_its_price(
     assert not surely_within(parts({**runs, "c": [Pure(0.1)]}), math.inf, delta)  # two parts: the price decides
 
 
+def test_next_to_no_noise_is_within_no_budget() -> None:
+    """Its square is beyond the range of floats, or that of two of them is."""
+    for sigma in (1e-300, 1e-154, 1e-100, 0.0):
+        assert not surely_within([[Gaussian(sigma), Gaussian(sigma)]], 8.0, 1e-5)
+
+
 # Parts of the budget
 
 
@@ -491,6 +497,24 @@ def test_lines_that_vanish_under_an_open_ledger_are_noticed(path: Path) -> None:
     path.write_bytes(data[: data.rstrip(b"\n").rfind(b"\n") + 1])
     with pytest.raises(PrivacyRefusal, match="shorter"):
         ledger.charge(vote(7))
+
+
+def test_another_ledger_in_the_place_of_an_open_one_is_noticed_where_it_is_as_long(path: Path) -> None:
+    ledger = Ledger.open(path, "f")
+    ledger.charge(vote(1))
+    copy = path.with_name("copy.jsonl")
+    copy.write_bytes(path.read_bytes())
+    copy.replace(path)
+    assert ledger.state(vote(1)) == "charged"
+    ledger.charge(vote(2))
+    other = Ledger.open(path.with_name("other.jsonl"), "f")
+    other.charge(vote(1))
+    other.charge(vote(3))
+    assert other.path.stat().st_size == path.stat().st_size
+    other.path.replace(path)
+    for used in (lambda: ledger.state(vote(1)), lambda: ledger.charge(vote(4))):
+        with pytest.raises(PrivacyRefusal, match="was replaced by another ledger"):
+            used()
 
 
 def test_a_charge_is_on_the_disk_before_it_returns(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ SAMPLER_DISTANCE = 2.0**-110
 
 # Resolution of a loss distribution: its plausible range is divided into about so many cells.
 _GRID, _COARSE_GRID = 50_000, 5_000
+_NO_NOISE = 1e-100  # a noise multiplier below it is none
 _FINEST_CELL, _COARSEST_CELL = 1e-7, 1.0
 
 
@@ -362,7 +363,7 @@ def _merge(events: Iterable[Event]) -> tuple[Event, ...]:
             if event.count == 0 or event.sampling_rate == 0.0 or math.isinf(event.noise_multiplier):
                 continue
             if event.sampling_rate == 1.0:
-                squares.append(event.count * _mu(Gaussian(event.noise_multiplier)) ** 2)
+                squares.append(_square(event))
             else:
                 counts[Gaussian(event.noise_multiplier, event.sampling_rate)] += event.count
         elif isinstance(event, Laplace):
@@ -385,6 +386,13 @@ def _merge(events: Iterable[Event]) -> tuple[Event, ...]:
 
 def _mu(event: Gaussian) -> float:
     return math.inf if event.noise_multiplier == 0.0 else math.sqrt(event.count) / event.noise_multiplier
+
+
+def _square(event: Gaussian) -> float:
+    """mu^2; infinite where there is so little noise that its sum with others would leave the range of floats."""
+    if event.noise_multiplier < _NO_NOISE:
+        return math.inf
+    return event.count * (1.0 / event.noise_multiplier) ** 2
 
 
 def _pure_bound(event: Event) -> float:

@@ -102,6 +102,7 @@ class Ledger:
         self.path = path
         self._entries: list[dict[str, Any]] = []
         self._read_bytes = 0
+        self._file: tuple[int, int] | None = None  # device and inode of what was read
         self._head = _START
         self._version = VERSION
         self._budget: Budget | None = None
@@ -297,7 +298,9 @@ class Ledger:
     def refresh(self) -> None:
         """Reads what other processes have appended."""
         try:
-            if os.stat(self.path).st_size == self._read_bytes:  # entries are never changed: nothing is there to read
+            found = os.stat(self.path)
+            # Entries are never changed: nothing is there to read.
+            if found.st_size == self._read_bytes and (found.st_dev, found.st_ino) == self._file:
                 return
         except FileNotFoundError:
             pass
@@ -512,9 +515,13 @@ class Ledger:
         file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
-            size = os.fstat(file).st_size
+            found = os.fstat(file)
+            size = found.st_size
             if size < self._read_bytes:
                 raise PrivacyRefusal(f"{self.path} became shorter", "restore the ledger; entries are never removed")
+            if (found.st_dev, found.st_ino) != self._file:
+                self._check_replaced(file)
+                self._file = found.st_dev, found.st_ino
             data = os.pread(file, size - self._read_bytes, self._read_bytes)
             self._take(data)
             if self._read_bytes < size:  # no newline: a write that a crash cut off, of which nobody was told
@@ -523,6 +530,16 @@ class Ledger:
             yield file
         finally:
             os.close(file)
+
+    def _check_replaced(self, file: int) -> None:
+        """Another file lies there than the one that was read: it must begin with the same entries."""
+        other = Ledger(self.path)
+        other._take(os.pread(file, self._read_bytes, 0))
+        if other._head != self._head:
+            raise PrivacyRefusal(
+                f"{self.path} was replaced by another ledger while it was in use",
+                "put back the one that was there, or start the program again",
+            )
 
     def _append(self, file: int, content: Mapping[str, Any]) -> None:
         if self._entries and self._version < VERSION:

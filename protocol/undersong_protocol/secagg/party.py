@@ -98,6 +98,7 @@ class PartyMachine:
         self._encapsulate = encapsulate
         self._pending: _Pending | None = None
         self._known_mask_keys: MaskKeys | None = None
+        self._known_channel_kem: kem.SecretKey | None = None
 
     @classmethod
     def open(
@@ -249,7 +250,7 @@ class PartyMachine:
         if self._state.phase is Phase.DONE:
             return
         self._state.erase(SECRETS)
-        self._known_mask_keys = None
+        self._forget_keys()
         self._state = PartyState(
             Phase.TOMBSTONED, self._state.advert, {}, tombstone=reason, released=self._state.released
         )
@@ -424,7 +425,7 @@ class PartyMachine:
         hashes = split_blocks(
             request.hashes, 2 * keys.SHARE_HASH_BYTES, len(dealers), COORDINATOR, "hashes of shares for this party"
         )
-        secret = kem.SecretKey(draft.secret("channel_kem")) if own.post_quantum else None
+        secret = self._channel_kem(draft) if own.post_quantum else None
         taken: dict[int, Peer] = {}
         for dealer, block, public in zip(dealers, ciphertexts, hashes, strict=True):
             ciphertext, sealed = block[:before], block[before:]
@@ -565,14 +566,23 @@ class PartyMachine:
         own, state = self._parameters, self._state
         if not own.post_quantum:
             return b"", b""
-        channel = b"" if own.direct else kem.SecretKey(state.secret("channel_kem")).public
-        return channel, kem.SecretKey(state.secret("mask")).public
+        channel = b"" if own.direct else self._channel_kem(state).public
+        return channel, self._mask_keys(state).kem.public
 
     def _mask_keys(self, state: PartyState) -> MaskKeys:
         """Kept from the first use to the vector, so that nothing is agreed on twice; forgotten with their secret."""
         if self._known_mask_keys is None:
             self._known_mask_keys = MaskKeys(state.secret("mask"), self._parameters.post_quantum)
         return self._known_mask_keys
+
+    def _channel_kem(self, state: PartyState) -> kem.SecretKey:
+        """Kept from the advert to the vector: making it of its seed takes longer than opening a share with it."""
+        if self._known_channel_kem is None:
+            self._known_channel_kem = kem.SecretKey(state.secret("channel_kem"))
+        return self._known_channel_kem
+
+    def _forget_keys(self) -> None:
+        self._known_mask_keys = self._known_channel_kem = None
 
     def _nonce(self, state: PartyState, roll: int) -> bytes:
         return sid.advance(state.secret("nonce"), ROLLS - 1 - roll)
@@ -684,7 +694,7 @@ class PartyMachine:
         draft.phase = rule.then
         draft.erase(rule.erases)
         if "mask" in rule.erases:
-            self._known_mask_keys = None
+            self._forget_keys()
         draft.mask_secrets = {}
         if rule.then is Phase.DONE:
             draft.peers = {}

@@ -229,11 +229,13 @@ def load(path: Path, *, device: str, dtype: str, place: str, placing: Placing = 
     if dtype == "auto" and found.type == "cpu":
         dtype = "float32"  # half precision is slow on most processors
     try:
+        # Weights that are pickles are never loaded: reading one runs what stands in it.
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         placed = placing.arguments(found, dtype, quantized=hasattr(config, "quantization_config"))
-        model = kind.from_pretrained(path, local_files_only=True, trust_remote_code=False, dtype=dtype, **placed)
+        found_there: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
+        model = kind.from_pretrained(path, dtype=dtype, **found_there, **placed)
         model = (model if placed else model.to(found)).eval()
     except Exception as error:  # noqa: BLE001 - a broken folder makes the library fail in any way
         reason = " ".join(str(error).split())[:300]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -136,6 +137,17 @@ def test_a_folder_without_a_model_is_refused_at_the_start(folder: Path, tmp_path
     (tmp_path / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
     with pytest.raises(ConfigurationError, match="cannot be loaded"):
         list(local(tmp_path, ".").answer(asked(1)))
+
+
+def test_weights_that_are_a_pickle_are_not_read(folder: Path, tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    weights = shutil.copytree(folder / "plain", tmp_path / "pickled") / "model.safetensors"
+    torch.save(load_file(weights), weights.with_name("pytorch_model.bin"))
+    weights.unlink()
+    with pytest.raises(ConfigurationError, match=r"no file named model\.safetensors"):
+        list(local(tmp_path, "pickled").answer(asked(1)))
 
 
 def test_a_gpu_that_is_not_there_is_named(folder: Path) -> None:
