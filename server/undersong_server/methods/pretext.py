@@ -4,8 +4,8 @@ Phase 1 (algorithm 1), collection of seeds: a thresholded nearest-neighbour hist
 texts are drawn and varied by filled gaps. Phase 2, their expansion: every text that ever passed the threshold is an
 example from which new ones are written. Users are protected where the task says unit = "user" (or "party");
 user_contribution = "sum" is the paper's form.
-Deviations: noise by exact accounting over all rounds; the threshold counts standard deviations of the noise, so that it
-means the same at every epsilon (the paper tunes a number of votes).
+Deviations: noise by exact accounting over all rounds; the threshold (line 16 of algorithm 2) counts standard deviations
+of the noise, so that it means the same at every epsilon (the published code: multiples of four noise scales).
 """
 
 from __future__ import annotations
