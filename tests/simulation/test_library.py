@@ -63,7 +63,8 @@ def test_a_cluster_changes_no_byte_of_a_run_and_no_figure_of_its_evaluation(monk
     cluster = PickledCalls()
     spread = functools.partial(simulation.spread, fewest=1)
     monkeypatch.setattr(simulation, "spread", spread)
-    monkeypatch.setattr(front, "connected", lambda ray: contextlib.nullcontext(None if ray is None else cluster))
+    for module in (front, front.evaluation):
+        monkeypatch.setattr(module, "connected", lambda ray: contextlib.nullcontext(None if ray is None else cluster))
     given = {"progress": Silent(), "insecure_noise_seed": 1}
     here = us.simulate(task(), tmp_path / "here", **given)
     monkeypatch.setenv("UNDERSONG_CACHE", str(tmp_path / "another cache"))
