@@ -15,6 +15,7 @@ from typing import Any
 
 from undersong_client.state import FILE_MODE
 from undersong_common.errors import ConfigurationError
+from undersong_common.files import FileIdentity, file_identity
 from undersong_protocol.framing import worth_deflating
 
 _SCHEMA = (
@@ -59,7 +60,7 @@ class Outbox:
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._abandoned: list[sqlite3.Connection] = []
-        self._wal: tuple[int, int] | None = None
+        self._wal: FileIdentity | None = None
         try:
             # Only where there is none: closing any descriptor of the file would drop the locks that another outbox of
             # this process holds on it, and a third party could then take the log away under its feet.
@@ -144,12 +145,11 @@ class Outbox:
                 yield self._connection
             self._wal = self._written_to()
 
-    def _written_to(self) -> tuple[int, int] | None:
+    def _written_to(self) -> FileIdentity | None:
         try:
-            found = os.stat(f"{self._path}-wal")
+            return file_identity(os.stat(f"{self._path}-wal"))
         except FileNotFoundError:
             return None
-        return found.st_dev, found.st_ino
 
 
 def _deflated(data: bytes) -> bytes:

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 FileState = tuple[int, int, int]
+FileIdentity = tuple[int, int]
 
 
 def file_state(path: Path) -> FileState:
@@ -16,6 +17,11 @@ def file_state(path: Path) -> FileState:
     except FileNotFoundError:
         return -1, -1, -1
     return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+def file_identity(found: os.stat_result) -> FileIdentity:
+    """Which file it is, whatever is written to it: another one that replaces it has another."""
+    return found.st_dev, found.st_ino
 
 
 def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:

@@ -34,7 +34,7 @@ from typing import Any, Literal
 
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
-from undersong_common.files import sync_folder
+from undersong_common.files import FileIdentity, file_identity, sync_folder
 from undersong_common.privacy.accounting import Event
 from undersong_common.privacy.budget import Budget, events_from_json, events_json, parts, price, surely_within
 
@@ -102,7 +102,7 @@ class Ledger:
         self.path = path
         self._entries: list[dict[str, Any]] = []
         self._read_bytes = 0
-        self._file: tuple[int, int] | None = None  # device and inode of what was read
+        self._file: FileIdentity | None = None  # of what was read
         self._head = _START
         self._version = VERSION
         self._budget: Budget | None = None
@@ -300,7 +300,7 @@ class Ledger:
         try:
             found = os.stat(self.path)
             # Entries are never changed: nothing is there to read.
-            if found.st_size == self._read_bytes and (found.st_dev, found.st_ino) == self._file:
+            if found.st_size == self._read_bytes and file_identity(found) == self._file:
                 return
         except FileNotFoundError:
             pass
@@ -519,9 +519,9 @@ class Ledger:
             size = found.st_size
             if size < self._read_bytes:
                 raise PrivacyRefusal(f"{self.path} became shorter", "restore the ledger; entries are never removed")
-            if (found.st_dev, found.st_ino) != self._file:
+            if file_identity(found) != self._file:
                 self._check_replaced(file)
-                self._file = found.st_dev, found.st_ino
+                self._file = file_identity(found)
             data = os.pread(file, size - self._read_bytes, self._read_bytes)
             self._take(data)
             if self._read_bytes < size:  # no newline: a write that a crash cut off, of which nobody was told

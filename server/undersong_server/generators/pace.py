@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 import time
 from collections.abc import Callable, Mapping
 
+_LIMITS = ("requests", "tokens")  # in the order in which all that is kept of them stands
 _BURST_S = 6.0  # of a limit a minute that may be used at once
 _RESET = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -38,7 +40,7 @@ class Pace:
         self._longest_wait_s = longest_wait_s
         self._clock = clock
         self._at = clock()
-        self._stated: dict[str, tuple[float, float]] = {}  # what answers say is left of a limit, and until when
+        self._stated = [(math.inf, 0.0)] * len(_LIMITS)  # what answers say is left of each limit, and until when
         self._changed = threading.Condition()
         self.counts = {"waited": 0, "slowed_down": 0}
 
@@ -56,12 +58,10 @@ class Pace:
                 self._changed.wait(min(pause, 0.5))
             self.counts["waited"] += waited
             self._in_flight += 1
-            self._left[0] -= 1
-            self._left[1] -= tokens
-            for what, wanted in _wanted(tokens):
-                if what in self._stated:
-                    left, until = self._stated[what]
-                    self._stated[what] = (left - wanted, until)
+            for place, wanted in enumerate(_wanted(tokens)):
+                self._left[place] -= wanted
+                left, until = self._stated[place]
+                self._stated[place] = (left - wanted, until)
 
     def end(self, *, throttled: bool, tokens: int, took: int) -> None:
         """Notes the end of a call: whether it met a 429, and how many of its reserved tokens it took."""
@@ -77,23 +77,22 @@ class Pace:
 
     def heed(self, headers: Mapping[str, str]) -> None:
         """Notes what an answer's headers say is left of the endpoint's limits, and when these are whole again."""
-        for what in ("requests", "tokens"):
+        for place, what in enumerate(_LIMITS):
             left = headers.get(f"x-ratelimit-remaining-{what}", "")
             reset = seconds_of(headers.get(f"x-ratelimit-reset-{what}", ""))
             if left.isdecimal() and reset is not None:
                 with self._changed:
-                    self._stated[what] = (float(left), self._clock() + min(reset, self._longest_wait_s))
+                    self._stated[place] = (float(left), self._clock() + min(reset, self._longest_wait_s))
 
     def _pause_s(self, tokens: int) -> float:
         """How long a call has to wait, at least; 0 where it may start."""
         now = self._clock()
         passed, self._at = now - self._at, now
         longest = 0.0
-        for what, wanted in _wanted(tokens):
-            left, until = self._stated.get(what, (wanted, now))
+        for place, (rate, full, wanted) in enumerate(zip(self._rates, self._full, _wanted(tokens), strict=True)):
+            left, until = self._stated[place]
             if left < wanted:
                 longest = max(longest, until - now)
-        for place, (rate, full, wanted) in enumerate(zip(self._rates, self._full, (1.0, float(tokens)), strict=True)):
             if rate is None or full is None:
                 continue
             # A call that is larger than a burst starts when the burst is full.
@@ -105,9 +104,9 @@ class Pace:
         return longest
 
 
-def _wanted(tokens: int) -> tuple[tuple[str, float], tuple[str, float]]:
-    """What a call takes of each of an endpoint's limits."""
-    return ("requests", 1.0), ("tokens", float(tokens))
+def _wanted(tokens: int) -> tuple[float, float]:
+    """What a call takes of each limit."""
+    return 1.0, float(tokens)
 
 
 def seconds_of(reset: str) -> float | None:
