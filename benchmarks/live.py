@@ -32,7 +32,7 @@ import numpy as np
 from pydantic import TypeAdapter
 from sklearn.linear_model import LogisticRegression
 
-from benchmarks.live_pool import POOLS, TEMPERATURES, Generator, as_toml, endpoint, ngrams, prefixed
+from benchmarks.live_pool import POOLS, Generator, as_toml, endpoint, heated, ngrams, prefixed
 from undersong.compare_cell import read_test
 from undersong.comparison import compared
 from undersong_common.arrays import Float32
@@ -226,20 +226,24 @@ def prompts(bench: Bench, given: argparse.Namespace) -> Iterator[tuple[list[Samp
     ):
         if not wanted or name in wanted:
             yield bench.written(name, bench.orders(kind, shown))
-    members = [endpoint(given, heat, f"live-{heat:g}") for heat in TEMPERATURES if heat != 1.0]
-    for table in (*members, *prefixed(given), *ngrams(bench.task, own, given.out / "written.jsonl")):
+    for table in (*(each for each in heated(given) if each["temperature"] != 1.0), *others(bench, given, own)):
         if not wanted or table["name"] in wanted:
             yield bench.written(table["name"], bench.orders("zero_shot"), table)
 
 
+def others(bench: Bench, given: argparse.Namespace, own: Sequence[tuple[str, str]]) -> list[Generator]:
+    """What the mixed pool has besides temperatures; ``own`` are zero-shot texts of the model with their labels."""
+    return [*prefixed(given), *ngrams(bench.task, own, given.out / "written.jsonl")]
+
+
 def pool(given: argparse.Namespace) -> list[Generator]:
     """The generators of ``--methods``."""
-    tables = [endpoint(given, temperature, f"live-{temperature:g}") for temperature in TEMPERATURES]
+    tables = heated(given)
     if given.pool == "mixed":
         bench = Bench(given)
         samples, _ = bench.written("zero_shot", bench.orders("zero_shot"))
         own = [(sample.text, sample.label) for sample in samples]
-        tables += [*prefixed(given), *ngrams(bench.task, own, given.out / "written.jsonl")]
+        tables += others(bench, given, own)
     return tables
 
 

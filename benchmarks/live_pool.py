@@ -40,6 +40,11 @@ def endpoint(given: argparse.Namespace, temperature: float = 1.0, name: str = "l
     }
 
 
+def heated(given: argparse.Namespace) -> list[Generator]:
+    """The model at each temperature."""
+    return [endpoint(given, temperature, f"live-{temperature:g}") for temperature in TEMPERATURES]
+
+
 def prefixed(given: argparse.Namespace) -> list[Generator]:
     """The model behind each prefix."""
     return [endpoint(given, name=f"live-{name}", system=text) for name, text in PREFIXES.items()]
