@@ -44,6 +44,8 @@ def printable(text: str, longest: int = LONGEST) -> str:
     >>> printable("harmless\x1b[2J\nepsilon 0.1")
     'harmless\\x1b[2J\\nepsilon 0.1'
     """
+    if len(text) <= longest and text.isascii() and text.isprintable() and "  " not in text:
+        return text  # nearly every line of a log: looking at each character cost a tenth of a party's answer
     shown: list[str] = []
     length = marks = 0
     turned = False
@@ -109,6 +111,8 @@ def name_fault(name: object, longest: int) -> str:
 def json_text(value: Any, *, indent: int | None = 2) -> str:
     """``value`` as JSON whose strings hold nothing invisible: such characters are written as JSON's own escapes."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
+    if text.isascii() and "\x7f" not in text:
+        return text  # of ASCII, json escapes all but this one itself
     return "".join(
         character if character in "\n " or not _hidden(character) else json.dumps(character)[1:-1] for character in text
     )

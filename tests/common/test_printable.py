@@ -48,6 +48,13 @@ def test_json_says_the_same_and_hides_nothing(value):
     assert harmless(text.replace("\n", ""))
 
 
+@given(st.text(alphabet=[chr(point) for point in range(128)], max_size=12))
+def test_ascii_is_shown_as_it_is_beside_a_letter_of_another_script(text):
+    assert printable(text) + "\u00e9" == printable(text + "\u00e9")
+    assert json_text([text])[:-3] == json_text([text + "\u00e9"])[:-4]
+    assert printable("x" + text, 1) == "x" + "..." * bool(text)
+
+
 def test_letters_from_right_to_left_turn_nothing_beside_them():
     assert printable("\u05d0\u05d1 5") == "\u200e\u05d0\u05d1 5\u200e"
     assert name_fault("\u05d0\u05d1", 20) == ""
