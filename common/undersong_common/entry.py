@@ -41,6 +41,18 @@ def run(command: Callable[[], object]) -> NoReturn:
 
     An error is told in words on standard error and, where ``--json`` was asked for, as an object on standard output.
     """
+    try:
+        _run(command)
+    except KeyboardInterrupt:  # while an end was being told
+        _stopped()
+    finally:
+        # Ctrl-C that left code compiled from text, as dataclasses are, is marked as unhandled whoever handles it: under
+        # ``python -m`` the interpreter then dies of SIGINT in place of the exit code. The next such code that ends well
+        # removes the mark (CPython, pythonrun.c, run_eval_code_obj).
+        exec("")  # noqa: S102
+
+
+def _run(command: Callable[[], object]) -> NoReturn:
     code: object = 0
     try:
         code = command()

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
+import signal
 import sys
 
 import click
 import pytest
 
+from tests.doubles import processes
 from undersong_common import entry, errors
 from undersong_common.errors import ConfigurationError, InternalError
+
+STOPPED = "stopped; nothing is lost: the same command continues\n"
 
 
 def ended(capsys, command):
@@ -49,7 +55,45 @@ def _twice(interrupt):
 @pytest.mark.parametrize("wrap", [_as_cause, _hidden, _twice])
 def test_ctrl_c_is_one_whatever_was_made_of_it(capsys, wrap):
     code, said = ended(capsys, interrupted(wrap))
-    assert (code, said) == (entry.INTERRUPTED, "stopped; nothing is lost: the same command continues\n")
+    assert (code, said) == (entry.INTERRUPTED, STOPPED)
+
+
+def _in_compiled_text():
+    exec("signal.raise_signal(signal.SIGINT)", {"signal": signal})
+
+
+def test_ctrl_c_in_code_compiled_from_text_leaves_no_mark_by_which_the_interpreter_dies_of_it(capsys):
+    try:
+        mark = ctypes.c_int.in_dll(ctypes.pythonapi, "_Py_UnhandledKeyboardInterrupt")
+    except ValueError:
+        pytest.skip("since Python 3.12 the mark has no name to be found by")
+    with pytest.raises(KeyboardInterrupt):
+        _in_compiled_text()
+    assert mark.value == 1
+    assert ended(capsys, _in_compiled_text)[0] == entry.INTERRUPTED
+    assert mark.value == 0
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_code_compiled_from_text_is_an_exit_code_under_python_m(tmp_path):
+    called = "entry.run(test_entry._in_compiled_text)"
+    (tmp_path / "program.py").write_text(
+        f"from undersong_common import entry\nfrom tests.common import test_entry\n{called}"
+    )
+    path = os.pathsep.join(map(str, (tmp_path, *processes.SOURCES)))
+    done = processes.command("program", [], env={"PYTHONPATH": path})
+    assert (done.returncode, done.stderr) == (entry.INTERRUPTED, STOPPED)
+
+
+def test_ctrl_c_while_an_error_is_told_is_one_too(capsys, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    def wrong():
+        raise ConfigurationError("the file is missing", "name another")
+
+    monkeypatch.setattr(entry, "_tell", interrupt)
+    assert ended(capsys, wrong) == (entry.INTERRUPTED, STOPPED)
 
 
 def test_other_errors_are_what_they_are(capsys):
