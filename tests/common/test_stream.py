@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from undersong_common.errors import InternalError
 from undersong_common.privacy import stream
-from undersong_common.privacy.stream import CHUNK_BYTES, HEAD_BYTES, ZEROS, KeyStream, long_stream, wipe
+from undersong_common.privacy.stream import (
+    CHUNK_BYTES,
+    HEAD_BYTES,
+    TAG_BYTES,
+    ZEROS,
+    KeyStream,
+    ShortStreams,
+    long_stream,
+    wipe,
+)
 
 
 def _reference(seed: bytes, size: int) -> bytes:
@@ -43,12 +52,31 @@ def test_a_long_stream_is_the_same_stream(gcm: bool, cuts: list[int], monkeypatc
     assert b"".join(parts) == _reference(seed, HEAD_BYTES + sum(cuts))
 
 
+@given(st.lists(st.binary(min_size=32, max_size=32), max_size=5), st.integers(HEAD_BYTES, 200))
+def test_short_streams_are_the_same_streams(seeds: list[bytes], size: int) -> None:
+    streams, room = ShortStreams(seeds), memoryview(bytearray(size + TAG_BYTES))
+    written = [bytes(room[:size]) for _ in streams.each_into(room)]
+    assert written == [_reference(seed, size) for seed in seeds]
+    assert str(len(seeds)) in repr(streams)
+    streams.close()
+    assert not list(streams.each_into(room))
+    assert not any(streams._heads)
+
+
+def test_a_short_stream_may_be_as_long_as_a_chunk() -> None:
+    room = memoryview(bytearray(CHUNK_BYTES + TAG_BYTES))
+    list(ShortStreams([b"\x07" * 32]).each_into(room))
+    assert bytes(room[:CHUNK_BYTES]) == _reference(b"\x07" * 32, CHUNK_BYTES)
+
+
 @pytest.mark.parametrize("size", [0, 16, 31, 33])
 def test_a_seed_of_another_length_is_refused(size: int) -> None:
     with pytest.raises(InternalError, match="32 bytes"):
         KeyStream(bytes(size))
     with pytest.raises(InternalError, match="32 bytes"):
         long_stream(bytes(size))
+    with pytest.raises(InternalError, match="32 bytes"):
+        ShortStreams([bytes(32), bytes(size)])
 
 
 def test_wipe_leaves_zeros_and_repr_shows_nothing() -> None:

@@ -9,10 +9,12 @@ machine. A seed is used for one purpose and one stream only.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
+import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR, GCM
 
@@ -25,8 +27,10 @@ ZEROS = memoryview(bytes(CHUNK_BYTES))
 XorInto = Callable[[memoryview, memoryview], int]
 """(data, out): data XOR the stream's next bytes; with ``ZEROS`` the bytes themselves. As long as each other."""
 HEAD_BYTES = 32
+TAG_BYTES = 16
 _MODE = CTR(bytes(16))
-_BEHIND_HEAD = GCM(bytes(12))
+_NONCE = bytes(12)
+_BEHIND_HEAD = GCM(_NONCE)
 
 
 class KeyStream:
@@ -40,8 +44,7 @@ class KeyStream:
 
     def __init__(self, seed: bytes) -> None:
         """Start at block zero. Raises InternalError unless ``seed`` is 32 bytes."""
-        if len(seed) != SEED_BYTES:
-            raise InternalError(f"a stream seed is {SEED_BYTES} bytes, got {len(seed)}")
+        _check_seed(seed)
         # The cipher's own method: a sum of many masks calls it for each of them and each part.
         self.xor_into: XorInto = Cipher(AES256(seed), _MODE).encryptor().update_into
 
@@ -75,6 +78,78 @@ def long_stream(seed: bytes) -> tuple[XorInto, XorInto]:
     return head, Cipher(AES256(seed), _BEHIND_HEAD).encryptor().update_into if gcm_is_faster() else head
 
 
+class ShortStreams:
+    """The streams of many seeds, one after the other, each from its beginning and in one call.
+
+    For vectors of kilobytes. AES-GCM in a single call takes a third of the time to set up that a cipher does which can
+    be called again, and it encrypts by the blocks of a stream behind its head (see ``long_stream``). The head is what
+    GCM authenticates with (NIST SP 800-38D, section 7.1), so it follows from two tags under the same nonce: of an empty
+    message the tag is the second block, AES(1), and with 16 zero bytes of associated data it is AES(1) + x^56 AES(0) in
+    GF(2^128), because their length, 128 bits, stands for x^56. The heads of all seeds are computed at once. No tag
+    leaves.
+    """
+
+    __slots__ = ("_ciphers", "_heads")
+
+    def __init__(self, seeds: Sequence[bytes]) -> None:
+        """Raises InternalError unless each of ``seeds`` is 32 bytes."""
+        for seed in seeds:
+            _check_seed(seed)
+        self._ciphers = [AESGCM(seed) for seed in seeds]
+        self._heads = bytearray(HEAD_BYTES * len(seeds))
+        tags, data = bytearray(2 * TAG_BYTES), bytes(TAG_BYTES)
+        without, behind = memoryview(tags)[:TAG_BYTES], memoryview(tags)[TAG_BYTES:]
+        start = 0
+        for cipher in self._ciphers:
+            cipher.encrypt_into(_NONCE, b"", None, without)
+            cipher.encrypt_into(_NONCE, b"", data, behind)
+            self._heads[start : start + HEAD_BYTES] = tags
+            start += HEAD_BYTES
+        wipe(tags)
+        _tags_to_heads(self._heads)
+
+    def __repr__(self) -> str:
+        return f"ShortStreams({len(self._ciphers)} of AES-256-CTR)"
+
+    def each_into(self, room: memoryview) -> Iterator[None]:
+        """Write one stream after the other to all of ``room`` but its last 16 bytes, which are scratch.
+
+        ``room``: a writable contiguous buffer of at least 48 bytes and at most 48 more than ``CHUNK_BYTES``.
+        """
+        head, behind = room[:HEAD_BYTES], room[HEAD_BYTES:]
+        zeros = ZEROS[: len(behind) - TAG_BYTES]
+        start = 0
+        for cipher in self._ciphers:
+            cipher.encrypt_into(_NONCE, zeros, None, behind)
+            head[:] = self._heads[start : start + HEAD_BYTES]
+            start += HEAD_BYTES
+            yield
+
+    def close(self) -> None:
+        """Forget the streams."""
+        self._ciphers = []
+        wipe(self._heads)
+
+
+def _tags_to_heads(tags: bytearray) -> None:
+    """Replace the two tags of each stream by its first two blocks, in place.
+
+    A block is a polynomial over GF(2), its first bit the coefficient of x^0, modulo P = 1 + x + x^2 + x^7 + x^128. To
+    divide by x^56, that multiple mP is added which leaves nothing below x^56: m = v / P mod x^56, where 1 / P is P^63
+    because P^64 = 1 mod x^64, and P^63 is the product of P^1, P^2, P^4, ..., P^32.
+    """
+    words = np.frombuffer(tags, dtype=">u8").reshape(-1, 2, 2)
+    low, high = (words[:, 0] ^ words[:, 1]).astype(np.uint64).T
+    multiple = low.copy()
+    for power in (1, 2, 4, 8, 16, 32):
+        multiple ^= (multiple >> power) ^ (multiple >> 2 * power) ^ (multiple >> 7 * power)
+    multiple &= ~np.uint64(0xFF)
+    low ^= multiple ^ (multiple >> 1) ^ (multiple >> 2) ^ (multiple >> 7)
+    words[:, 1] = words[:, 0]
+    words[:, 0, 0] = (low << 56) | (high >> 8)
+    words[:, 0, 1] = (high << 56) | (multiple >> 8)
+
+
 @cache
 def gcm_is_faster() -> bool:
     """Whether this machine computes blocks faster in GCM than in CTR mode: it takes 0.1 ms to see, and once."""
@@ -89,6 +164,11 @@ def gcm_is_faster() -> bool:
             times.append(time.perf_counter_ns() - start)
         best.append(min(times))
     return best[0] < best[1]
+
+
+def _check_seed(seed: bytes) -> None:
+    if len(seed) != SEED_BYTES:
+        raise InternalError(f"a stream seed is {SEED_BYTES} bytes, got {len(seed)}")
 
 
 def wipe(buffer: bytearray | memoryview) -> None:

@@ -14,11 +14,24 @@ import numpy as np
 import numpy.typing as npt
 
 from undersong_common.errors import InternalError
-from undersong_common.privacy.stream import CHUNK_BYTES, HEAD_BYTES, ZEROS, KeyStream, XorInto, long_stream, wipe
+from undersong_common.privacy.stream import (
+    CHUNK_BYTES,
+    HEAD_BYTES,
+    TAG_BYTES,
+    ZEROS,
+    KeyStream,
+    ShortStreams,
+    XorInto,
+    gcm_is_faster,
+    long_stream,
+    wipe,
+)
 from undersong_protocol.vectors import Ring
 
 Sign = Literal[1, -1]
 _CACHE_LINE_BYTES = 64
+# Of all masks together, from where one call for each pays for the heads that it leaves out.
+_SHORT_FROM_BYTES = 1 << 18
 _WORDS: dict[int, np.dtype[np.unsignedinteger]] = {4: np.dtype("<u4"), 8: np.dtype("<u8")}
 
 
@@ -61,24 +74,37 @@ class MaskStreams:
             raise InternalError(f"masks are words of uint32 or uint64, not {dtype}")
         chunk = CHUNK_BYTES // word.itemsize
         self.words = max(1, min(chunk, count))
-        self._heads: list[tuple[XorInto, np.ufunc]] = []
-        self._streams: list[tuple[XorInto, np.ufunc]] = []
+        size = self.words * word.itemsize
+        keys: list[bytes] = []
+        combines: list[np.ufunc] = []
         for key, sign in masks:
             if sign not in (1, -1):
                 raise InternalError(f"a mask's sign is 1 or -1, got {sign!r}")
-            combine = np.add if sign == 1 else np.subtract
-            if count <= chunk:
-                # Two ciphers for a key cost more than the faster one saves in a single chunk.
-                self._streams.append((KeyStream(key).xor_into, combine))
-            else:
+            keys.append(key)
+            combines.append(np.add if sign == 1 else np.subtract)
+        self._heads: list[tuple[XorInto, np.ufunc]] = []
+        self._streams: list[tuple[XorInto, np.ufunc]] = []
+        self._short: tuple[ShortStreams, list[np.ufunc]] | None = None
+        if count > chunk:
+            for key, combine in zip(keys, combines, strict=True):
                 head, rest = long_stream(key)
                 self._heads.append((head, combine))
                 self._streams.append((rest, combine))
-        self._window = aligned_bytes(self.words * word.itemsize)
+        elif len(keys) * size >= _SHORT_FROM_BYTES and size > HEAD_BYTES and gcm_is_faster():
+            self._short = ShortStreams(keys), combines
+        else:
+            self._streams = [(KeyStream(key).xor_into, combine) for key, combine in zip(keys, combines, strict=True)]
+        self._room = aligned_bytes(size + TAG_BYTES)
+        self._window = self._room[:size]
         self._source: npt.NDArray[np.generic] = np.frombuffer(self._window, dtype=word)
 
     def add_to(self, target: Ring) -> None:
         """Add the next ``len(target)`` words of every mask, in place."""
+        if self._short is not None:
+            streams, combines = self._short
+            for combine, _ in zip(combines, streams.each_into(self._room), strict=True):
+                combine(target, self._source, target)
+            return
         if self._heads:
             head = HEAD_BYTES // target.itemsize
             self._add(self._heads, target[:head])
@@ -93,8 +119,10 @@ class MaskStreams:
 
     def close(self) -> None:
         """Forget the masks."""
-        self._heads, self._streams = [], []
-        wipe(self._window)
+        if self._short is not None:
+            self._short[0].close()
+        self._heads, self._streams, self._short = [], [], None
+        wipe(self._room)
 
 
 def aligned_bytes(size: int) -> memoryview:

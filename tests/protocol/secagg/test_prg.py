@@ -12,6 +12,7 @@ from scipy import stats
 
 from undersong_common.errors import InternalError
 from undersong_common.privacy.stream import CHUNK_BYTES, KeyStream
+from undersong_protocol.secagg import prg
 from undersong_protocol.secagg.prg import add_mask, add_masks
 
 KEYS = st.binary(min_size=32, max_size=32)
@@ -44,6 +45,20 @@ def test_chunks_meet_without_gap(word: str, extra: int) -> None:
         for k in (1, 2)
     ]
     assert np.array_equal(masked, streams[0] - streams[1])
+
+
+@pytest.mark.parametrize("gcm", [True, False])
+@pytest.mark.parametrize("word", ["uint32", "uint64"])
+def test_many_short_masks_are_the_same_masks(gcm: bool, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prg, "gcm_is_faster", lambda: gcm)
+    count, keys = 8_193, [bytes([k]) * 32 for k in range(9)]
+    masked = np.arange(count).astype(word)
+    add_masks(masked, [(key, -1 if key[0] % 2 else 1) for key in keys])
+    expected = np.arange(count).astype(word)
+    for key in keys:
+        stream = np.frombuffer(KeyStream(key).read(masked.nbytes), dtype=np.dtype(word).newbyteorder("<"))
+        expected += -stream.astype(word) if key[0] % 2 else stream
+    assert np.array_equal(masked, expected)
 
 
 @settings(deadline=None, max_examples=30)
