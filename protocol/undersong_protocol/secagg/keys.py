@@ -52,8 +52,8 @@ def hkdf(salt: bytes, secret: bytes, info: bytes) -> bytes:
     inner.update(secret)
     outer.update(inner.digest())
     key = outer.digest()
-    inside = sha256(key.translate(_INNER) + _INNER_REST + info + b"\x01").digest()
-    return sha256(key.translate(_OUTER) + _OUTER_REST + inside).digest()
+    inside = sha256(key.translate(_INNER) + _INNER_REST + info + b"\x01")
+    return sha256(key.translate(_OUTER) + _OUTER_REST + inside.digest()).digest()
 
 
 # HMAC (RFC 2104) by its two hashes: through the library's object each key cost six times as much, and a party derives
@@ -115,7 +115,8 @@ def mask_key(transcript: bytes, question: bytes, shared: bytes, one: int, other:
     HKDF(shared, "mask" | sid' | q | lo | hi): the masks of two parties that were asked different questions do not
     cancel. ``shared``: X25519 of the mask keys; where the masks are post-quantum, the pair's secret behind it.
     """
-    return hkdf(transcript, shared, _pair(b"mask" + question, min(one, other), max(one, other)))
+    pair = _TWO_PARTIES(one, other) if one < other else _TWO_PARTIES(other, one)
+    return hkdf(transcript, shared, b"mask" + question + pair)
 
 
 def share_key(transcript: bytes, shared: bytes, dealer: int, holder: int) -> bytes:
@@ -155,8 +156,12 @@ class ShareHasher:
         return hasher.digest()
 
     def both(self, dealer: int, holder: int, self_share: bytes, mask_share: bytes) -> bytes:
-        """The hashes of one holder's two shares, side by side: 64 bytes."""
-        return self.one("self", dealer, holder, self_share) + self.one("mask", dealer, holder, mask_share)
+        """The hashes of one holder's two shares, 33 bytes each, side by side: 64 bytes."""
+        place = _SHARE_FIELDS(8, dealer, 8, holder, SHARE_BYTES)
+        first, second = self._begun["self"].copy(), self._begun["mask"].copy()
+        first.update(place + self_share)
+        second.update(place + mask_share)
+        return first.digest() + second.digest()
 
 
 # The same fields as ``sid.encode`` writes them: each behind its length.

@@ -38,9 +38,10 @@ class MaskKeys:
 
     def agreed(self, party: str, public: bytes) -> bytes:
         """X25519 with ``party``'s mask key, computed once. Raises PeerFault for a key of low order."""
-        if public not in self._agreed:
-            self._agreed[public] = self._agreement.shared(party, public)
-        return self._agreed[public]
+        known = self._agreed.get(public)
+        if known is None:
+            known = self._agreed[public] = self._agreement.shared(party, public)
+        return known
 
     @cached_property
     def kem(self) -> kem.SecretKey:

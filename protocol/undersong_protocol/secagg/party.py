@@ -195,7 +195,8 @@ class PartyMachine:
             body = self._handlers[stage](self, draft, message)
             if body is None:
                 self._pending = _Pending(seen, draft)
-                return WantsInput(tuple(self._parameters.name(party) for party in draft.sharers))
+                roster = self._parameters.roster
+                return WantsInput(tuple([roster[party].name for party in draft.sharers]))
             return self._commit(rule, roll, seen, draft, [body], sid.body_hash(body))
         except UndersongError as error:
             self.end(error.problem)
@@ -460,7 +461,8 @@ class PartyMachine:
             request.pair_hashes, PAIR_HASH_BYTES, len(dealers), COORDINATOR, "hashes of secrets of pairs"
         )
         mask_keys = self._mask_keys(draft)
-        agreed = {other: mask_keys.agreed(own.name(other), draft.peers[other].mask_key) for other in around}
+        roster, peers = own.roster, draft.peers
+        agreed = {other: mask_keys.agreed(roster[other].name, peers[other].mask_key) for other in around}
         if not own.post_quantum:
             return agreed
         for dealer, block, hashed in zip(dealers, blocks, hashes, strict=True):
