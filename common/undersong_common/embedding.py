@@ -15,6 +15,7 @@ less than 5 bits on the wire, and everyone, the coordinator included, computes w
 
 from __future__ import annotations
 
+import gc
 import hmac
 import logging
 import os
@@ -255,21 +256,37 @@ class Embedder:
     def _loaded(self) -> Any:
         with self._lock:
             if self._model is None:
-                from sentence_transformers import SentenceTransformer
-
                 hashes = model_files.checked_hashes(self._source)
                 if model_files.fingerprint(_FINGERPRINT, hashes) != self.fingerprint:
                     raise ConfigurationError(
                         "the embedder's files have changed since its fingerprint was taken", "start again"
                     )
-                self._model = SentenceTransformer(
-                    str(model_files.model_folder(self._source)),
-                    device="cpu",
-                    local_files_only=True,
-                    trust_remote_code=False,
-                    model_kwargs={"use_safetensors": True},
-                ).eval()
+                with _without_collections():
+                    from sentence_transformers import SentenceTransformer
+
+                    self._model = SentenceTransformer(
+                        str(model_files.model_folder(self._source)),
+                        device="cpu",
+                        local_files_only=True,
+                        trust_remote_code=False,
+                        model_kwargs={"use_safetensors": True},
+                    ).eval()
             return self._model
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Python collects no garbage meanwhile: among four thousand modules that are imported it finds none.
+
+    That takes a sixth of the time in which the model's libraries are loaded.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _width(tokens: int, limit: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -392,3 +393,16 @@ def test_what_is_published_lies_on_the_coarse_grid_and_so_on_the_fine_one(rows: 
     np.testing.assert_array_equal(publishable(found), found)
     scaled = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1.0)
     assert np.abs(found - scaled).max() < 2.0 / PUBLIC_GRID
+
+
+def test_garbage_is_collected_again_after_a_model_was_loaded_or_could_not_be() -> None:
+    def cannot_be_loaded() -> None:
+        with embedding._without_collections():
+            with embedding._without_collections():
+                assert not gc.isenabled()
+            assert not gc.isenabled()
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        cannot_be_loaded()
+    assert gc.isenabled()
