@@ -12,6 +12,9 @@ from click.testing import Result
 
 from tests.doubles.processes import HOSPITAL, ROOT, CoordinatorProcess, Process, free_port
 from tests.doubles.typed import typed
+from undersong_client.hospital_computation import HospitalComputation
+from undersong_client.state import PartyHome
+from undersong_common.embedding import Embedder
 
 CLINIC = ROOT / "examples" / "clinic"
 HOSPITALS = ("childrens", "harbour-general", "heart-institute", "ranges-district", "stella-maris")
@@ -66,6 +69,10 @@ class Hospital:
 
     def __call__(self, *arguments: object, code: int = 0) -> str:
         return hospital(*arguments, "--home", self.home, code=code)
+
+    def embed(self, embedder: Embedder) -> None:
+        """Embeds its notes in this process, into the cache in which its daemon finds them: that loads no model then."""
+        HospitalComputation(PartyHome(self.home), embedder).warm()
 
     def outbox(self) -> list[dict[str, Any]]:
         return list(json.loads(self("outbox", "--json"))["entries"])
@@ -126,14 +133,21 @@ class Federation:
     def operator(self, *arguments: object, code: int = 0) -> str:
         return operator(*arguments, "--home", self.home, code=code)
 
-    def set_up(self) -> None:
-        """From nothing to a served coordinator with every daemon started."""
+    def set_up(self, *, embedded: Sequence[str] = ()) -> None:
+        """From nothing to a served coordinator with every daemon started.
+
+        Args:
+            embedded: the hospitals whose notes are embedded before their daemons start.
+        """
         address = f"localhost:{self.port}"
         self.operator("coordinator", "init", "--address", address, "--bind", f"127.0.0.1:{self.port}", "--metrics", "")
         self.coordinator.start()
         fingerprint = json.loads(self.operator("coordinator", "show", "--json"))["fingerprint"]
         for each in self.hospitals.values():
             self.enrol(each, fingerprint)
+        embedder = Embedder.load()
+        for name in embedded:
+            self.hospitals[name].embed(embedder)
         for each in self.hospitals.values():
             each.daemon.start()
 

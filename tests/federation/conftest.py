@@ -8,7 +8,7 @@ import os
 import pytest
 
 from tests.doubles.alliance import Alliance
-from tests.doubles.hospitals import Federation, clinic_task, some_notes
+from tests.doubles.hospitals import HOSPITALS, Federation, clinic_task, some_notes
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.processes import CoordinatorProcess, free_port
 from tests.doubles.stream import Credentials, make_home
@@ -30,13 +30,16 @@ def federation_process(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def clinic(tmp_path_factory):
-    """The clinic's five hospitals, a dozen notes each, enrolled and connected; shared by the tests of a session."""
+    """The clinic's five hospitals, a dozen notes each, enrolled and connected; shared by the tests of a session.
+
+    The first one's own process embeds its notes; four more would take 20 s of a core to load the same model.
+    """
     folder = tmp_path_factory.mktemp("clinic")
     before = dict(os.environ)
     os.environ.update(XDG_STATE_HOME=str(folder / "state"), UNDERSONG_CACHE=str(folder / "cache"), HF_HUB_OFFLINE="1")
     try:
         with Federation(folder, some_notes(folder / "notes", 12), noise_seed=NOISE_SEED, approval="each") as found:
-            found.set_up()
+            found.set_up(embedded=HOSPITALS[1:])
             found.task = clinic_task(folder)
             yield found
     finally:
