@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, reduce
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -118,10 +118,11 @@ class ShortStreams:
         """
         head, behind = room[:HEAD_BYTES], room[HEAD_BYTES:]
         zeros = ZEROS[: len(behind) - TAG_BYTES]
+        heads = memoryview(self._heads)
         start = 0
         for cipher in self._ciphers:
             cipher.encrypt_into(_NONCE, zeros, None, behind)
-            head[:] = self._heads[start : start + HEAD_BYTES]
+            head[:] = heads[start : start + HEAD_BYTES]
             start += HEAD_BYTES
             yield
 
@@ -129,6 +130,10 @@ class ShortStreams:
         """Forget the streams."""
         self._ciphers = []
         wipe(self._heads)
+
+
+# Those of P^1, P^2, P^4, ..., P^32 between 0 and 64.
+_INVERSE = [[np.uint64(by * power) for by in (1, 2, 7) if by * power < 64] for power in (1, 2, 4, 8, 16, 32)]
 
 
 def _tags_to_heads(tags: bytearray) -> None:
@@ -141,8 +146,8 @@ def _tags_to_heads(tags: bytearray) -> None:
     words = np.frombuffer(tags, dtype=">u8").reshape(-1, 2, 2)
     low, high = (words[:, 0] ^ words[:, 1]).astype(np.uint64).T
     multiple = low.copy()
-    for power in (1, 2, 4, 8, 16, 32):
-        multiple ^= (multiple >> power) ^ (multiple >> 2 * power) ^ (multiple >> 7 * power)
+    for powers in _INVERSE:
+        multiple ^= reduce(np.bitwise_xor, [multiple >> power for power in powers])
     multiple &= ~np.uint64(0xFF)
     low ^= multiple ^ (multiple >> 1) ^ (multiple >> 2) ^ (multiple >> 7)
     words[:, 1] = words[:, 0]

@@ -24,4 +24,4 @@ def from_bitmap(data: bytes, size: int, sender: str, what: str) -> tuple[int, ..
     bits = int.from_bytes(data, "little")
     if len(data) != (size + 7) // 8 or bits >> size:
         raise PeerFault(sender, f"{what} is no set over a roster of {size} parties")
-    return tuple(party for party in range(size) if bits >> party & 1)
+    return tuple([party for party, bit in enumerate(reversed(f"{bits:b}")) if bit == "1"])
