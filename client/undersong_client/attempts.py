@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -40,6 +41,7 @@ class Attempt:
         key: its name in the journal.
         inputs: None until the coordinator has named them.
         coins: secret seed of the Poisson subsample; empty once the attempt has ended.
+        count: of the attempts that were begun at this sum, with this one; 0 where it was begun before.
     """
 
     key: str
@@ -50,10 +52,11 @@ class Attempt:
     inputs: tuple[Input, ...] | None
     coins: bytes = field(repr=False)
     compartment: Compartment | None = None
+    count: int = 0
 
-    @property
+    @cached_property
     def question(self) -> bytes:
-        """q of the inputs that were named."""
+        """q of the inputs that were named; a sum's inputs are never named again with another one."""
         assert self.inputs is not None
         return question(self.inputs)
 
@@ -115,13 +118,12 @@ class Attempts:
 
         Raises PrivacyRefusal for a number that is not above all earlier ones, RoundAborted where they come too fast.
         """
-        last = self.last(manifest, query)
-        if number <= last:
+        begun = self._begun(manifest, query)
+        if number <= begun.last:
             raise PrivacyRefusal(
-                f"{query}: attempt {number} is asked for after attempt {last}, and nothing here knows its keys",
+                f"{query}: attempt {number} is asked for after attempt {begun.last}, and nothing here knows its keys",
                 "a new attempt takes the next number",
             )
-        begun = self._begun(manifest, query)
         waited_s = self._clock() - begun.at
         if begun.count >= FREE_ATTEMPTS and 0 <= waited_s < ATTEMPT_EVERY_S:
             raise RoundAborted(
@@ -132,7 +134,7 @@ class Attempts:
         entropy = self._entropy(key)
         parameters = manifest.sum_parameters(query, number)
         machine = PartyMachine.open(parameters, self._name, self._identity, entropy, self._encapsulate)
-        return Attempt(key, manifest, query, number, machine, None, entropy(COINS_BYTES))
+        return Attempt(key, manifest, query, number, machine, None, entropy(COINS_BYTES), count=begun.count + 1)
 
     def last(self, manifest: Manifest, query: str) -> int:
         """The number of the last attempt that was begun at a sum; -1 where none was."""
@@ -164,7 +166,7 @@ class Attempts:
         inside = {"machine": snapshot}
         if attempt.compartment is None:
             attempt.compartment = self._store.begin_compartment(attempt.key)
-            begun = _Begun(attempt.number, self._begun(manifest, query).count + 1, self._clock())
+            begun = _Begun(attempt.number, attempt.count, self._clock())
             inside["coins"] = attempt.coins
             inside["of"] = json.dumps([manifest.hash.hex(), query, attempt.number, begun.at]).encode()
             beside[_begun_key(manifest, query)] = json.dumps(asdict(begun)).encode()

@@ -19,7 +19,7 @@ from undersong_client.policy import HospitalPolicy
 from undersong_client.records import fingerprint
 from undersong_client.state import FILE_MODE, PartyHome, make_folder, read_json
 from undersong_common.errors import PrivacyRefusal
-from undersong_common.files import replace_file
+from undersong_common.files import replace_file, replace_where_possible
 from undersong_common.privacy import statement
 from undersong_common.privacy.budget import Budget
 from undersong_common.privacy.ledger import Ledger
@@ -71,16 +71,12 @@ class LedgerCheckpoints:
         if head == self._last or not self._paths:
             return
         data = self._mark(statement.of_ledger(ledger))
-        kept = 0
         for path in self._paths:
-            try:
+            with suppress(OSError):
                 if not path.parent.exists():
                     make_folder(path.parent)
-                replace_file(path, data)
-                kept += 1
-            except OSError:
-                continue  # a data folder that is mounted read-only; the other place has to do
-        if not kept:
+        # One is enough: the data folder may be mounted read-only.
+        if not replace_where_possible(self._paths, data):
             raise PrivacyRefusal(
                 f"the ledger's head cannot be kept outside {self._home.path}",
                 f"make {self._paths[0].parent} or {self._paths[-1].parent} writable, and look at the free space",

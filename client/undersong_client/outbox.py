@@ -16,7 +16,6 @@ from typing import Any
 from undersong_client.state import FILE_MODE
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import FileIdentity, file_identity
-from undersong_protocol.framing import worth_deflating
 
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS sent (number INTEGER PRIMARY KEY, at REAL, answer_to TEXT, kind TEXT, run TEXT,"
@@ -57,6 +56,7 @@ class Outbox:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._log = f"{path}-wal"
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._abandoned: list[sqlite3.Connection] = []
@@ -102,7 +102,7 @@ class Outbox:
                     database.execute(
                         "INSERT INTO sent (at, answer_to, kind, run, query, attempt, bytes, sha256, times, data)"
                         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, 1, ?)",
-                        (at, answer_to, kind, run, query, attempt, len(data), digest, _deflated(data)),
+                        (at, answer_to, kind, run, query, attempt, len(data), digest, _packed(kind, data)),
                     )
         except sqlite3.DatabaseError as error:
             raise ConfigurationError(
@@ -141,21 +141,23 @@ class Outbox:
             if self._connection is None:
                 self._connection = sqlite3.connect(self._path, timeout=30.0, check_same_thread=False)
                 self._connection.execute("PRAGMA synchronous=FULL")
+                self._wal = None
             with self._connection:
                 yield self._connection
-            self._wal = self._written_to()
+            if self._wal is None:
+                self._wal = self._written_to()
 
     def _written_to(self) -> FileIdentity | None:
         try:
-            return file_identity(os.stat(f"{self._path}-wal"))
+            return file_identity(os.stat(self._log))
         except FileNotFoundError:
             return None
 
 
-def _deflated(data: bytes) -> bytes:
-    # In zlib's format in any case; no time is lost on masked vectors, which do not shrink: nothing looks back, so the
-    # window is the smallest there is.
-    if worth_deflating(data):
+def _packed(kind: str, data: bytes) -> bytes:
+    # In zlib's format in any case. No time is lost on a private sum's replies, keys, sealed shares and masked vectors,
+    # which do not shrink: nothing looks back, so the window is the smallest there is.
+    if kind != "sum_reply":
         return zlib.compress(data, 1)
     stored = zlib.compressobj(0, zlib.DEFLATED, 9, 1)
     return stored.compress(data) + stored.flush()

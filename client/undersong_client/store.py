@@ -165,9 +165,8 @@ class Store:
                         connection.execute(
                             "DELETE FROM entry WHERE scope = ? AND key >= ? AND key < ?", (self._scope, low, high)
                         )
-                    connection.executemany(
-                        "DELETE FROM entry WHERE scope = ? AND key = ?", [(self._scope, key) for key in deletes]
-                    )
+                    for key in deletes:
+                        connection.execute("DELETE FROM entry WHERE scope = ? AND key = ?", (self._scope, key))
                     connection.executemany(
                         "INSERT OR REPLACE INTO entry VALUES (?, ?, ?)",
                         [(self._scope, key, sealed) for key, sealed in puts],

@@ -69,6 +69,7 @@ def to_stderr(packages: Sequence[str], *, as_json: bool, debug: bool) -> None:
 
     On a terminal a record like the one before is counted only; a file, a pipe and JSON get every one.
     """
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # no line names them
     watched = sys.stderr.isatty() and not as_json
     handler = _Watched(sys.stderr) if watched else logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if as_json else _Plain("%(asctime)s %(levelname)s %(message)s"))

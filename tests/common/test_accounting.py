@@ -24,6 +24,7 @@ from undersong_common.privacy.accounting import (
     delta,
     epsilon,
     gaussian_mu,
+    is_one_gaussian,
     sampled_variance,
     usable_delta,
 )
@@ -160,6 +161,27 @@ def test_no_noise_is_infinite_and_explicit() -> None:
     assert delta([Gaussian(1.0)], math.inf) == 0.0
     assert gaussian_mu(math.inf, 1e-5) == math.inf
     assert epsilon([Gaussian(math.inf), Gaussian(1.0, count=0)], 1e-5) == 0.0 == epsilon([], 1e-5)
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                *(
+                    Gaussian(z, rate, count)
+                    for z in (0.0, 2.0, math.inf)
+                    for rate in (0.0, 0.5, 1.0)
+                    for count in (0, 2)
+                ),
+                *(Laplace(b, count) for b in (0.0, 2.0, math.inf) for count in (0, 1)),
+                *(kind(e, count=count) for kind in (DiscreteLaplace, Pure) for e in (0.0, 0.1) for count in (0, 1)),
+            ]
+        ),
+        max_size=3,
+    )
+)
+def test_what_is_one_gaussian_has_a_mu_and_nothing_else_has(events: list[Event]) -> None:
+    assert is_one_gaussian(events) == (composed_mu(events) is not None)
 
 
 @settings(max_examples=15, deadline=None)

@@ -151,6 +151,13 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     return 1.0 / float(get_sigma_gaussian(epsilon, delta))
 
 
+def is_one_gaussian(events: Iterable[Event]) -> bool:
+    """Whether :func:`composed_mu` has a value: unsampled Gaussians only, beside events that release nothing."""
+    return all(
+        _releases_nothing(event) or (isinstance(event, Gaussian) and event.sampling_rate == 1.0) for event in events
+    )
+
+
 def composed_mu(events: Iterable[Event]) -> float | None:
     """mu of a composition of unsampled Gaussians (its squares add), or None where another mechanism is among them."""
     merged = _merge(events)
@@ -359,20 +366,18 @@ def _merge(events: Iterable[Event]) -> tuple[Event, ...]:
     """Canonical form: unsampled Gaussians become one, equal events are counted, events that release nothing go."""
     squares, counts = [], Counter[Event]()
     for event in events:
+        if _releases_nothing(event):
+            continue
         if isinstance(event, Gaussian):
-            if event.count == 0 or event.sampling_rate == 0.0 or math.isinf(event.noise_multiplier):
-                continue
             if event.sampling_rate == 1.0:
                 squares.append(_square(event))
             else:
                 counts[Gaussian(event.noise_multiplier, event.sampling_rate)] += event.count
         elif isinstance(event, Laplace):
-            if event.count and not math.isinf(event.noise_multiplier):
-                counts[Laplace(event.noise_multiplier)] += event.count
+            counts[Laplace(event.noise_multiplier)] += event.count
         elif isinstance(event, DiscreteLaplace):
-            if event.count and event.epsilon > 0.0:
-                counts[DiscreteLaplace(event.epsilon, event.sensitivity)] += event.count
-        elif event.count and event.epsilon > 0.0:
+            counts[DiscreteLaplace(event.epsilon, event.sensitivity)] += event.count
+        else:
             counts[Pure(event.epsilon)] += event.count
     merged: list[Event] = []
     square = math.fsum(squares)
@@ -382,6 +387,14 @@ def _merge(events: Iterable[Event]) -> tuple[Event, ...]:
         fields = {name: getattr(event, name) for name in event.__dataclass_fields__ if name != "count"}
         merged.append(type(event)(**fields, count=counts[event]))
     return tuple(merged)
+
+
+def _releases_nothing(event: Event) -> bool:
+    if isinstance(event, Gaussian):
+        return event.count == 0 or event.sampling_rate == 0.0 or math.isinf(event.noise_multiplier)
+    if isinstance(event, Laplace):
+        return event.count == 0 or math.isinf(event.noise_multiplier)
+    return event.count == 0 or event.epsilon == 0.0
 
 
 def _mu(event: Gaussian) -> float:

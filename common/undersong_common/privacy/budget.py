@@ -64,10 +64,10 @@ def parts(runs: Runs) -> list[list[Event]]:
     gaussian: list[Event] = []
     others: list[list[Event]] = []
     for events in runs.values():
-        if accounting.composed_mu(events) is None:
-            others.append(list(events))
-        else:
+        if accounting.is_one_gaussian(events):
             gaussian.extend(events)
+        else:
+            others.append(list(events))
     return [gaussian, *others] if gaussian else others
 
 
@@ -84,7 +84,7 @@ def surely_within(found: Sequence[Sequence[Event]], epsilon: float, delta: float
 
     One value of delta tells it. :func:`price` looks for the root of that function, which takes milliseconds.
     """
-    if len(found) != 1 or accounting.composed_mu(found[0]) is None:
+    if len(found) != 1 or not accounting.is_one_gaussian(found[0]):
         return False
     return accounting.delta(found[0], epsilon) <= delta
 

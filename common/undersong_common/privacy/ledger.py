@@ -184,6 +184,11 @@ class Ledger:
         """Hash (hex) of the last entry; whoever keeps it elsewhere can tell that no line is missing at the end."""
         return self._head
 
+    @property
+    def length(self) -> int:
+        """How many entries stand in it."""
+        return len(self._entries)
+
     def entries(self) -> list[dict[str, Any]]:
         """Every entry as it stands in the file, oldest first."""
         self.refresh()
@@ -339,8 +344,8 @@ class Ledger:
         """
         self.refresh()
         self._check_open(charge)
-        runs = _by_run([*self._lost, *self._counted()])
-        self._check_budget({**runs, charge.run: charge.events}, charge)
+        known = _by_run([*self._lost, *self._counted()])
+        self._check_budget(known, charge, charge.events)
 
     def check_attempt(self, charge: Charge, spare_attempts: int) -> None:
         """Refuses an attempt that could not be charged, before anything is done for it.
@@ -406,8 +411,8 @@ class Ledger:
                     raise PrivacyRefusal(f"{_place(charge)} is {ended}", "start a new attempt")
             self._check_question(charge)
             self._check_spare(charge, spare_attempts)
-            runs = _by_run([*self._lost, *self._counted()])
-            self._check_budget({**runs, charge.run: (*runs.get(charge.run, ()), *charge.events)}, charge)
+            known = _by_run([*self._lost, *self._counted()])
+            self._check_budget(known, charge, (*known.get(charge.run, ()), *charge.events))
             self._append(file, {"kind": "charge", **_charge_json(charge), "at": at})
 
     def send(self, charge: Charge, vector: str, *, at: float = 0.0) -> None:
@@ -656,7 +661,8 @@ class Ledger:
         return "sent" if slot in self._sent else "charged"
 
     def _counted(self) -> list[Charge]:
-        return [charge for slot, charge in self._charges.items() if self._state(slot) in ("charged", "sent")]
+        ended = self._withdrawn | self._voids
+        return [charge for slot, charge in self._charges.items() if slot not in ended]
 
     def _voided(self, run: str, query: str) -> int:
         return sum(slot[:2] == (run, query) for slot in self._voids if slot in self._charges)
@@ -692,10 +698,12 @@ class Ledger:
                 "stop the run, or plan one with federation.spare_attempts",
             )
 
-    def _check_budget(self, runs: Mapping[str, Sequence[Event]], charge: Charge) -> None:
+    def _check_budget(self, known: Mapping[str, Sequence[Event]], charge: Charge, events: tuple[Event, ...]) -> None:
+        """Refuses ``events`` of the run of ``charge``, in place of those that it has among the ``known`` ones."""
         if self._budget is None or math.isinf(self._budget.epsilon):
             return
-        divided = self._divided(_by_run([*self._lost, *self._counted()]))
+        divided = self._divided(known)
+        runs = {**known, charge.run: events}
         found = parts(runs)
         if len(found) > divided:
             raise PrivacyRefusal(

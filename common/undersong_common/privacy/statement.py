@@ -109,7 +109,6 @@ class Statement:
 
 def of_ledger(ledger: Ledger) -> Statement:
     """What ``ledger`` says now."""
-    entries = ledger.entries()
     lost, lost_budgets = ledger.lost()
     counts: dict[str, list[Event]] = {}
     alone: dict[str, list[Event]] = {}
@@ -131,7 +130,7 @@ def of_ledger(ledger: Ledger) -> Statement:
         )
         for run, manifest in manifests.items()
     ]
-    return Statement(ledger.head, len(entries), ledger.budget, tuple(runs), tuple(lost_budgets))
+    return Statement(ledger.head, ledger.length, ledger.budget, tuple(runs), tuple(lost_budgets))
 
 
 def missing(ledger: Ledger, shown: Iterable[RunSpending]) -> list[Charge]:

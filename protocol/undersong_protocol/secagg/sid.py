@@ -12,6 +12,7 @@ from collections.abc import Iterable
 VERSION = 3
 DIGEST_BYTES = 32
 _LENGTH = struct.Struct("<Q").pack
+_INTEGER = _LENGTH(8)
 
 Field = bytes | str | int
 
@@ -28,8 +29,9 @@ def encode(label: str, fields: Iterable[Field]) -> bytes:
     parts = [_LENGTH(len(name)), name]
     for field in fields:
         if isinstance(field, int):
-            field = _LENGTH(field)
-        elif isinstance(field, str):
+            parts += (_INTEGER, _LENGTH(field))
+            continue
+        if isinstance(field, str):
             field = field.encode()
         parts += (_LENGTH(len(field)), field)
     return b"".join(parts)
