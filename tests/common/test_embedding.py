@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -154,6 +153,8 @@ def some_texts(seed: int, count: int, longest: int = 60) -> list[str]:
 @contextmanager
 def threads(count: int) -> Iterator[None]:
     """Torch with so many threads, and a pool of as many."""
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -211,6 +212,8 @@ class MixingModel:
         return self._real[number]
 
     def __call__(self, features: Any) -> Any:
+        import torch
+
         self.shapes.add(tuple(features["input_ids"].shape))
         found = self._real(features)["sentence_embedding"]
         moved = torch.arange(len(found))[:, None] if self._how == "place" else found.sum()

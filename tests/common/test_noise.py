@@ -15,9 +15,9 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from tests.doubles import exact_rejection
 from undersong_common.errors import ConfigurationError, InternalError
@@ -63,7 +63,7 @@ def _goodness_of_fit(drawn: np.ndarray, law: tuple[np.ndarray, np.ndarray]) -> f
         due[-2] += due[-1]
         seen, due = seen[:-1], due[:-1]
     statistic = float(((seen - due) ** 2 / due).sum())
-    return float(stats.chi2.sf(statistic, len(due) - 1))
+    return float(scipy.stats.chi2.sf(statistic, len(due) - 1))
 
 
 @pytest.mark.parametrize("sigma", [0.5, 1, 3, 7.25, 120, 452, 4095, 4097, 9000, 50_000])
@@ -75,7 +75,8 @@ def test_gaussian_draws_follow_the_law(sigma: float) -> None:
     else:
         # At this width the rounded continuous law is the discrete one to 1e-9.
         assert (
-            stats.kstest(drawn + np.random.default_rng(1).uniform(-0.5, 0.5, len(drawn)), "norm", (0, sigma))[1] > 1e-3
+            scipy.stats.kstest(drawn + np.random.default_rng(1).uniform(-0.5, 0.5, len(drawn)), "norm", (0, sigma))[1]
+            > 1e-3
         )
 
 
@@ -95,7 +96,7 @@ def test_wide_gaussian_has_the_right_residues_and_parity() -> None:
     assert law._stride > 1
     drawn = law.sample(KeyStream(SEED), 200_000)
     counts = np.bincount(drawn % law._stride, minlength=law._stride)
-    assert stats.chisquare(counts).pvalue > 1e-3
+    assert scipy.stats.chisquare(counts).pvalue > 1e-3
 
 
 @pytest.mark.parametrize("sigma", [5000, 50_000, 10**6, 8_388_608])
@@ -135,7 +136,7 @@ def test_table_and_rejection_oracle_agree() -> None:
     table = DiscreteGaussian.of_variance(Fraction(37, 10)).sample(KeyStream(SEED), 60_000)
     edges = np.arange(-4, 5)
     contingency = np.array([np.bincount(np.digitize(x, edges), minlength=10) for x in (oracle, table)])
-    assert stats.chi2_contingency(contingency)[1] > 1e-3
+    assert scipy.stats.chi2_contingency(contingency)[1] > 1e-3
     assert _goodness_of_fit(np.array(oracle), _gaussian_law(3.7)) > 1e-3
 
 
@@ -152,10 +153,13 @@ def test_wide_discrete_laplace_follows_the_law_and_hides_its_base() -> None:
     assert law.blocks == 4
     drawn = law.sample(KeyStream(SEED), 200_000)
     assert (
-        stats.kstest(drawn + np.random.default_rng(2).uniform(-0.5, 0.5, len(drawn)), "laplace", (0, 5_000))[1] > 1e-3
+        scipy.stats.kstest(drawn + np.random.default_rng(2).uniform(-0.5, 0.5, len(drawn)), "laplace", (0, 5_000))[1]
+        > 1e-3
     )
     assert abs(drawn.std() / law.deviation - 1) < 0.01
-    assert stats.chisquare(np.bincount(drawn[np.abs(drawn) < 2048] + 2047).reshape(-1, 5).sum(axis=0)).pvalue > 1e-4
+    assert (
+        scipy.stats.chisquare(np.bincount(drawn[np.abs(drawn) < 2048] + 2047).reshape(-1, 5).sum(axis=0)).pvalue > 1e-4
+    )
 
 
 @pytest.mark.parametrize(("scale", "parties"), [(2, 3), (25.5, 10)])
@@ -265,4 +269,4 @@ def test_fresh_oracle_and_table_agree() -> None:
     table = DiscreteGaussian(4).sample(KeyStream(os.urandom(32)), 1_000_000)
     edges = np.arange(-11, 12)
     contingency = np.array([np.bincount(np.digitize(x, edges), minlength=24) for x in (oracle, table)])
-    assert stats.chi2_contingency(contingency)[1] > 1e-9
+    assert scipy.stats.chi2_contingency(contingency)[1] > 1e-9

@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-import torch
 
 from undersong_common.workers import for_each
 
@@ -27,6 +26,8 @@ def test_every_item_once_and_errors_surface() -> None:
 
 
 def test_torch_keeps_its_threads_and_a_fork_gets_its_own_pool() -> None:
+    import torch
+
     script = """
 import os, torch
 torch.set_num_threads(2)

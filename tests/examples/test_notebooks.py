@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from tests.doubles.party_home import HashedEmbedder
 from undersong_common.embedding import Embedder
 
-pytest.importorskip("pandas")
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="needs pandas")
 
 NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "examples" / "notebooks").glob("*.ipynb"))
 

@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 import pytest
-from scipy.stats import beta, norm
+import scipy
 
 from tests.doubles.identities import identity_of, public_identity
 from undersong_common.privacy import accounting
@@ -106,9 +106,9 @@ def mu_lower_bound(present, absent, threshold):
     """Gaussian-DP lower bound from canary statistics with and without the canary, 99.9 % Clopper-Pearson."""
     hits, false = int((present > threshold).sum()), int((absent > threshold).sum())
     n, m = len(present), len(absent)
-    tpr_low = beta.ppf(ALARM / 2, hits, n - hits + 1) if hits else 0.0
-    fpr_high = beta.ppf(1 - ALARM / 2, false + 1, m - false) if false < m else 1.0
-    return float(norm.ppf(tpr_low) - norm.ppf(fpr_high))
+    tpr_low = scipy.stats.beta.ppf(ALARM / 2, hits, n - hits + 1) if hits else 0.0
+    fpr_high = scipy.stats.beta.ppf(1 - ALARM / 2, false + 1, m - false) if false < m else 1.0
+    return float(scipy.stats.norm.ppf(tpr_low) - scipy.stats.norm.ppf(fpr_high))
 
 
 def canary_statistics(epsilon, *, halve):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from undersong import compare_cells as comparing
 from undersong import compare_table
@@ -106,7 +106,7 @@ def test_paired_interval_is_the_students_of_the_differences():
     rng = np.random.default_rng(3)
     ours, theirs = rng.normal(size=12), rng.normal(size=12)
     found = compare_table.Difference.of(dict(enumerate(ours)), dict(enumerate(theirs)))
-    expected = stats.ttest_rel(ours, theirs).confidence_interval(0.95)
+    expected = scipy.stats.ttest_rel(ours, theirs).confidence_interval(0.95)
     assert found.low == pytest.approx(expected.low)
     assert found.high == pytest.approx(expected.high)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import importlib.util
 import stat
 from typing import Any
 
@@ -24,7 +25,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.table import table_of
 from undersong_server.progress import Silent
 
-pandas = pytest.importorskip("pandas")
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="needs pandas")
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +35,8 @@ def no_weights(monkeypatch, tmp_path):
 
 
 def frame(rows: int):
+    import pandas
+
     rng = np.random.default_rng(rows)
     labels = [LABELS[row % 2] for row in range(rows)]
     return pandas.DataFrame({"note": [sentence(rng, label) for label in labels], "topic": labels})

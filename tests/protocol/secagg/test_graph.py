@@ -8,9 +8,9 @@ from fractions import Fraction
 from math import comb
 
 import pytest
+import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_protocol.secagg.graph import Graph, choose_neighbourhood, graph_seed, permutation
@@ -92,7 +92,7 @@ def test_permutations_are_uniform_over_seeds() -> None:
     """All 24 orders of 4 parties over 4800 fixed seeds; fresh seeds would fail once in 1000."""
     counts = Counter(permutation(4, number.to_bytes(32, "little")) for number in range(4800))
     assert len(counts) == 24
-    assert stats.chisquare(list(counts.values())).pvalue > 1e-3
+    assert scipy.stats.chisquare(list(counts.values())).pvalue > 1e-3
 
 
 def test_words_above_the_largest_multiple_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,9 @@ from typing import Literal
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from undersong_common.errors import InternalError
 from undersong_common.privacy.stream import CHUNK_BYTES, KeyStream
@@ -79,7 +79,7 @@ def test_a_masked_vector_is_uniform() -> None:
     """Chi-square over bytes at a fixed key; a fresh key would fail once in 1000."""
     masked = np.full(200_000, 77, dtype=np.uint32)
     add_mask(masked, b"\x09" * 32)
-    assert stats.chisquare(np.bincount(masked.view(np.uint8), minlength=256)).pvalue > 1e-3
+    assert scipy.stats.chisquare(np.bincount(masked.view(np.uint8), minlength=256)).pvalue > 1e-3
 
 
 @pytest.mark.parametrize(

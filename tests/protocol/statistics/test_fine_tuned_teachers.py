@@ -5,7 +5,6 @@ import logging
 
 import numpy as np
 import pytest
-import torch
 
 from tests.doubles.tiny_bert import fails_at_last_word, write_bert
 from undersong_client.records import PrivateRecords
@@ -112,6 +111,8 @@ def test_a_changed_record_moves_its_own_shard_only(model):
 
 def scores_of_shard(model, others, threads, noise):
     """Every score, to the last bit, of the teacher of shard 2, while the process is in some other state."""
+    import torch
+
     found = {}
     original = fine_tuned_teachers._scores
 
@@ -148,6 +149,8 @@ def scores_of_shard(model, others, threads, noise):
 
 def test_a_teacher_s_scores_have_no_bit_of_another_shard_nor_of_the_process(model):
     """Votes round, so a leak between teachers could hide in them; scores do not."""
+    import torch
+
     torch.manual_seed(1)
     alone = scores_of_shard(model, [], threads=1, noise=1)
     torch.manual_seed(2)
@@ -157,6 +160,8 @@ def test_a_teacher_s_scores_have_no_bit_of_another_shard_nor_of_the_process(mode
 
 
 def test_torch_s_random_state_stays_as_it_was(model):
+    import torch
+
     torch.manual_seed(3)
     expected = torch.rand(3)
     torch.manual_seed(3)

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
@@ -49,6 +48,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -6,14 +6,14 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from undersong_server.evaluation.intervals import clopper_pearson, over_seeds
 
 
 def test_the_interval_over_seeds_is_scipy_s_of_the_mean() -> None:
     values = [0.91, 0.88, 0.93, 0.9, 0.87]
-    low, high = stats.t.interval(0.95, 4, loc=np.mean(values), scale=stats.sem(values))
+    low, high = scipy.stats.t.interval(0.95, 4, loc=np.mean(values), scale=scipy.stats.sem(values))
     found = over_seeds(values)
     assert (found.value, found.low, found.high) == pytest.approx((np.mean(values), low, high))
 
@@ -28,6 +28,6 @@ def test_one_seed_has_no_interval_and_gaps_are_left_out() -> None:
 
 @pytest.mark.parametrize(("successes", "trials"), [(0, 9), (3, 17), (40, 40), (81, 133)])
 def test_the_interval_of_a_share_is_scipy_s_exact_one(successes: int, trials: int) -> None:
-    reference = stats.binomtest(successes, trials).proportion_ci(0.95, "exact")
+    reference = scipy.stats.binomtest(successes, trials).proportion_ci(0.95, "exact")
     found = clopper_pearson(successes, trials)
     assert (found.low, found.high) == pytest.approx((reference.low, reference.high))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score
 
 from undersong_server.evaluation.intervals import over_seeds
 from undersong_server.evaluation.trained import judged
@@ -14,6 +13,8 @@ GROUPS = list("xxxxyyyy")
 
 
 def test_every_seed_and_group_is_scored_by_its_own_predictions() -> None:
+    from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score
+
     found = judged("corpus", 9, lambda seed: (f"m{seed}", PREDICTED[seed]), TRUE, seeds=[3, 4, 5], groups=GROUPS)
     assert found.model == "m3"
     assert found.scores.accuracy == 1.0
@@ -26,6 +27,8 @@ def test_every_seed_and_group_is_scored_by_its_own_predictions() -> None:
 
 
 def test_one_seed_without_groups_has_no_intervals() -> None:
+    from sklearn.metrics import accuracy_score
+
     found = judged("corpus", 9, lambda seed: ("m", PREDICTED[4]), TRUE, seeds=[0]).to_json()
     assert "over_seeds" not in found
     assert "groups" not in found
