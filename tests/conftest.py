@@ -33,11 +33,17 @@ os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
 # garbage while it is made, and not among it afterwards. That took a quarter of the time before the first test.
 gc.disable()
 
-# What takes longest is begun first, so that no worker is left with it at the end.
-LONGEST_FIRST = tuple(
-    f"tests/{room}/"
-    for room in ("federation", "simulation", "trial", "browser", "packaging", "noninterference", "server", "client")
+# What takes longest is begun first, and the server's many short files last: no worker is left with one at the end.
+LONGEST_FIRST = (
+    "tests/federation/test_end_to_end.py",
+    "tests/simulation/test_deliver.py",
+    "tests/protocol/statistics/test_rows.py",
+    "tests/common/test_embedding.py",
+    *(f"tests/{room}/" for room in ("federation", "simulation", "trial", "browser", "packaging", "noninterference")),
+    *(f"tests/{room}/" for room in ("protocol/secagg", "protocol/statistics", "client", "examples")),
+    "tests/test_",
 )
+LAST = "tests/server/"
 # The clinic's coordinator and five daemons, as processes, serve both.
 TOGETHER = dict.fromkeys(("tests/federation/test_end_to_end.py", "tests/federation/test_faults.py"), "clinic")
 
@@ -81,7 +87,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip("its processes need torch"))
 
     def rank(item: pytest.Item) -> int:
-        return next((place for place, start in enumerate(LONGEST_FIRST) if item.nodeid.startswith(start)), 99)
+        if item.nodeid.startswith(LAST):
+            return len(LONGEST_FIRST) + 1
+        starts = enumerate(LONGEST_FIRST)
+        return next((place for place, start in starts if item.nodeid.startswith(start)), len(LONGEST_FIRST))
 
     items.sort(key=rank)
 

@@ -69,6 +69,12 @@ def finished(tmp_path_factory):
     return folder, delivered
 
 
+@pytest.fixture
+def hashed(monkeypatch):
+    """For what is the same with any embedder: no weights."""
+    monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
+
+
 def test_every_output_is_there_and_agrees(finished):
     folder, delivered = finished
     out = folder / "out"
@@ -197,8 +203,7 @@ def _killed_runs_end_alike(tmp_path, delays, *, weights=True):
     return kills
 
 
-def test_a_killed_run_continues_to_the_same_bytes(tmp_path, monkeypatch):
-    monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
+def test_a_killed_run_continues_to_the_same_bytes(hashed, tmp_path):
     assert _killed_runs_end_alike(tmp_path, [0.2, 0.5], weights=False) >= 1
 
 
@@ -266,7 +271,7 @@ def test_an_empty_private_file_is_named(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_changed_private_records_stop_a_continued_run(tmp_path):
+def test_changed_private_records_stop_a_continued_run(hashed, tmp_path):
     task_path = make_task(tmp_path / "task", method={"rounds": 1})
     run(task_path, tmp_path / "out")
     write_rows(tmp_path / "task/private/site-1.jsonl", [{"text": "another", "label": "garden", "user": "x"}])
@@ -275,7 +280,7 @@ def test_changed_private_records_stop_a_continued_run(tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_a_full_disk_is_named_and_nothing_half_written_stays(tmp_path, monkeypatch):
+def test_a_full_disk_is_named_and_nothing_half_written_stays(hashed, tmp_path, monkeypatch):
     task_path = make_task(tmp_path / "task", method={"rounds": 1})
     run(task_path, tmp_path / "out")
     before = _outputs(tmp_path / "out")
@@ -292,7 +297,7 @@ def test_a_full_disk_is_named_and_nothing_half_written_stays(tmp_path, monkeypat
     assert not list((tmp_path / "out").glob("*.part"))
 
 
-def test_one_file_is_dealt_to_any_number_of_parties_and_one_without_records_answers_too(tmp_path):
+def test_one_file_is_dealt_to_any_number_of_parties_and_one_without_records_answers_too(hashed, tmp_path):
     task_path = make_task(tmp_path / "task", parties=1, records=6, method={"rounds": 2})
     dealt = ["data.path=private/site-0.jsonl", "federation.parties=8", "federation.alpha=1.0"]
     assert min(map(len, private_tables(tasks.load(task_path, dealt), 3).values())) == 0
@@ -330,7 +335,7 @@ def test_the_key_of_a_simulated_data_set_is_drawn_anew_for_every_run(tmp_path):
     assert drawn[2] == drawn[3]  # the tests' noise seed fixes this too
 
 
-def test_an_infinite_epsilon_marks_every_output_as_not_private(tmp_path):
+def test_an_infinite_epsilon_marks_every_output_as_not_private(hashed, tmp_path):
     task_path = make_task(tmp_path / "task", method={"rounds": 2})
     delivered = run(task_path, tmp_path / "out", "privacy.epsilon=inf")
     assert not delivered.report.privacy.is_private
@@ -343,7 +348,7 @@ def test_the_comparison_reads_no_paid_generator():
     assert deliver_module.FREE_KINDS == ("ngram", "replay")
 
 
-def test_every_prompt_is_the_tasks_own_those_of_the_zero_shot_baseline_too(tmp_path, monkeypatch):
+def test_every_prompt_is_the_tasks_own_those_of_the_zero_shot_baseline_too(hashed, tmp_path, monkeypatch):
     task_path = make_task(tmp_path, prompts={"folder": "prompts"})
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts" / "zero_shot.toml").write_text('user = "As this house writes: {{ label }}"\n')
@@ -363,8 +368,7 @@ def test_every_prompt_is_the_tasks_own_those_of_the_zero_shot_baseline_too(tmp_p
     assert {prompt.partition(":")[0] for prompt in zero_shot} == {"As this house writes"}
 
 
-def test_the_report_has_every_measure_intervals_and_the_encoder_but_nothing_of_the_records(tmp_path, monkeypatch):
-    monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
+def test_the_report_has_every_measure_intervals_and_the_encoder_but_nothing_of_the_records(hashed, tmp_path):
     encoder = write_bert(tmp_path / "bert", ["pan", "oven", "rose", "spade"])
     path = make_task(tmp_path / "task", evaluation={"repeats": 2, "encoder": str(encoder)})
     delivered = run(path, tmp_path / "out")
@@ -386,8 +390,7 @@ def test_the_report_has_every_measure_intervals_and_the_encoder_but_nothing_of_t
     assert delivered.to_json()["accuracy"][deliver_module.OURS] == delivered.report.accuracy[0].accuracy
 
 
-def test_a_task_without_labels_has_the_figures_of_its_texts_and_no_task_model(tmp_path, monkeypatch):
-    monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
+def test_a_task_without_labels_has_the_figures_of_its_texts_and_no_task_model(hashed, tmp_path):
     path = make_task(tmp_path / "task", task={"labels": []}, samples=60)
     path.write_text(path.read_text().replace('label = "label"\n', ""))
     delivered = run(path, tmp_path / "out")
@@ -398,7 +401,7 @@ def test_a_task_without_labels_has_the_figures_of_its_texts_and_no_task_model(tm
     assert "bits per word" in (tmp_path / "out" / "report.html").read_text()
 
 
-def test_private_files_are_read_once(tmp_path, monkeypatch):
+def test_private_files_are_read_once(hashed, tmp_path, monkeypatch):
     read = []
 
     def counted(path, *arguments, **options):
