@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
+from contextlib import closing
 
 import pytest
 from cryptography import x509
@@ -103,7 +104,7 @@ def test_the_revocation_list_names_every_revoked_certificate(home):
     assert revoked.is_signature_valid(authority.public_key())
 
 
-@pytest.mark.parametrize("change", ["serial", "name", "expired", "revoked", "unknown"])
+@pytest.mark.parametrize("change", ["serial", "name", "expired", "revoked", "revoked elsewhere", "unknown"])
 def test_a_certificate_that_the_register_does_not_hold_is_refused_with_the_reason(tmp_path, change):
     home = make_home(tmp_path / "home")
     keys, _ = Credentials(home, "heart"), Credentials(home, "lung")
@@ -114,20 +115,25 @@ def test_a_certificate_that_the_register_does_not_hold_is_refused_with_the_reaso
     assert registry.refusals({"heart": serial}, now=now) == {}
     if change == "revoked":
         registry.revoke("heart", "", now=now)
+    elif change == "revoked elsewhere":
+        with closing(Registry(home.path / "registry.sqlite")) as operators:
+            operators.revoke("heart", "", now=now)
     name, presented, at = {
         "serial": ("heart", "1234", now),
         "name": ("lung", serial, now),
         "expired": ("heart", serial, now + 400 * 86400),
         "revoked": ("heart", serial, now),
+        "revoked elsewhere": ("heart", serial, now),
         "unknown": ("nobody", serial, now),
     }[change]
     words = registry.refusal(name, presented, now=at)
-    assert registry.refusals({name: presented}, now=at) == {name: words}
+    assert [registry.refusals({name: presented}, now=at) for _ in range(2)] == [{name: words}] * 2
     expected = {
         "serial": "not issued to heart",
         "name": "not issued to lung",
         "expired": "has expired",
         "revoked": "was revoked",
+        "revoked elsewhere": "was revoked",
         "unknown": "no party 'nobody'",
     }[change]
     assert expected in words

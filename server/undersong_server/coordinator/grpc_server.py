@@ -163,7 +163,8 @@ class GrpcServer:
                 ("grpc.max_send_message_length", framing.MAX_FRAME_BYTES),
                 ("grpc.max_metadata_size", 8192),
                 ("grpc.max_concurrent_streams", 4),  # of one connection: its stream, and a health check
-                ("grpc.keepalive_time_ms", int(self._keepalive_s * 1000)),
+                # Of connections without a stream that lives: on one that does, frames of our own ask first.
+                ("grpc.keepalive_time_ms", int(2 * self._keepalive_s * 1000)),
                 ("grpc.keepalive_timeout_ms", int(self._keepalive_s * 1000)),
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.http2.min_ping_interval_without_data_ms", 5000),
@@ -459,19 +460,16 @@ class GrpcServer:
         while True:
             await asyncio.sleep(REVIEW_S)
             now = self._clock()
-            heard: dict[str, float] = {}
             links = dict(self._links)
             presented = {name: peer.serial for name, (_, peer) in links.items()}
             for name, problem in self._registry.refusals(presented, now=now).items():
                 link, peer = links[name]
                 self._refusals.note(peer.source, NOT_ALLOWED, problem)
                 link.close(problem, -1.0 if "revoked" in problem else 0.0)
-            for name in links:
-                box = self._transport.mailbox(name)
-                if box.heard_at is not None:
-                    heard[name] = now - (time.monotonic() - box.heard_at)
-            if heard and int(now) % 10 == 0:
-                self._registry.touch(heard)
+            if links and int(now) % 10 == 0:
+                ago = now - time.monotonic()
+                boxes = map(self._transport.mailbox, links)
+                self._registry.touch({box.name: ago + box.heard_at for box in boxes if box.heard_at is not None})
 
 
 class _OtherVersion(PeerFault):

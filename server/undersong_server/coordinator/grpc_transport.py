@@ -21,6 +21,7 @@ from undersong_protocol.messages import transport_pb2 as wire
 from undersong_server.coordinator.metrics import Metrics
 
 WATCH_S = 0.25  # how often a waiting run looks up
+WATCH_A_PARTY_S = 0.002  # and, where many are missing, how often for each: it takes the loop's time to say who
 ACKNOWLEDGE_S = 0.25  # after it an acknowledgement waits no longer for a request to travel with
 ACKNOWLEDGED = 16  # so many of one party wait at most
 UNFINISHED_BYTES = 2**30  # of all parties' replies that arrived in part
@@ -219,8 +220,8 @@ class GrpcTransport:
 
         Args:
             reply_bytes: what one reply may have at most, where it is known; a party that announces more is cut off.
-            watch: called every quarter of a second while replies are missing; it ends the waiting by True or by what
-                it raises.
+            watch: called every quarter of a second while replies are missing, less often while hundreds are; it ends
+                the waiting by True or by what it raises.
         """
         assert self._loop is not None
         begun = time.monotonic()
@@ -234,7 +235,7 @@ class GrpcTransport:
                 left = begun + timeout_s - time.monotonic()
                 with exchange.changed:
                     if exchange.pending and left > 0:
-                        exchange.changed.wait(min(WATCH_S, left))
+                        exchange.changed.wait(min(max(WATCH_S, WATCH_A_PARTY_S * len(exchange.pending)), left))
                     if not exchange.pending:
                         break
                     missing = list(exchange.pending)

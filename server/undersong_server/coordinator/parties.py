@@ -6,6 +6,7 @@ transaction, and the serving process reads anew at each connection.
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 import threading
@@ -86,6 +87,8 @@ class Registry:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
+        # Certificates, serials by parties' names, that were all in order; what was written by then; until when.
+        self._accepted: tuple[dict[str, str], tuple[int, int] | None, float] = ({}, None, 0.0)
         try:
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
             self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
@@ -270,9 +273,14 @@ class Registry:
     def refusals(self, presented: Mapping[str, str], *, now: float) -> dict[str, str]:
         """Why verified certificates, serials by the parties' names, may not be used any more; those only.
 
-        Two queries for any number of parties: it is asked each second.
+        It is asked each second: while nobody has written to the file and none of them has expired, the answer for the
+        same certificates is the last one.
         """
         with self._lock:
+            written = self._database.execute("PRAGMA data_version").fetchone()[0], self._database.total_changes
+            known, at, until = self._accepted
+            if at == written and known == presented and now <= until:
+                return {}
             states = {row["name"]: row["state"] for row in self._database.execute("SELECT name, state FROM party")}
             rows = self._database.execute("SELECT serial, party, revoked_at, expires_at FROM certificate")
             certificates = {row["serial"]: row for row in rows}
@@ -280,7 +288,11 @@ class Registry:
             name: _refusal(name, serial, states.get(name), certificates.get(serial), now)
             for name, serial in presented.items()
         }
-        return {name: problem for name, problem in problems.items() if problem}
+        refused = {name: problem for name, problem in problems.items() if problem}
+        if not refused:
+            until = min((certificates[serial]["expires_at"] for serial in presented.values()), default=math.inf)
+            self._accepted = dict(presented), written, until
+        return refused
 
     def seen(
         self,
