@@ -23,6 +23,7 @@ from undersong_protocol.messages import transport_pb2 as wire
 WELCOME_S = 20.0
 SILENCES = 3  # a stream that was silent for so many keepalive periods is given up
 GOODBYE_S = 2.0
+UNREAD_BYTES = 2**21  # that the coordinator may send ahead
 
 Frames = Iterable[Any]
 
@@ -78,6 +79,7 @@ def secure_channel(address: str, coordinator: Coordinator, credential: Credentia
         ("grpc.enable_http_proxy", int(use_proxy)),
         ("grpc.enable_retries", 0),
         ("grpc.initial_reconnect_backoff_ms", 1000),
+        *framing.flow_control(UNREAD_BYTES),
         ("grpc.use_local_subchannel_pool", 1),  # a new stream must not inherit an old one's certificate
     ]
     if coordinator.server_name:

@@ -33,6 +33,14 @@ _SAMPLE_BYTES = 1 << _SAMPLE_WINDOW_BITS
 _WORTH_DEFLATING = 0.9
 
 
+def flow_control(unread_bytes: int) -> list[tuple[str, int]]:
+    """gRPC's options for a stream on which the peer may send so many bytes before they are read.
+
+    Otherwise gRPC measures the path with pings beside nearly every message, each of which wakes both ends.
+    """
+    return [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", unread_bytes)]
+
+
 @dataclass(frozen=True)
 class Limits:
     """What a receiver allows one peer.

@@ -47,6 +47,7 @@ STREAMS_OF_A_PARTY = 4  # at once: the live one, and those that are ending or ha
 STREAMS_AT_ONCE = 60.0  # that one party opens, and a second for long
 STREAMS_A_SECOND = 2.0
 GOODBYE_S = 2.0  # for a party to take the reason why its stream ends
+UNREAD_BYTES = 2**19  # of one stream, that a party may send ahead
 LONGEST_QUEUE = 10_000  # frames that a party was sent and did not read
 DECISION_S = 1.0  # a party's word that its people decided counts once in so long
 OPENED_AT_ONCE = 2  # long replies that are joined, hashed and inflated beside the loop
@@ -169,6 +170,7 @@ class GrpcServer:
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.http2.min_ping_interval_without_data_ms", 5000),
                 ("grpc.so_reuseport", 0),
+                *framing.flow_control(UNREAD_BYTES),
             ],
             maximum_concurrent_rpcs=MOST_STREAMS,
         )
