@@ -1,4 +1,4 @@
-"""A small comparison, and cells of it that need no model."""
+"""A small comparison, cells of it that need no model, and embeddings without weights."""
 
 from __future__ import annotations
 
@@ -9,8 +9,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.tasks import Row, make_replay_task
 from undersong.compare_cell import Bench
+from undersong_common.embedding import Embedder
+
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what is the same with any embedder: no weights."""
+    monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import pyarrow.parquet
 import pytest
 
 from tests.doubles import processes
-from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.tasks import LABELS, make_task, write_rows
 from tests.doubles.tiny_bert import write_bert
 from undersong import deliver as deliver_module
@@ -69,12 +68,6 @@ def finished(tmp_path_factory):
     return folder, delivered
 
 
-@pytest.fixture
-def hashed(monkeypatch):
-    """For what is the same with any embedder: no weights."""
-    monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
-
-
 def test_every_output_is_there_and_agrees(finished):
     folder, delivered = finished
     out = folder / "out"
@@ -113,7 +106,7 @@ def test_nothing_private_is_in_any_file_or_log(finished):
         for line in path.read_text().splitlines():
             row = json.loads(line)
             needles += [row["text"].encode(), f'"{row["user"]}"'.encode()]
-    from undersong_common.embedding import CachedEmbedder, Embedder, MemoryCache, _to_grid
+    from undersong_common.embedding import CachedEmbedder, MemoryCache, _to_grid
 
     embedder = CachedEmbedder(Embedder.load(), MemoryCache())
     texts = [json.loads(line)["text"] for line in (folder / "task/private/site-0.jsonl").read_text().splitlines()]

@@ -28,7 +28,7 @@ from undersong_server.journal import Journal
 from undersong_server.progress import Silent
 from undersong_server.runs import task as tasks
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.usefixtures("hashed")]
 
 KEY = {"TEST_API_KEY": "secret-key"}
 SAID = [said for each in REFUSALS.values() for said in each if "out of bounds" not in said]
