@@ -145,9 +145,10 @@ class Federation:
         fingerprint = json.loads(self.operator("coordinator", "show", "--json"))["fingerprint"]
         for each in self.hospitals.values():
             self.enrol(each, fingerprint)
-        embedder = Embedder.load()
-        for name in embedded:
-            self.hospitals[name].embed(embedder)
+        if embedded:
+            embedder = Embedder.load()
+            for name in embedded:
+                self.hospitals[name].embed(embedder)
         for each in self.hospitals.values():
             each.daemon.start()
 
