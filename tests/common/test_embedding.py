@@ -114,7 +114,9 @@ def test_a_row_is_quantised_the_same_beside_any_other_rows(seed: int, d: int, co
 
 @pytest.fixture(scope="module")
 def packaged() -> Embedder:
-    return Embedder.load()
+    embedder = Embedder.load()
+    embedder._loaded()
+    return embedder
 
 
 @pytest.mark.heavy
