@@ -47,7 +47,8 @@ SHARES = {
     "votes": 0.05,
     "last votes": 0.4,
 }
-MOST_VOTE_NOISE = 1.25  # of the votes that a text of the corpus is expected to get
+REGIONS = 8  # of a label, between which its votes should tell
+MOST_VOTE_NOISE = 1.0  # of the votes that the texts of one region are expected to get
 TEXTS_PER_VOTE = 15  # of a label: a record votes for at most one in so many, or places near to it do not stand out
 MOST_LABEL_NOISE = 1.0  # of a label's expected count
 MOST_MOMENT_NOISE = 0.1  # of a label's mean place, in units of the texts' radius
@@ -107,7 +108,9 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     reached = max(1, min(options.votes, options.samples // (TEXTS_PER_VOTE * max(1, labels))))
     last = EqualVotes(q=reached, candidates=options.samples, labels=labels)
     deviation = last.sensitivity.l2 / (mu * math.sqrt(SHARES["last votes"]))
-    expected = last.sensitivity.l1 * setting.expected_records / options.samples
+    regions = REGIONS * max(1, labels)
+    deviation *= math.sqrt(options.samples / regions)
+    expected = last.sensitivity.l1 * setting.expected_records / regions
     voted = verdict and options.without != "voted" and deviation < MOST_VOTE_NOISE * expected
     asked += [SumRequest(_votes(t), each, SHARES["votes"] / len(votes)) for t, each in enumerate(votes)]
     if voted:
@@ -264,7 +267,9 @@ def _corpus(
         )
         facts = facts._replace(own=own, leverage=leverage)
         if last in asked:
-            facts = facts._replace(voted=shrinkage.expected_counts(*_voted(run, last, written)))
+            votes, sigma = _voted(run, last, written)
+            smoothed = shrinkage.smoothed_counts(votes, sigma, written.embeddings, written.label_of)
+            facts = facts._replace(voted=shrinkage.expected_counts(*smoothed))
         weighed = corpora.weighed(menu, facts)
         heads = corpora.classifiers(written.embeddings, written.label_of, written.labels, weighed)
         verdict.append(run.private_sum("verdict", [run.publish_numbers("classifiers", heads)]))
@@ -292,8 +297,7 @@ def _corpus(
     if verdict:
         run.record("corpora", options.rounds - 1, dict(zip(menu, by_corpus.tolist(), strict=True)))
         run.record("gains", options.rounds - 1, dict(zip(menu, gains.tolist(), strict=True)))
-    below = corpora.THINNED_VOTED if last in asked else corpora.THINNED
-    kept, weights = corpora.thinned(weights, run.rng("thinning"), below=below)
+    kept, weights = corpora.thinned(weights, run.rng("thinning"))
     run.record("weights", options.rounds, of_generators(weights, written.generator_of[kept]).tolist())
     noise = _noise(judgement, lambda *seen: of_generators(chosen(*seen)[2], written.generator_of), *verdict)
     if noise is not None:

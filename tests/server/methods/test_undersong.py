@@ -14,19 +14,19 @@ def asked(labels=2, generators=2, *, records=1000, epsilon=4.0, **options):
 
 
 def test_the_plan_asks_for_what_the_task_can_use():
-    assert list(asked()) == ["moments", "places", "useful", "votes/1", "verdict"]
+    assert list(asked()) == ["moments", "places", "useful", "votes/1", "votes/2", "verdict"]
     assert list(asked(labels=0)) == ["places", "votes/1"]
-    assert list(asked(generators=1)) == ["moments", "votes/1", "verdict"]
+    assert list(asked(generators=1)) == ["moments", "votes/1", "votes/2", "verdict"]
     assert list(asked(verdict=False)) == ["moments", "places", "useful", "votes/1"]
     assert list(asked(epsilon=float("inf"))) == list(asked(records=10_000))
 
 
-def test_single_texts_are_voted_on_where_noise_leaves_their_votes_standing():
-    few, many = asked(samples=600, records=200), asked(samples=600, records=1000)
+def test_single_texts_are_voted_on_where_noise_leaves_the_votes_of_regions_standing():
+    few, many = asked(samples=600, records=50), asked(samples=600, records=100)
     assert list(many) == ["moments", "places", "useful", "votes/1", "votes/2", "verdict"]
-    assert list(few) == list(asked(samples=600, records=1000, without="voted")) == [*list(many)[:4], "verdict"]
-    assert list(asked(samples=600, records=1000, verdict=False)) == list(many)[:4]
-    assert list(asked(samples=6000, records=1000)) == list(few)
+    assert list(few) == list(asked(samples=600, records=100, without="voted")) == [*list(many)[:4], "verdict"]
+    assert list(asked(samples=600, records=100, verdict=False)) == list(many)[:4]
+    assert list(asked(samples=6000, records=100)) == list(few)
     assert [many[name].statistic.name for name in ("votes/1", "votes/2")] == ["corrected_votes", "equal_votes"]
     # every text is a candidate of the last votes, and the verdict has one corpus more
     assert (many["votes/1"].statistic.candidates, many["votes/2"].statistic.candidates) == (300, 600)

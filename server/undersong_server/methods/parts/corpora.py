@@ -17,8 +17,7 @@ DECISION = 150.0  # of a corpus's gain in the exponent of its share: one point o
 BAR = 0.5  # deviations of what is still unknown of a gain, which are taken off it
 LEAST_VARIANCE = 1e-6  # of a corpus's answers: no more than a tenth of a point is ever known
 LEAST_WEIGHT = 0.05  # of the mean weight: a candidate's classifier leaves out texts below it
-THINNED = 1.0  # of the mean weight: of the texts below it some are left out, and the others count so much
-THINNED_VOTED = 0.5  # the same where single texts were voted on: leaving out half of the rare ones costs half a point
+THINNED = 0.25  # of the mean weight: of the texts below it some are left out, and the others count so much
 GAIN_PER_USEFULNESS = 0.3  # of a corpus, expected from the usefulness of its generators before it is judged
 
 
@@ -196,12 +195,12 @@ def blended(weights: Sequence[Float64], shares: Float64) -> Float64:
     return found
 
 
-def thinned(weights: Float64, rng: np.random.Generator, *, below: float = THINNED) -> tuple[Int64, Float64]:
+def thinned(weights: Float64, rng: np.random.Generator) -> tuple[Int64, Float64]:
     """Texts of little weight in smaller number instead: kept positions, int64, and their weights, of mean 1.
 
-    A text of a weight under ``below``, in units of the mean, is kept with a probability in proportion to its weight, so
-    that the corpus is nearly right for those who train without weights, and expected sums are the same.
+    A text of a weight under ``THINNED``, in units of the mean, is kept with a probability in proportion to its weight,
+    so that the corpus is more nearly right for those who train without weights, and expected sums are the same.
     """
-    kept = np.flatnonzero(rng.random(len(weights)) * below < weights)
-    left = np.maximum(weights[kept], below)
+    kept = np.flatnonzero(rng.random(len(weights)) * THINNED < weights)
+    left = np.maximum(weights[kept], THINNED)
     return kept, left / left.mean()

@@ -6,7 +6,7 @@ import pytest
 from undersong_protocol.vectors import NoisySum
 from undersong_server.methods.parts import consistency
 from undersong_server.methods.parts.judging import combined_weights, label_shares, trust
-from undersong_server.methods.parts.shrinkage import expected_counts, expected_shares, shrink_to_mean
+from undersong_server.methods.parts.shrinkage import expected_counts, expected_shares, shrink_to_mean, smoothed_counts
 
 
 def trusted(useful, *, sample_variance=0.0, strength=40.0, alike=(0, 1, 2)):
@@ -37,6 +37,25 @@ def test_expected_counts_are_nearer_to_the_true_ones_and_alike_where_noise_is_al
     assert drowned.max() < 1.5 * drowned.min()
     assert expected_counts(true, 0.0) == pytest.approx(true, abs=1.5)
     assert np.isfinite(expected_counts(np.zeros(3), 0.0)).all()
+
+
+def test_counts_are_pulled_to_those_of_near_texts_of_their_label_as_far_as_noise_lets_them():
+    rng = np.random.default_rng(0)
+    place, labels = rng.normal(size=(400, 3)), np.arange(400) % 2
+    x = (place / np.linalg.norm(place, axis=1, keepdims=True)).astype(np.float32)
+    true = 10.0 * (1.0 + np.where(labels, x[:, 0], -x[:, 0]))
+    errors = []
+    for noise in (0.1, 5.0):
+        found, left = smoothed_counts(true + noise * rng.normal(size=400), noise, x, labels)
+        errors.append(float(np.sqrt(((found - true) ** 2).mean())) / noise)
+        assert left <= noise
+    assert errors[0] < 1.2
+    assert errors[1] < 0.4
+    drowned, left = smoothed_counts(true + 1e4 * rng.normal(size=400), 1e4, x, labels)
+    assert drowned.std() < 2e3
+    assert left < 2e3
+    alone, left = smoothed_counts(np.array([3.0, 5.0]), 1.0, x[:2], np.array([0, 1]))  # no fellows: as they were
+    assert (alone.tolist(), left) == ([3.0, 5.0], 1.0)
 
 
 def test_shrinking_estimates_better_than_the_noisy_values():
