@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import queue
+import asyncio
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError
 
 from undersong_client.enrolment import Coordinator
+from undersong_client.event_loop import event_loop
 from undersong_client.keys import Credential
 from undersong_common.errors import PeerFault, TransportError
 from undersong_common.printable import printable
@@ -19,6 +22,8 @@ from undersong_common.version import SOFTWARE
 from undersong_protocol import framing
 from undersong_protocol.framing import Arrived, Envelope, Outgoing, Reassembler, held_by
 from undersong_protocol.messages import transport_pb2 as wire
+
+log = logging.getLogger(__name__)
 
 WELCOME_S = 20.0
 SILENCES = 3  # a stream that was silent for so many keepalive periods is given up
@@ -69,8 +74,14 @@ class _State:
     changed: threading.Condition = field(default_factory=threading.Condition)
 
 
-def secure_channel(address: str, coordinator: Coordinator, credential: Credential, *, use_proxy: bool = True) -> Any:
-    """A gRPC channel with mutual TLS to one address of the coordinator. Nothing is dialled before it is used."""
+def secure_channel(
+    address: str, coordinator: Coordinator, credential: Credential, *, use_proxy: bool = True, of_loop: bool = False
+) -> Any:
+    """A gRPC channel with mutual TLS to one address of the coordinator. Nothing is dialled before it is used.
+
+    Args:
+        of_loop: of grpc.aio, for the event loop that runs in this thread.
+    """
     import grpc
 
     options: list[tuple[str, Any]] = [
@@ -89,7 +100,8 @@ def secure_channel(address: str, coordinator: Coordinator, credential: Credentia
         private_key=credential.key,
         certificate_chain=credential.certificates,
     )
-    return grpc.secure_channel(address, credentials, options)
+    made_by = grpc.aio if of_loop else grpc
+    return made_by.secure_channel(address, credentials, options)
 
 
 class Connection:
@@ -117,15 +129,15 @@ class Connection:
         self._listener = listener
         self._reassembler = reassembler
         self._state = _State()
-        self._queue: queue.SimpleQueue[Frames | None] = queue.SimpleQueue()
+        self._queue: asyncio.Queue[Frames | None] = asyncio.Queue()
         self._pings = 0
-        self._channel = secure_channel(address, coordinator, credential, use_proxy=use_proxy)
-        connect = self._channel.stream_stream(framing.METHOD)
-        self._queue.put([wire.FromParty(hello=hello)])
+        self._over = threading.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._dialled = partial(secure_channel, address, coordinator, credential, use_proxy=use_proxy, of_loop=True)
         reassembler.new_stream()
-        self._call = connect(self._outgoing())
-        self._thread = threading.Thread(target=self._read, name="stream", daemon=True)
-        self._thread.start()
+        self._loop = event_loop()
+        self.send(wire.FromParty(hello=hello))
+        self._loop.call_soon_threadsafe(self._begin)
 
     @property
     def welcome(self) -> wire.Welcome | None:
@@ -151,13 +163,13 @@ class Connection:
         return self._state.welcome
 
     def send(self, frame: wire.FromParty) -> None:
-        self._queue.put([frame])
+        self._put([frame])
 
     def send_reply(self, reply: Outgoing) -> None:
         """A reply, without the chunks that the coordinator holds already."""
         welcome = self._state.welcome
         held = held_by(welcome.held) if welcome is not None else {}
-        self._queue.put(map(_from_party, reply.frames(held)))
+        self._put(map(_from_party, reply.frames(held)))
 
     def keep_alive(self, now: float) -> None:
         """Pings after silence, gives up after a long one; to be called several times a keepalive period."""
@@ -168,7 +180,7 @@ class Connection:
         silent = now - self._state.heard_at
         if silent > SILENCES * period:
             self._end(Ended(f"silent for {silent:.0f} s", welcomed=True))
-            self._call.cancel()
+            self._loop.call_soon_threadsafe(self._cancel)
         elif silent > period * (1 + self._pings):
             self._pings += 1
             self.send(wire.FromParty(ping=wire.Ping(number=self._pings)))
@@ -176,49 +188,85 @@ class Connection:
     def close(self, reason: str) -> None:
         """Says goodbye, waits a little until it is out, and ends the stream."""
         if self._state.ended is None and self._state.welcome is not None:
-            self._queue.put([wire.FromParty(goodbye=wire.Goodbye(reason=reason))])
-            self._queue.put(None)
-            self._thread.join(GOODBYE_S)
-        self._queue.put(None)
-        self._call.cancel()
-        self._channel.close()
+            self.send(wire.FromParty(goodbye=wire.Goodbye(reason=reason)))
+            self._put(None)
+            self._over.wait(GOODBYE_S)
         self._end(Ended(reason, welcomed=self._state.welcome is not None))
+        self._loop.call_soon_threadsafe(self._cancel)
+        self._over.wait(GOODBYE_S)
 
-    def _outgoing(self) -> Iterator[bytes]:
-        while True:
-            frames = self._queue.get()
-            if frames is None:
-                return
-            for frame in frames:
-                yield frame.SerializeToString()
+    def _put(self, frames: Frames | None) -> None:
+        """What is to be sent; None: nothing more."""
+        self._loop.call_soon_threadsafe(self._queue.put_nowait, frames)
 
-    def _read(self) -> None:
+    # In the stream's own thread
+
+    def _begin(self) -> None:
+        self._task = asyncio.ensure_future(self._stream())
+        self._task.add_done_callback(self._done)
+
+    def _cancel(self) -> None:
+        task, self._task = self._task, None  # once: a second one would break off what the first one has to end
+        if task is not None:
+            task.cancel()
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("internal error %s; the stream is given up", type(error).__name__)  # words may hold private data
+        self._end(Ended("the stream broke off", welcomed=self.welcome is not None))
+        self._over.set()
+
+    async def _stream(self) -> None:
         import grpc
 
+        channel = self._dialled()
+        call = channel.stream_stream(framing.METHOD)()
+        writer = asyncio.ensure_future(self._write(call))
         try:
-            for data in self._call:
-                self._state.heard_at = time.monotonic()
-                self._pings = 0
-                message = wire.ToParty()
-                try:
-                    message.ParseFromString(data)
-                except DecodeError:
-                    raise PeerFault("coordinator", "sent bytes that are no message") from None
-                if not self._frame(message):
-                    return
-            self._end(Ended("the coordinator ended the stream", welcomed=self.welcome is not None))
+            await self._read(call)
         except PeerFault as fault:
-            self._call.cancel()
             words = "; ".join(filter(None, (f"protocol fault: {fault.problem}", fault.remedy)))
             self._end(Ended(words, 30.0, welcomed=self.welcome is not None))
         except grpc.RpcError as error:
-            code = error.code() if hasattr(error, "code") else grpc.StatusCode.UNKNOWN
-            details = printable(str(error.details() if hasattr(error, "details") else ""))
+            code, details = error.code(), printable(str(error.details()))
             refused = code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
             self._end(Ended(f"{code.name}: {details}", welcomed=self.welcome is not None, refused=refused))
         finally:
-            self._end(Ended("the stream broke off", welcomed=self.welcome is not None))
-            self._queue.put(None)
+            call.cancel()
+            writer.cancel()
+            await asyncio.wait([writer])
+            await channel.close()
+
+    async def _write(self, call: Any) -> None:
+        import grpc
+
+        try:
+            while (frames := await self._queue.get()) is not None:
+                for frame in frames:
+                    await call.write(frame.SerializeToString())
+            await call.done_writing()
+        except (grpc.RpcError, asyncio.InvalidStateError):
+            pass  # the stream is over, and who reads it learns why
+        except Exception as error:  # noqa: BLE001 - its words may hold private data
+            log.error("internal error %s; the stream is given up", type(error).__name__)
+            call.cancel()
+
+    async def _read(self, call: Any) -> None:
+        import grpc
+
+        while (data := await call.read()) is not grpc.aio.EOF:
+            self._state.heard_at = time.monotonic()
+            self._pings = 0
+            message = wire.ToParty()
+            try:
+                message.ParseFromString(data)
+            except DecodeError:
+                raise PeerFault("coordinator", "sent bytes that are no message") from None
+            if not self._frame(message):
+                self._queue.put_nowait(None)
+                await call.code()  # the coordinator ends its side itself
+                return
+        self._end(Ended("the coordinator ended the stream", welcomed=self.welcome is not None))
 
     def _frame(self, message: wire.ToParty) -> bool:
         """Whether the stream goes on."""

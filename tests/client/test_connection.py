@@ -1,0 +1,169 @@
+"""One stream: how it ends, in whichever moment, and in which thread its listener is called."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import queue
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.doubles.authority import Authority
+from tests.doubles.coordinator_stream import ScriptedCoordinator
+from undersong_client.connection import Connection, Ended
+from undersong_client.enrolment import Coordinator
+from undersong_client.event_loop import THREAD
+from undersong_client.keys import Credential
+from undersong_protocol import framing
+from undersong_protocol.framing import ID_BYTES, Envelope, Reassembler
+from undersong_protocol.messages import transport_pb2 as wire
+
+
+class Told:
+    """A listener that keeps what it was told, and in which thread."""
+
+    def __init__(self) -> None:
+        self.acknowledgements: queue.Queue[tuple[bytes, threading.Thread]] = queue.Queue()
+
+    def wants(self, id_: bytes) -> bool:
+        return True
+
+    def request(self, envelope: Envelope) -> None: ...
+
+    def acknowledged(self, id_: bytes) -> None:
+        self.acknowledgements.put((id_, threading.current_thread()))
+
+    def renewed(self, message: wire.Renewed) -> None: ...
+
+
+@contextlib.contextmanager
+def dialled(authority: Authority, address: str, told: Told | None = None) -> Iterator[Connection]:
+    coordinator = Coordinator(
+        name="coordinator",
+        addresses=(address,),
+        server_name="",
+        ca_certificate=authority.pem,
+        signing_key=b"",
+        fingerprint="",
+    )
+    connection = Connection(
+        address,
+        coordinator,
+        Credential(*authority.server("alpha")),
+        hello=wire.Hello(version=framing.VERSION, party="alpha", software="test", boot=os.urandom(ID_BYTES)),
+        reassembler=Reassembler("coordinator"),
+        listener=told or Told(),
+        use_proxy=False,
+    )
+    try:
+        yield connection
+    finally:
+        connection.close("the test ends")
+
+
+def test_a_stream_is_closed_at_once_and_quietly_in_whichever_moment(authority, caplog):
+    with socket.create_server(("127.0.0.1", 0)) as silent, ScriptedCoordinator(authority) as coordinator:
+        for address in (f"localhost:{silent.getsockname()[1]}", coordinator.address):
+            for wait_s in (0.0, 0.003, 0.01):
+                with dialled(authority, address) as connection:
+                    time.sleep(wait_s)
+                    begun = time.monotonic()
+                    connection.close("no longer wanted")
+                    assert time.monotonic() - begun < 1.0
+                    assert connection.ended is not None
+                    # The second where the welcome was there: then it has said goodbye.
+                    assert connection.ended.reason in ("no longer wanted", "the coordinator ended the stream")
+    gc.collect()
+    assert [
+        record.message for record in caplog.records if record.name in ("asyncio", "undersong_client.connection")
+    ] == []
+
+
+def test_all_that_was_sent_before_the_end_arrives_and_all_streams_have_one_thread(authority):
+    with ScriptedCoordinator(authority) as coordinator:
+        first, second = Told(), Told()
+        with (
+            dialled(authority, coordinator.address, first) as one,
+            dialled(authority, coordinator.address, second) as two,
+        ):
+            for _ in range(2):
+                stream = coordinator.next_stream()
+                for number in range(20):
+                    stream.send(ack=wire.Ack(id=bytes([number])))
+                stream.send(goodbye=wire.Goodbye(reason="that is all"))
+                stream.cut()
+            threads = set()
+            for told in (first, second):
+                got = [told.acknowledgements.get(timeout=10.0) for _ in range(20)]
+                assert [id_ for id_, _ in got] == [bytes([number]) for number in range(20)]
+                threads |= {thread for _, thread in got}
+            assert [thread.name for thread in threads] == [THREAD]
+            end = time.monotonic() + 10.0
+            while one.ended is None or two.ended is None:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            assert one.ended == two.ended == Ended("the coordinator says: that is all", welcomed=True)
+
+
+def test_a_fault_of_this_program_ends_the_stream_and_is_told_without_its_words(authority, caplog):
+    class Broken:
+        def frames(self, held):
+            yield wire.Transfer()
+            raise ValueError("Ms Doe, born 1950")
+
+    with ScriptedCoordinator(authority) as coordinator, dialled(authority, coordinator.address) as connection:
+        connection.wait_welcome(lambda: False)
+        stream = coordinator.next_stream()
+        connection.send_reply(Broken())  # type: ignore[arg-type]
+        assert stream.over.wait(10.0)
+        end = time.monotonic() + 10.0
+        while connection.ended is None:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert connection.ended == Ended("the stream broke off", welcomed=True)
+    assert "internal error ValueError" in caplog.text
+    assert "Doe" not in caplog.text
+
+
+@pytest.mark.slow  # a process of its own
+def test_a_process_that_ends_with_open_streams_ends_their_thread_and_leaves_no_warning(authority, tmp_path):
+    with ScriptedCoordinator(authority) as coordinator:
+        key, certificate = authority.server("alpha")
+        for name, data in (("key", key), ("certificate", certificate), ("ca", authority.pem.encode())):
+            (tmp_path / name).write_bytes(data)
+        program = f"""
+            import atexit, threading
+            atexit.register(lambda: print("stream" in [each.name for each in threading.enumerate()]))  # called last
+            from pathlib import Path
+            from undersong_client.connection import Connection
+            from undersong_client.enrolment import Coordinator
+            from undersong_client.keys import Credential
+            from undersong_protocol import framing
+            from undersong_protocol.framing import Reassembler
+            from undersong_protocol.messages import transport_pb2 as wire
+            read = lambda name: (Path({str(tmp_path)!r}) / name).read_bytes()
+            coordinator = Coordinator("coordinator", (), "", read("ca").decode(), b"", "")
+            hello = wire.Hello(version=framing.VERSION, party="alpha", software="test", boot=bytes(16))
+            streams = [
+                Connection({coordinator.address!r}, coordinator, Credential(read("key"), read("certificate")),
+                    hello=hello, reassembler=Reassembler("coordinator"), listener=None, use_proxy=False)
+                for _ in range(2)
+            ]
+            streams[0].wait_welcome(lambda: False)  # the other one is being opened
+        """
+        ended = subprocess.run(
+            [sys.executable, "-X", "dev", "-c", textwrap.dedent(program)],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            timeout=60.0,
+        )
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "False\n", "")
