@@ -160,7 +160,7 @@ def test_a_process_that_ends_with_open_streams_ends_their_thread_and_leaves_no_w
             streams[0].wait_welcome(lambda: False)  # the other one is being opened
         """
         ended = subprocess.run(
-            [sys.executable, "-X", "dev", "-c", textwrap.dedent(program)],
+            [sys.executable, "-W", "default", "-c", textwrap.dedent(program)],
             env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
             capture_output=True,
             text=True,
