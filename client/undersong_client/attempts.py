@@ -1,11 +1,15 @@
 """A party's attempts at private sums: in memory while they are under way, in its journal all the time.
 
 What an attempt must not outlive (its keys and seeds, the coins of its subsample) stands in a compartment of the store,
-which is destroyed when the attempt has ended; what was answered stays, so that it can be sent again byte for byte.
+which is destroyed when the attempt has ended; what was answered stays, so that it can be sent again byte for byte. A
+long reply stands in the store by itself and is written once: as part of the machine's state, where version 2 of the
+store had every reply, a masked vector was sealed and written anew at each later stage. The replies of an attempt that
+ended early are deleted with its secrets.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -21,9 +25,11 @@ from undersong_protocol.public import Input, question
 from undersong_protocol.secagg.kem import Encapsulate
 from undersong_protocol.secagg.parameters import Entropy
 from undersong_protocol.secagg.party import PartyMachine
-from undersong_protocol.secagg.transitions import Phase
+from undersong_protocol.secagg.transitions import Phase, Stage
 
 COINS_BYTES = 32
+LONGEST_REPLY_BYTES = 4096
+"""In the machine's state; to write a row of its own takes longer than to write a shorter reply three times."""
 FREE_ATTEMPTS = 8
 """Attempts at one sum that may follow each other at once; aborts before a vector left cost nothing but time."""
 ATTEMPT_EVERY_S = 60.0
@@ -42,6 +48,7 @@ class Attempt:
         inputs: None until the coordinator has named them.
         coins: secret seed of the Poisson subsample; empty once the attempt has ended.
         count: of the attempts that were begun at this sum, with this one; 0 where it was begun before.
+        replies: those that stand in the journal by themselves.
     """
 
     key: str
@@ -53,6 +60,7 @@ class Attempt:
     coins: bytes = field(repr=False)
     compartment: Compartment | None = None
     count: int = 0
+    replies: set[tuple[Stage, int]] = field(default_factory=set)
 
     @cached_property
     def question(self) -> bytes:
@@ -107,8 +115,14 @@ class Attempts:
         if snapshot is None:
             return None
         parameters = manifest.sum_parameters(query, number)
-        machine = PartyMachine.restore(parameters, self._name, self._identity, snapshot, self._encapsulate)
-        attempt = Attempt(key, manifest, query, number, machine, self._inputs(key), coins, compartment)
+        found: set[tuple[Stage, int]] = set()
+
+        def reply(stage: Stage, roll: int) -> bytes | None:
+            found.add((stage, roll))
+            return self._store.get(_reply_key(key, stage, roll))
+
+        machine = PartyMachine.restore(parameters, self._name, self._identity, snapshot, self._encapsulate, reply)
+        attempt = Attempt(key, manifest, query, number, machine, self._inputs(key), coins, compartment, replies=found)
         if compartment is not None:
             self._under_way[key] = attempt
         return attempt
@@ -150,8 +164,17 @@ class Attempts:
         """
         if attempt.has_ended and attempt.compartment is None:
             return
-        manifest, query, snapshot = attempt.manifest, attempt.query, attempt.machine.snapshot()
-        beside: dict[str, bytes] = {}
+        manifest, query, snapshot = (
+            attempt.manifest,
+            attempt.query,
+            attempt.machine.snapshot(longest_reply=LONGEST_REPLY_BYTES),
+        )
+        answered = {
+            place: reply for place, reply in attempt.machine.answered.items() if len(reply) > LONGEST_REPLY_BYTES
+        }
+        beside = {
+            _reply_key(attempt.key, *place): reply for place, reply in answered.items() if place not in attempt.replies
+        }
         if named is not None:
             attempt.inputs = named
             inputs = wire.OpenSum(inputs=[given.to_wire() for given in named])
@@ -159,7 +182,8 @@ class Attempts:
             beside[_question_key(manifest, query)] = attempt.question
         if attempt.has_ended:
             assert attempt.compartment is not None
-            attempt.compartment.end({**beside, f"{attempt.key}/ended": snapshot})
+            forgotten = _replies(attempt.key) if attempt.machine.phase is Phase.TOMBSTONED else ""
+            attempt.compartment.end({**beside, f"{attempt.key}/ended": snapshot}, forgotten)
             attempt.compartment, attempt.coins = None, b""
             self._under_way.pop(attempt.key, None)
             return
@@ -171,6 +195,7 @@ class Attempts:
             inside["of"] = json.dumps([manifest.hash.hex(), query, attempt.number, begun.at]).encode()
             beside[_begun_key(manifest, query)] = json.dumps(asdict(begun)).encode()
         attempt.compartment.put_all(inside, beside)
+        attempt.replies.update(answered)
         self._under_way[attempt.key] = attempt
 
     def end(self, attempt: Attempt, reason: str) -> None:
@@ -204,8 +229,9 @@ class Attempts:
             except ConfigurationError:
                 attempt = None
             if manifest is None or attempt is None:
-                compartment.end({})
-                self._under_way.pop(f"attempt/{hash_}/{query}/{number}", None)
+                key = f"attempt/{hash_}/{query}/{number}"
+                compartment.end({}, _replies(key))
+                self._under_way.pop(key, None)
             elif reason := over(manifest) or (_ABANDONED if self._clock() - at >= ABANDONED_S else ""):
                 self.end(attempt, reason)
 
@@ -235,6 +261,15 @@ class _Begun:
 
 def _key(manifest: Manifest, query: str, number: int) -> str:
     return f"attempt/{manifest.hash.hex()}/{query}/{number}"
+
+
+def _replies(key: str) -> str:
+    # A hash, because a sum's name may hold slashes: no attempt's replies may begin as another attempt's do.
+    return f"answered/{hashlib.sha256(key.encode()).hexdigest()[:40]}/"
+
+
+def _reply_key(key: str, stage: Stage, roll: int) -> str:
+    return f"{_replies(key)}{int(stage)}/{roll}"
 
 
 def _question_key(manifest: Manifest, query: str) -> str:

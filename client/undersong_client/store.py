@@ -26,7 +26,7 @@ from undersong_common.database import transaction
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import destroy_file
 
-VERSION = 2
+VERSION = 3
 KEY_BYTES = 32
 _NONCE_BYTES = 12
 _COMPARTMENT = "compartment"
@@ -43,7 +43,8 @@ class Store:
             every party's keys and records, a compartment's values are sealed under the store's key and deleted.
 
     Raises ConfigurationError for a file that cannot be opened or was written by a later version. Of a file of version 1
-    the attempts at private sums are erased: they cannot be continued, and their secrets had no keys of their own.
+    the attempts at private sums are erased: they cannot be continued, and their secrets had no keys of their own. One
+    of version 2 goes on: there an attempt's replies stood in its machine's snapshot (``attempts``).
     """
 
     def __init__(self, path: Path, scope: str, key: bytes, compartment_keys: Path | None = None) -> None:
@@ -92,7 +93,7 @@ class Store:
     def begin_compartment(self, name: str) -> Compartment:
         """A compartment with a fresh key, which is on the disk; what an earlier one of the name held is gone."""
         identity = _identity(self._scope, name)
-        self._end_compartment(identity, {})
+        self._end_compartment(identity, {}, "")
         if self._keys is None:
             return Compartment(self, identity, self._cipher)
         key = os.urandom(KEY_BYTES)
@@ -119,11 +120,12 @@ class Store:
                 found.append(Compartment(self, path.stem, AESGCM(key)))
         return found
 
-    def _end_compartment(self, identity: str, instead: Mapping[str, bytes]) -> None:
-        held = self._holds(identity)
+    def _end_compartment(self, identity: str, instead: Mapping[str, bytes], forgotten: str) -> None:
         puts = [(key, self._sealed(key, value, self._cipher)) for key, value in instead.items()]
-        if held or puts:
-            self._write(puts=puts, below=f"{_COMPARTMENT}/{identity}/" if held else None)
+        below = [f"{_COMPARTMENT}/{identity}/"] if self._holds(identity) else []
+        below += [forgotten] if forgotten else []
+        if puts or below:
+            self._write(puts=puts, below=below)
         if self._keys is not None and destroy_file(self._keys / f"{identity}.key"):
             self._database.empty_log()
 
@@ -153,15 +155,15 @@ class Store:
         return None if row is None else self._opened(key, row[0], cipher)
 
     def _write(
-        self, puts: Iterable[tuple[str, bytes]] = (), deletes: Iterable[str] = (), below: str | None = None
+        self, puts: Iterable[tuple[str, bytes]] = (), deletes: Iterable[str] = (), below: Iterable[str] = ()
     ) -> None:
-        """One transaction: values kept, keys deleted, and every key that starts with ``below`` deleted."""
+        """One transaction: values kept, keys deleted, and every key that starts with one of ``below`` deleted."""
         with self._database.lock:
             connection = self._database.connection
             try:
                 with transaction(connection):
-                    if below is not None:
-                        low, high = _below(below)
+                    for prefix in below:
+                        low, high = _below(prefix)
                         connection.execute(
                             "DELETE FROM entry WHERE scope = ? AND key >= ? AND key < ?", (self._scope, low, high)
                         )
@@ -214,9 +216,13 @@ class Compartment:
         outside = [(key, store._sealed(key, value, store._cipher)) for key, value in (beside or {}).items()]
         store._write(puts=[*inside, *outside])
 
-    def end(self, instead: Mapping[str, bytes]) -> None:
-        """Destroys key and values for good; the store keeps ``instead`` from the same transaction on."""
-        self._store._end_compartment(self._identity, instead)
+    def end(self, instead: Mapping[str, bytes], forgotten: str = "") -> None:
+        """Destroys key and values for good; the store keeps ``instead`` from the same transaction on.
+
+        Args:
+            forgotten: what every key of the store begins with that is deleted with them; ends with a slash.
+        """
+        self._store._end_compartment(self._identity, instead, forgotten)
 
     def _place(self, key: str) -> str:
         return f"{_COMPARTMENT}/{self._identity}/{key}"
@@ -258,15 +264,17 @@ class _Database:
             )
         if version == VERSION:
             return
+        unsealed = known and version < 2
         self.connection.execute("BEGIN IMMEDIATE")
         self.connection.execute(
             "CREATE TABLE IF NOT EXISTS entry"
             " (scope TEXT, key TEXT, value BLOB NOT NULL, PRIMARY KEY (scope, key)) WITHOUT ROWID"
         )
-        self.connection.execute("DELETE FROM entry WHERE key >= 'attempt/' AND key < 'attempt0'")
+        if unsealed:
+            self.connection.execute("DELETE FROM entry WHERE key >= 'attempt/' AND key < 'attempt0'")
         self.connection.execute(f"PRAGMA user_version = {VERSION}")
         self.connection.execute("COMMIT")
-        if known:
+        if unsealed:
             self.empty_log()
 
     def empty_log(self) -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.doubles.erasure import OF_PEERS, Secrets
 from tests.doubles.party_home import command
 from tests.doubles.restarts import ME, Federated, Hospital
-from undersong_client import store
+from undersong_client import attempts, store
 from undersong_client.answering import LOOK_AFTER_S, JournaledParty
 from undersong_client.attempts import ABANDONED_S
 from undersong_client.state import PartyHome
@@ -24,6 +24,12 @@ from undersong_protocol.secagg.transitions import SECRETS
 pytestmark = pytest.mark.heavy  # every file of a hospital is opened with every key
 
 PARTIES = {"shares": 3, "direct": 2}
+
+
+@pytest.fixture(autouse=True)
+def every_reply_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long replies are journaled; those of a test are short."""
+    monkeypatch.setattr(attempts, "LONGEST_REPLY_BYTES", 0)
 
 
 class Erased:
@@ -160,7 +166,14 @@ def test_an_attempt_that_ends_otherwise_leaves_none_either(erased: Erased, endin
         under_way = {kind(name) for name in erased.found}
         # The store's key opens what is under way, and older pages of the log; direct mode has nothing of its peers.
         assert under_way == {*SECRETS, "coins", *(() if erased.federated.direct else OF_PEERS)}
+        replies = attempts._replies(f"attempt/{erased.federated.manifest.hash.hex()}/votes/1/0")
+        journaled = "SELECT count(*) FROM entry WHERE substr(key, 1, ?) = ?"
+        journal = erased.hospital.path / "journal.sqlite"
+        with contextlib.closing(sqlite3.connect(journal)) as database:
+            assert database.execute(journaled, (len(replies), replies)).fetchone()[0] > 1
         ENDINGS[ending](erased)
+        with contextlib.closing(sqlite3.connect(journal)) as database:
+            assert database.execute(journaled, (len(replies), replies)).fetchone()[0] == 0
         found = {name for name in erased.found if "votes/1/0 " in name or not name.startswith("attempt/")}
     assert found == set()
 

@@ -12,13 +12,15 @@ import json
 import math
 import sqlite3
 import zlib
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from tests.doubles.restarts import ME, SUM, Federated, Hospital
-from undersong_client import checkpoints, store
+from undersong_client import attempts, checkpoints, store
 from undersong_client.operations import data
 from undersong_client.state import read_json, write_json
 from undersong_common.canonical import canonical_json
@@ -27,6 +29,7 @@ from undersong_common.privacy.accounting import Gaussian
 from undersong_common.privacy.ledger import Charge, Ledger, entry_hash
 from undersong_protocol import codec
 from undersong_protocol.messages import federation_pb2 as wire
+from undersong_protocol.secagg.party import PartyMachine
 
 WRITTEN: dict[str, Any] = json.loads((Path(__file__).parent / "formats" / "version1.json").read_text())
 RUN = "a run"
@@ -74,13 +77,46 @@ def test_a_journal_of_version_1_goes_on_without_the_attempts_that_it_kept(tmp_pa
     assert store.Store(path, ME, STORE_KEY, tmp_path / "attempts").get("new") == b"value"
 
 
+@pytest.mark.slow  # the first vector of a process loads libraries for seconds
+def test_an_attempt_under_way_in_a_journal_of_version_2_goes_on(tmp_path, monkeypatch):
+    """Its replies stood in the machine's snapshot, and nowhere else."""
+    monkeypatch.setattr(attempts, "LONGEST_REPLY_BYTES", 0)
+    hospital = Hospital(tmp_path)
+    path = hospital.path / "journal.sqlite"
+    federated = Federated(tmp_path, hospital.identity)
+    whole = PartyMachine.snapshot
+    replies: dict[str, bytes] = {}
+    party = hospital.start()
+
+    def ask(stage: str, request: bytes) -> bytes:
+        nonlocal party
+        if stage == "consistency":
+            assert not [key for key in rows(path) if key.startswith("answered/")]
+            before.close()
+            with sqlite3.connect(path) as database:
+                database.execute("PRAGMA user_version = 2")
+            party = hospital.start()
+            assert party.answer(federated.asked["mask"]).reply == replies["mask"]
+        replies[stage] = party.answer(request).reply
+        return replies[stage]
+
+    with ExitStack() as before:
+        before.enter_context(patch.object(PartyMachine, "answered", {}))
+        before.enter_context(patch.object(PartyMachine, "snapshot", lambda machine, longest_reply: whole(machine)))
+        federated.agree(lambda request: party.answer(request).reply)
+        assert ME in federated.run(ask).survivors
+    party = hospital.start()
+    assert {stage: party.answer(federated.asked[stage]).reply for stage in replies} == replies
+    assert len([key for key in rows(path) if key.startswith("answered/")]) == len(replies) == 5
+
+
 def test_a_journal_of_a_later_version_is_refused(tmp_path):
     path = tmp_path / "journal.sqlite"
     store.Store(path, ME, STORE_KEY)
     store.close(path)
     with sqlite3.connect(path) as database:
-        database.execute("PRAGMA user_version = 3")
-    with pytest.raises(ConfigurationError, match="journal of version 3, this program knows versions up to 2"):
+        database.execute("PRAGMA user_version = 4")
+    with pytest.raises(ConfigurationError, match="journal of version 4, this program knows versions up to 3"):
         store.Store(path, ME, STORE_KEY)
 
 

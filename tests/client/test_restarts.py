@@ -28,6 +28,7 @@ from tests.doubles.restarts import (
     contents,
     vector_in,
 )
+from undersong_client import attempts
 from undersong_client.checkpoints import beside
 from undersong_client.operations import runs
 from undersong_common.errors import PrivacyRefusal, UndersongError
@@ -40,6 +41,12 @@ pytestmark = pytest.mark.heavy  # hundreds of parties that are killed and begin 
 PARTIES = {"shares": 3, "direct": 2}
 PARTS = ("journal", "ledger", "keys", "blocks")
 IN_THE_ANSWER = ("charged", "computed", "journaled", "noted", "marked")
+
+
+@pytest.fixture(autouse=True)
+def every_reply_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long replies are journaled; those of a test are short."""
+    monkeypatch.setattr(attempts, "LONGEST_REPLY_BYTES", 0)
 
 
 def ledger_of(hospital: Hospital) -> Ledger:

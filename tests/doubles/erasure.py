@@ -75,8 +75,8 @@ class Secrets:
                 self._vector("noisy vector", made.values)
             return made
 
-        def snapshot(machine: PartyMachine) -> bytes:
-            made, parameters = real_snapshot(machine), machine._parameters
+        def snapshot(machine: PartyMachine, **options: Any) -> bytes:
+            made, parameters = real_snapshot(machine, **options), machine._parameters
             for peer in wire.Snapshot.FromString(made).peers if parameters.name(machine._me) == self._party else ():
                 for field in OF_PEERS:
                     if value := getattr(peer, field):

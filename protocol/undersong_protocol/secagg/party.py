@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -40,7 +41,7 @@ from undersong_protocol.secagg.messages import (
 from undersong_protocol.secagg.noise_share import NoiseSeeds, add_noise
 from undersong_protocol.secagg.parameters import Entropy, SumParameters
 from undersong_protocol.secagg.prg import Sign
-from undersong_protocol.secagg.state import Answered, PartyState, Peer
+from undersong_protocol.secagg.state import Answered, PartyState, Peer, Replies
 from undersong_protocol.secagg.transitions import SECRETS, PartyRule, Phase, Stage, party_rule
 from undersong_protocol.vectors import GridVector, NoisyVector
 
@@ -129,13 +130,14 @@ class PartyMachine:
         identity: Ed25519PrivateKey,
         snapshot: bytes,
         encapsulate: kem.Encapsulate = kem.encapsulate,
+        replies: Replies = lambda _stage, _roll: None,
     ) -> PartyMachine:
         """Go on from :meth:`snapshot`: bit-identically, but for what ``encapsulate`` draws in a share-keys reply.
 
-        That reply is made anew only where no snapshot holds it, so where it never left. Raises ConfigurationError for
-        a damaged or foreign snapshot.
+        That reply is made anew only where no snapshot holds it, so where it never left. ``replies`` finds those that
+        were kept beside the snapshot. Raises ConfigurationError for a damaged or foreign snapshot, or a missing reply.
         """
-        state = PartyState.from_bytes(parameters, parameters.index(me), snapshot)
+        state = PartyState.from_bytes(parameters, parameters.index(me), snapshot, replies)
         return cls(parameters, me, identity, state, encapsulate)
 
     def __repr__(self) -> str:
@@ -156,9 +158,19 @@ class PartyMachine:
         """Whether a share (in direct mode: the vector) was handed over, so that the attempt cannot be called void."""
         return self._state.released
 
-    def snapshot(self) -> bytes:
-        """This party's whole state: secret, encrypt it at rest."""
-        return self._state.to_bytes(self._parameters, self._me)
+    @property
+    def answered(self) -> dict[tuple[Stage, int], bytes]:
+        """Every reply that was given, by stage and roll; none once the attempt was ended. No secrets: they are sent."""
+        return {place: answer.reply for place, answer in self._state.answered.items()}
+
+    def snapshot(self, *, longest_reply: float = math.inf) -> bytes:
+        """This party's whole state: secret, encrypt it at rest.
+
+        Args:
+            longest_reply: replies of more bytes are left out, and kept by whoever journals it: each is then written
+                once, not with every later state, of which the masked vector would be most.
+        """
+        return self._state.to_bytes(self._parameters, self._me, longest_reply=longest_reply)
 
     def advertise(self) -> Reply:
         """The reply to the request every attempt begins with, so that adverts can be published ahead."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,6 +14,9 @@ from undersong_protocol.messages import secagg_pb2 as wire
 from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.secagg.sid import VERSION
 from undersong_protocol.secagg.transitions import SECRETS, Phase, Stage
+
+Replies = Callable[[Stage, int], bytes | None]
+"""(stage, roll) -> the reply that was given; None where it is not known."""
 
 
 class Peer(NamedTuple):
@@ -76,8 +81,8 @@ class PartyState:
             if secret is not None:
                 secret[:] = bytes(len(secret))
 
-    def to_bytes(self, parameters: SumParameters, me: int) -> bytes:
-        """The snapshot; the same state gives the same bytes."""
+    def to_bytes(self, parameters: SumParameters, me: int, *, longest_reply: float = math.inf) -> bytes:
+        """The snapshot; the same state gives the same bytes. Replies of more bytes the caller keeps beside it."""
         return wire.Snapshot(
             version=VERSION,
             sid=parameters.sid,
@@ -108,7 +113,12 @@ class PartyState:
                 for index, peer in sorted(self.peers.items())
             ],
             answered=[
-                wire.Answered(stage=int(stage), roll=roll, request=answer.request, reply=answer.reply)  # type: ignore[arg-type]
+                wire.Answered(
+                    stage=int(stage),  # type: ignore[arg-type]
+                    roll=roll,
+                    request=answer.request,
+                    reply=answer.reply if len(answer.reply) <= longest_reply else b"",
+                )
                 for (stage, roll), answer in sorted(self.answered.items())
             ],
             tombstone=self.tombstone,
@@ -116,23 +126,35 @@ class PartyState:
         ).SerializeToString(deterministic=True)
 
     @classmethod
-    def from_bytes(cls, parameters: SumParameters, me: int, data: bytes) -> PartyState:
-        """The state of a snapshot. Raises ConfigurationError when it is damaged, of another version, sum or party."""
+    def from_bytes(cls, parameters: SumParameters, me: int, data: bytes, replies: Replies) -> PartyState:
+        """The state of a snapshot. Raises ConfigurationError when it is damaged, of another version, sum or party.
+
+        Args:
+            replies: finds the replies that were kept beside it.
+        """
         message = wire.Snapshot()
         try:
             message.ParseFromString(data)
         except DecodeError:
             message = wire.Snapshot()
+        damaged = ConfigurationError(
+            f"the stored state of {parameters.query!r} attempt {parameters.attempt} is damaged or of another sum",
+            "restore the party's journal; without it the attempt must be voided",
+        )
         if (message.version, message.sid, message.terms, message.party) != (
             VERSION,
             parameters.sid,
             parameters.terms,
             me,
         ):
-            raise ConfigurationError(
-                f"the stored state of {parameters.query!r} attempt {parameters.attempt} is damaged or of another sum",
-                "restore the party's journal; without it the attempt must be voided",
-            )
+            raise damaged
+        answered = {}
+        for answer in message.answered:
+            stage = Stage(answer.stage)
+            reply = answer.reply or replies(stage, answer.roll)
+            if not reply:
+                raise damaged
+            answered[stage, answer.roll] = Answered(answer.request, reply)
         return cls(
             phase=Phase(message.phase),
             advert=message.advert,
@@ -157,10 +179,7 @@ class PartyState:
                 )
                 for peer in message.peers
             },
-            answered={
-                (Stage(answer.stage), answer.roll): Answered(answer.request, answer.reply)
-                for answer in message.answered
-            },
+            answered=answered,
             tombstone=message.tombstone,
             released=message.released,
         )
