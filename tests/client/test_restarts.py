@@ -12,6 +12,7 @@ import os
 import random
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +44,12 @@ PARTS = ("journal", "ledger", "keys", "blocks")
 IN_THE_ANSWER = ("charged", "computed", "journaled", "noted", "marked")
 
 
-@pytest.fixture(autouse=True)
-def every_reply_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def every_reply_by_itself() -> Iterator[None]:
     """As long replies are journaled; those of a test are short."""
-    monkeypatch.setattr(attempts, "LONGEST_REPLY_BYTES", 0)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(attempts, "LONGEST_REPLY_BYTES", 0)
+        yield
 
 
 def ledger_of(hospital: Hospital) -> Ledger:
