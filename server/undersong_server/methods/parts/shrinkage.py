@@ -89,17 +89,20 @@ def smoothed_counts(counts: Float64, noise: float, embeddings: Float32, labels: 
     A count is pulled to its neighbours' weighted mean, without its own, as far as noise explains that they differ: by
     noise^2 over the mean squared difference (James and Stein 1961). How far neighbours reach is the one of ``REACHES``
     with the smallest differences, which is leave-one-out validation and what Stein's unbiased estimate of the risk
-    prefers. So without evidence all are alike, and counts that noise hardly touches stay.
+    prefers. So without evidence all are alike. Counts whose mean is above the noise stay: each text speaks for itself
+    there, and beside a text that records chose lie wrong ones that they did not.
 
     Args:
         counts: float64 [n]; ``noise`` their known deviation.
         embeddings: of the texts, unit length, float32 [n, d]; ``labels`` int64 [n].
 
     >>> x = np.eye(2, dtype=np.float32)[[0, 0, 1, 1]]
-    >>> found, left = smoothed_counts(np.array([1.0, -1.0, 40.0, 42.0]), 2.0, x, np.zeros(4, dtype=np.int64))
+    >>> found, left = smoothed_counts(np.array([1.0, -1.0, 4.0, 6.0]), 4.0, x, np.zeros(4, dtype=np.int64))
     >>> found.round(1).tolist(), left
-    ([-1.0, 1.0, 42.0, 40.0], 0.0)
+    ([-0.9, 1.1, 5.9, 3.9], 0.0)
     """
+    if len(counts) and counts.mean() > noise:
+        return counts, noise
     means = min(_neighbours(counts, embeddings, labels), key=lambda near: float(((counts - near) ** 2).sum()))
     different = float(((counts - means) ** 2).mean()) if len(counts) else 0.0
     kept = max(0.0, 1.0 - noise * noise / different) if different > 0 else 1.0
