@@ -122,7 +122,7 @@ def test_a_fault_of_this_program_ends_the_stream_and_is_told_without_its_words(a
     with ScriptedCoordinator(authority) as coordinator, dialled(authority, coordinator.address) as connection:
         connection.wait_welcome(lambda: False)
         stream = coordinator.next_stream()
-        connection.send_reply(Broken())  # type: ignore[arg-type]
+        connection.send_reply(Broken())
         assert stream.over.wait(10.0)
         end = time.monotonic() + 10.0
         while connection.ended is None:
