@@ -45,7 +45,7 @@ def printable(text: str, longest: int = LONGEST) -> str:
     'harmless\\x1b[2J\\nepsilon 0.1'
     """
     if len(text) <= longest and text.isascii() and text.isprintable() and "  " not in text:
-        return text  # nearly every line of a log: looking at each character cost a tenth of a party's answer
+        return text  # nearly every line of a log; looking at each of its characters takes a hundred times as long
     shown: list[str] = []
     length = marks = 0
     turned = False
