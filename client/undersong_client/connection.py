@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 WELCOME_S = 20.0
 SILENCES = 3  # a stream that was silent for so many keepalive periods is given up
 GOODBYE_S = 2.0
+LONGEST_QUEUE = 10_000  # frames that the coordinator was sent and did not read
 UNREAD_BYTES = 2**21  # that the coordinator may send ahead
 
 Frames = Iterable[Any]
@@ -176,7 +177,7 @@ class Connection:
         welcome = self._state.welcome
         if welcome is None:
             return
-        period = min(max(welcome.keepalive_s, 0.2), 300.0)
+        period = max(0.2, min(300.0, welcome.keepalive_s))  # so that what is no number is 300
         silent = now - self._state.heard_at
         if silent > SILENCES * period:
             self._end(Ended(f"silent for {silent:.0f} s", welcomed=True))
@@ -298,6 +299,8 @@ class Connection:
             case "ack":
                 self._listener.acknowledged(message.ack.id)
             case "ping":
+                if self._queue.qsize() > LONGEST_QUEUE:
+                    raise PeerFault("coordinator", "does not read what it is sent")
                 self.send(wire.FromParty(pong=wire.Pong(number=message.ping.number)))
             case "pong":
                 pass

@@ -142,7 +142,9 @@ class Store:
         orphans = [path for path in folder.glob("*.key") if not self._holds(path.stem)]
         for path in orphans:
             destroy_file(path)
-        if orphans:
+        # Whatever else a log of an earlier process holds: it may have ended between a key's end and the log's.
+        if orphans or self._database.found_log:
+            self._database.found_log = False
             self._database.empty_log()
 
     # Rows
@@ -185,7 +187,7 @@ class Store:
     def _opened(self, key: str, sealed: bytes, cipher: AESGCM) -> bytes:
         try:
             return cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], self._associated(key))
-        except (InvalidTag, ValueError):
+        except (InvalidTag, ValueError, TypeError):
             raise ConfigurationError(
                 f"{self._path}: the entry {key!r} of {self._scope} does not open with this party's key",
                 "restore the key that belongs to this file",
@@ -237,10 +239,18 @@ def _below(prefix: str) -> tuple[str, str]:
     return prefix, prefix[:-1] + chr(ord("/") + 1)
 
 
+def _holds_bytes(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except OSError:
+        return False
+
+
 class _Database:
     def __init__(self, path: Path) -> None:
         self.lock = threading.RLock()
         self.log_left = False
+        self.found_log = _holds_bytes(Path(f"{path}-wal"))
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)

@@ -18,6 +18,7 @@ import pytest
 
 from tests.doubles.authority import Authority
 from tests.doubles.coordinator_stream import ScriptedCoordinator
+from undersong_client import connection as connection_module
 from undersong_client.connection import Connection, Ended
 from undersong_client.enrolment import Coordinator
 from undersong_client.event_loop import THREAD
@@ -111,6 +112,18 @@ def test_all_that_was_sent_before_the_end_arrives_and_all_streams_have_one_threa
                 assert time.monotonic() < end
                 time.sleep(0.01)
             assert one.ended == two.ended == Ended("the coordinator says: that is all", welcomed=True)
+
+
+def test_a_coordinator_that_asks_and_does_not_read_is_given_up(authority, monkeypatch):
+    monkeypatch.setattr(connection_module, "LONGEST_QUEUE", -1)
+    with ScriptedCoordinator(authority) as coordinator, dialled(authority, coordinator.address) as connection:
+        connection.wait_welcome(lambda: False)
+        coordinator.next_stream().send(ping=wire.Ping(number=1))
+        end = time.monotonic() + 10.0
+        while connection.ended is None:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert "does not read what it is sent" in connection.ended.reason
 
 
 def test_a_fault_of_this_program_ends_the_stream_and_is_told_without_its_words(authority, caplog):

@@ -17,6 +17,7 @@ from undersong_client import attempts, store
 from undersong_client.answering import LOOK_AFTER_S, JournaledParty
 from undersong_client.attempts import ABANDONED_S
 from undersong_client.state import PartyHome
+from undersong_common.errors import ConfigurationError
 from undersong_protocol import codec
 from undersong_protocol.messages import federation_pb2 as wire
 from undersong_protocol.secagg.transitions import SECRETS
@@ -197,6 +198,35 @@ def test_an_end_that_a_crash_cut_off_is_finished_at_the_next_start(
         assert erased.found
         erased.restart()
     assert erased.found == set()
+
+
+def test_a_log_that_a_crash_left_behind_a_destroyed_key_is_emptied_at_the_next_start(
+    erased: Erased, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(_: object) -> None:
+        raise KeyboardInterrupt
+
+    erased.run(until="mask")
+    monkeypatch.setattr(store._Database, "empty_log", dies)
+    with pytest.raises(KeyboardInterrupt):
+        closed(erased)
+    monkeypatch.undo()
+    erased.hospital.kept(tmp_path)
+    erased.hospital.restore(tmp_path)
+    log = erased.hospital.path / "journal.sqlite-wal"
+    held = log.read_bytes()[-2048:]
+    erased.restart()
+    assert held not in log.read_bytes()
+
+
+def test_a_row_that_holds_no_bytes_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    opened = store.Store(path, "alpha", bytes(32))
+    opened.put("answered/1", b"reply")
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("UPDATE entry SET value = 7")
+    with pytest.raises(ConfigurationError, match="'answered/1' of alpha does not open"):
+        opened.get("answered/1")
 
 
 def test_a_log_that_another_process_reads_is_emptied_later(erased: Erased) -> None:

@@ -58,11 +58,19 @@ def test_ctrl_c_is_one_whatever_was_made_of_it(capsys, wrap):
     assert (code, said) == (entry.INTERRUPTED, STOPPED)
 
 
+@pytest.fixture
+def ctrl_c_counts():
+    """A job in a shell's background is started with it ignored, and so are its children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def _in_compiled_text():
     exec("signal.raise_signal(signal.SIGINT)", {"signal": signal})
 
 
-def test_ctrl_c_in_code_compiled_from_text_leaves_no_mark_by_which_the_interpreter_dies_of_it(capsys):
+def test_ctrl_c_in_code_compiled_from_text_leaves_no_mark_by_which_the_interpreter_dies_of_it(capsys, ctrl_c_counts):
     try:
         mark = ctypes.c_int.in_dll(ctypes.pythonapi, "_Py_UnhandledKeyboardInterrupt")
     except ValueError:
@@ -75,7 +83,7 @@ def test_ctrl_c_in_code_compiled_from_text_leaves_no_mark_by_which_the_interpret
 
 
 @pytest.mark.slow
-def test_ctrl_c_in_code_compiled_from_text_is_an_exit_code_under_python_m(tmp_path):
+def test_ctrl_c_in_code_compiled_from_text_is_an_exit_code_under_python_m(tmp_path, ctrl_c_counts):
     called = "entry.run(test_entry._in_compiled_text)"
     (tmp_path / "program.py").write_text(
         f"from undersong_common import entry\nfrom tests.common import test_entry\n{called}"

@@ -18,10 +18,12 @@ import grpc
 import pytest
 
 from tests.doubles.stream import Credentials, Served, Stream, make_home
+from undersong_common.errors import ConfigurationError
 from undersong_protocol import framing
 from undersong_protocol.messages import transport_pb2 as wire
-from undersong_server.coordinator import gate, grpc_server
+from undersong_server.coordinator import enrolment, gate, grpc_server
 from undersong_server.coordinator.grpc_server import STREAMS_A_SECOND, STREAMS_AT_ONCE, STREAMS_OF_A_PARTY
+from undersong_server.coordinator.parties import Registry
 
 pytestmark = pytest.mark.heavy
 
@@ -98,6 +100,25 @@ def test_a_certificate_that_expires_during_a_stream_ends_it(served, home):
     with Stream(served.port, Credentials(home, "brief", days=3.0 / 86400).for_grpc) as stream:
         stream.hello("brief")
         assert "expired" in stream.next("goodbye", 8.0).goodbye.reason
+
+
+def test_a_register_that_fails_once_is_asked_again(served, home, monkeypatch):
+    """A full disk, or a command that holds the file for long: after it revocations must count as before it."""
+    asked = []
+    refusals = Registry.refusals
+
+    def failing_first(self, presented, *, now):
+        asked.append(now)
+        if len(asked) == 1:
+            raise ConfigurationError("the register cannot be written", "free space")
+        return refusals(self, presented, now=now)
+
+    with Stream(served.port, Credentials(home, "gone").for_grpc) as stream:
+        stream.hello("gone")
+        monkeypatch.setattr(Registry, "refusals", failing_first)
+        enrolment.revoke(home, "gone", "lost", now=time.time())
+        assert "revoked" in stream.next("goodbye", 8.0).goodbye.reason
+    assert len(asked) >= 2
 
 
 def test_a_party_cannot_pose_as_the_coordinator(home, keys):
@@ -285,9 +306,9 @@ def test_who_says_nothing_is_given_up_soon(served, monkeypatch):
 
 
 def test_silent_streams_of_one_party_keep_no_other_out(served, home, keys):
-    """1 000 of them took every place that streams have; here as many as one program opens in a moment."""
+    """1 000 of them took every place that streams have; here nearly as many as one program may open in a moment."""
     loud = Credentials(home, "loud")
-    streams = [Stream(served.port, loud.for_grpc) for _ in range(60)]
+    streams = [Stream(served.port, loud.for_grpc) for _ in range(int(STREAMS_AT_ONCE) - 2)]
     try:
         wait_for(lambda: refused(served, gate.PARTY_CROWDED) > 0, 20.0)
         assert still_serves(served, keys)

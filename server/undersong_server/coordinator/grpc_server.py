@@ -461,17 +461,24 @@ class GrpcServer:
         """Ends the streams of parties that were revoked, or whose certificate ended, while they were connected."""
         while True:
             await asyncio.sleep(REVIEW_S)
-            now = self._clock()
-            links = dict(self._links)
-            presented = {name: peer.serial for name, (_, peer) in links.items()}
-            for name, problem in self._registry.refusals(presented, now=now).items():
-                link, peer = links[name]
-                self._refusals.note(peer.source, NOT_ALLOWED, problem)
-                link.close(problem, -1.0 if "revoked" in problem else 0.0)
-            if links and int(now) % 10 == 0:
-                ago = now - time.monotonic()
-                boxes = map(self._transport.mailbox, links)
-                self._registry.touch({box.name: ago + box.heard_at for box in boxes if box.heard_at is not None})
+            try:
+                await self._reviewed(self._clock())
+            except Exception as error:  # noqa: BLE001 - a review that has ended would let revoked parties stay
+                log.error("the register could not be used (%s); it is tried again", type(error).__name__)
+
+    async def _reviewed(self, now: float) -> None:
+        links = dict(self._links)
+        presented = {name: peer.serial for name, (_, peer) in links.items()}
+        for name, problem in self._registry.refusals(presented, now=now).items():
+            link, peer = links[name]
+            self._refusals.note(peer.source, NOT_ALLOWED, problem)
+            link.close(problem, -1.0 if "revoked" in problem else 0.0)
+        if links and int(now) % 10 == 0:
+            ago = now - time.monotonic()
+            boxes = map(self._transport.mailbox, links)
+            heard = {box.name: ago + box.heard_at for box in boxes if box.heard_at is not None}
+            # Beside the loop: a command of the operator's may hold the file for seconds.
+            await asyncio.get_running_loop().run_in_executor(None, self._registry.touch, heard)
 
 
 class _OtherVersion(PeerFault):
