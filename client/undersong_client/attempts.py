@@ -164,14 +164,11 @@ class Attempts:
         """
         if attempt.has_ended and attempt.compartment is None:
             return
-        manifest, query, snapshot = (
-            attempt.manifest,
-            attempt.query,
-            attempt.machine.snapshot(longest_reply=LONGEST_REPLY_BYTES),
-        )
+        manifest, query = attempt.manifest, attempt.query
         answered = {
             place: reply for place, reply in attempt.machine.answered.items() if len(reply) > LONGEST_REPLY_BYTES
         }
+        snapshot = attempt.machine.snapshot(without=answered)
         beside = {
             _reply_key(attempt.key, *place): reply for place, reply in answered.items() if place not in attempt.replies
         }

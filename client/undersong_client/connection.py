@@ -28,7 +28,6 @@ log = logging.getLogger(__name__)
 WELCOME_S = 20.0
 SILENCES = 3  # a stream that was silent for so many keepalive periods is given up
 GOODBYE_S = 2.0
-LONGEST_QUEUE = 10_000  # frames that the coordinator was sent and did not read
 UNREAD_BYTES = 2**21  # that the coordinator may send ahead
 
 Frames = Iterable[Any]
@@ -299,7 +298,7 @@ class Connection:
             case "ack":
                 self._listener.acknowledged(message.ack.id)
             case "ping":
-                if self._queue.qsize() > LONGEST_QUEUE:
+                if self._queue.qsize() > framing.LONGEST_QUEUE:
                     raise PeerFault("coordinator", "does not read what it is sent")
                 self.send(wire.FromParty(pong=wire.Pong(number=message.ping.number)))
             case "pong":

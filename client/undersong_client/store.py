@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from undersong_common.database import transaction
 from undersong_common.errors import ConfigurationError
-from undersong_common.files import destroy_file
+from undersong_common.files import destroy_file, file_state
 
 VERSION = 3
 KEY_BYTES = 32
@@ -143,8 +143,7 @@ class Store:
         for path in orphans:
             destroy_file(path)
         # Whatever else a log of an earlier process holds: it may have ended between a key's end and the log's.
-        if orphans or self._database.found_log:
-            self._database.found_log = False
+        if orphans or self._database.log_left:
             self._database.empty_log()
 
     # Rows
@@ -239,18 +238,10 @@ def _below(prefix: str) -> tuple[str, str]:
     return prefix, prefix[:-1] + chr(ord("/") + 1)
 
 
-def _holds_bytes(path: Path) -> bool:
-    try:
-        return path.stat().st_size > 0
-    except OSError:
-        return False
-
-
 class _Database:
     def __init__(self, path: Path) -> None:
         self.lock = threading.RLock()
-        self.log_left = False
-        self.found_log = _holds_bytes(Path(f"{path}-wal"))
+        self.log_left = file_state(Path(f"{path}-wal"))[2] > 0
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)

@@ -21,6 +21,7 @@ CLOCK_METADATA = "undersong-clock"  # seconds since the epoch, beside the answer
 METHOD = f"/{SERVICE}/Connect"
 CHUNK_BYTES = 256 * 2**10
 MAX_FRAME_BYTES = CHUNK_BYTES + 4096  # gRPC's largest message at both ends
+LONGEST_QUEUE = 10_000  # frames that a peer was sent and did not read
 MAX_HELD_PARTS = 64
 MAX_IDS = 8  # under which one content may be announced
 LARGEST_INFLATION = 64  # plain bytes for one byte that travelled; what shrinks more is sent as it is

@@ -18,7 +18,6 @@ import pytest
 
 from tests.doubles.authority import Authority
 from tests.doubles.coordinator_stream import ScriptedCoordinator
-from undersong_client import connection as connection_module
 from undersong_client.connection import Connection, Ended
 from undersong_client.enrolment import Coordinator
 from undersong_client.event_loop import THREAD
@@ -115,7 +114,7 @@ def test_all_that_was_sent_before_the_end_arrives_and_all_streams_have_one_threa
 
 
 def test_a_coordinator_that_asks_and_does_not_read_is_given_up(authority, monkeypatch):
-    monkeypatch.setattr(connection_module, "LONGEST_QUEUE", -1)
+    monkeypatch.setattr(framing, "LONGEST_QUEUE", -1)
     with ScriptedCoordinator(authority) as coordinator, dialled(authority, coordinator.address) as connection:
         connection.wait_welcome(lambda: False)
         coordinator.next_stream().send(ping=wire.Ping(number=1))

@@ -102,7 +102,7 @@ def test_an_attempt_under_way_in_a_journal_of_version_2_goes_on(tmp_path, monkey
 
     with ExitStack() as before:
         before.enter_context(patch.object(PartyMachine, "answered", {}))
-        before.enter_context(patch.object(PartyMachine, "snapshot", lambda machine, longest_reply: whole(machine)))
+        before.enter_context(patch.object(PartyMachine, "snapshot", lambda machine, without: whole(machine)))
         federated.agree(lambda request: party.answer(request).reply)
         assert ME in federated.run(ask).survivors
     party = hospital.start()

@@ -21,7 +21,7 @@ from tests.doubles.stream import Credentials, Served, Stream, make_home
 from undersong_common.errors import ConfigurationError
 from undersong_protocol import framing
 from undersong_protocol.messages import transport_pb2 as wire
-from undersong_server.coordinator import enrolment, gate, grpc_server
+from undersong_server.coordinator import enrolment, gate
 from undersong_server.coordinator.grpc_server import STREAMS_A_SECOND, STREAMS_AT_ONCE, STREAMS_OF_A_PARTY
 from undersong_server.coordinator.parties import Registry
 
@@ -412,7 +412,7 @@ def test_a_party_opens_streams_at_a_rate(served, home, keys):
 
 
 def test_a_party_that_does_not_read_is_cut_off(served, home, monkeypatch):
-    monkeypatch.setattr(grpc_server, "LONGEST_QUEUE", 50)
+    monkeypatch.setattr(framing, "LONGEST_QUEUE", 50)
     served.server._write = lambda box, link, context: asyncio.sleep(60)  # as where nothing is taken off the wire
     with Stream(served.port, Credentials(home, "deaf").for_grpc) as stream:
         stream.hello("deaf")

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
@@ -163,14 +162,14 @@ class PartyMachine:
         """Every reply that was given, by stage and roll; none once the attempt was ended. No secrets: they are sent."""
         return {place: answer.reply for place, answer in self._state.answered.items()}
 
-    def snapshot(self, *, longest_reply: float = math.inf) -> bytes:
+    def snapshot(self, *, without: Collection[tuple[Stage, int]] = ()) -> bytes:
         """This party's whole state: secret, encrypt it at rest.
 
         Args:
-            longest_reply: replies of more bytes are left out, and kept by whoever journals it: each is then written
+            without: replies, by stage and roll, that are left out and kept by whoever journals it: each is then written
                 once, not with every later state, of which the masked vector would be most.
         """
-        return self._state.to_bytes(self._parameters, self._me, longest_reply=longest_reply)
+        return self._state.to_bytes(self._parameters, self._me, without)
 
     def advertise(self) -> Reply:
         """The reply to the request every attempt begins with, so that adverts can be published ahead."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -81,8 +80,8 @@ class PartyState:
             if secret is not None:
                 secret[:] = bytes(len(secret))
 
-    def to_bytes(self, parameters: SumParameters, me: int, *, longest_reply: float = math.inf) -> bytes:
-        """The snapshot; the same state gives the same bytes. Replies of more bytes the caller keeps beside it."""
+    def to_bytes(self, parameters: SumParameters, me: int, without: Collection[tuple[Stage, int]]) -> bytes:
+        """The snapshot; the same state gives the same bytes. Replies in ``without`` the caller keeps beside it."""
         return wire.Snapshot(
             version=VERSION,
             sid=parameters.sid,
@@ -117,7 +116,7 @@ class PartyState:
                     stage=int(stage),  # type: ignore[arg-type]
                     roll=roll,
                     request=answer.request,
-                    reply=answer.reply if len(answer.reply) <= longest_reply else b"",
+                    reply=b"" if (stage, roll) in without else answer.reply,
                 )
                 for (stage, roll), answer in sorted(self.answered.items())
             ],

@@ -7,6 +7,7 @@ casts the same votes, so that no sensitivity changes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -29,19 +30,29 @@ def hubness_correction(candidates: Float32, labels: Int64, *, neighbours: int = 
     A candidate without others of its label has 0. Public data only: the coordinator computes and publishes it.
     """
     found = np.zeros(len(candidates))
+    for rows, block, products in products_with_others(candidates, labels):
+        others = len(rows) - min(neighbours, len(rows) - 1)
+        nearest = np.partition(products, others, axis=1)[:, others:]
+        found[block] = nearest.mean(axis=1, dtype=np.float64)
+    return CORRECTION.quantised(found)
+
+
+def products_with_others(embeddings: Float32, labels: Int64) -> Iterator[tuple[Int64, Int64, Float32]]:
+    """Inner products of texts with the others of their label, in blocks of at most ``BLOCK_ELEMENTS``.
+
+    Each block: the label's positions [k], those of the block among them [b], and their products, float32 [b, k], with
+    -inf where a text meets itself. A label of a single text is left out.
+    """
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)
-        count = min(neighbours, len(rows) - 1)
-        if count < 1:
+        if len(rows) < 2:
             continue
         step = max(1, BLOCK_ELEMENTS // len(rows))
         for start in range(0, len(rows), step):
             block = rows[start : start + step]
-            products = candidates[block] @ candidates[rows].T
+            products = embeddings[block] @ embeddings[rows].T
             products[np.arange(len(block)), start + np.arange(len(block))] = -np.inf
-            nearest = np.partition(products, len(rows) - count, axis=1)[:, len(rows) - count :]
-            found[block] = nearest.mean(axis=1, dtype=np.float64)
-    return CORRECTION.quantised(found)
+            yield rows, block, products
 
 
 def nearest(records: RecordView, public: PublicInputs, q: int, *, labelled: bool) -> Int64:

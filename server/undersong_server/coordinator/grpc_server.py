@@ -48,7 +48,6 @@ STREAMS_AT_ONCE = 60.0  # that one party opens, and a second for long
 STREAMS_A_SECOND = 2.0
 GOODBYE_S = 2.0  # for a party to take the reason why its stream ends
 UNREAD_BYTES = 2**19  # of one stream, that a party may send ahead
-LONGEST_QUEUE = 10_000  # frames that a party was sent and did not read
 DECISION_S = 1.0  # a party's word that its people decided counts once in so long
 OPENED_AT_ONCE = 2  # long replies that are joined, hashed and inflated beside the loop
 
@@ -405,7 +404,7 @@ class GrpcServer:
 
     async def _frame(self, peer: Peer, link: Link, message: wire.FromParty) -> None:
         box = self._transport.mailbox(peer.name)
-        if link.queue.qsize() > LONGEST_QUEUE:
+        if link.queue.qsize() > framing.LONGEST_QUEUE:
             raise PeerFault(peer.name, "does not read what it is sent")
         match message.WhichOneof("frame"):
             case "transfer":

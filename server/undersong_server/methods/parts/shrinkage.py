@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from undersong_common.arrays import Float32, Float64, Int64
+from undersong_protocol.statistics.hubness import products_with_others
 
 LEVELS, TURNS = 64, 200  # of the distribution of true counts, and of its fit
 REACHES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1e6)  # in cosine, of neighbours whose counts are alike; the last: all
-BLOCK_ELEMENTS = 1 << 22
 DRAWS = 4096  # of the true values; the error of an expected share is below 0.01
 
 
@@ -113,17 +113,9 @@ def smoothed_counts(counts: Float64, noise: float, embeddings: Float32, labels: 
 def _neighbours(counts: Float64, embeddings: Float32, labels: Int64) -> Float64:
     """Weighted means of the counts of each text's fellows of its label, for every reach: float64 [reaches, n]."""
     found = np.tile(counts, (len(REACHES), 1))
-    for label in np.unique(labels):
-        rows = np.flatnonzero(labels == label)
-        if len(rows) < 2:
-            continue
-        step = max(1, BLOCK_ELEMENTS // len(rows))
-        for start in range(0, len(rows), step):
-            block = rows[start : start + step]
-            nearness = embeddings[block] @ embeddings[rows].T
-            nearness[np.arange(len(block)), start + np.arange(len(block))] = -np.inf
-            nearness -= nearness.max(axis=1, keepdims=True)
-            for place, reach in enumerate(REACHES):
-                weights = np.exp(nearness / np.float32(reach))
-                found[place, block] = weights @ counts[rows] / weights.sum(axis=1, dtype=np.float64)
+    for rows, block, nearness in products_with_others(embeddings, labels):
+        nearness -= nearness.max(axis=1, keepdims=True)
+        for place, reach in enumerate(REACHES):
+            weights = np.exp(nearness / np.float32(reach))
+            found[place, block] = weights @ counts[rows] / weights.sum(axis=1, dtype=np.float64)
     return found
