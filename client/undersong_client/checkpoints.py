@@ -2,6 +2,10 @@
 
 Whoever deletes the party's folder, or restores an old copy of it, must not get a fresh budget. A ledger that does not
 contain these heads is missing or too old; :mod:`undersong_client.recovery` says how it goes on.
+
+Each place is one file, ``mark.json`` beside the data and one named by the data set's content in the state folder, which
+holds the last two heads (``undersong_common.slots``): a crash leaves at least the one before. Version 1 of the file was
+one JSON object, replaced each time; it is continued.
 """
 
 from __future__ import annotations
@@ -17,8 +21,9 @@ from typing import Any
 
 from undersong_client.policy import HospitalPolicy
 from undersong_client.records import fingerprint
-from undersong_client.state import FILE_MODE, PartyHome, make_folder, read_json
-from undersong_common.errors import PrivacyRefusal
+from undersong_client.state import FILE_MODE, PartyHome, json_object, make_folder
+from undersong_common import slots
+from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.files import replace_file, replace_where_possible
 from undersong_common.privacy import statement
 from undersong_common.privacy.budget import Budget
@@ -47,7 +52,8 @@ class LedgerCheckpoints:
         self._home = home
         # A test's reproducible party has no privacy that a mark could protect.
         tested = home.settings.insecure_noise_seed is not None
-        self._paths = [] if tested else [beside(path) / "mark.json", checkpoints / f"{name}.json"]
+        paths = [] if tested else [beside(path) / "mark.json", checkpoints / f"{name}.json"]
+        self._files = [slots.TwoSlots(each) for each in paths]
         self._last = ""
 
     def read(self) -> list[str]:
@@ -63,25 +69,36 @@ class LedgerCheckpoints:
         return found
 
     def _marks(self) -> list[dict[str, Any]]:
-        return [read_json(path) for path in self._paths if path.exists()]
+        return [mark for file in self._files if file.path.exists() for mark in _read(file.path)]
 
     def keep(self, ledger: Ledger) -> None:
         """Writes the present head; before a reply leaves. Raises PrivacyRefusal where no place takes it."""
-        head = ledger.head
-        if head == self._last or not self._paths:
-            return
-        data = self._mark(statement.of_ledger(ledger))
-        for path in self._paths:
+        while self._files and ledger.head != self._last:
+            said = statement.of_ledger(ledger)
+            self._write(ledger, said)
+            self._last = said.head
+            ledger.refresh()  # of two processes that replace a file, the one that knew less may have been the last
+
+    def _write(self, ledger: Ledger, said: Statement) -> None:
+        mark = self._mark(said)
+
+        def fits(content: bytes) -> bool:  # a head of a chain that was lost would refuse this ledger
+            with suppress(ConfigurationError):
+                return holds(ledger, [str(json_object(self._files[0].path, content).get("ledger_head", ""))])
+            return False
+
+        others = [file.path for file in self._files if not file.overwrite(said.entries, mark, beside=fits)]
+        for path in others:
             with suppress(OSError):
                 if not path.parent.exists():
                     make_folder(path.parent)
         # One is enough: the data folder may be mounted read-only.
-        if not replace_where_possible(self._paths, data):
+        replaced = replace_where_possible(others, slots.blank(said.entries, mark)) if others else []
+        if len(others) == len(self._files) and not replaced:
             raise PrivacyRefusal(
                 f"the ledger's head cannot be kept outside {self._home.path}",
-                f"make {self._paths[0].parent} or {self._paths[-1].parent} writable, and look at the free space",
+                f"make {others[0].parent} or {others[-1].parent} writable, and look at the free space",
             )
-        self._last = head
 
     def leave(self, ledger: Ledger, newer: LedgerCheckpoints, whole: Budget | None) -> None:
         """The data set has a newer version, with checkpoints of its own, and these are not kept up any more.
@@ -90,8 +107,9 @@ class LedgerCheckpoints:
         finds the whole budget (``whole``; None: more than any) spent.
         """
         said = statement.of_ledger(ledger)
-        data = self._mark(replace(said, lost_budgets=(*said.lost_budgets, whole)))
-        for path in set(self._paths).difference(newer._paths):
+        data = slots.blank(said.entries, self._mark(replace(said, lost_budgets=(*said.lost_budgets, whole))))
+        followed = {file.path for file in newer._files}
+        for path in (file.path for file in self._files if file.path not in followed):
             with suppress(OSError):
                 if path.exists():
                     replace_file(path, data)
@@ -99,7 +117,14 @@ class LedgerCheckpoints:
     def _mark(self, said: Statement) -> bytes:
         mark = {**said.to_json(), "home": str(self._home.path)}
         # Twice for every vector, with the price of a whole plan: without indentation it is encoded by compiled code.
-        return json.dumps(mark, ensure_ascii=False).encode("utf-8") + b"\n"
+        return json.dumps(mark, ensure_ascii=False).encode("utf-8")
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    """What one place holds, the newest first. Raises ConfigurationError where nothing of it can be read."""
+    data = path.read_bytes()
+    found = [data] if data.startswith(b"{") else slots.contents(data)
+    return [json_object(path, content) for content in found or [b""]]
 
 
 def checkpoint_name(table: Table, checkpoints: Path) -> str:

@@ -247,11 +247,18 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object. Raises ConfigurationError that names the file where it is missing or damaged."""
     try:
-        value = json.loads(path.read_bytes())
-        if not isinstance(value, dict):
-            raise ValueError
+        data = path.read_bytes()
     except FileNotFoundError:
         raise ConfigurationError(f"{path}: is missing", "restore it from a backup") from None
+    return json_object(path, data)
+
+
+def json_object(path: Path, data: bytes) -> dict[str, Any]:
+    """The JSON object that a file holds. Raises ConfigurationError that names the file where it is damaged."""
+    try:
+        value = json.loads(data)
+        if not isinstance(value, dict):
+            raise ValueError
     except (ValueError, RecursionError):
         raise ConfigurationError(f"{path}: is damaged", "restore it from a backup") from None
     return value

@@ -7,6 +7,9 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+sync_data = getattr(os, "fdatasync", os.fsync)
+"""Puts onto the disk what was written to a file, without its times; macOS has the other one only."""
+
 FileState = tuple[int, int, int]
 FileIdentity = tuple[int, int]
 
@@ -81,7 +84,7 @@ def destroy_file(path: Path) -> bool:
             while left:
                 left -= file.write(bytes(min(left, 1 << 20)))
             file.flush()
-            os.fsync(file.fileno())
+            sync_data(file.fileno())
     except FileNotFoundError:
         return False
     path.unlink()

@@ -1,0 +1,172 @@
+"""Heads of a ledger outside the party's folder, overwritten in place: whatever is cut off, no older ledger passes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import pytest
+
+from tests.client.test_datasets import POLICY, add, make_home, release
+from tests.doubles.party_home import write_notes
+from undersong_client import checkpoints, datasets
+from undersong_client.operations import data
+from undersong_client.state import PartyHome
+from undersong_common import files, slots
+from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.privacy.ledger import Ledger
+
+
+class Kept:
+    """A party that has released three times, with its files as they were after each."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.home = make_home(folder / "home")
+        self.notes = write_notes(folder / "notes.jsonl")
+        add(self.home, self.notes, folder)
+        (second,) = (folder / "marks").glob("*.json")
+        self.places = (checkpoints.beside(self.notes) / "mark.json", second)
+        self.ledgers, self.marks = [], []
+        for number in range(3):
+            self.release(f"run {number}")
+
+    def release(self, run):
+        release(self.home, self.folder, run)
+        self.ledgers.append(self.home.ledger.read_bytes())
+        self.marks.append([place.read_bytes() for place in self.places])
+
+    def starts(self, ledger=None):
+        """With the present ledger, or with an older one, which is taken away again."""
+        if ledger is not None:
+            self.home.ledger.write_bytes(ledger)
+        try:
+            datasets.open_ledger(PartyHome(self.home.path), POLICY, self.folder / "marks", at=9.0)
+        except PrivacyRefusal as refusal:
+            if "older than the releases" not in refusal.problem:
+                raise
+            return False
+        finally:
+            self.home.ledger.write_bytes(self.ledgers[-1])
+        return True
+
+
+@pytest.fixture
+def kept(tmp_path):
+    return Kept(tmp_path)
+
+
+def test_both_places_are_overwritten_in_place_and_no_file_is_made(kept, monkeypatch):
+    before = [(place.stat().st_ino, sorted(os.listdir(place.parent))) for place in kept.places]
+    monkeypatch.setattr(files.tempfile, "mkstemp", None)
+    monkeypatch.setattr(os, "replace", None)
+    kept.release("a fourth")
+    assert [(place.stat().st_ino, sorted(os.listdir(place.parent))) for place in kept.places] == before
+    assert all(b"a fourth" in place.read_bytes() for place in kept.places)
+    assert kept.starts()
+    assert not kept.starts(kept.ledgers[-2])
+
+
+@pytest.mark.parametrize("spoiled", ["one slot", "a place", "a place deleted", "an old copy", "old copies of both"])
+def test_an_older_ledger_is_refused_as_long_as_one_newer_head_can_be_read(kept, spoiled):
+    first, second = kept.places
+    whole = first.read_bytes()
+    newest = whole.index(slots.contents(whole)[0])
+    if spoiled == "one slot":
+        for place in kept.places:
+            place.write_bytes(whole[:newest] + b"\0" + whole[newest + 1 :])
+    elif spoiled == "a place":
+        shutil.copyfile(first, second)  # heads do not say which place they are of
+        first.write_bytes(kept.marks[0][0])
+    elif spoiled == "a place deleted":
+        second.unlink()
+    elif spoiled == "an old copy":
+        second.write_bytes(kept.marks[0][1])
+    else:
+        first.write_bytes(kept.marks[1][0])
+        second.write_bytes(kept.marks[0][1])
+    reached = {"one slot": 1, "old copies of both": 1}.get(spoiled, 2)  # the release whose head is left
+    for number, ledger in enumerate(kept.ledgers):
+        if number < reached:
+            assert not kept.starts(ledger)
+    assert kept.starts()
+    kept.release("after it")  # and every place is up again
+    first.unlink()
+    assert not kept.starts(kept.ledgers[-2])
+
+
+def test_a_place_of_which_nothing_can_be_read_is_damaged(kept):
+    place = kept.places[0]
+    for damaged in (b"", bytes(len(place.read_bytes())), place.read_bytes()[:-1], b"{"):
+        place.write_bytes(damaged)
+        with pytest.raises(ConfigurationError, match=r"mark\.json: is damaged"):
+            datasets.open_ledger(kept.home, POLICY, kept.folder / "marks", at=9.0)
+
+
+def test_one_place_that_takes_nothing_is_enough_of_two_and_not_of_none(kept, monkeypatch):
+    ledger, marks = datasets.open_ledger(kept.home, POLICY, kept.folder / "marks", at=9.0)
+    read_only = {str(kept.places[0])}
+    opened = os.open
+    own_mkstemp = files.tempfile.mkstemp
+
+    def refuses(path, *rest, **options):
+        if str(path) in read_only:
+            raise OSError(30, "Read-only file system")
+        return opened(path, *rest, **options)
+
+    def refuses_new(prefix, dir):
+        if str(dir) in {os.path.dirname(place) for place in read_only}:
+            raise OSError(30, "Read-only file system")
+        return own_mkstemp(prefix=prefix, dir=dir)
+
+    monkeypatch.setattr(os, "open", refuses)
+    monkeypatch.setattr(files.tempfile, "mkstemp", refuses_new)
+    before = kept.places[0].read_bytes()
+    ledger.close("run 0", "00" * 32)
+    marks.keep(ledger)
+    assert kept.places[0].read_bytes() == before
+    assert ledger.head.encode() in kept.places[1].read_bytes()
+    read_only.add(str(kept.places[1]))
+    ledger.close("run 1", "00" * 32)
+    with pytest.raises(PrivacyRefusal, match="cannot be kept outside"):
+        marks.keep(ledger)
+
+
+def test_a_ledger_that_goes_on_leaves_no_head_of_the_one_that_was_lost(kept):
+    kept.home.ledger.write_bytes(kept.ledgers[0])
+    restored = data.restore_ledger(kept.home.path, checkpoints=kept.folder / "marks", charge_missing=True)
+    assert restored.runs == ("run 1", "run 2")
+    datasets.open_ledger(kept.home, POLICY, kept.folder / "marks", at=9.0)
+    chain = {entry["hash"] for entry in Ledger.read(kept.home.ledger).entries()}
+    for place in kept.places:
+        assert chain.issuperset(json.loads(mark)["ledger_head"] for mark in slots.contents(place.read_bytes()))
+
+
+def test_a_mark_that_grows_gets_room(kept):
+    size = kept.places[0].stat().st_size
+    for number in range(20):
+        release(kept.home, kept.folder, f"{number}, of a long name: {'n' * 200}")
+    kept.ledgers.append(kept.home.ledger.read_bytes())
+    assert kept.places[0].stat().st_size > size
+    assert kept.starts()
+    assert not kept.starts(kept.ledgers[0])
+
+
+def test_a_process_that_knows_less_leaves_what_another_has_kept(kept, monkeypatch):
+    """A command has read the ledger; before it keeps the head, the daemon releases and keeps its own."""
+    ledger, marks = datasets.open_ledger(kept.home, POLICY, kept.folder / "marks", at=9.0)
+    ledger.close("run 0", "00" * 32)
+    known = kept.home.ledger.read_bytes()
+    replaced = checkpoints.replace_where_possible
+
+    def late(paths, content):
+        monkeypatch.setattr(checkpoints, "replace_where_possible", replaced)
+        kept.release("the daemon's")
+        return replaced(paths, content)
+
+    for place in kept.places:
+        place.unlink()  # to be made anew, and not overwritten
+    monkeypatch.setattr(checkpoints, "replace_where_possible", late)
+    marks.keep(ledger)
+    assert not kept.starts(known)
