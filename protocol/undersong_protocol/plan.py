@@ -201,7 +201,7 @@ class PlannedSum:
         if not self.sigma_integer:
             return self.event()
         drawn = self.drawn_sigma_integer
-        shares = noise_share.NoisePlan(drawn, quorum.parties, quorum.tolerated_dropouts, quorum.colluders)
+        shares = noise_share.noise_plan(drawn, quorum.parties, quorum.tolerated_dropouts, quorum.colluders)
         sigma = accounting.charged_sigma(float(shares.components[0]))
         return accounting.Gaussian(sigma / (self.scale * self.l2), sampling_rate=self.sampling_rate)
 

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from undersong_common.errors import ConfigurationError, PeerFault
 from undersong_protocol import framing
-from undersong_protocol.framing import CHUNK_BYTES, Limits, Outgoing, Reassembler, SharedRoom, held_by
+from undersong_protocol.framing import CHUNK_BYTES, Limits, Outgoing, Reassembler, SharedRoom, held_by, worth_deflating
 from undersong_protocol.messages import transport_pb2 as wire
+from undersong_protocol.secagg import kem
 
 ID = b"i" * 16
 
@@ -230,6 +231,21 @@ def test_nothing_of_a_message_shows() -> None:
 def test_what_shrinks_is_deflated_and_what_does_not_is_left() -> None:
     assert Outgoing(ID, b"the same words " * 10_000).size < 2000
     assert Outgoing(ID, random.Random(1).randbytes(100_000)).size == 100_000
+
+
+@pytest.mark.parametrize("made", ["mask", "key"])
+def test_bytes_as_even_as_a_mask_are_not_deflated_to_see_whether_they_shrink(
+    made: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = b"".join(kem.SecretKey(bytes([number] * 32)).public for number in range(8))
+    even = random.Random(1).randbytes(8192) if made == "mask" else keys
+    uneven = [bytes(byte & 0x7F for byte in even), even[:100] * 80]
+    assert all(map(worth_deflating, uneven))
+    monkeypatch.setattr(framing, "zlib", None)
+    assert not worth_deflating(even)
+    for data in uneven:
+        with pytest.raises(AttributeError):  # it is tried
+            worth_deflating(data)
 
 
 def bomb(plain_size: int, *, ids: int = 1) -> tuple[list[wire.Transfer], list[wire.Chunk]]:

@@ -73,7 +73,7 @@ def _salted(salt: bytes) -> tuple[_Hash, _Hash]:
 
 def public_key(secret: bytes) -> bytes:
     """The X25519 public key of a 32-byte secret."""
-    return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
+    return Agreement(secret).public
 
 
 def check_public_key(party: str, key: bytes) -> None:
@@ -99,6 +99,11 @@ class Agreement:
 
     def __repr__(self) -> str:
         return "Agreement(X25519)"
+
+    @property
+    def public(self) -> bytes:
+        """Its public key, 32 bytes."""
+        return self._secret.public_key().public_bytes_raw()
 
     def shared(self, party: str, public: bytes) -> bytes:
         """The raw shared secret with ``party``'s key. Raises PeerFault for a key of low order."""
@@ -202,7 +207,13 @@ def verified(key: bytes, statement: bytes, signature: bytes) -> None:
 
     Successes are remembered, failures are not: many simulated parties in one process read the same adverts.
     """
-    Ed25519PublicKey.from_public_bytes(key).verify(signature, statement)
+    _identity(key).verify(signature, statement)
+
+
+@lru_cache(maxsize=1 << 11)
+def _identity(key: bytes) -> Ed25519PublicKey:
+    """An enrolled key, read once for all of a run's signatures."""
+    return Ed25519PublicKey.from_public_bytes(key)
 
 
 def sign(identity: Ed25519PrivateKey, sid: bytes, stage: int, party: int, body_digest: bytes) -> bytes:

@@ -30,7 +30,7 @@ class MaskKeys:
     @property
     def public(self) -> bytes:
         """The X25519 public key, 32 bytes."""
-        return keys.public_key(self._secret)
+        return self._agreement.public
 
     @cached_property
     def _agreement(self) -> keys.Agreement:

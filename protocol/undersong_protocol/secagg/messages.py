@@ -232,8 +232,13 @@ def adverts_to_wire(adverts: Iterable[Advert]) -> list[wire.SignedAdvert]:
     ]
 
 
-def adverts_from_wire(parameters: SumParameters, signed: Sequence[wire.SignedAdvert]) -> dict[int, Advert]:
+def adverts_from_wire(
+    parameters: SumParameters, signed: Sequence[wire.SignedAdvert], own: tuple[int, bytes, bytes]
+) -> dict[int, Advert]:
     """Every advert of a request with enrolment, signature, contents and freshness of keys checked, by party.
+
+    Args:
+        own: roster index, body and signature of the reader's advert; what it signed itself it does not verify.
 
     Raises PeerFault naming whose advert is wrong, or the coordinator for a list that is not strictly ascending.
     """
@@ -246,9 +251,10 @@ def adverts_from_wire(parameters: SumParameters, signed: Sequence[wire.SignedAdv
         last = entry.party
         body, signature = entry.body, entry.signature
         member = parameters.roster[last]
-        check_signature(
-            member.identity, member.name, parameters.sid, Stage.ADVERTISE, last, body, signature, "its advert"
-        )
+        if (last, body, signature) != own:
+            check_signature(
+                member.identity, member.name, parameters.sid, Stage.ADVERTISE, last, body, signature, "its advert"
+            )
         adverts[last] = parse_advert(parameters, last, body, signature)
         check_fresh(member.name, adverts[last], seen)
     return adverts

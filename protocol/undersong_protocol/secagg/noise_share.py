@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
 from typing import Literal
 
 from undersong_common.errors import ConfigurationError, InternalError, PeerFault
@@ -128,7 +129,7 @@ class NoisePlan:
 
     def component_law(self, index: int) -> IntegerNoise:
         """What component ``index`` is drawn from."""
-        return self._laplace_share() if self.law == "laplace" else DiscreteGaussian.of_variance(self.components[index])
+        return self._laplace_share() if self.law == "laplace" else _gaussian(self.components[index])
 
     def _laplace_share(self) -> DiscreteLaplaceShare:
         return DiscreteLaplaceShare(laplace_scale(self.sigma), self.parties - self.dropouts - self.colluders)
@@ -153,6 +154,17 @@ class NoisePlan:
         if not 0 <= unopened <= survivors:
             raise InternalError(f"{unopened} values missing from {survivors} survivors")
         return survivors * (self.share_variance - removed) + unopened * removed
+
+
+@lru_cache(maxsize=128)
+def noise_plan(sigma: float, parties: int, dropouts: int, colluders: int, law: Law = "gaussian") -> NoisePlan:
+    """That plan, made once for all sums that have it: its fractions take as long as an attempt's keys."""
+    return NoisePlan(sigma, parties, dropouts, colluders, law=law)
+
+
+@lru_cache(maxsize=32)
+def _gaussian(variance: Fraction) -> DiscreteGaussian:
+    return DiscreteGaussian.of_variance(variance)
 
 
 def laplace_scale(sigma: float) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.secagg import kem, ring
 from undersong_protocol.secagg.graph import COMPLETE_UP_TO, Neighbourhood
-from undersong_protocol.secagg.noise_share import Law, NoisePlan
+from undersong_protocol.secagg.noise_share import Law, NoisePlan, noise_plan
 from undersong_protocol.secagg.sid import DIGEST_BYTES, digest
 from undersong_protocol.secagg.sid import sid as sid_of
 from undersong_protocol.secagg.topology import Topology, neighbourhood
@@ -193,7 +193,7 @@ class SumParameters:
     @cached_property
     def noise_plan(self) -> NoisePlan:
         """How the noise is dealt to the parties and what is taken back; it has no components where sigma is 0."""
-        return NoisePlan(self.sigma, self.size, self.tolerated_dropouts, self.colluders, law=self.law)
+        return noise_plan(self.sigma, self.size, self.tolerated_dropouts, self.colluders, self.law)
 
     @property
     def dtype(self) -> np.dtype[np.uint32] | np.dtype[np.uint64]:

@@ -29,7 +29,6 @@ from undersong_protocol.secagg.graph import graph_seed
 from undersong_protocol.secagg.mask_keys import PAIR_HASH_BYTES, SEALED_PAIR_BYTES, MaskKeys, seal_pair
 from undersong_protocol.secagg.masking import masked_body
 from undersong_protocol.secagg.messages import (
-    Advert,
     advertise_request,
     adverts_from_wire,
     parse_advert,
@@ -99,6 +98,7 @@ class PartyMachine:
         self._pending: _Pending | None = None
         self._known_mask_keys: MaskKeys | None = None
         self._known_channel_kem: kem.SecretKey | None = None
+        self._known_channel: keys.Agreement | None = None
 
     @classmethod
     def open(
@@ -262,7 +262,7 @@ class PartyMachine:
         if self._state.phase is Phase.DONE:
             return
         self._state.erase(SECRETS)
-        self._forget_keys()
+        self._forget_keys(SECRETS)
         self._state = PartyState(
             Phase.TOMBSTONED, self._state.advert, {}, tombstone=reason, released=self._state.released
         )
@@ -299,7 +299,7 @@ class PartyMachine:
                 f"nonce roll {request.roll} after {draft.rolls} rolls (of at most {ROLLS})", "start a new attempt"
             )
         if request.roll == 0:
-            self._learn(draft, adverts_from_wire(self._parameters, request.adverts))
+            self._learn(draft, request.adverts)
         asked = from_bitmap(request.present, self._parameters.size, COORDINATOR, "who reveals nonces")
         if request.roll == 0 and asked != draft.present:
             raise PrivacyRefusal("the first nonces are asked of others than those who advertised")
@@ -387,7 +387,7 @@ class PartyMachine:
             seed = keys.hkdf(draft.transcript, draft.secret("sharing"), label)
             dealt.append(shamir.share(draft.secret(name), own.share_threshold, points, KeyStream(seed).read))
         self_shares, mask_shares = dealt
-        channel = keys.Agreement(draft.secret("channel"))
+        channel = self._channel(draft)
         ciphertexts, hashes = [], []
         for holder in holders:
             one, two = self_shares[holder + 1], mask_shares[holder + 1]
@@ -520,7 +520,10 @@ class PartyMachine:
         signatures = split_blocks(
             message.unmask.signatures, keys.SIGNATURE_BYTES, len(signers), COORDINATOR, "signatures on U3"
         )
+        mine = self._me, *self._statement(draft, Stage.CONSISTENCY)
         for signer, signature in zip(signers, signatures, strict=True):
+            if (signer, body, signature) == mine:
+                continue
             member = own.roster[signer]
             keys.check_signature(
                 member.identity,
@@ -563,7 +566,7 @@ class PartyMachine:
         if own.graph is not None:
             nonce = sid.advance(state.secret("nonce"), ROLLS)
         return wire.Advert(
-            channel_key=keys.public_key(state.secret("channel")),
+            channel_key=self._channel(state).public,
             mask_key=self._mask_keys(state).public,
             commitment=commitment,
             noise_anchor=anchor,
@@ -588,14 +591,24 @@ class PartyMachine:
             self._known_mask_keys = MaskKeys(state.secret("mask"), self._parameters.post_quantum)
         return self._known_mask_keys
 
+    def _channel(self, state: PartyState) -> keys.Agreement:
+        """Kept from the advert until shares were dealt, as its public key was."""
+        if self._known_channel is None:
+            self._known_channel = keys.Agreement(state.secret("channel"))
+        return self._known_channel
+
     def _channel_kem(self, state: PartyState) -> kem.SecretKey:
         """Kept from the advert to the vector: making it of its seed takes longer than opening a share with it."""
         if self._known_channel_kem is None:
             self._known_channel_kem = kem.SecretKey(state.secret("channel_kem"))
         return self._known_channel_kem
 
-    def _forget_keys(self) -> None:
-        self._known_mask_keys = self._known_channel_kem = None
+    def _forget_keys(self, erased: Collection[str]) -> None:
+        """What was made of secrets that are erased."""
+        if "channel" in erased:
+            self._known_channel = None
+        if "mask" in erased:
+            self._known_mask_keys = self._known_channel_kem = None
 
     def _nonce(self, state: PartyState, roll: int) -> bytes:
         return sid.advance(state.secret("nonce"), ROLLS - 1 - roll)
@@ -610,8 +623,10 @@ class PartyMachine:
                 "start a new attempt when more parties are present",
             )
 
-    def _learn(self, draft: PartyState, adverts: dict[int, Advert]) -> None:
+    def _learn(self, draft: PartyState, signed: Sequence[wire.SignedAdvert]) -> None:
         """Adopt everyone's adverts: they fix U1 and sid'."""
+        own = self._me, *self._statement(draft, Stage.ADVERTISE)
+        adverts = adverts_from_wire(self._parameters, signed, own)
         present = tuple(adverts)
         self._check_set(present, "the list of adverts")
         if adverts[self._me].body != draft.advert:
@@ -639,7 +654,7 @@ class PartyMachine:
         if own.graph is None:
             if request.nonces:
                 raise PeerFault(COORDINATOR, "showed nonces although the graph is complete")
-            self._learn(draft, adverts_from_wire(own, request.adverts))
+            self._learn(draft, request.adverts)
             return
         if request.adverts:
             raise PeerFault(COORDINATOR, "showed adverts again after the nonces were revealed")
@@ -688,6 +703,11 @@ class PartyMachine:
         sharers, survivors = to_bitmap(state.sharers, size), to_bitmap(state.survivors, size)
         return sid.opened_set(state.transcript, state.question, sharers, survivors)
 
+    def _statement(self, state: PartyState, stage: Stage) -> tuple[bytes, bytes]:
+        """(body, signature) of the reply that this party gave to a stage."""
+        reply = wire.Reply.FromString(state.answered[stage, 0].reply)
+        return reply.body, reply.signature
+
     def _signed(self, stage: Stage, body: Sequence[bytes], digest: bytes) -> bytes:
         signature = keys.sign(self._identity, self._parameters.sid, stage, self._me, digest)
         kem_keys = b"".join(self._own_kem_keys) if stage is Stage.ADVERTISE else b""
@@ -706,8 +726,7 @@ class PartyMachine:
         draft.answered = {**draft.answered, (rule.stage, roll): Answered(request, payload)}
         draft.phase = rule.then
         draft.erase(rule.erases)
-        if "mask" in rule.erases:
-            self._forget_keys()
+        self._forget_keys(rule.erases)
         draft.mask_secrets = {}
         if rule.then is Phase.DONE:
             draft.peers = {}

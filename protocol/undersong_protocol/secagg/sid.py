@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterable
+from functools import cache
 
 VERSION = 3
 DIGEST_BYTES = 32
@@ -25,8 +26,7 @@ def encode(label: str, fields: Iterable[Field]) -> bytes:
     >>> encode("a", [b"b", 1]).hex()
     '010000000000000061010000000000000062080000000000000001000000' '00000000'
     """
-    name = f"undersong/secagg/{label}".encode()
-    parts = [_LENGTH(len(name)), name]
+    parts = [_labelled(label)]
     for field in fields:
         if isinstance(field, int):
             parts += (_INTEGER, _LENGTH(field))
@@ -35,6 +35,12 @@ def encode(label: str, fields: Iterable[Field]) -> bytes:
             field = field.encode()
         parts += (_LENGTH(len(field)), field)
     return b"".join(parts)
+
+
+@cache
+def _labelled(label: str) -> bytes:
+    name = f"undersong/secagg/{label}".encode()
+    return _LENGTH(len(name)) + name
 
 
 def digest(label: str, *fields: Field) -> bytes:

@@ -32,7 +32,7 @@ from undersong_protocol.secagg.bitmaps import from_bitmap, to_bitmap
 from undersong_protocol.secagg.coordinator import SumAborted
 from undersong_protocol.secagg.messages import advertise_request
 from undersong_protocol.secagg.parameters import Member, SumParameters
-from undersong_protocol.secagg.party import PartyMachine
+from undersong_protocol.secagg.party import PartyMachine, Reply, WantsInput
 from undersong_protocol.secagg.transitions import Phase, Stage
 
 pytestmark = pytest.mark.usefixtures("both_kinds_of_masks")
@@ -510,6 +510,39 @@ def test_foreign_signatures() -> None:
         _with_signers(message, signers, [forged, *signatures[1:]])
 
     check_refused(parameters, Stage.UNMASK, bend, PeerFault, "p00: its statement on this U3")
+
+
+@pytest.mark.parametrize("stage", [Stage.SHARE, Stage.UNMASK])
+def test_another_signature_in_this_partys_own_name(stage: Stage) -> None:
+    def bend(message: wire.Request) -> None:
+        if stage is Stage.SHARE:
+            _advert_of(message, 3).signature = _advert_of(message, 4).signature
+        else:
+            signers, signatures = _signers(message)
+            _with_signers(message, signers, [*signatures[:3], signatures[4], *signatures[4:]])
+
+    check_refused(parameters_of(10), stage, bend, PeerFault, "p03: its (advert|statement on this U3)")
+
+
+def test_a_party_verifies_every_signature_but_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    parties = open_parties(parameters_of(10))
+    victim, verify = parties[VICTIM], keys.verified
+    verified: list[bytes] = []
+
+    def noted(key: bytes, statement: bytes, signature: bytes) -> None:
+        verified.append(key)
+        verify(key, statement, signature)
+
+    def receive(request: bytes) -> Reply | WantsInput:
+        with monkeypatch.context() as patched:
+            patched.setattr(keys, "verified", noted)
+            return PartyMachine.receive(victim, request)
+
+    monkeypatch.setattr(victim, "receive", receive)
+    drive(parameters_of(10), parties)
+    adverts = [name for name in names_of(10) if name != VICTIM]
+    signers = [name for name in names_of(6) if name != VICTIM]
+    assert verified == [identity_of(name).public_key().public_bytes_raw() for name in adverts + signers]
 
 
 def test_signatures_of_parties_outside_u3() -> None:

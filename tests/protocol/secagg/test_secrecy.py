@@ -148,6 +148,22 @@ def _until_mask(machine_of: str = "p01") -> tuple[PartyMachine, bytes]:
     return parties[machine_of], found["request"]
 
 
+def test_keys_are_kept_no_longer_than_the_secrets_that_they_were_made_of() -> None:
+    parameters = parameters_of(10)
+    parties = open_parties(parameters)
+    left: dict[Stage, set[str]] = {}
+
+    def look(name: str, message: wire.Request) -> None:
+        if name == "p01":
+            kept = vars(parties[name])
+            left[stage_of(message)] = {key for key in kept if key.startswith("_known_") and kept[key] is not None}
+
+    drive(parameters, parties, bend_request=look)
+    assert "_known_channel" in left[Stage.SHARE] - left[Stage.MASK]
+    assert left[Stage.MASK]
+    assert not left[Stage.CONSISTENCY]
+
+
 def test_only_a_grid_vector_of_the_right_shape_is_masked_and_refusals_show_no_value() -> None:
     machine, request = _until_mask()
     with pytest.raises(InternalError, match="before the masked-input request was verified"):
