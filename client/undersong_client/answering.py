@@ -16,7 +16,7 @@ from undersong_client.outbox import Outbox
 from undersong_client.party import Answer
 from undersong_client.state import PartyHome
 from undersong_common.errors import PeerFault, PrivacyRefusal, UndersongError
-from undersong_common.files import FileState, file_state
+from undersong_common.files import MISSING, FileState, file_state
 from undersong_protocol import codec, ladder
 from undersong_protocol.framing import Envelope, Outgoing
 from undersong_protocol.messages import federation_pb2 as wire
@@ -57,9 +57,10 @@ class JournaledParty:
         Raises ConfigurationError where it cannot be journaled: then it must not leave.
         """
         begun = time.monotonic() if begun is None else begun
-        self.look_after()
+        coordinator = file_state(self._home.coordinator)
+        self._look_after(coordinator)
         try:
-            self._follow_policy()
+            self._follow_policy(coordinator)
         except UndersongError as error:
             log.error("%s", error.problem)
             refusal = PrivacyRefusal("this party's policy does not let it answer", "its people must look into its log")
@@ -77,10 +78,13 @@ class JournaledParty:
 
     def look_after(self) -> None:
         """Destroys the secrets of attempts that will not go on: at once, hourly, and when people have decided."""
-        seen = [file_state(self._home.requests), file_state(self._home.coordinator), self._clock() // LOOK_AFTER_S]
+        self._look_after(file_state(self._home.coordinator))
+
+    def _look_after(self, coordinator: FileState) -> None:
+        seen = [file_state(self._home.requests), coordinator, self._clock() // LOOK_AFTER_S]
         if seen == self._looked_after:
             return
-        left = "" if self._home.coordinator.exists() else "this party has left its coordinator"
+        left = "this party has left its coordinator" if coordinator == MISSING else ""
         try:
             if self._assembled.party.end_abandoned(left):
                 self._looked_after = seen
@@ -131,12 +135,12 @@ class JournaledParty:
             self._runs[bytes.fromhex(request.manifest)] = request.run
         return self._runs.get(hash_, "")
 
-    def _follow_policy(self) -> None:
+    def _follow_policy(self, coordinator: FileState) -> None:
         """A changed policy counts at once, and who has left its coordinator answers it nothing, whatever carries this.
 
         Raises ConfigurationError or PrivacyRefusal where nothing may be answered.
         """
-        found = [file_state(path) for path in (self._home.policy, self._home.coordinator)]
+        found = [file_state(self._home.policy), coordinator]
         if found != self._policy_read:
             self._policy_read = []
             enrolment.trusted(self._home)

@@ -11,6 +11,7 @@ sync_data = getattr(os, "fdatasync", os.fsync)
 """Puts onto the disk what was written to a file, without its times; macOS has the other one only."""
 
 FileState = tuple[int, int, int]
+MISSING: FileState = (-1, -1, -1)
 FileIdentity = tuple[int, int]
 
 
@@ -19,7 +20,7 @@ def file_state(path: Path) -> FileState:
     try:
         found = os.stat(path)
     except FileNotFoundError:
-        return -1, -1, -1
+        return MISSING
     return found.st_mtime_ns, found.st_ino, found.st_size
 
 

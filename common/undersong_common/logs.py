@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -32,10 +33,18 @@ class JsonLines(logging.Formatter):
 
 
 class _Plain(logging.Formatter):
+    """A time, the level and the words. Each second's time is put together once."""
+
+    _second = -1
+    _time = ""
+
     def format(self, record: logging.LogRecord) -> str:
-        record.exc_info = record.exc_text = record.stack_info = None
+        second = int(record.created)
+        if second != self._second:
+            self._second, self._time = second, time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(second))
+        line = f"{self._time},{int(record.msecs):03d} {record.levelname} {record.getMessage()}"
         # names of runs and of peers come from outside: none may begin a line of its own, or draw on the terminal
-        return printable(super().format(record), LONGEST_LINE)
+        return printable(line, LONGEST_LINE)
 
 
 class _Watched(logging.StreamHandler[TextIO]):
@@ -69,10 +78,12 @@ def to_stderr(packages: Sequence[str], *, as_json: bool, debug: bool) -> None:
 
     On a terminal a record like the one before is counted only; a file, a pipe and JSON get every one.
     """
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # no line names them
+    # No line names them, nor the line of code: to walk up the stack for it takes as long as the rest.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging._srcfile = None
     watched = sys.stderr.isatty() and not as_json
     handler = _Watched(sys.stderr) if watched else logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if as_json else _Plain("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(JsonLines() if as_json else _Plain())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)

@@ -403,6 +403,40 @@ def test_a_statement_is_what_the_ledger_says_and_comes_back_from_json(path: Path
     assert runs["closed"].at_most().events == mixed("closed").events
 
 
+def test_totals_are_kept_up_with_every_entry(path: Path) -> None:
+    """Added to as charges come, counted anew where something is taken away: always what its charges add up to."""
+    ledger, other = Ledger.open(path, "f"), Ledger.open(path, "f")
+    charges = [replace(vote(number), alone=(Gaussian(1.0),)) for number in range(6)]
+
+    def check() -> None:
+        for each in (ledger, other, Ledger.open(path, "f")):
+            counted: dict[str, list[accounting.Event]] = {}
+            alone: dict[str, list[accounting.Event]] = {}
+            for charge, state in [*((charge, "lost") for charge in each.lost()[0]), *each.every_charge()]:
+                counted.setdefault(charge.run, []).extend(charge.events if state not in ("void", "withdrawn") else ())
+                alone.setdefault(charge.run, []).extend(charge.alone if state in ("sent", "void", "lost") else ())
+            totals = {total.run: total for total in each.totals()}
+            assert list(totals) == list(counted)
+            for run, total in totals.items():
+                assert total.events == statement.compressed(counted[run])
+                assert total.alone == statement.compressed(alone[run])
+
+    for charge in charges:
+        ledger.charge(charge)
+        check()
+    for charge in charges[:4]:
+        other.send(charge, VECTOR)
+        check()
+    ledger.withdraw(charges[5])
+    check()
+    ledger.void(charges[0], "ee" * 32)
+    check()
+    other.lose([Charge("gone", HASH, "", 0, (Gaussian(9.0, count=2),), "", (Gaussian(3.0),))])
+    check()
+    ledger.charge(replace(vote(7), alone=(Gaussian(1.0),)))
+    check()
+
+
 def test_what_an_older_ledger_misses_is_charged_once(tmp_path: Path) -> None:
     older, newer = Ledger.open(tmp_path / "older", "f"), Ledger.open(tmp_path / "newer", "f")
     for ledger in (older, newer):

@@ -37,6 +37,16 @@ def test_text_is_one_line_a_record_without_a_traceback(capsys):
     assert line.endswith("ERROR run first\\n2026-01-01 INFO forged failed")
 
 
+def test_a_line_begins_with_the_time_to_the_millisecond_and_the_level(capsys):
+    to_stderr(("undersong_server",), as_json=False, debug=False)
+    usual = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    for created in (1.9999, 2.0, 2.25, 86399.5, 1.5):
+        record = logging.makeLogRecord({"levelname": "INFO", "msg": "a run", "created": created})
+        record.msecs = created % 1 * 1000
+        logging.getLogger().handlers[0].handle(record)
+        assert capsys.readouterr().err == usual.format(record) + "\n"
+
+
 def test_json_names_the_exceptions_kind_and_nothing_of_it(capsys):
     (line,) = logged(capsys, as_json=True).splitlines()
     value = json.loads(line)

@@ -9,8 +9,9 @@ after the results of earlier ones are known, and so would the division be.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from undersong_common.errors import ConfigurationError
@@ -87,6 +88,19 @@ def surely_within(found: Sequence[Sequence[Event]], epsilon: float, delta: float
     if len(found) != 1 or not accounting.is_one_gaussian(found[0]):
         return False
     return accounting.delta(found[0], epsilon) <= delta
+
+
+def add_events(counts: Counter[Event], events: Iterable[Event]) -> None:
+    """Adds how often each event occurs, by the event of count 1."""
+    for event in events:
+        counts[event if event.count == 1 else replace(event, count=1)] += event.count
+
+
+def as_events(counts: Mapping[Event, int]) -> tuple[Event, ...]:
+    """Equal events as one, with their count."""
+    return tuple(
+        event if event.count == count else replace(event, count=count) for event, count in counts.items() if count > 0
+    )
 
 
 def events_json(events: Iterable[Event]) -> list[dict[str, Any]]:

@@ -26,9 +26,10 @@ import fcntl
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,7 +37,16 @@ from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.files import FileIdentity, file_identity, sync_folder
 from undersong_common.privacy.accounting import Event
-from undersong_common.privacy.budget import Budget, events_from_json, events_json, parts, price, surely_within
+from undersong_common.privacy.budget import (
+    Budget,
+    add_events,
+    as_events,
+    events_from_json,
+    events_json,
+    parts,
+    price,
+    surely_within,
+)
 
 VERSION = 2
 TOLERANCE = 1e-6  # relative; a plan is calibrated to its epsilon no closer than that
@@ -95,6 +105,32 @@ class RunCost:
     spent: float
 
 
+@dataclass(frozen=True)
+class RunTotal:
+    """What one run has charged in all; a run that was lost (``lost``) with what it was found to have charged.
+
+    Attributes:
+        events: what counts, equal events as one.
+        alone: of every vector that left, as everyone else together would see it; likewise.
+        plan: its whole plan; nothing where that is not known.
+        closed: whether it has ended for this party.
+    """
+
+    run: str
+    manifest: str
+    events: tuple[Event, ...]
+    alone: tuple[Event, ...]
+    plan: PlanPrice
+    closed: bool
+
+
+@dataclass
+class _Tally:
+    manifest: str = ""
+    events: Counter[Event] = field(default_factory=Counter)
+    alone: Counter[Event] = field(default_factory=Counter)
+
+
 class Ledger:
     """The ledger of one data set. Use :meth:`open`; two processes may hold the same file open."""
 
@@ -116,6 +152,7 @@ class Ledger:
         self._closed: set[str] = set()
         self._lost: list[Charge] = []
         self._lost_budgets: list[Budget | None] = []  # None: unknown, more than any
+        self._tallies: dict[str, _Tally] | None = {}  # by run; None: to be counted anew
 
     def __repr__(self) -> str:
         return f"Ledger({str(self.path)!r}, {len(self._entries)} entries)"
@@ -300,6 +337,21 @@ class Ledger:
         self.refresh()
         return [(charge, self._state(slot)) for slot, charge in self._charges.items()]
 
+    def totals(self) -> list[RunTotal]:
+        """What each run has charged; what was lost first, then by first charge."""
+        self.refresh()
+        return [
+            RunTotal(
+                run,
+                tally.manifest,
+                as_events(tally.events),
+                as_events(tally.alone),
+                self._plans.get(run, PlanPrice()),
+                run in self._closed,
+            )
+            for run, tally in self._tallied().items()
+        ]
+
     def refresh(self) -> None:
         """Reads what other processes have appended."""
         try:
@@ -344,8 +396,7 @@ class Ledger:
         """
         self.refresh()
         self._check_open(charge)
-        known = _by_run([*self._lost, *self._counted()])
-        self._check_budget(known, charge, charge.events)
+        self._check_budget(self._known(), charge, charge.events)
 
     def check_attempt(self, charge: Charge, spare_attempts: int) -> None:
         """Refuses an attempt that could not be charged, before anything is done for it.
@@ -411,7 +462,7 @@ class Ledger:
                     raise PrivacyRefusal(f"{_place(charge)} is {ended}", "start a new attempt")
             self._check_question(charge)
             self._check_spare(charge, spare_attempts)
-            known = _by_run([*self._lost, *self._counted()])
+            known = self._known()
             self._check_budget(known, charge, (*known.get(charge.run, ()), *charge.events))
             self._append(file, {"kind": "charge", **_charge_json(charge), "at": at})
 
@@ -562,7 +613,9 @@ class Ledger:
             raise self._unwritten(file, os.strerror(error.errno or 0)) from None
         if written != len(line):
             raise self._unwritten(file, "the disk is full")
-        self._take(line)
+        entry = json.loads(line)  # as it stands in the file: its own line fits the chain
+        self._apply(entry)
+        self._took(entry, line)
 
     def _unwritten(self, file: int, reason: str) -> PrivacyRefusal:
         os.ftruncate(file, self._read_bytes)
@@ -588,9 +641,12 @@ class Ledger:
                     f"{self.path}, line {count}: does not fit the chain",
                     "the ledger was changed; restore it from a backup, and release nothing until then",
                 )
-            self._entries.append(entry)
-            self._head = entry["hash"]
-            self._read_bytes += len(line)
+            self._took(entry, line)
+
+    def _took(self, entry: dict[str, Any], line: bytes) -> None:
+        self._entries.append(entry)
+        self._head = entry["hash"]
+        self._read_bytes += len(line)
 
     def _apply(self, entry: Mapping[str, Any]) -> None:
         match entry["kind"]:
@@ -609,9 +665,12 @@ class Ledger:
                     raise ValueError
                 self._charges[charge.slot] = charge
                 self._charged_data[charge.slot] = self._fingerprint
+                self._tally(charge, "charged")
                 if self._version == 1:  # it noted nothing when it sent, and its runs cannot be continued
                     self._sent[charge.slot] = _UNKNOWN
                     self._closed.add(charge.run)
+                if self._version == 1 or charge.slot in self._voids:
+                    self._tallies = None
             case "sent" | "withdrawn" | "void" as kind:
                 self._apply_end(kind, (entry["run"], entry["query"], entry["attempt"]), entry)
             case "close":
@@ -626,6 +685,7 @@ class Ledger:
                     self._lost.append(Charge(run["run"], run["manifest"], "", 0, events, "", alone))
                     self._closed.add(run["run"])
                 self._lost_budgets += [_budget(budget) for budget in entry["budgets"]]
+                self._tallies = None
             case _:
                 raise ValueError
 
@@ -634,10 +694,13 @@ class Ledger:
         # Version 1 also noted certificates for what it had not charged.
         if kind == "void" and (state == "sent" or self._version == 1):
             self._voids.add(slot)
+            self._tallies = None
         elif kind == "sent" and state == "charged":
             self._sent[slot] = entry["vector"]
+            self._tally(self._charges[slot], "sent")
         elif kind == "withdrawn" and state == "charged":
             self._withdrawn.add(slot)
+            self._tallies = None
         else:
             raise ValueError
 
@@ -663,6 +726,34 @@ class Ledger:
     def _counted(self) -> list[Charge]:
         ended = self._withdrawn | self._voids
         return [charge for slot, charge in self._charges.items() if slot not in ended]
+
+    def _known(self) -> dict[str, tuple[Event, ...]]:
+        """What counts, by run, equal events as one."""
+        return {run: as_events(tally.events) for run, tally in self._tallied().items() if tally.events}
+
+    def _tallied(self) -> dict[str, _Tally]:
+        # A charge and a vector that left are added as they come; what takes something away is counted anew.
+        if self._tallies is None:
+            self._tallies = {}
+            for charge in self._lost:
+                self._tally(charge, "charged")
+                self._tally(charge, "sent")
+            for slot, charge in self._charges.items():
+                state = self._state(slot)
+                self._tally(charge, "known" if state in ("void", "withdrawn") else "charged")
+                if state in ("sent", "void"):
+                    self._tally(charge, "sent")
+        return self._tallies
+
+    def _tally(self, charge: Charge, what: Literal["known", "charged", "sent"]) -> None:
+        if self._tallies is None:
+            return
+        tally = self._tallies.setdefault(charge.run, _Tally())
+        tally.manifest = charge.manifest
+        if what == "charged":
+            add_events(tally.events, charge.events)
+        elif what == "sent":
+            add_events(tally.alone, charge.alone)
 
     def _voided(self, run: str, query: str) -> int:
         return sum(slot[:2] == (run, query) for slot in self._voids if slot in self._charges)

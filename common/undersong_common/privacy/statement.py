@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from undersong_common.privacy.accounting import Event
-from undersong_common.privacy.budget import Budget, events_from_json, events_json
+from undersong_common.privacy.budget import Budget, add_events, as_events, events_from_json, events_json
 from undersong_common.privacy.ledger import Charge, Ledger, PlanPrice
 
 VERSION = 2
@@ -109,28 +109,18 @@ class Statement:
 
 def of_ledger(ledger: Ledger) -> Statement:
     """What ``ledger`` says now."""
-    lost, lost_budgets = ledger.lost()
-    counts: dict[str, list[Event]] = {}
-    alone: dict[str, list[Event]] = {}
-    manifests: dict[str, str] = {}
-    for charge, state in [*((charge, "lost") for charge in lost), *ledger.every_charge()]:
-        manifests[charge.run] = charge.manifest
-        if state in ("lost", "charged", "sent"):
-            counts.setdefault(charge.run, []).extend(charge.events)
-        if state in ("lost", "sent", "void"):
-            alone.setdefault(charge.run, []).extend(charge.alone)
     runs = [
         RunSpending(
-            run,
-            manifest,
-            compressed(counts.get(run, ())),
-            compressed(alone.get(run, ())),
-            PlanPrice() if ledger.is_closed(run) else ledger.plan(run),
-            ledger.is_closed(run),
+            total.run,
+            total.manifest,
+            total.events,
+            total.alone,
+            PlanPrice() if total.closed else total.plan,
+            total.closed,
         )
-        for run, manifest in manifests.items()
+        for total in ledger.totals()
     ]
-    return Statement(ledger.head, ledger.length, ledger.budget, tuple(runs), tuple(lost_budgets))
+    return Statement(ledger.head, ledger.length, ledger.budget, tuple(runs), tuple(ledger.lost()[1]))
 
 
 def missing(ledger: Ledger, shown: Iterable[RunSpending]) -> list[Charge]:
@@ -147,23 +137,18 @@ def missing(ledger: Ledger, shown: Iterable[RunSpending]) -> list[Charge]:
 
 def compressed(events: Iterable[Event]) -> tuple[Event, ...]:
     """Equal events as one, their counts added."""
-    return _events(_counted(events))
+    return as_events(_counted(events))
 
 
 def _counted(events: Iterable[Event]) -> Counter[Event]:
     counts: Counter[Event] = Counter()
-    for event in events:
-        counts[event if event.count == 1 else replace(event, count=1)] += event.count
+    add_events(counts, events)
     return counts
 
 
-def _events(counts: Mapping[Event, int]) -> tuple[Event, ...]:
-    return tuple(replace(event, count=count) for event, count in counts.items() if count > 0)
-
-
 def _largest(one: Sequence[Event], other: Sequence[Event]) -> tuple[Event, ...]:
-    return _events(_counted(one) | _counted(other))
+    return as_events(_counted(one) | _counted(other))
 
 
 def _without(events: Sequence[Event], known: Sequence[Event]) -> tuple[Event, ...]:
-    return _events(_counted(events) - _counted(known))
+    return as_events(_counted(events) - _counted(known))
