@@ -40,6 +40,7 @@ class JournaledParty:
         self, home: PartyHome, assembled: Assembled, outbox: Outbox, *, clock: Callable[[], float] = time.time
     ) -> None:
         self._home = home
+        self._requests, self._coordinator, self._policy = map(str, (home.requests, home.coordinator, home.policy))
         self._assembled = assembled
         self._outbox = outbox
         self._clock = clock
@@ -57,7 +58,7 @@ class JournaledParty:
         Raises ConfigurationError where it cannot be journaled: then it must not leave.
         """
         begun = time.monotonic() if begun is None else begun
-        coordinator = file_state(self._home.coordinator)
+        coordinator = file_state(self._coordinator)
         self._look_after(coordinator)
         try:
             self._follow_policy(coordinator)
@@ -74,14 +75,18 @@ class JournaledParty:
             log.error("%s", error.problem)
             answer = replace(answer, reply=codec.refusal(error).SerializeToString(), kind="refusal")
         self._journal(answer, time.monotonic() - begun)
-        return replace(answer, may_leave=lambda: self._home.coordinator.exists() and answer.may_leave())
+
+        def may_leave() -> bool:
+            return file_state(self._coordinator) != MISSING and answer.may_leave()
+
+        return Answer(answer.reply, answer.first_rung_s, may_leave, answer.request, answer.kind)
 
     def look_after(self) -> None:
         """Destroys the secrets of attempts that will not go on: at once, hourly, and when people have decided."""
-        self._look_after(file_state(self._home.coordinator))
+        self._look_after(file_state(self._coordinator))
 
     def _look_after(self, coordinator: FileState) -> None:
-        seen = [file_state(self._home.requests), coordinator, self._clock() // LOOK_AFTER_S]
+        seen = [file_state(self._requests), coordinator, self._clock() // LOOK_AFTER_S]
         if seen == self._looked_after:
             return
         left = "this party has left its coordinator" if coordinator == MISSING else ""
@@ -140,7 +145,7 @@ class JournaledParty:
 
         Raises ConfigurationError or PrivacyRefusal where nothing may be answered.
         """
-        found = [file_state(self._home.policy), coordinator]
+        found = [file_state(self._policy), coordinator]
         if found != self._policy_read:
             self._policy_read = []
             enrolment.trusted(self._home)

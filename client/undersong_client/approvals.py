@@ -302,7 +302,7 @@ class PersonalConsent:
         self._standing = standing
         self._clock = clock
         self._checked: dict[bytes, tuple[FileState, FileState]] = {}  # as the files were, by manifest
-        self._files: dict[bytes, tuple[Path, Path]] = {}  # put together once, since each answer asks for them
+        self._files: dict[bytes, tuple[str, str]] = {}  # put together once, since each answer asks for them
 
     def decide(self, manifest: Manifest) -> str:
         request = self._requests.receive(manifest, at=self._clock())
@@ -320,7 +320,7 @@ class PersonalConsent:
         # Before every reply: read and verified again whenever one of the files is another one.
         files = self._files.get(manifest.hash)
         if files is None:
-            files = self._requests.path(manifest), self._home.keys / "identity.key"
+            files = str(self._requests.path(manifest)), str(self._home.keys / "identity.key")
             self._files[manifest.hash] = files
         seen = file_state(files[0]), file_state(files[1])
         if self._checked.get(manifest.hash) == seen:

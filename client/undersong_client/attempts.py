@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -154,13 +154,14 @@ class Attempts:
         """The number of the last attempt that was begun at a sum; -1 where none was."""
         return self._begun(manifest, query).last
 
-    def keep(self, attempt: Attempt, named: tuple[Input, ...] | None = None) -> None:
+    def keep(self, attempt: Attempt, named: tuple[Input, ...] | None = None, asked: bytes = b"") -> None:
         """Journals an attempt as it stands; on disk when this returns. Where it has ended, its secrets are destroyed.
 
         What has ended already, or before it was ever kept, is not journaled: nothing can come of it any more.
 
         Args:
             named: its public inputs, where they were named with this message; they fix the sum's question.
+            asked: q of ``named``.
         """
         if attempt.has_ended and attempt.compartment is None:
             return
@@ -173,10 +174,10 @@ class Attempts:
             _reply_key(attempt.key, *place): reply for place, reply in answered.items() if place not in attempt.replies
         }
         if named is not None:
-            attempt.inputs = named
+            attempt.inputs, attempt.question = named, asked
             inputs = wire.OpenSum(inputs=[given.to_wire() for given in named])
             beside[f"{attempt.key}/inputs"] = inputs.SerializeToString()
-            beside[_question_key(manifest, query)] = attempt.question
+            beside[_question_key(manifest, query)] = asked
         if attempt.has_ended:
             assert attempt.compartment is not None
             forgotten = _replies(attempt.key) if attempt.machine.phase is Phase.TOMBSTONED else ""
@@ -190,7 +191,7 @@ class Attempts:
             begun = _Begun(attempt.number, attempt.count, self._clock())
             inside["coins"] = attempt.coins
             inside["of"] = json.dumps([manifest.hash.hex(), query, attempt.number, begun.at]).encode()
-            beside[_begun_key(manifest, query)] = json.dumps(asdict(begun)).encode()
+            beside[_begun_key(manifest, query)] = json.dumps(vars(begun)).encode()
         attempt.compartment.put_all(inside, beside)
         attempt.replies.update(answered)
         self._under_way[attempt.key] = attempt

@@ -363,7 +363,7 @@ class Party:
         self._accept_voids(manifest, message)
         attempt = self._begun(manifest, message.sum, message.attempt)
         reply = self._received(attempt, message.payload)
-        self._attempts.keep(attempt, named=inputs)
+        self._attempts.keep(attempt, named=inputs, asked=asked)
         return self._reply(sum_reply=wire.SumReply(payload=reply.payload))
 
     def _prepare_sum(self, message: wire.PrepareSum) -> wire.Reply:

@@ -53,6 +53,7 @@ class Store:
         self._cipher = AESGCM(key)
         self._database = _open(path)
         self._keys = compartment_keys
+        self._key_folder = str(compartment_keys)
         if compartment_keys is not None:
             compartment_keys.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._sweep(compartment_keys)
@@ -84,7 +85,8 @@ class Store:
         if self._keys is None:
             return Compartment(self, identity, self._cipher) if self._holds(identity) else None
         try:
-            sealed = (self._keys / f"{identity}.key").read_bytes()
+            with open(self._key_file(identity), "rb", buffering=0) as file:
+                sealed = file.read()
         except FileNotFoundError:
             return None
         key = self._opened(f"{_COMPARTMENT}/{identity}", sealed, self._cipher)
@@ -97,7 +99,7 @@ class Store:
         if self._keys is None:
             return Compartment(self, identity, self._cipher)
         key = os.urandom(KEY_BYTES)
-        descriptor = os.open(self._keys / f"{identity}.key", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        descriptor = os.open(self._key_file(identity), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(self._sealed(f"{_COMPARTMENT}/{identity}", key, self._cipher))
             file.flush()
@@ -126,8 +128,11 @@ class Store:
         below += [forgotten] if forgotten else []
         if puts or below:
             self._write(puts=puts, below=below)
-        if self._keys is not None and destroy_file(self._keys / f"{identity}.key"):
+        if self._keys is not None and destroy_file(self._key_file(identity)):
             self._database.empty_log()
+
+    def _key_file(self, identity: str) -> str:
+        return f"{self._key_folder}/{identity}.key"
 
     def _holds(self, identity: str) -> bool:
         low, high = _below(f"{_COMPARTMENT}/{identity}/")

@@ -15,7 +15,7 @@ MISSING: FileState = (-1, -1, -1)
 FileIdentity = tuple[int, int]
 
 
-def file_state(path: Path) -> FileState:
+def file_state(path: str | Path) -> FileState:
     """Changes whenever the file is written or replaced, or appears or goes."""
     try:
         found = os.stat(path)
@@ -74,21 +74,23 @@ def _replacing(path: Path, data: bytes, *, durable: bool = True) -> Iterator[Non
         sync_folder(path.parent)
 
 
-def destroy_file(path: Path) -> bool:
+def destroy_file(path: str | Path) -> bool:
     """Overwrites a file with zeros, on the disk, and removes it; False where there is none. Raises OSError.
 
     What a disk keeps beside the file (old blocks of an SSD or of a copy-on-write file system) is out of reach.
     """
     try:
-        with path.open("r+b") as file:
-            left = os.fstat(file.fileno()).st_size
-            while left:
-                left -= file.write(bytes(min(left, 1 << 20)))
-            file.flush()
-            sync_data(file.fileno())
+        file = os.open(path, os.O_WRONLY)
     except FileNotFoundError:
         return False
-    path.unlink()
+    try:
+        left = os.fstat(file).st_size
+        while left:
+            left -= os.write(file, bytes(min(left, 1 << 20)))
+        sync_data(file)
+    finally:
+        os.close(file)
+    os.unlink(path)
     return True
 
 

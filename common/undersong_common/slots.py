@@ -40,6 +40,7 @@ class TwoSlots:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._name = str(path)
         self._seen: tuple[object, ...] = ()  # which file it is and how its slots begin, as this object left them
         self._orders = [-1, -1]  # of the slots then; -1: not whole
 
@@ -55,7 +56,7 @@ class TwoSlots:
                 somebody else has written to it.
         """
         try:
-            file = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW)
+            file = os.open(self._name, os.O_RDWR | os.O_NOFOLLOW)
         except OSError:
             return False
         try:
@@ -87,7 +88,7 @@ class TwoSlots:
         sync_data(file)
         self._orders[chosen] = order
         # Whoever replaced the file meanwhile has not seen what was written to the former one.
-        return file_identity(os.stat(self.path, follow_symlinks=False)) == file_identity(found)
+        return file_identity(os.stat(self._name, follow_symlinks=False)) == file_identity(found)
 
 
 def _line(order: int, content: bytes) -> bytes:

@@ -136,6 +136,7 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._name = str(path)
         self._entries: list[dict[str, Any]] = []
         self._read_bytes = 0
         self._file: FileIdentity | None = None  # of what was read
@@ -145,6 +146,8 @@ class Ledger:
         self._fingerprint = ""
         self._plans: dict[str, PlanPrice] = {}
         self._charges: dict[Slot, Charge] = {}
+        self._attempts: dict[tuple[str, str], list[Slot]] = {}  # of those, by run and query
+        self._manifests: dict[str, set[str]] = {}  # that a run was charged under, or lost
         self._charged_data: dict[Slot, str] = {}  # the data set's fingerprint at the time
         self._sent: dict[Slot, str] = {}
         self._withdrawn: set[Slot] = set()
@@ -244,7 +247,7 @@ class Ledger:
     def attempts(self, run: str, query: str) -> dict[int, State]:
         """Every attempt at a sum that was charged, by number."""
         self.refresh()
-        return {slot[2]: self._state(slot) for slot in self._charges if slot[:2] == (run, query)}
+        return {slot[2]: self._state(slot) for slot in self._attempts.get((run, query), ())}
 
     def voided(self, run: str, query: str) -> int:
         """How many attempts at a sum are void although this party's vector left."""
@@ -355,7 +358,7 @@ class Ledger:
     def refresh(self) -> None:
         """Reads what other processes have appended."""
         try:
-            found = os.stat(self.path)
+            found = os.stat(self._name)
             # Entries are never changed: nothing is there to read.
             if found.st_size == self._read_bytes and file_identity(found) == self._file:
                 return
@@ -568,7 +571,7 @@ class Ledger:
     @contextmanager
     def _locked(self) -> Iterator[int]:
         """The file, locked against every other holder, its torn end dropped and its new entries read."""
-        file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        file = os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
             found = os.fstat(file)
@@ -664,6 +667,8 @@ class Ledger:
                 if charge.slot in self._charges:
                     raise ValueError
                 self._charges[charge.slot] = charge
+                self._attempts.setdefault(charge.slot[:2], []).append(charge.slot)
+                self._manifests.setdefault(charge.run, set()).add(charge.manifest)
                 self._charged_data[charge.slot] = self._fingerprint
                 self._tally(charge, "charged")
                 if self._version == 1:  # it noted nothing when it sent, and its runs cannot be continued
@@ -683,6 +688,7 @@ class Ledger:
                 for run in entry["runs"]:
                     events, alone = events_from_json(run["events"]), events_from_json(run["alone"])
                     self._lost.append(Charge(run["run"], run["manifest"], "", 0, events, "", alone))
+                    self._manifests.setdefault(run["run"], set()).add(run["manifest"])
                     self._closed.add(run["run"])
                 self._lost_budgets += [_budget(budget) for budget in entry["budgets"]]
                 self._tallies = None
@@ -756,11 +762,10 @@ class Ledger:
             add_events(tally.alone, charge.alone)
 
     def _voided(self, run: str, query: str) -> int:
-        return sum(slot[:2] == (run, query) for slot in self._voids if slot in self._charges)
+        return sum(slot in self._voids for slot in self._attempts.get((run, query), ()))
 
     def _check_open(self, charge: Charge) -> None:
-        known = [*self._charges.values(), *self._lost]
-        if any(each.run == charge.run and each.manifest != charge.manifest for each in known):
+        if self._manifests.get(charge.run, set()) - {charge.manifest}:
             raise PrivacyRefusal(
                 f"run {charge.run!r} was charged under another manifest", "start a new run under a new name"
             )
@@ -768,10 +773,8 @@ class Ledger:
             raise PrivacyRefusal(f"run {charge.run!r} has ended at this party", "start a new run under a new name")
 
     def _check_question(self, charge: Charge) -> None:
-        asked = {
-            known.question for slot, known in self._charges.items() if slot[:2] == charge.slot[:2] and known.question
-        }
-        if asked - {charge.question}:
+        asked = {self._charges[slot].question for slot in self._attempts.get(charge.slot[:2], ())}
+        if asked - {charge.question, ""}:
             raise PrivacyRefusal(
                 f"{_place(charge)} was charged with other public inputs before",
                 "a sum asks one question, in repeated and spare attempts too; plan another sum for another question",
