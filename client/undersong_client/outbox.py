@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import os
-import sqlite3
 import threading
 import zlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from undersong_client.outbox_file import AHEAD_BYTES, FIELDS, Line, is_blank, line, lines, stored_message
 from undersong_client.state import FILE_MODE
 from undersong_common.errors import ConfigurationError
-from undersong_common.files import FileIdentity, file_identity
+from undersong_common.files import sync_folder
 
-_SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS sent (number INTEGER PRIMARY KEY, at REAL, answer_to TEXT, kind TEXT, run TEXT,"
-    " query TEXT, attempt INTEGER, bytes INTEGER, sha256 TEXT, times INTEGER, data BLOB)"
-)
-_COLUMNS = "number, at, answer_to, kind, run, query, attempt, bytes, sha256, times"
+_REMEMBERED_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -52,26 +51,21 @@ class Entry:
 
 
 class Outbox:
-    """The journal of what left. Raises ConfigurationError where its file cannot be used."""
+    """The journal of what left; several processes may use it at once. What an ``outbox.sqlite`` beside it holds, which
+    earlier versions wrote, is read with it and never written.
+
+    Every method raises ConfigurationError where a file is damaged or cannot be used.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._log = f"{path}-wal"
         self._lock = threading.Lock()
-        self._connection: sqlite3.Connection | None = None
-        self._abandoned: list[sqlite3.Connection] = []
-        self._wal: FileIdentity | None = None
-        try:
-            # Only where there is none: closing any descriptor of the file would drop the locks that another outbox of
-            # this process holds on it, and a third party could then take the log away under its feet.
-            if not path.exists():
-                os.close(os.open(path, os.O_CREAT | os.O_RDWR, FILE_MODE))
-            with self._database() as database:
-                database.execute("PRAGMA journal_mode=WAL")
-                database.execute(_SCHEMA)
-                database.execute("CREATE INDEX IF NOT EXISTS by_sha256 ON sent (sha256)")
-        except (sqlite3.DatabaseError, OSError) as error:
-            raise ConfigurationError(f"{path}: cannot be used: {error}", "free space, check permissions") from None
+        self._former = path.with_suffix(".sqlite")
+        # What is known of the file: up to where, the bytes before that place, and which messages it holds.
+        self._place = 0
+        self._before: bytes | None = None
+        self._numbers: dict[bytes, int] = {}
+        self._last = 0
 
     def __repr__(self) -> str:
         return f"Outbox({str(self._path)!r})"
@@ -90,77 +84,143 @@ class Outbox:
         """Keeps a message, on the disk when this returns. The same message for the same purpose is counted, not kept
         twice."""
         digest = hashlib.sha256(data).hexdigest()
-        same = (digest, answer_to, run, query, attempt)
+        purpose = _purpose(digest, answer_to, run, query, attempt)
         try:
-            with self._database() as database:
-                changed = database.execute(
-                    "UPDATE sent SET times = times + 1"
-                    " WHERE sha256 = ? AND answer_to = ? AND run = ? AND query = ? AND attempt = ?",
-                    same,
-                ).rowcount
-                if not changed:
-                    database.execute(
-                        "INSERT INTO sent (at, answer_to, kind, run, query, attempt, bytes, sha256, times, data)"
-                        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, 1, ?)",
-                        (at, answer_to, kind, run, query, attempt, len(data), digest, _packed(kind, data)),
-                    )
-        except sqlite3.DatabaseError as error:
+            with self._lock, self._locked() as file:
+                self._catch_up(file)
+                number = self._numbers.get(purpose)
+                if number is not None:
+                    self._append(file, [line({"again": number, "at": at})])
+                    return
+                number, stored = self._last + 1, _packed(kind, data)
+                values = (number, at, answer_to, kind, run, query, attempt, len(data), digest, len(stored))
+                self._append(file, [line(dict(zip(FIELDS, values, strict=True))), stored, b"\n"])
+                self._numbers[purpose] = self._last = number
+        except OSError as error:
             raise ConfigurationError(
-                f"{self._path}: cannot be written: {error}", "make room; nothing was sent"
+                f"{self._path}: cannot be written: {error.strerror}", "make room; nothing was sent"
             ) from None
 
     def entries(self, *, run: str | None = None, last: int | None = None) -> list[Entry]:
         """Oldest first; of one run, or the last ones only."""
-        query = f"SELECT {_COLUMNS} FROM sent"  # noqa: S608 - a constant
-        values: tuple[Any, ...] = ()
-        if run is not None:
-            query, values = f"{query} WHERE run = ?", (run,)
-        query += " ORDER BY number DESC"
-        if last is not None:
-            query, values = f"{query} LIMIT ?", (*values, last)
-        with self._database() as database:
-            return [Entry(*row) for row in database.execute(query, values)][::-1]
+        found = self._former_entries()
+        times: Counter[int] = Counter()
+        for _, each in self._lines():
+            if "again" in each.content:
+                times[each.content["again"]] += 1
+            else:
+                values = {name: value for name, value in each.content.items() if name != "stored"}
+                found.append(Entry(**values, times=1))
+        found = [
+            replace(entry, times=entry.times + times[entry.number]) if entry.number in times else entry
+            for entry in found
+            if run in (None, entry.run)
+        ]
+        return found if last is None else found[-last:]
 
     def data(self, number: int) -> bytes:
         """The message itself. Raises ConfigurationError for a number that is not there."""
-        with self._database() as database:
-            row = database.execute("SELECT data FROM sent WHERE number = ?", (number,)).fetchone()
-        if row is None:
-            raise ConfigurationError(f"the outbox has no entry {number}", "see `undersong-party outbox`")
-        return zlib.decompress(row[0])
+        for file, each in self._lines():
+            if each.content.get("number") == number:
+                return stored_message(file, self._path, each)
+        if self._former.exists():
+            from undersong_client import former_outbox
+
+            if (data := former_outbox.data(self._former, number)) is not None:
+                return data
+        raise ConfigurationError(f"the outbox has no entry {number}", "see `undersong-party outbox`")
+
+    def _former_entries(self) -> list[Entry]:
+        if not self._former.exists():
+            return []
+        from undersong_client import former_outbox
+
+        return [Entry(*row) for row in former_outbox.entries(self._former)]
+
+    def _lines(self) -> Iterator[tuple[int, Line]]:
+        """For those who read: from its beginning, with the file's descriptor; nothing where there is no file."""
+        try:
+            file = os.open(self._path, os.O_RDONLY)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise ConfigurationError(f"{self._path}: cannot be read: {error.strerror}", "check its owner") from None
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            for each in lines(file, self._path):
+                yield file, each
+        finally:
+            os.close(file)
 
     @contextmanager
-    def _database(self) -> Iterator[sqlite3.Connection]:
-        # One connection for good: opening and closing it for each reply cost more than the reply. It is made anew
-        # where somebody has replaced the files under it, for what it wrote then would be lost.
-        with self._lock:
-            if self._connection is not None and self._written_to() != self._wal:
-                # Never closed: closing would write its pages over whatever lies there now.
-                self._abandoned.append(self._connection)
-                self._connection = None
-            if self._connection is None:
-                self._connection = sqlite3.connect(self._path, timeout=30.0, check_same_thread=False)
-                self._connection.execute("PRAGMA synchronous=FULL")
-                self._wal = None
-            with self._connection:
-                yield self._connection
-            if self._wal is None:
-                self._wal = self._written_to()
+    def _locked(self) -> Iterator[int]:
+        """The file that lies there now, locked against every other process; it is made where there is none."""
+        while True:
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT, FILE_MODE)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                if os.fstat(file).st_nlink:  # else it was removed before it was locked
+                    yield file
+                    return
+            finally:
+                os.close(file)
 
-    def _written_to(self) -> FileIdentity | None:
+    def _catch_up(self, file: int) -> None:
+        """Reads what others have written since; everything where another file lies there than the one that was read."""
+        before = self._before
+        if before is not None:
+            seen = os.pread(file, len(before) + 1, self._place - len(before))
+            if seen in (before, before + b"\0"):
+                return
+            if not seen.startswith(before):
+                before = None
+        if before is None:
+            self._place, self._last, self._numbers = 0, 0, {}
+            for entry in self._former_entries():
+                self._take(asdict(entry))
+        for each in lines(file, self._path, self._place):
+            self._place = each.end
+            if "number" in each.content:
+                self._take(each.content)
+        if not is_blank(file, self._place):
+            os.ftruncate(file, self._place)  # what a crash left of a message
+        remembered = min(self._place, _REMEMBERED_BYTES)
+        self._before = os.pread(file, remembered, self._place - remembered)
+
+    def _take(self, content: Mapping[str, Any]) -> None:
+        purpose = _purpose(*(content[name] for name in ("sha256", "answer_to", "run", "query", "attempt")))
+        self._numbers.setdefault(purpose, content["number"])
+        self._last = max(self._last, content["number"])
+
+    def _append(self, file: int, parts: list[bytes]) -> None:
+        """Puts ``parts`` onto the disk, or leaves the file as it is. Raises OSError."""
+        begin, size = self._place, os.fstat(file).st_size
+        end = begin + sum(map(len, parts))
+        ahead = [bytes(AHEAD_BYTES - end % AHEAD_BYTES)] if end >= size else []
         try:
-            return file_identity(os.stat(self._log))
-        except FileNotFoundError:
-            return None
+            if os.pwritev(file, [*parts, *ahead], begin) < end - begin:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fdatasync(file)
+            if not size:
+                sync_folder(self._path.parent)
+        except OSError:
+            self._before = None
+            os.ftruncate(file, begin)
+            raise
+        self._place = end
+        self._before = b"".join(part[-_REMEMBERED_BYTES:] for part in parts)[-_REMEMBERED_BYTES:]
+
+
+def _purpose(digest: str, answer_to: str, run: str, query: str, attempt: int) -> bytes:
+    """The same for the same message with the same purpose only; short, since there is one for each message kept."""
+    return hashlib.sha256(repr((digest, answer_to, run, query, attempt)).encode()).digest()[:16]
 
 
 def _packed(kind: str, data: bytes) -> bytes:
-    # In zlib's format in any case. No time is lost on a private sum's replies, keys, sealed shares and masked vectors,
-    # which do not shrink: nothing looks back, so the window is the smallest there is.
-    if kind != "sum_reply":
-        return zlib.compress(data, 1)
-    stored = zlib.compressobj(0, zlib.DEFLATED, 9, 1)
-    return stored.compress(data) + stored.flush()
+    # No time is lost on a private sum's replies: keys, sealed shares and masked vectors do not shrink.
+    if kind == "sum_reply":
+        return data
+    return min(zlib.compress(data, 1), data, key=len)
 
 
 def decode(kind: str, data: bytes) -> dict[str, Any]:

@@ -8,7 +8,7 @@
     ledger.jsonl       what every release of the data set cost
     requests/          runs that were proposed, and what was decided
     shown.json         which of them a terminal has shown, and when
-    outbox.sqlite      the exact bytes that left
+    outbox.log         the exact bytes that left; outbox.sqlite: those that left with earlier versions
     journal.sqlite     state of the protocol, encrypted
     drill/             a drill's invented records
     attempts/          keys of the attempts under way in it, each destroyed when its attempt ends
@@ -184,7 +184,7 @@ class PartyHome:
 
     @cached_property
     def outbox(self) -> Path:
-        return self.path / "outbox.sqlite"
+        return self.path / "outbox.log"
 
     @cached_property
     def journal(self) -> Path:

@@ -67,7 +67,7 @@ def test_the_published_report(coordinator, finished, window, dark):
 @pytest.mark.parametrize("width", WIDTHS)
 def test_every_screen_of_a_hospital(page, party, window, width):
     manifest = proposed(party, run=f"autumn {width}").hash.hex()
-    Outbox(party / "outbox.sqlite").record(b"", at=time.time(), kind="signature", answer_to="propose", run="autumn")
+    Outbox(party / "outbox.log").record(b"", at=time.time(), kind="signature", answer_to="propose", run="autumn")
     screens = {**PAGE_SCREENS, "request": f"/requests/{manifest}", "approval": f"/requests/{manifest}/approve"}
     for dark in (False, True):
         privacy = window(page.address, width=WIDTHS[width], dark=dark).enter(page.link(f"p-{width}-{dark}"))

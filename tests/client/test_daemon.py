@@ -488,7 +488,7 @@ def test_what_cannot_be_journaled_is_not_sent(running, coordinator, monkeypatch,
     stream = coordinator.next_stream()
 
     def full(*_, **__):
-        raise ConfigurationError("outbox.sqlite: cannot be written: disk full")
+        raise ConfigurationError("outbox.log: cannot be written: disk full")
 
     monkeypatch.setattr(Outbox, "record", full)
     with caplog.at_level(logging.ERROR):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import os
-import sqlite3
-import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +15,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from undersong_client import keys
 from undersong_client import party as party_module
+from undersong_client.outbox import Outbox
 from undersong_client.state import PartyHome
 from undersong_client.store import Store
 from undersong_protocol.messages import secagg_pb2 as wire
@@ -117,7 +116,8 @@ class Secrets:
 
     def left(self, home: Path) -> set[str]:
         """The names of the secrets that messages carried out of the house: no disk can take these back."""
-        messages = _outbox(home / "outbox.sqlite")
+        kept = Outbox(PartyHome(home).outbox)
+        messages = [kept.data(entry.number) for entry in kept.entries()]
         return {name for name, secret in self.named.items() if any(secret in message for message in messages)}
 
     def _openable(self, files: Iterable[bytes], key: bytes) -> set[bytes]:
@@ -154,12 +154,3 @@ class Secrets:
 
 def _holds(file: bytes, secret: bytes) -> bool:
     return any(form in file for form in (secret, secret.hex().encode(), base64.b64encode(secret)))
-
-
-def _outbox(path: Path) -> list[bytes]:
-    """The messages that left."""
-    database = sqlite3.connect(path)
-    try:
-        return [zlib.decompress(row[0]) for row in database.execute("SELECT data FROM sent")]
-    finally:
-        database.close()

@@ -1,0 +1,74 @@
+"""Public blocks on disk."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import numpy as np
+import pytest
+
+from undersong_client.blocks import DiskBlocks
+from undersong_common.embedding import publishable
+from undersong_common.errors import PeerFault
+from undersong_protocol import public
+
+
+def block(seed: int = 0, rows: int = 20) -> bytes:
+    values = publishable(np.random.default_rng(seed).normal(size=(rows, 16)).astype(np.float32))
+    return public.encode_embeddings(values, np.zeros(rows, dtype=np.int64))
+
+
+def test_blocks_survive_a_restart_and_damage_counts_as_absent(tmp_path):
+    data = block()
+    identity = DiskBlocks(tmp_path).add(data).id
+    again = DiskBlocks(tmp_path)
+    assert np.array_equal(again.get(identity).values, public.decode_block(data).values)
+    (path,) = tmp_path.glob("*/*")
+    path.write_bytes(data[:-1])
+    assert DiskBlocks(tmp_path).get(identity) is None
+    assert not path.exists()
+    assert DiskBlocks(tmp_path).get(b"x" * 32) is None
+
+
+def test_memory_is_bounded_and_everything_is_still_there(tmp_path):
+    blocks = DiskBlocks(tmp_path, memory_bytes=4000)
+    identities = [blocks.add(block(seed)).id for seed in range(10)]
+    assert len(blocks._decoded) <= 4
+    assert all(blocks.get(identity) is not None for identity in identities)
+    assert len(blocks._decoded) <= 4
+
+
+@pytest.mark.parametrize("identity", [b"", b"../../../etc/passwd", b"x" * 33])
+def test_a_name_that_is_no_hash_is_refused(tmp_path, identity):
+    with pytest.raises(PeerFault, match="no hash"):
+        DiskBlocks(tmp_path).get(identity)
+
+
+def test_a_malformed_block_is_not_kept(tmp_path):
+    with pytest.raises(PeerFault):
+        DiskBlocks(tmp_path).add(b"junk")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_old_blocks_are_pruned(tmp_path):
+    blocks = DiskBlocks(tmp_path)
+    old, new = blocks.add(block(1)).id, blocks.add(block(2)).id
+    os.utime(tmp_path / old.hex()[:2] / old.hex(), (1.0, 1.0))
+    assert blocks.prune() == 1
+    fresh = DiskBlocks(tmp_path)
+    assert fresh.get(old) is None
+    assert fresh.get(new) is not None
+
+
+def test_the_folder_does_not_grow_without_end_and_the_blocks_read_last_stay(tmp_path):
+    size = len(block())
+    blocks = DiskBlocks(tmp_path, memory_bytes=0, disk_bytes=4 * size + 100)
+    first = blocks.add(block(0)).id
+    for seed in range(1, 12):
+        os.utime(tmp_path / first.hex()[:2] / first.hex(), (time.time() + seed, time.time() + seed))
+        blocks.add(block(seed))
+        held = sum(path.stat().st_size for path in tmp_path.glob("*/*"))
+        assert held <= 4 * size + 100
+    assert held > 3 * size
+    assert DiskBlocks(tmp_path).get(first) is not None
