@@ -21,6 +21,7 @@ import hashlib
 import json
 import logging
 import os
+import pickle
 import queue
 import resource
 import select
@@ -83,6 +84,7 @@ class ComputingProcess(Computation):
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
+        self._readable = select.poll()  # the connection's own poll() makes one each time
         self._started_at = 0.0
         self._shown: frozenset[bytes] = frozenset()  # public blocks that the process has
         self._told: tuple[int, int] | None = None
@@ -152,7 +154,7 @@ class ComputingProcess(Computation):
                     self._running()
             return
         try:
-            while self._connection.poll():
+            while self._readable.poll(0):
                 self._arrived(None)
         except (OSError, EOFError):
             self._bury("")
@@ -179,6 +181,7 @@ class ComputingProcess(Computation):
                     | {"PYTHONSAFEPATH": "1"},
                 )
             self._connection = Connection(ours.detach())
+            self._readable.register(self._connection.fileno(), select.POLLIN)
             self._shown = frozenset()
             self._connection.send((self._logs, self._opened))
         return self._connection
@@ -187,7 +190,8 @@ class ComputingProcess(Computation):
         try:
             connection = self._running()
             lacking = {identity: block for identity, block in request.blocks.items() if identity not in self._shown}
-            connection.send(replace(request, public=PublicInputs(), blocks=lacking))
+            asked = replace(request, public=PublicInputs(), blocks=lacking)
+            connection.send_bytes(pickle.dumps(asked, pickle.HIGHEST_PROTOCOL))
         except OSError:
             return False
         self._shown = frozenset(request.blocks)
@@ -196,7 +200,7 @@ class ComputingProcess(Computation):
     def _arrived(self, request: VectorRequest | None) -> Computed | None:
         """The vector, where it has come; progress is noted. Raises EOFError and OSError where the process is gone."""
         assert self._connection is not None
-        while self._connection.poll():
+        while self._readable.poll(0):
             data = self._connection.recv_bytes()
             end = _HEAD_BYTES + int.from_bytes(data[:_HEAD_BYTES], "little")
             head = json.loads(data[_HEAD_BYTES:end])
@@ -226,6 +230,7 @@ class ComputingProcess(Computation):
 
     def _close(self) -> None:
         if self._connection is not None:
+            self._readable.unregister(self._connection.fileno())
             self._connection.close()
         self._connection = self._process = None
 

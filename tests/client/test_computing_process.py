@@ -169,7 +169,9 @@ def test_a_public_block_travels_once_as_long_as_it_is_used(process, monkeypatch)
     store, sent = MemoryBlocks(), []
     named = [Segment(store.add(encode_numbers(np.full((2, 3), float(number)))).id) for number in range(3)]
     computing, there = process(partial(Scripted, "")), computing_process._Public()
-    monkeypatch.setattr(computing, "_running", lambda: SimpleNamespace(send=lambda asked: sent.append(asked)))
+    monkeypatch.setattr(
+        computing, "_running", lambda: SimpleNamespace(send_bytes=lambda asked: sent.append(pickle.loads(asked)))
+    )
 
     def asked(*segments: Segment) -> set[bytes]:
         inputs = (Input("x", segments),)
