@@ -127,6 +127,12 @@ class Outgoing:
         """Bytes as they travel."""
         return len(self._body)
 
+    def under(self, id: bytes) -> Outgoing:
+        """The same message for another peer, under an id of its own: not hashed or deflated again."""
+        same = Outgoing.__new__(Outgoing)
+        vars(same).update(vars(self), id=id)
+        return same
+
     def frames(self, held: Mapping[bytes, bytes] | None = None) -> Iterator[Frame]:
         """The transfer and the chunks that the receiver does not hold.
 

@@ -19,6 +19,11 @@ SCHEMA_VERSION = 3  # 2 numbered the orders that are asked again anew, and kept 
 _LAST = chr(0x10FFFF)  # no key has it: with a prefix it bounds the prefix's keys from above, so the index finds them
 
 
+def json_bytes(value: Any) -> bytes:
+    """A value as :meth:`Journal.get_json` reads it."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode("utf-8")
+
+
 class Journal:
     """A durable map from text keys to bytes. One writer process at a time (an exclusive lock names the clash)."""
 
@@ -56,10 +61,14 @@ class Journal:
         """Keeps several values, all or none."""
         self.exchange((), entries)
 
-    def exchange(self, dropped: Iterable[str], entries: Iterable[tuple[str, bytes]]) -> None:
-        """Drops the keys and keeps the values, all or none."""
+    def exchange(self, dropped: Iterable[str], entries: Iterable[tuple[str, bytes]], forgotten: str = "") -> None:
+        """Drops the keys, every key that starts with ``forgotten`` where one is given, and keeps the values: all or
+        none."""
         try:
             with transaction(self._database):
+                if forgotten:
+                    bounds = forgotten, forgotten + _LAST
+                    self._database.execute("DELETE FROM entry WHERE key >= ? AND key < ?", bounds)
                 for key in dropped:
                     self._database.execute("DELETE FROM entry WHERE key = ?", (key,))
                 # One statement for what is new, which nearly everything is.
@@ -71,19 +80,12 @@ class Journal:
         except sqlite3.OperationalError as error:
             raise self._failure(error) from None
 
-    def forget(self, prefix: str) -> None:
-        """Drops every key that starts with ``prefix`` (the stages of a sum that has been opened)."""
-        try:
-            self._database.execute("DELETE FROM entry WHERE key >= ? AND key < ?", (prefix, prefix + _LAST))
-        except sqlite3.OperationalError as error:
-            raise self._failure(error) from None
-
     def get_json(self, key: str) -> Any:
         value = self.get(key)
         return None if value is None else json.loads(value)
 
     def put_json(self, key: str, value: Any) -> None:
-        self.put(key, json.dumps(value, sort_keys=True, separators=(",", ":")).encode("utf-8"))
+        self.put(key, json_bytes(value))
 
     def items(self, prefix: str) -> dict[str, bytes]:
         """Every entry whose key starts with ``prefix``, by key."""

@@ -18,12 +18,15 @@ def test_a_value_is_kept_once_and_never_replaced(tmp_path):
     assert journal.get("b") is None  # all or none
 
 
-def test_forget_and_items_take_exactly_the_prefix(tmp_path):
+def test_what_is_forgotten_and_items_take_exactly_the_prefix(tmp_path):
     journal = Journal(tmp_path / "journal.sqlite")
     journal.put_all([("sum/1/x", b"a"), ("sum/10/x", b"b"), ("sum/1", b"c"), ("sum/1/%", b"d")])
     assert list(journal.items("sum/1/")) == ["sum/1/%", "sum/1/x"]
-    journal.forget("sum/1/")
-    assert list(journal.items("sum/")) == ["sum/1", "sum/10/x"]
+    with pytest.raises(InternalError):  # all or none
+        journal.exchange((), [("sum/2", b"e"), ("sum/1", b"f")], forgotten="sum/1/")
+    assert list(journal.items("sum/1/")) == ["sum/1/%", "sum/1/x"]
+    journal.exchange((), [("sum/2", b"e")], forgotten="sum/1/")
+    assert list(journal.items("sum/")) == ["sum/1", "sum/10/x", "sum/2"]
     assert journal.get("sum/1") == b"c"
 
 

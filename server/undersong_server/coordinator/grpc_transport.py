@@ -7,7 +7,6 @@ is sent after a reconnect are the same bytes under the same id, and a reply that
 from __future__ import annotations
 
 import asyncio
-import copy
 import math
 import os
 import threading
@@ -276,6 +275,5 @@ def _packed(requests: Mapping[str, bytes]) -> dict[str, Outgoing]:
             known = packed[data] = Outgoing(id_, data)
             result[name] = known
         else:
-            same = result[name] = copy.copy(known)
-            same.id = id_
+            result[name] = known.under(id_)
     return result

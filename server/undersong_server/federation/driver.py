@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from undersong_common.arrays import Int64
 from undersong_common.errors import (
     ConfigurationError,
     PeerFault,
@@ -34,7 +35,7 @@ from undersong_protocol.secagg.messages import advertise_request
 from undersong_protocol.vectors import NoisySum
 from undersong_server.federation.blocks import PublicBlocks
 from undersong_server.federation.transport import Transport
-from undersong_server.journal import Journal
+from undersong_server.journal import Journal, json_bytes
 from undersong_server.progress import Progress
 
 STAGE_TIMEOUT_S = 120.0
@@ -63,12 +64,11 @@ def opened_sum(journal: Journal, name: str) -> NoisySum | None:
     values = journal.get(f"sum/{name}/values")
     if meta is None or values is None:
         return None
-    return NoisySum(
-        np.load(io.BytesIO(values), allow_pickle=False),
-        meta["scale"],
-        meta["variance"] ** 0.5 / meta["scale"],
-        tuple(meta["survivors"]),
-    )
+    return _noisy_sum(np.load(io.BytesIO(values), allow_pickle=False), meta)
+
+
+def _noisy_sum(values: Int64, meta: Mapping[str, Any]) -> NoisySum:
+    return NoisySum(values, meta["scale"], meta["variance"] ** 0.5 / meta["scale"], tuple(meta["survivors"]))
 
 
 class Federation:
@@ -206,12 +206,9 @@ class Federation:
             "evidence": opened.evidence.hex(),
             "attempt": attempt,
         }
-        self._journal.put(f"sum/{name}/values", values.getvalue())
-        self._journal.put_json(f"sum/{name}/meta", meta)
-        self._journal.forget(f"sum/{name}/attempt/")
-        result = opened_sum(self._journal, name)
-        assert result is not None
-        return result
+        kept = [(f"sum/{name}/values", values.getvalue()), (f"sum/{name}/meta", json_bytes(meta))]
+        self._journal.exchange((), kept, forgotten=f"sum/{name}/attempt/")
+        return _noisy_sum(opened.values, meta)
 
     def _ask_one_question(self, name: str, inputs: Sequence[Input]) -> None:
         """Every attempt at a sum names the same public inputs, or the parties refuse: found here before they are asked.
@@ -308,7 +305,9 @@ class Federation:
     def _sum_step(
         self, name: str, attempt: int, requests: Mapping[str, bytes], inputs: Sequence[Input]
     ) -> dict[str, wire.Reply]:
-        steps = {party: self._step(name, attempt, payload) for party, payload in requests.items()}
+        distinct = {id(payload): payload for payload in requests.values()}  # most stages show every party the same
+        made = {key: self._step(name, attempt, payload) for key, payload in distinct.items()}
+        steps = {party: made[id(payload)] for party, payload in requests.items()}
         replies = _exchange(self._transport, steps, self._timeout_s)
         # A party that was restarted may have lost public blocks: it gets them with its first request, repeated.
         lacking = [party for party, reply in replies.items() if reply.WhichOneof("body") == "missing"]
@@ -331,9 +330,13 @@ class Federation:
         # Who did not come for the signatures has been waited for; it is not waited for a second time.
         ask = {party: payload for party, payload in requests.items() if party in self._agreed}
         while ask:
-            messages = {
-                party: self._opening(name, attempt, payload, inputs, lacking[party]) for party, payload in ask.items()
-            }
+            shared: dict[tuple[int, ...], wire.Request] = {}  # by payload and blocks: mostly one
+            messages = {}
+            for party, payload in ask.items():
+                same = (id(payload), *map(id, lacking[party]))
+                if same not in shared:
+                    shared[same] = self._opening(name, attempt, payload, inputs, lacking[party])
+                messages[party] = shared[same]
             received = _exchange(self._transport, messages, self._timeout_s)
             replies.update(received)
             ask = {}
@@ -415,9 +418,9 @@ def _stage_key(name: str, attempt: int, stage: int) -> str:
 
 
 def _exchange(transport: Transport, requests: Mapping[str, wire.Request], timeout_s: float) -> dict[str, wire.Reply]:
-    raw = transport.exchange(
-        {name: request.SerializeToString() for name, request in requests.items()}, timeout_s=timeout_s
-    )
+    distinct = {id(request): request for request in requests.values()}
+    written = {key: request.SerializeToString() for key, request in distinct.items()}
+    raw = transport.exchange({name: written[id(request)] for name, request in requests.items()}, timeout_s=timeout_s)
     return {name: decode(name, data) for name, data in raw.items()}
 
 
