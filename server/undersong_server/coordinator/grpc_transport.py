@@ -69,6 +69,7 @@ class Link:
         self.over = asyncio.Event()
         self.closed = ""
         self.reconnect_after_s = 0.0
+        self.awaited_since = math.inf  # when its party's next frame is awaited; not while one is looked at
         self.decided_at = -math.inf  # when its party last said that its people have decided
 
     def close(self, reason: str, reconnect_after_s: float = 0.0) -> None:
