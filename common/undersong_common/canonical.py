@@ -6,6 +6,8 @@ import hashlib
 import json
 from typing import Any
 
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
 
 def canonical_json(value: Any) -> bytes:
     """UTF-8 JSON with sorted keys and no spaces; floats in their shortest round-trip form; NaN and infinity refused.
@@ -13,7 +15,7 @@ def canonical_json(value: Any) -> bytes:
     >>> canonical_json({"b": 1, "a": [0.5, "é"]})
     b'{"a":[0.5,"\\xc3\\xa9"],"b":1}'
     """
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode("utf-8")
+    return _ENCODER.encode(value).encode("utf-8")
 
 
 def tagged_hash(tag: str, *parts: bytes) -> bytes:
