@@ -71,6 +71,7 @@ class _State:
     welcome: wire.Welcome | None = None
     ended: Ended | None = None
     heard_at: float = field(default_factory=time.monotonic)
+    opens: bool = False  # a long request, and so reads nothing: pings go out, and the silence is its own
     changed: threading.Condition = field(default_factory=threading.Condition)
 
 
@@ -178,7 +179,7 @@ class Connection:
             return
         period = max(0.2, min(300.0, welcome.keepalive_s))  # so that what is no number is 300
         silent = now - self._state.heard_at
-        if silent > SILENCES * period:
+        if silent > SILENCES * period and not self._state.opens:
             self._end(Ended(f"silent for {silent:.0f} s", welcomed=True))
             self._loop.call_soon_threadsafe(self._cancel)
         elif silent > period * (1 + self._pings):
@@ -262,13 +263,13 @@ class Connection:
                 message.ParseFromString(data)
             except DecodeError:
                 raise PeerFault("coordinator", "sent bytes that are no message") from None
-            if not self._frame(message):
+            if not await self._frame(message):
                 self._queue.put_nowait(None)
                 await call.code()  # the coordinator ends its side itself
                 return
         self._end(Ended("the coordinator ended the stream", welcomed=self.welcome is not None))
 
-    def _frame(self, message: wire.ToParty) -> bool:
+    async def _frame(self, message: wire.ToParty) -> bool:
         """Whether the stream goes on."""
         kind = message.WhichOneof("frame")
         if self.welcome is None:
@@ -292,9 +293,9 @@ class Connection:
             self._listener.acknowledged(id_)
         match kind:
             case "transfer":
-                self._arrived(self._reassembler.transfer(message.transfer))
+                await self._arrived(self._reassembler.transfer(message.transfer))
             case "chunk":
-                self._arrived(self._reassembler.chunk(message.chunk))
+                await self._arrived(self._reassembler.chunk(message.chunk))
             case "ack":
                 self._listener.acknowledged(message.ack.id)
             case "ping":
@@ -312,12 +313,23 @@ class Connection:
                 raise PeerFault("coordinator", "sent a second Welcome, or a frame without content")
         return True
 
-    def _arrived(self, arrived: Arrived | None) -> None:
+    async def _arrived(self, arrived: Arrived | None) -> None:
+        """Opens a request that is wanted, outside the loop where that takes long; nothing else is read meanwhile."""
         if arrived is None:
             return
         # Not acknowledged: the coordinator keeps a request until it is answered, and repeats it on a new stream.
         wanted = [id_ for id_ in arrived.ids if self._listener.wants(id_)]
-        data = arrived.open() if wanted else b""
+        if not wanted:
+            return
+        if arrived.plain_size <= framing.CHUNK_BYTES:
+            data = arrived.open()
+        else:
+            self._state.opens = True
+            try:
+                data = await self._loop.run_in_executor(None, arrived.open)
+            finally:
+                self._state.heard_at = time.monotonic()
+                self._state.opens = False
         for id_ in wanted:
             self._listener.request(Envelope(id_, data))
 

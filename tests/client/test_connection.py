@@ -32,11 +32,13 @@ class Told:
 
     def __init__(self) -> None:
         self.acknowledgements: queue.Queue[tuple[bytes, threading.Thread]] = queue.Queue()
+        self.requests: queue.Queue[Envelope] = queue.Queue()
 
     def wants(self, id_: bytes) -> bool:
         return True
 
-    def request(self, envelope: Envelope) -> None: ...
+    def request(self, envelope: Envelope) -> None:
+        self.requests.put(envelope)
 
     def acknowledged(self, id_: bytes) -> None:
         self.acknowledgements.put((id_, threading.current_thread()))
@@ -123,6 +125,38 @@ def test_a_coordinator_that_asks_and_does_not_read_is_given_up(authority, monkey
             assert time.monotonic() < end
             time.sleep(0.01)
         assert "does not read what it is sent" in connection.ended.reason
+
+
+def test_a_long_request_is_opened_beside_the_streams_which_go_on_meanwhile(authority, monkeypatch):
+    go_on, opens, opened = threading.Event(), threading.Event(), framing.Arrived.open
+
+    def slowly(arrived):
+        if threading.current_thread().name != THREAD:
+            opens.set()
+            assert go_on.wait(10.0)
+        return opened(arrived)
+
+    monkeypatch.setattr(framing.Arrived, "open", slowly)
+    told, other = Told(), Told()
+    with (
+        ScriptedCoordinator(authority) as coordinator,
+        dialled(authority, coordinator.address, told) as connection,
+    ):
+        connection.wait_welcome(lambda: False)
+        stream = coordinator.next_stream()
+        stream.post(bytes(2**20))
+        stream.post(b"short")
+        assert opens.wait(10.0)
+        with dialled(authority, coordinator.address, other):
+            coordinator.next_stream().post(b"of another stream")
+            assert other.requests.get(timeout=10.0).data == b"of another stream"
+        connection.keep_alive(time.monotonic() + 100.0)  # the silence is its own: it asks, and does not give up
+        assert stream.next("ping").number == 1
+        assert connection.ended is None
+        go_on.set()
+        assert [len(told.requests.get(timeout=10.0).data) for _ in range(2)] == [2**20, 5]
+        connection.keep_alive(time.monotonic() + 100.0)
+        assert connection.ended is not None
 
 
 def test_a_fault_of_this_program_ends_the_stream_and_is_told_without_its_words(authority, caplog):
