@@ -32,6 +32,8 @@ WORDS = {
     " counts the same, corrected for texts that are near to everything",
     "projections": "the sum of your records' positions along a few public directions, and how many they are",
     "classifier_votes": "for each of a few public classifiers, how well it labels your records",
+    "classifier_gradients": "how a public classifier of texts would have to be changed to label your records better,"
+    " along a few public directions, summed over all of them",
     "attribute_marginals": "how many of your records have each label and each value of a few public lists, or two of"
     " these together; a record has the value that its words are nearest to",
     "attribute_votes": "for each candidate text, how many of your records that have the same label and values of public"

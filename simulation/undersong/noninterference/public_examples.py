@@ -38,6 +38,7 @@ from undersong_protocol.statistics import (
     TopQVotes,
 )
 from undersong_protocol.statistics.attributes import VALUES, AttributeMarginals, AttributeVotes
+from undersong_protocol.statistics.classifier_gradients import ClassifierGradients
 from undersong_protocol.statistics.classifier_votes import ClassifierVotes
 from undersong_protocol.statistics.corrected_votes import CorrectedVotes, EqualVotes
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
@@ -360,6 +361,16 @@ def _classifier_votes(draw: st.DrawFn, rng: np.random.Generator, facts: PublicFa
     return statistic, (("classifiers", _numbers(draw, rng, shape, COEFFICIENTS)),)
 
 
+def _classifier_gradients(draw: st.DrawFn, rng: np.random.Generator, facts: PublicFacts) -> tuple[Statistic, Named]:
+    labels = max(2, facts.labels + draw(st.integers(0, 2)))  # more than the task has, too
+    statistic = ClassifierGradients(directions=draw(st.integers(1, 9)), labels=labels)
+    width = facts.embedding_size + 1
+    return statistic, (
+        ("classifier", _numbers(draw, rng, (width, labels), COEFFICIENTS)),
+        ("projections", _numbers(draw, rng, (width, statistic.directions), COEFFICIENTS)),
+    )
+
+
 def _projections(draw: st.DrawFn, rng: np.random.Generator, facts: PublicFacts) -> tuple[Statistic, Named]:
     labels = _planned_labels(draw, facts)
     by_label = draw(st.booleans()) and labels > 0
@@ -469,6 +480,7 @@ def _attribute_votes(draw: st.DrawFn, rng: np.random.Generator, facts: PublicFac
 _EXAMPLES: dict[str, Callable[[st.DrawFn, np.random.Generator, PublicFacts], tuple[Statistic, Named]]] = {
     "attribute_marginals": _attribute_marginals,
     "attribute_votes": _attribute_votes,
+    "classifier_gradients": _classifier_gradients,
     "classifier_votes": _classifier_votes,
     "corrected_votes": _corrected_votes,
     "embedding_sum": _embedding_sum,

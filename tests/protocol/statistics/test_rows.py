@@ -26,6 +26,7 @@ from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError, PeerFault
 from undersong_protocol import statistics
 from undersong_protocol.statistics import PublicFacts, PublicInputs, Statistic, fine_tuned_teachers
+from undersong_protocol.statistics.classifier_gradients import ClassifierGradients
 from undersong_protocol.statistics.classifier_votes import ClassifierVotes
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.inputs import COEFFICIENTS, LARGEST_EMBEDDING, Grid
@@ -290,18 +291,17 @@ def test_products_on_the_grids_are_exact_in_any_order(grid: Grid, record_bits: i
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("name", ["projections", "classifier_votes"])
+@pytest.mark.parametrize("name", ["projections", "classifier_votes", "classifier_gradients"])
 def test_wide_rows_are_computed_block_by_block(name: str) -> None:
     """All rows at once would pass a party's memory where it has many records, and the refusal would tell."""
     records, width, size = 4_000, 40_000, 2
-    statistic: Statistic
-    shape: tuple[int, ...]
-    if name == "projections":
-        statistic, shape = Projections(width), (size + 1, width)
-    else:
-        statistic, shape = ClassifierVotes(width, labels=2, hard=True), (width, size + 1, 2)
-    given = {"projections": "projections", "classifier_votes": "classifiers"}[name]
-    public = PublicInputs({}, {given: np.zeros(shape)})
+    directions, head = np.zeros((size + 1, width)), np.zeros((size + 1, 2))
+    questions: dict[str, tuple[Statistic, dict[str, Float64]]] = {
+        "projections": (Projections(width), {"projections": directions}),
+        "classifier_votes": (ClassifierVotes(width, 2), {"classifiers": np.zeros((width, *head.shape))}),
+        "classifier_gradients": (ClassifierGradients(width, 2), {"projections": directions, "classifier": head}),
+    }
+    statistic, public = questions[name][0], PublicInputs(numbers=questions[name][1])
     statistic.check_inputs(public, PublicFacts(size, 2))
     view = ExampleRecords(0, records, size=size, labels=2)
     tracemalloc.start()

@@ -1,0 +1,126 @@
+"""Which way a public classifier errs on the records: the gradient of its log-likelihood along a few directions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from undersong_common.arrays import Float64, Int64
+from undersong_common.fixed_order import decay, row_norms, row_sums
+from undersong_protocol.statistics.inputs import (
+    COEFFICIENTS,
+    check_embedding_size,
+    check_names,
+    check_shape,
+    check_task_labels,
+    labels_within,
+)
+from undersong_protocol.statistics.interface import (
+    PublicFacts,
+    PublicInputs,
+    RecordView,
+    Rows,
+    Sensitivity,
+    Statistic,
+)
+from undersong_protocol.statistics.projections import COUNT, PLACE
+from undersong_protocol.statistics.registry import positive_integer, register
+
+# Integer units. Coordinates are products of a place and a probability, mostly small, and rounding toward zero takes
+# from each, often the same way: of 8 000 records up to 1 from a sum's coordinate, at a scale of 1024 up to 4.
+GRADIENT_SCALE = 4096
+BLOCK_RECORDS = 4096
+
+
+@register
+@dataclass(frozen=True)
+class ClassifierGradients(Statistic):
+    """A record's row is the outer product of its place u and the classifier's error on it, e - p.
+
+    u = (COUNT, PLACE q), q = its embedding times the published matrix minus the published offset, shortened to length 1
+    where it is longer; e is 1 at the record's label and 0 elsewhere, p are the probabilities that the classifier gives
+    to the labels. The sum is the gradient of the records' log-likelihood in a linear classifier's coefficients along
+    these directions. |u| <= 1 and |e - p|^2 <= 2 (1 - p_y)^2 whatever is published, y the record's label, since the
+    other labels' probabilities sum to 1 - p_y: the row's length is at most sqrt(2), which a classifier that is sure of
+    a wrong label reaches. A record without label casts nothing.
+
+    Attributes:
+        directions: P.
+        labels: labels of the task, C, at least 2.
+
+    Public inputs, numbers on the grid ``inputs.COEFFICIENTS``: "classifier", [d + 1, C], weights, then the bias;
+    "projections", [d + 1, P], the matrix, then the offset. The sum is float64 [P + 1, C], row by row.
+    """
+
+    name: ClassVar[str] = "classifier_gradients"
+    whole: ClassVar[bool] = False
+    directions: int
+    labels: int
+
+    def __post_init__(self) -> None:
+        positive_integer(self.name, "directions", self.directions)
+        positive_integer(self.name, "labels", self.labels, least=2)
+
+    @property
+    def dimension(self) -> int:
+        return (self.directions + 1) * self.labels
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """The norms of an outer product are the products of the norms; |e - p| is 2 (L1), sqrt(2) and 1 at most.
+
+        All three are reached: |u| is longest in L1 where q's entries are equal, in Linf where q has only one.
+
+        >>> ClassifierGradients(directions=3, labels=2).sensitivity
+        Sensitivity(l1=4.0, l2=1.4142135623730951, linf=0.8660254037844386)
+        """
+        return Sensitivity(2.0 * (COUNT + PLACE * math.sqrt(self.directions)), math.sqrt(2.0), PLACE)
+
+    @property
+    def base_scale(self) -> int:
+        return GRADIENT_SCALE
+
+    def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
+        check_names(self.name, public, numbers=("classifier", "projections"))
+        check_task_labels(self.name, self.labels, facts)
+        check_embedding_size(self.name, facts)
+        for name, columns in (("classifier", self.labels), ("projections", self.directions)):
+            published = public.numbers_of(name)
+            check_shape(name, published, (facts.embedding_size + 1, columns))
+            COEFFICIENTS.check(name, published)
+
+    def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
+        classifier, projections = public.numbers_of("classifier"), public.numbers_of("projections")
+        embeddings, labels = records.embeddings, labels_within(records.labels, self.labels)
+
+        def compute(asked: Int64) -> Float64:
+            matrix = np.zeros((len(asked), self.directions + 1, self.labels))
+            for start in range(0, len(asked), BLOCK_RECORDS):
+                block = asked[start : start + BLOCK_RECORDS]
+                x = embeddings[block].astype(np.float64)
+                place, error = _places(x, projections), _errors(x, labels[block], classifier)
+                np.multiply(place[:, :, None], error[:, None, :], out=matrix[start : start + BLOCK_RECORDS])
+            return matrix.reshape(len(asked), self.dimension)
+
+        return Rows(compute, records.units)
+
+
+def _places(embeddings: Float64, projections: Float64) -> Float64:
+    """u, float64 [m, P + 1]; the products are exact."""
+    place = embeddings @ projections[:-1] - projections[-1]
+    place *= PLACE / np.maximum(1.0, row_norms(place))[:, None]
+    return np.hstack([np.full((len(place), 1), COUNT), place])
+
+
+def _errors(embeddings: Float64, labels: Int64, classifier: Float64) -> Float64:
+    """e - p, float64 [m, C], zeros for a record without label; the logits are exact."""
+    logits = embeddings @ classifier[:-1] + classifier[-1]
+    odds = decay(logits.max(axis=1, keepdims=True) - logits)
+    errors: Float64 = -odds / row_sums(odds)[:, None]
+    known = labels >= 0
+    errors[known, labels[known]] += 1.0
+    errors[~known] = 0.0
+    return errors
