@@ -74,8 +74,8 @@ class ClassifierGradients(Statistic):
 
         All three are reached: |u| is longest in L1 where q's entries are equal, in Linf where q has only one.
 
-        >>> ClassifierGradients(directions=3, labels=2).sensitivity
-        Sensitivity(l1=4.0, l2=1.4142135623730951, linf=0.8660254037844386)
+        >>> ClassifierGradients(directions=64, labels=2).sensitivity
+        Sensitivity(l1=14.856406460551018, l2=1.4142135623730951, linf=0.8660254037844386)
         """
         return Sensitivity(2.0 * (COUNT + PLACE * math.sqrt(self.directions)), math.sqrt(2.0), PLACE)
 
