@@ -48,6 +48,7 @@ class Attempt:
         inputs: None until the coordinator has named them.
         coins: secret seed of the Poisson subsample; empty once the attempt has ended.
         count: of the attempts that were begun at this sum, with this one; 0 where it was begun before.
+        before: for a new one, the number of the last attempt that was begun at this sum; -1 where none was.
         replies: those that stand in the journal by themselves.
     """
 
@@ -60,6 +61,7 @@ class Attempt:
     coins: bytes = field(repr=False)
     compartment: Compartment | None = None
     count: int = 0
+    before: int = -1
     replies: set[tuple[Stage, int]] = field(default_factory=set)
 
     @cached_property
@@ -148,7 +150,8 @@ class Attempts:
         entropy = self._entropy(key)
         parameters = manifest.sum_parameters(query, number)
         machine = PartyMachine.open(parameters, self._name, self._identity, entropy, self._encapsulate)
-        return Attempt(key, manifest, query, number, machine, None, entropy(COINS_BYTES), count=begun.count + 1)
+        coins, count = entropy(COINS_BYTES), begun.count + 1
+        return Attempt(key, manifest, query, number, machine, None, coins, count=count, before=begun.last)
 
     def last(self, manifest: Manifest, query: str) -> int:
         """The number of the last attempt that was begun at a sum; -1 where none was."""

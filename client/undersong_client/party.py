@@ -381,8 +381,7 @@ class Party:
         if attempt is not None:
             return attempt
         attempt = self._attempts.new(manifest, name, number)
-        last = self._attempts.last(manifest, name)
-        previous = None if last < 0 else self._attempts.find(manifest, name, last)
+        previous = None if attempt.before < 0 else self._attempts.find(manifest, name, attempt.before)
         if previous is not None:
             # Two live attempts would be two vectors of the same records under a single charge.
             self._attempts.end(previous, "a new attempt was begun")

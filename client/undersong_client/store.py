@@ -124,10 +124,9 @@ class Store:
 
     def _end_compartment(self, identity: str, instead: Mapping[str, bytes], forgotten: str) -> None:
         puts = [(key, self._sealed(key, value, self._cipher)) for key, value in instead.items()]
-        below = [f"{_COMPARTMENT}/{identity}/"] if self._holds(identity) else []
-        below += [forgotten] if forgotten else []
-        if puts or below:
-            self._write(puts=puts, below=below)
+        if puts or forgotten or self._holds(identity):
+            own = f"{_COMPARTMENT}/{identity}/"
+            self._write(puts=puts, below=[own, forgotten] if forgotten else [own])
         if self._keys is not None and destroy_file(self._key_file(identity)):
             self._database.empty_log()
 
