@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import grpc
 from cryptography import x509
@@ -38,6 +39,7 @@ log = logging.getLogger(__name__)
 # Keepalive periods of silence before a stream's party is asked, asked again, and given up. It asks after one itself:
 # a quarter later only one of the two does.
 SILENCES = (1.25, 1.0, 0.75)
+READ_TURNS = 5  # of the loop, for a frame that has come while it was busy
 HELLO_S = 15.0
 FRAMES_A_SECOND = 500.0  # of one party; beyond that it is read more slowly, never refused
 FRAMES_AT_ONCE = 2000.0
@@ -59,6 +61,7 @@ NOT_RENEWED = "asked for a certificate that it does not get"
 OTHER_VERSION = "speaks another version of the transport"
 DOES_NOT_START = "its daemon does not start"
 
+Result = TypeVar("Result")
 Renew = Callable[[str, str, bytes], bytes]
 
 
@@ -258,7 +261,8 @@ class GrpcServer:
             hello = greeting.result()
         except _OtherVersion as fault:
             # The operator sees in `undersong parties` who has to update.
-            self._registry.seen(
+            await _beside(
+                self._registry.seen,
                 peer.name,
                 now=self._clock(),
                 software=f"{fault.software}: REFUSED, transport version {fault.version}",
@@ -266,7 +270,7 @@ class GrpcServer:
                 epsilon_left=None,
                 paused=False,
             )
-            self._registry.refused_start(peer.name, "version")
+            await _beside(self._registry.refused_start, peer.name, "version")
             self._refusals.note(peer.source, OTHER_VERSION, fault.problem)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{fault.problem}; {fault.remedy}")
             return
@@ -295,7 +299,7 @@ class GrpcServer:
             reason = wire.DoesNotStart.Name(hello.does_not_start).lower()
         except ValueError:  # of a newer program
             reason = "version"
-        self._registry.refused_start(peer.name, reason)
+        await _beside(self._registry.refused_start, peer.name, reason)
         self._refusals.note(peer.source, DOES_NOT_START, f"{peer.name}: {NOT_STARTED[reason]}")
         await context.write(wire.ToParty(welcome=self._welcome()).SerializeToString())
 
@@ -311,8 +315,10 @@ class GrpcServer:
 
     async def _stream(self, peer: Peer, hello: wire.Hello, context: Any) -> None:
         software = printable(hello.software, 80)
+        link = Link(hello.boot)
         shared = hello.HasField("epsilon_left") and math.isfinite(hello.epsilon_left)
-        self._registry.seen(
+        await _beside(
+            self._registry.seen,
             peer.name,
             now=self._clock(),
             software=software,
@@ -322,9 +328,11 @@ class GrpcServer:
             policy=hello.policy[:LONGEST_JSON],
         )
         box = self._transport.mailbox(peer.name)
+        if box.link is not None and box.link.number > link.number:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "this party opened another stream")
+            return
         box.reassembler.new_stream()
         welcome = self._welcome(held=box.reassembler.held())
-        link = Link(hello.boot)
         await context.write(wire.ToParty(welcome=welcome).SerializeToString())
         box.attach(link, framing.held_by(hello.held))
         self._links[peer.name] = (link, peer)
@@ -403,6 +411,10 @@ class GrpcServer:
             if left > 0:
                 await asyncio.sleep(min(left, SILENCES[0] * self._keepalive_s))
                 continue
+            for _ in range(READ_TURNS):
+                await asyncio.sleep(0)
+            if awaited != link.awaited_since:
+                continue
             silences += 1
             if silences == len(SILENCES):
                 log.warning("%s: silent for %.0f s; given up", peer.name, sum(SILENCES) * self._keepalive_s)
@@ -457,7 +469,7 @@ class GrpcServer:
 
     async def _renewed(self, peer: Peer, request: bytes) -> wire.Renewed:
         try:
-            grant = await asyncio.get_running_loop().run_in_executor(None, self._renew, peer.name, peer.serial, request)
+            grant = await _beside(self._renew, peer.name, peer.serial, request)
         except UndersongError as error:
             self._refusals.note(peer.source, NOT_RENEWED, f"{peer.name}: {error.problem}")
             return wire.Renewed(problem=error.problem)
@@ -485,8 +497,7 @@ class GrpcServer:
             ago = now - time.monotonic()
             boxes = map(self._transport.mailbox, links)
             heard = {box.name: ago + box.heard_at for box in boxes if box.heard_at is not None}
-            # Beside the loop: a command of the operator's may hold the file for seconds.
-            await asyncio.get_running_loop().run_in_executor(None, self._registry.touch, heard)
+            await _beside(self._registry.touch, heard)
 
 
 class _OtherVersion(PeerFault):
@@ -516,6 +527,11 @@ class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "this certificate is not accepted here any more")
         await context.send_initial_metadata(((framing.CLOCK_METADATA, f"{self._clock():.3f}"),))
         return await self._inner.Check(request, context)
+
+
+async def _beside(write: Callable[..., Result], *given: Any, **named: Any) -> Result:
+    """Writes to the register outside the loop: a command of the operator's may hold the file for seconds."""
+    return await asyncio.get_running_loop().run_in_executor(None, partial(write, *given, **named))
 
 
 async def _hello(context: Any, peer: Peer) -> wire.Hello:

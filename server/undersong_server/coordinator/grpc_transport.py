@@ -7,6 +7,7 @@ is sent after a reconnect are the same bytes under the same id, and a reply that
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import os
 import threading
@@ -24,6 +25,9 @@ WATCH_A_PARTY_S = 0.002  # and, where many are missing, how often for each: it t
 ACKNOWLEDGE_S = 0.25  # after it an acknowledgement waits no longer for a request to travel with
 ACKNOWLEDGED = 16  # so many of one party wait at most
 UNFINISHED_BYTES = 2**30  # of all parties' replies that arrived in part
+
+
+_numbers = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,7 @@ class Link:
 
     def __init__(self, boot: bytes) -> None:
         self.boot = boot
+        self.number = next(_numbers)  # a later stream has a higher one
         self.queue: asyncio.Queue[Iterable[Any] | None] = asyncio.Queue()
         self.over = asyncio.Event()
         self.closed = ""

@@ -10,8 +10,9 @@ import math
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,8 @@ SCHEMA_VERSION = 1
 RENEWABLE_SHARE = 0.5  # of a certificate's life is left when it may be renewed; parties ask when a third is left
 RENEWALS_AN_HOUR = 3
 VALID_CERTIFICATES = 16  # of one party, over its stream
+WRITE_S = 10.0  # for another process to end its transaction
+WRITE_AGAIN_S = 0.02
 INVITED, ENROLLED, REVOKED = "invited", "enrolled", "revoked"
 # All that is told of a daemon that does not start; of anything else the operator reads that the party is away.
 NOT_STARTED = {
@@ -91,7 +94,7 @@ class Registry:
         self._accepted: tuple[dict[str, str], tuple[int, int] | None, float] = ({}, None, 0.0)
         try:
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-            self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
+            self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=WRITE_S)
             self._database.row_factory = sqlite3.Row
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=FULL")
@@ -381,14 +384,31 @@ class Registry:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
+        try:
+            with ExitStack() as stack:
+                self._begin(stack)
+                yield self._database
+        except sqlite3.OperationalError as error:
+            raise ConfigurationError(
+                f"{self._path}: cannot be written: {error}", "free space, check permissions, run again"
+            ) from None
+
+    def _begin(self, stack: ExitStack) -> None:
+        """Begins a transaction; while another process writes, this one's other threads go on reading."""
+        until = time.monotonic() + WRITE_S
+        while True:
+            stack.enter_context(self._lock)
             try:
-                with transaction(self._database):
-                    yield self._database
+                self._database.execute("PRAGMA busy_timeout=0")
+                stack.enter_context(transaction(self._database))
+                return
             except sqlite3.OperationalError as error:
-                raise ConfigurationError(
-                    f"{self._path}: cannot be written: {error}", "free space, check permissions, run again"
-                ) from None
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                    raise
+            finally:
+                self._database.execute(f"PRAGMA busy_timeout={round(WRITE_S * 1000)}")
+            stack.close()
+            time.sleep(WRITE_AGAIN_S)
 
 
 def _refusal(name: str, serial: str, state: str | None, certificate: sqlite3.Row | None, now: float) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import sqlite3
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import grpc
 import pytest
@@ -51,6 +53,28 @@ def test_a_request_of_any_size_comes_back_whole(served, keys, size):
         assert abs(welcome.clock_s - time.time()) < 5
         stream.answer(lambda request: request[::-1])
         assert asked(served, data) == data[::-1]
+
+
+def test_while_another_process_writes_to_the_register_only_who_connects_waits(home, served, keys, monkeypatch):
+    noted, begun = served.registry.seen, threading.Event()
+    with (
+        closing(sqlite3.connect(home.path / "registry.sqlite", isolation_level=None)) as operators,
+        Stream(served.port, keys.for_grpc) as first,
+        ThreadPoolExecutor(1) as asks,
+    ):
+        first.hello("heart")
+        first.answer(lambda request: request)
+        operators.execute("BEGIN IMMEDIATE")
+        monkeypatch.setattr(served.registry, "seen", lambda *given, **said: (begun.set(), noted(*given, **said)))
+        with Stream(served.port, keys.for_grpc) as second:
+            welcomed = asks.submit(second.hello, "heart")
+            assert begun.wait(10.0)
+            time.sleep(0.05)
+            assert asked(served, b"x") == b"x"
+            assert "not issued" in served.registry.refusal("heart", "00", now=time.time())  # others are let in
+            assert not welcomed.done()
+            operators.execute("COMMIT")
+            assert welcomed.result().coordinator == "coordinator"
 
 
 def test_a_request_waits_for_a_party_that_connects_later(served, keys):
