@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Literal, NamedTuple
 
@@ -19,6 +20,7 @@ from pydantic import Field
 from undersong_common.arrays import Bools, Float32, Float64, Int64
 from undersong_common.privacy import accounting
 from undersong_protocol.plan import SumRequest
+from undersong_protocol.statistics.classifier_gradients import ClassifierGradients
 from undersong_protocol.statistics.classifier_votes import ClassifierVotes
 from undersong_protocol.statistics.corrected_votes import CorrectedVotes, EqualVotes
 from undersong_protocol.statistics.histogram import LabelHistogram
@@ -27,7 +29,16 @@ from undersong_protocol.statistics.projections import Projections
 from undersong_protocol.vectors import NoisySum
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
-from undersong_server.methods.parts import consistency, corpora, judging, matching, moments, shares, shrinkage
+from undersong_server.methods.parts import (
+    consistency,
+    corpora,
+    judging,
+    matching,
+    moments,
+    shares,
+    shrinkage,
+    soft_labels,
+)
 from undersong_server.methods.parts.doubt import noise_effect_of_sums
 from undersong_server.methods.parts.selection import (
     highest,
@@ -46,12 +57,16 @@ SHARES = {
     "labels": 0.05,
     "votes": 0.05,
     "last votes": 0.4,
+    "errors": 1.5,
+    "last verdict": 0.1,
 }
+STEPS = 3  # gradients that the records are asked for
 REGIONS = 8  # of a label, between which its votes should tell
 MOST_VOTE_NOISE = 1.0  # of the votes that the texts of one region are expected to get
 TEXTS_PER_VOTE = 15  # of a label: a record votes for at most one in so many, or places near to it do not stand out
 MOST_LABEL_NOISE = 1.0  # of a label's expected count
 MOST_MOMENT_NOISE = 0.1  # of a label's mean place, in units of the texts' radius
+MOST_ERROR_NOISE = 0.005  # of a gradient, of a label's expected records
 MOST_VERDICT_NOISE = 0.05  # of a corpus's accuracy
 
 
@@ -64,7 +79,7 @@ class Options(MethodOptions):
         examples, shortlist: texts that a prompt shows, drawn from so many best (and worst) texts per label.
         usefulness: strength of usefulness in trust.
         verdict: without it the corpus is the trusted one.
-        without: a row of the menu that is left out.
+        without: a row of the menu that is left out, or the soft labels.
     """
 
     samples: Annotated[int, Field(ge=1)] = 6000
@@ -74,7 +89,7 @@ class Options(MethodOptions):
     shortlist: Annotated[int, Field(ge=1)] = 32
     usefulness: Annotated[float, Field(ge=0)] = 40.0
     verdict: bool = True
-    without: Literal["", "trusted", "matched", "own-labels", "voted"] = ""
+    without: Literal["", "trusted", "matched", "own-labels", "voted", "soft"] = ""
 
     def per_round(self) -> list[int]:
         counts: list[int] = largest_remainder(np.ones(self.rounds), self.samples).tolist()
@@ -118,7 +133,24 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     if verdict:
         judged = ClassifierVotes(classifiers=len(corpora.menu(options.without, voted=voted)), labels=labels)
         asked.append(SumRequest("verdict", judged, SHARES["verdict"]))
+    if verdict and options.without != "soft":
+        asked += _label_sums(labels, noise("errors"))
     return asked
+
+
+def _label_sums(labels: int, noise: float) -> list[SumRequest]:
+    """Section 5: the gradients and the verdict on them, none where the records are too few for a step."""
+    errors = ClassifierGradients(directions=soft_labels.DIRECTIONS, labels=labels)
+    if errors.sensitivity.l2 * math.sqrt(STEPS) * noise > MOST_ERROR_NOISE:
+        return []
+    judged = ClassifierVotes(classifiers=len(corpora.LABELLED), labels=labels)
+    gradients = [SumRequest(_errors(step), errors, SHARES["errors"] / STEPS) for step in range(STEPS)]
+    return [*gradients, SumRequest("last verdict", judged, SHARES["last verdict"])]
+
+
+def _errors(step: int) -> str:
+    """The name of a gradient, counted from 0."""
+    return f"errors/{step + 1}"
 
 
 def _votes(t: int) -> str:
@@ -297,17 +329,59 @@ def _corpus(
     if verdict:
         run.record("corpora", options.rounds - 1, dict(zip(menu, by_corpus.tolist(), strict=True)))
         run.record("gains", options.rounds - 1, dict(zip(menu, gains.tolist(), strict=True)))
-    kept, weights = corpora.thinned(weights, run.rng("thinning"))
-    run.record("weights", options.rounds, of_generators(weights, written.generator_of[kept]).tolist())
     noise = _noise(judgement, lambda *seen: of_generators(chosen(*seen)[2], written.generator_of), *verdict)
+    claims = _claims(run, asked, written, judgement.records, weights)
+    kept, weights = corpora.thinned(claims.weights, run.rng("thinning"))
+    text_of, label_of = claims.text_of[kept], claims.label_of[kept]
+    run.record("weights", options.rounds, of_generators(weights, written.generator_of[text_of]).tolist())
     if noise is not None:
         run.record("weights noise", options.rounds, noise.tolist())
     run.record("sample_weights", options.rounds - 1, weights.tolist())
-    return [run.pool.samples[i] for i in kept]
+    return [_labelled(run, text, label) for text, label in zip(text_of.tolist(), label_of.tolist(), strict=True)]
+
+
+class Claims(NamedTuple):
+    """Which texts stand in the corpus under which labels: numbers, int64 [m], and weights, float64 [m]."""
+
+    text_of: Int64
+    label_of: Int64
+    weights: Float64
+
+
+def _claims(run: RunContext, asked: set[str], written: Written, records: float, weights: Float64) -> Claims:
+    """Section 5: labels as they were ordered or as likely as they are, by a last verdict of the records."""
+    embeddings, label_of = written.embeddings, written.label_of
+    if _errors(0) not in asked:
+        return Claims(np.arange(len(weights)), label_of, weights)
+
+    def ask(step: int, head: Float64, projections: Float64) -> NoisySum:
+        published = [run.publish_numbers("classifier", head), run.publish_numbers("projections", projections)]
+        return run.private_sum(_errors(step), published)
+
+    soft = soft_labels.probabilities_of_labels(embeddings, label_of, weights, written.labels, STEPS, records, ask)
+    ordered = np.eye(written.labels)[label_of]
+    text, label = np.nonzero(ordered + soft)
+    labelled = [weights[text] * each[text, label] for each in (ordered, soft)]
+    heads = corpora.classifiers(embeddings[text], label, written.labels, labelled)
+    opened = run.private_sum("last verdict", [run.publish_numbers("classifiers", heads)])
+    answers = corpora.right(heads, embeddings, label_of)
+    expected = np.array([-each.cost for each in corpora.LABELLED.values()])
+    found, gains = corpora.verdict(corpora.LABELLED, opened, records, answers, expected, np.zeros(len(labelled)))
+    run.record("labels", 0, dict(zip(corpora.LABELLED, found.tolist(), strict=True)))
+    run.record("label gains", 0, dict(zip(corpora.LABELLED, gains.tolist(), strict=True)))
+    mixed = corpora.blended(labelled, found) * (len(weights) / len(text))
+    return Claims(text, label, mixed)
+
+
+def _labelled(run: RunContext, text: int, label: int) -> Sample:
+    """A text of the pool under a label, its own or another."""
+    sample = run.pool.samples[text]
+    name = run.setting.labels[label] if run.setting.labels else sample.label
+    return sample if name == sample.label else replace(sample, label=name)
 
 
 def _choose(options: Options, run: RunContext, t: int, written: Written, judgement: Judgement) -> Examples:
-    """Section 5: good examples by certain votes, hubs corrected; bad ones by the other classifiers, at no cost."""
+    """Section 6: good examples by certain votes, hubs corrected; bad ones by the other classifiers, at no cost."""
     size = len(written.label_of)
     support = np.zeros(size)  # below 0 the other generators' classifiers contradict a text's label
     if judgement.heads is not None:

@@ -32,7 +32,7 @@ def render_card(data: ReportData) -> str:
             ("column", "meaning"),
             (
                 ("text", "the synthetic text"),
-                ("label", "its label, as ordered; generators do not always keep to it"),
+                ("label", _label_column(data)),
                 ("generator", "who wrote it"),
                 ("round", "when, counted from 0"),
                 ("prompt_kind", "what it was asked, such as zero_shot or contrast"),
@@ -128,7 +128,7 @@ def _terms_of_use(data: ReportData) -> list[str]:
 
 def _what(data: ReportData) -> str:
     written = (
-        f"{_count(len(data.samples))} synthetic texts{_label_words(data)}, written by {_names(data.generators)} with "
+        f"{_count(_texts(data))} synthetic texts{_label_words(data)}, written by {_names(data.generators)} with "
         f"the method **{_md(data.method)}**"
     )
     if not data.privacy.epsilon_after:
@@ -269,6 +269,18 @@ def _parties(data: ReportData) -> str:
 def _names(names: tuple[str, ...]) -> str:
     shown = [f"**{_md(name)}**" for name in names]
     return shown[0] if len(shown) == 1 else ", ".join(shown[:-1]) + " and " + shown[-1]
+
+
+def _texts(data: ReportData) -> int:
+    return len({sample.text for sample in data.samples})
+
+
+def _label_column(data: ReportData) -> str:
+    if _texts(data) < len(data.samples):
+        return (
+            "a label that it reads like; a text that reads like several has a row for each, weighed by how likely it is"
+        )
+    return "its label, as ordered; generators do not always keep to it"
 
 
 def _weight_column(data: ReportData) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -123,6 +124,7 @@ def task_file(tmp_path):
         ['method.name="mixture+labels"'],
         ['method.name="undersong"'],
         ['method.name="undersong"', "privacy.expected_records=3"],  # there are 30
+        ['method.name="undersong"', "privacy.expected_records=3000"],
         ['method.name="undersong"', "method.votes=2", "method.verdict=false"],
     ],
 )
@@ -133,7 +135,9 @@ def test_a_run_spends_exactly_its_plan_and_no_more_calls(task_file, assignments)
     assert run.asked == [planned.name for planned in run_plan.plan.sums]
     assert run.ordered <= run_plan.generator_calls
     assert {sample.label for sample in samples} == {"a", "b"}
-    assert len({sample.text for sample in samples}) == len(samples) > 0
+    rows_of_texts = Counter(sample.text for sample in samples)
+    assert len({(sample.text, sample.label) for sample in samples}) == len(samples) > 0
+    assert (max(rows_of_texts.values()) == 2) == ("last verdict" in run.asked)  # a text under both labels
     if "sample_weights" in run.records:
         assert len(run.records["sample_weights"][-1][1]) == len(samples)
     if run_plan.plan.sums:

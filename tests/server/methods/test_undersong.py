@@ -14,9 +14,10 @@ def asked(labels=2, generators=2, *, records=1000, epsilon=4.0, **options):
 
 
 def test_the_plan_asks_for_what_the_task_can_use():
-    assert list(asked()) == ["moments", "places", "useful", "votes/1", "votes/2", "verdict"]
+    soft = ["errors/1", "errors/2", "errors/3", "last verdict"]
+    assert list(asked()) == ["moments", "places", "useful", "votes/1", "votes/2", "verdict", *soft]
     assert list(asked(labels=0)) == ["places", "votes/1"]
-    assert list(asked(generators=1)) == ["moments", "votes/1", "votes/2", "verdict"]
+    assert list(asked(generators=1)) == ["moments", "votes/1", "votes/2", "verdict", *soft]
     assert list(asked(verdict=False)) == ["moments", "places", "useful", "votes/1"]
     assert list(asked(epsilon=float("inf"))) == list(asked(records=10_000))
 
@@ -44,6 +45,14 @@ def test_few_expected_records_are_not_asked_for_what_noise_would_drown():
     assert kinds == {"neither": 1, "labels": 1, "moments": 2}
     assert "moments" not in asked(labels=10, records=300, epsilon=1.0)
     assert "moments" in asked(labels=10, records=300, epsilon=4.0)
+
+
+def test_gradients_are_asked_where_a_label_has_many_records():
+    for labels, epsilon, least in ((2, 4.0, 900), (10, 4.0, 4400), (2, 1.0, 3500)):
+        few, many = (asked(labels, epsilon=epsilon, records=records) for records in (least // 2, least))
+        assert [name for name in many if name not in few] == ["errors/1", "errors/2", "errors/3", "last verdict"]
+    assert "last verdict" not in asked(without="soft")
+    assert "errors/1" not in asked(verdict=False)
 
 
 def test_a_shorter_menu_is_judged_with_less_noise():

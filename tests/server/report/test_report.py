@@ -301,6 +301,15 @@ def printed(data, width=80):
     return console.export_text()
 
 
+def test_a_text_under_two_labels_is_one_text_and_the_card_says_what_its_rows_are():
+    data = run(60)
+    twice = replace(data.samples[0], label=data.samples[1].label, weight=0.4)
+    card = render_card(replace(data, samples=(*data.samples, twice), embeddings=np.zeros((61, 8), dtype=np.float32)))
+    assert "60 synthetic texts" in card
+    assert "a row for each" in card
+    assert "a row for each" not in render_card(data)
+
+
 @pytest.mark.parametrize("generators", [("one",), ("good", "mixed", "off"), tuple(f"generator {k}" for k in range(20))])
 def test_the_final_screen_has_ten_lines(generators):
     shown = printed(run(300, generators=generators), width=100)

@@ -99,6 +99,11 @@ MENU: dict[str, Candidate] = {
     "voted": Candidate(equal, 0.02, 0.05, single=_by_votes),
 }
 
+LABELLED = {  # the corpus with its texts' labels as they were ordered, or as likely as they are
+    "ordered": Candidate(equal, 0.0, 0.0),
+    "soft": Candidate(equal, -0.01, 0.02),
+}
+
 
 def by_shares(facts: Facts, shares: Float64) -> Float64:
     """Weights, float64 [n], so that generators and labels have their shares: each cell's share over its texts."""
