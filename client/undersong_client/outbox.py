@@ -66,6 +66,7 @@ class Outbox:
         self._before: bytes | None = None
         self._numbers: dict[bytes, int] = {}
         self._last = 0
+        self._is_named = False  # whether its folder is known to name it on the disk
 
     def __repr__(self) -> str:
         return f"Outbox({str(self._path)!r})"
@@ -144,13 +145,18 @@ class Outbox:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise ConfigurationError(f"{self._path}: cannot be read: {error.strerror}", "check its owner") from None
+            raise self._unreadable(error) from None
         try:
             fcntl.flock(file, fcntl.LOCK_SH)
             for each in lines(file, self._path):
                 yield file, each
+        except OSError as error:  # a folder can be opened
+            raise self._unreadable(error) from None
         finally:
             os.close(file)
+
+    def _unreadable(self, error: OSError) -> ConfigurationError:
+        return ConfigurationError(f"{self._path}: cannot be read: {error.strerror}", "check what it is and its owner")
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
@@ -176,6 +182,7 @@ class Outbox:
                 before = None
         if before is None:
             self._place, self._last, self._numbers = 0, 0, {}
+            self._is_named = False  # whoever made it may have been killed before the folder was on the disk
             for entry in self._former_entries():
                 self._take(asdict(entry))
         for each in lines(file, self._path, self._place):
@@ -184,6 +191,7 @@ class Outbox:
                 self._take(each.content)
         if not is_blank(file, self._place):
             os.ftruncate(file, self._place)  # what a crash left of a message
+            os.fsync(file)  # before another one is written over it: a second crash could mix the two
         remembered = min(self._place, _REMEMBERED_BYTES)
         self._before = os.pread(file, remembered, self._place - remembered)
 
@@ -201,8 +209,9 @@ class Outbox:
             if os.pwritev(file, [*parts, *ahead], begin) < end - begin:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fdatasync(file)
-            if not size:
+            if not self._is_named:
                 sync_folder(self._path.parent)
+                self._is_named = True
         except OSError:
             self._before = None
             os.ftruncate(file, begin)

@@ -106,9 +106,12 @@ def test_a_message_is_on_the_disk_and_its_owners_only_when_it_is_recorded(tmp_pa
     assert path.stat().st_mode & 0o777 == 0o600
     assert synced == [written(path)]
     assert folders == [tmp_path]
-    Outbox(path).record(b"masked" * 100, at=2.0, kind="sum_reply")
-    assert len(synced) == 2
-    assert folders == [tmp_path]
+    restarted = Outbox(path)  # whoever made the file may have been killed before its folder was on the disk
+    restarted.record(b"masked" * 100, at=2.0, kind="sum_reply")
+    assert len(synced) == len(folders) == 2
+    restarted.record(b"later", at=3.0, kind="sum_reply")
+    assert len(synced) == 3
+    assert folders == [tmp_path, tmp_path]
     assert b"masked" * 100 in path.read_bytes()  # as it is
     assert b"a" * 1000 not in path.read_bytes()  # deflated
     assert path.stat().st_size == outbox_file.AHEAD_BYTES  # nothing grew
@@ -260,6 +263,15 @@ def test_several_outboxes_of_one_file_take_turns(tmp_path, monkeypatch):
         b"the same": 90,
         **{f"{name} {number}".encode(): 1 for name in "abc" for number in range(30)},
     }
+
+
+def test_a_folder_in_its_place_is_an_error_to_who_reads_and_to_who_writes(tmp_path):
+    path = tmp_path / "outbox.log"
+    path.mkdir()
+    with pytest.raises(ConfigurationError, match="cannot be written"):
+        Outbox(path).record(b"a", at=1.0, kind="hello")
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        Outbox(path).entries()
 
 
 def test_who_reads_waits_while_another_writes(tmp_path):

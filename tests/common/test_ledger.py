@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy import accounting, statement
+from undersong_common.privacy import ledger as ledger_module
 from undersong_common.privacy.accounting import DiscreteLaplace, Gaussian, Laplace, Pure
-from undersong_common.privacy.budget import Budget, parts, price, surely_within
+from undersong_common.privacy.budget import Budget, add_events, parts, price, surely_within
 from undersong_common.privacy.ledger import VOIDED_VECTORS, Charge, Ledger, PlanPrice
 from undersong_common.privacy.statement import RunSpending, Statement
 
@@ -435,6 +436,27 @@ def test_totals_are_kept_up_with_every_entry(path: Path) -> None:
     check()
     ledger.charge(replace(vote(7), alone=(Gaussian(1.0),)))
     check()
+
+
+def test_a_count_that_breaks_off_is_made_anew(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a count is less than was spent; memory may end in the middle of one, or a signal come."""
+    ledger = Ledger.open(path, "f", Budget(1.9, 1e-5))
+    for number in range(3):
+        ledger.charge(vote(number, multiplier=6.0))
+    ledger.withdraw(vote(2, multiplier=6.0))
+    counted: list[object] = []
+
+    def breaks_off(counts: Any, events: Any) -> None:
+        if counted:
+            raise MemoryError
+        counted.append(events)
+        add_events(counts, events)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger_module, "add_events", breaks_off)
+        with pytest.raises(MemoryError):
+            ledger.totals()
+    assert [total.events for total in ledger.totals()] == [(Gaussian(6.0, count=2),)]
 
 
 def test_what_an_older_ledger_misses_is_charged_once(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ _UNKNOWN = ""  # hash of a vector that version 1 may have sent
 
 Slot = tuple[str, str, int]
 State = Literal["unknown", "charged", "sent", "withdrawn", "void"]
+_Counted = Literal["known", "charged", "sent"]
 
 
 @dataclass(frozen=True)
@@ -739,27 +740,23 @@ class Ledger:
 
     def _tallied(self) -> dict[str, _Tally]:
         # A charge and a vector that left are added as they come; what takes something away is counted anew.
-        if self._tallies is None:
-            self._tallies = {}
+        tallies = self._tallies
+        if tallies is None:
+            tallies = {}
             for charge in self._lost:
-                self._tally(charge, "charged")
-                self._tally(charge, "sent")
+                _add(tallies, charge, "charged")
+                _add(tallies, charge, "sent")
             for slot, charge in self._charges.items():
                 state = self._state(slot)
-                self._tally(charge, "known" if state in ("void", "withdrawn") else "charged")
+                _add(tallies, charge, "known" if state in ("void", "withdrawn") else "charged")
                 if state in ("sent", "void"):
-                    self._tally(charge, "sent")
-        return self._tallies
+                    _add(tallies, charge, "sent")
+            self._tallies = tallies  # once it is whole: half a count would be less than was spent
+        return tallies
 
-    def _tally(self, charge: Charge, what: Literal["known", "charged", "sent"]) -> None:
-        if self._tallies is None:
-            return
-        tally = self._tallies.setdefault(charge.run, _Tally())
-        tally.manifest = charge.manifest
-        if what == "charged":
-            add_events(tally.events, charge.events)
-        elif what == "sent":
-            add_events(tally.alone, charge.alone)
+    def _tally(self, charge: Charge, what: _Counted) -> None:
+        if self._tallies is not None:
+            _add(self._tallies, charge, what)
 
     def _voided(self, run: str, query: str) -> int:
         return sum(slot in self._voids for slot in self._attempts.get((run, query), ()))
@@ -828,6 +825,15 @@ class Ledger:
         if not any(runs.values()):
             return whole if left >= 0 else math.inf
         return whole + price(runs, left, divided) if left > 0 else math.inf
+
+
+def _add(tallies: dict[str, _Tally], charge: Charge, what: _Counted) -> None:
+    tally = tallies.setdefault(charge.run, _Tally())
+    tally.manifest = charge.manifest
+    if what == "charged":
+        add_events(tally.events, charge.events)
+    elif what == "sent":
+        add_events(tally.alone, charge.alone)
 
 
 def _by_run(charges: Sequence[Charge]) -> dict[str, list[Event]]:
