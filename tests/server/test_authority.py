@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import sqlite3
 import time
 from contextlib import closing
 
@@ -11,10 +12,11 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from tests.doubles.stream import Credentials, make_home
+from undersong_common.database import transaction
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.enrolment import EnrolmentRequest, Package, new_tls_key
 from undersong_server.authority import Authority
-from undersong_server.coordinator import enrolment
+from undersong_server.coordinator import enrolment, parties
 from undersong_server.coordinator.parties import Registry
 
 
@@ -69,6 +71,24 @@ def test_an_invitation_admits_one_request(home):
     enrolment.sign(home, request, now=time.time())
     with pytest.raises(ConfigurationError, match="used already"):
         enrolment.sign(home, again, now=time.time())
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY_RECOVERY, sqlite3.SQLITE_BUSY_SNAPSHOT])
+def test_who_writes_waits_while_another_process_writes_to_the_register_or_repairs_it(home, monkeypatch, code):
+    begun = []
+
+    def busy_once(database):
+        begun.append(database)
+        if len(begun) == 1:
+            busy = sqlite3.OperationalError("database is locked")
+            busy.sqlite_errorcode = code
+            raise busy
+        return transaction(database)
+
+    monkeypatch.setattr(parties, "transaction", busy_once)
+    with closing(Registry(home.path / "registry.sqlite")) as register:
+        register.touch({"lung": 5.0})
+    assert len(begun) == 2
 
 
 def test_an_invitation_ends_and_a_guessed_token_is_refused(home):

@@ -403,7 +403,8 @@ class Registry:
                 stack.enter_context(transaction(self._database))
                 return
             except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                # The lowest byte: it is also busy while another process repairs what a third one left (BUSY_RECOVERY).
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
                     raise
             finally:
                 self._database.execute(f"PRAGMA busy_timeout={round(WRITE_S * 1000)}")
