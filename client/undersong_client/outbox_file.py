@@ -115,12 +115,20 @@ def _line(file: int, path: Path, place: int) -> Line | None:
     except ValueError:
         return None
     stored_at = place + len(text) + 1
+    if not isinstance(content, dict) or not all(_is_right(name, value) for name, value in content.items()):
+        raise _damaged(path, place)
     if tuple(content) == AGAIN:
         return Line(content, place, stored_at, stored_at)
-    if tuple(content) != FIELDS or not isinstance(content["stored"], int) or content["stored"] < 0:
+    if tuple(content) != FIELDS:
         raise _damaged(path, place)
     end = stored_at + content["stored"] + 1
     return Line(content, place, stored_at, end) if os.pread(file, 1, end - 1) == b"\n" else None
+
+
+def _is_right(name: str, value: object) -> bool:
+    if name in ("number", "again", "attempt", "bytes", "stored"):
+        return type(value) is int and -1 <= value < 2**62
+    return isinstance(value, (int, float) if name == "at" else str)
 
 
 def _goes_on(file: int, path: Path, place: int) -> bool:

@@ -184,6 +184,26 @@ def test_a_message_that_is_not_the_one_that_was_kept_is_not_shown(tmp_path):
         Outbox(path).data(1)
 
 
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        (b'"stored": 5', b'"stored": 99999999999999999999'),
+        (b'"number": 1', b'"number": "1"'),
+        (b'"at": 1.0', b'"at": [1.0]'),
+        (b'"run": ""', b'"run": null'),
+    ],
+)
+def test_a_line_that_was_edited_is_damage(tmp_path, was, now):
+    path = tmp_path / "outbox.log"
+    Outbox(path).record(b"first", at=1.0, kind="sum_reply")
+    image = path.read_bytes().replace(was, now)
+    path.write_bytes(image)
+    for attempt in (Outbox(path).entries, lambda: Outbox(path).record(b"second", at=1.0, kind="k")):
+        with pytest.raises(ConfigurationError, match="is damaged at byte 0,"):
+            attempt()
+    assert path.read_bytes() == image
+
+
 def test_a_line_of_a_later_version_is_neither_read_nor_cut(tmp_path):
     path = tmp_path / "outbox.log"
     Outbox(path).record(b"first", at=1.0, kind="sum_reply")
