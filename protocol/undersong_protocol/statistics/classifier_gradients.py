@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from undersong_common.arrays import Float64, Int64
-from undersong_common.fixed_order import decay, row_norms, row_sums
+from undersong_common.fixed_order import decay, row_sums
 from undersong_protocol.statistics.inputs import (
     COEFFICIENTS,
     check_embedding_size,
@@ -26,7 +26,7 @@ from undersong_protocol.statistics.interface import (
     Sensitivity,
     Statistic,
 )
-from undersong_protocol.statistics.projections import COUNT, PLACE
+from undersong_protocol.statistics.projections import COUNT, PLACE, places
 from undersong_protocol.statistics.registry import positive_integer, register
 
 # Integer units. Coordinates are products of a place and a probability, mostly small, and rounding toward zero takes
@@ -101,18 +101,12 @@ class ClassifierGradients(Statistic):
             for start in range(0, len(asked), BLOCK_RECORDS):
                 block = asked[start : start + BLOCK_RECORDS]
                 x = embeddings[block].astype(np.float64)
-                place, error = _places(x, projections), _errors(x, labels[block], classifier)
+                place = places(x, projections[:-1], projections[-1])
+                error = _errors(x, labels[block], classifier)
                 np.multiply(place[:, :, None], error[:, None, :], out=matrix[start : start + BLOCK_RECORDS])
             return matrix.reshape(len(asked), self.dimension)
 
         return Rows(compute, records.units)
-
-
-def _places(embeddings: Float64, projections: Float64) -> Float64:
-    """u, float64 [m, P + 1]; the products are exact."""
-    place = embeddings @ projections[:-1] - projections[-1]
-    place *= PLACE / np.maximum(1.0, row_norms(place))[:, None]
-    return np.hstack([np.full((len(place), 1), COUNT), place])
 
 
 def _errors(embeddings: Float64, labels: Int64, classifier: Float64) -> Float64:

@@ -107,10 +107,8 @@ class Projections(Statistic):
             matrix = np.zeros((len(asked), self.directions + 1))
             for start in range(0, len(asked), BLOCK_RECORDS):
                 block = asked[start : start + BLOCK_RECORDS]
-                place = embeddings[block].astype(np.float64) @ published[:width] - published[width + centre[block]]
-                place *= PLACE / np.maximum(1.0, row_norms(place))[:, None]
-                matrix[start : start + BLOCK_RECORDS, 0] = COUNT
-                matrix[start : start + BLOCK_RECORDS, 1:] = place
+                x = embeddings[block].astype(np.float64)
+                matrix[start : start + BLOCK_RECORDS] = places(x, published[:width], published[width + centre[block]])
             return matrix * known[asked, None]
 
         def in_blocks(asked: Int64) -> Matrix:
@@ -120,3 +118,14 @@ class Projections(Statistic):
             return sp.csr_array((compute(asked).ravel(), columns.ravel(), starts), shape=(len(asked), self.dimension))
 
         return Rows(in_blocks if self.by_label else compute, records.units)
+
+
+def places(embeddings: Float64, matrix: Float64, offsets: Float64) -> Float64:
+    """(COUNT, PLACE p) of each row, float64 [m, P + 1]; the products are exact where the numbers lie on their grid.
+
+    Args:
+        embeddings: [m, d]; matrix: [d, P]; offsets: [P], or [m, P] where each row has its own.
+    """
+    place = embeddings @ matrix - offsets
+    place *= PLACE / np.maximum(1.0, row_norms(place))[:, None]
+    return np.hstack([np.full((len(place), 1), COUNT), place])

@@ -15,7 +15,7 @@ from undersong_common.arrays import Float32, Float64, Int64
 from undersong_protocol.statistics.projections import COUNT, PLACE
 from undersong_protocol.vectors import NoisySum
 from undersong_server.methods.parts.consistency import probabilities
-from undersong_server.methods.parts.places import Directions, group_sums, radius_of
+from undersong_server.methods.parts.places import Directions, group_sums, principal_axes, radius_of
 
 DIRECTIONS = 64
 TURNS = 2
@@ -32,9 +32,7 @@ class Frame(Directions):
         """From the first texts: unit embeddings [n, d] and their labels, int64 [n]."""
         x = embeddings.astype(np.float64)
         centres = _class_means(x, labels, np.ones(len(x)), classes)
-        axes = np.linalg.eigh(np.cov(x.T))[1][:, ::-1][:, :DIRECTIONS]
-        directions = np.zeros((x.shape[1], DIRECTIONS))
-        directions[:, : axes.shape[1]] = axes
+        directions = principal_axes(np.cov(x.T), DIRECTIONS)
         return cls(directions, centres, radius_of((x - centres[labels]) @ directions))
 
 

@@ -32,6 +32,14 @@ class Directions:
         return np.vstack([matrix, COEFFICIENTS.quantised(self.centres @ matrix)])
 
 
+def principal_axes(covariance: Float64, count: int) -> Float64:
+    """The axes along which most varies, float64 [d, count], the first first; zeros for those beyond d."""
+    axes = np.linalg.eigh(covariance)[1][:, ::-1][:, :count]
+    directions = np.zeros((len(covariance), count))
+    directions[:, : axes.shape[1]] = axes
+    return directions
+
+
 def radius_of(places: Float64) -> float:
     """The radius for the candidates' places around their centres, float64 [n, P]."""
     return max(float(np.quantile(np.linalg.norm(places, axis=1), RADIUS_QUANTILE)), 1e-3)

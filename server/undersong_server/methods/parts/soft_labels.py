@@ -12,10 +12,10 @@ import numpy as np
 
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_protocol.statistics.inputs import COEFFICIENTS
-from undersong_protocol.statistics.projections import COUNT, PLACE
+from undersong_protocol.statistics.projections import COUNT, PLACE, places
 from undersong_protocol.vectors import NoisySum
 from undersong_server.methods.parts.consistency import classifier, probabilities
-from undersong_server.methods.parts.places import Directions, radius_of
+from undersong_server.methods.parts.places import Directions, principal_axes, radius_of
 
 DIRECTIONS = 64
 CURVATURE = 0.5  # p (1 - p) summed over labels at most, for each label's coefficients (Boehning 1992)
@@ -40,8 +40,8 @@ def probabilities_of_labels(
     frame = _frame(embeddings, weights)
     projections = frame.published()
     head = classifier(embeddings, labels, classes, weights=weights)
-    places = _places(embeddings, projections)
-    curvature = places.T @ places / len(places)
+    seen = places(embeddings.astype(np.float64), projections[:-1], projections[-1])
+    curvature = seen.T @ seen / len(seen)
     curvature += np.trace(curvature[1:, 1:]) / DIRECTIONS * np.eye(len(curvature))
     values, axes = np.linalg.eigh(curvature)
     values *= CURVATURE * records
@@ -62,17 +62,8 @@ def _frame(embeddings: Float32, weights: Float64) -> Directions:
     x, w = embeddings.astype(np.float64), weights / weights.sum()
     centre = w @ x
     left = x - centre
-    axes = np.linalg.eigh((left * w[:, None]).T @ left)[1][:, ::-1][:, :DIRECTIONS]
-    directions = np.zeros((x.shape[1], DIRECTIONS))
-    directions[:, : axes.shape[1]] = axes
+    directions = principal_axes((left * w[:, None]).T @ left, DIRECTIONS)
     return Directions(directions, centre[None, :], radius_of(left @ directions))
-
-
-def _places(embeddings: Float32, projections: Float64) -> Float64:
-    """Texts as the statistic sees records, float64 [n, P + 1]."""
-    place = embeddings @ projections[:-1] - projections[-1]
-    place /= np.maximum(1.0, np.linalg.norm(place, axis=1, keepdims=True))
-    return np.hstack([np.full((len(place), 1), COUNT), PLACE * place])
 
 
 def _likely_step(gradient: Float64, curvature: Float64, sigma: float, classes: int) -> Float64:

@@ -6,6 +6,7 @@ import pytest
 from undersong_common.embedding import quantise
 from undersong_protocol.statistics import PublicInputs
 from undersong_protocol.statistics.classifier_gradients import ClassifierGradients
+from undersong_protocol.statistics.projections import places
 from undersong_protocol.vectors import NoisySum
 from undersong_server.methods.parts import soft_labels
 
@@ -71,5 +72,5 @@ def test_a_change_along_the_directions_is_the_same_change_of_the_published_class
     projections *= 0.4  # all texts within the radius, where places are linear
     change = rng.normal(size=(soft_labels.DIRECTIONS + 1, 2))
     lifted = soft_labels._lifted(change, projections)
-    logits = soft_labels._places(texts.embeddings, projections) @ change
+    logits = places(texts.embeddings.astype(np.float64), projections[:-1], projections[-1]) @ change
     assert texts.embeddings @ lifted[:-1] + lifted[-1] == pytest.approx(logits, abs=1e-5)
