@@ -113,7 +113,7 @@ class RunTotal:
     Attributes:
         events: what counts, equal events as one.
         alone: of every vector that left, as everyone else together would see it; likewise.
-        plan: its whole plan; nothing where that is not known.
+        plan: its whole plan; nothing where it never charged here (or version 1 did).
         closed: whether it has ended for this party.
     """
 
@@ -325,11 +325,6 @@ class Ledger:
             for entry in self._entries
             if entry.get("run") == run and entry["kind"] in ("charge", "withdrawn", "void", "close")
         ]
-
-    def plan(self, run: str) -> PlanPrice:
-        """What a run's whole plan costs; nothing where it never charged here (or version 1 did)."""
-        self.refresh()
-        return self._plans.get(run, PlanPrice())
 
     def lost(self) -> tuple[list[Charge], list[Budget | None]]:
         """What :meth:`lose` has recorded: by run, and whole budgets."""
