@@ -24,7 +24,7 @@ from undersong_server.runs.execution import Outcome, execute
 from undersong_server.runs.folder import RunFolder
 from undersong_server.runs.planned import Planned
 from undersong_server.runs.planning import RunPlan
-from undersong_server.runs.status import Awaited, AwaitedParty, RunFailure, RunStatus, State
+from undersong_server.runs.status import STATE_AFTER, Awaited, AwaitedParty, RunFailure, RunStatus, State
 
 log = logging.getLogger(__name__)
 
@@ -123,6 +123,7 @@ class RunDriver(ABC):
                     break
                 except TransportError as error:
                     self.say(f"{error.problem}; asking again")
+            self._heed_request()
             self._publish(planned, run_plan, outcome, embed)
         finally:
             journal.close()
@@ -160,6 +161,13 @@ class RunDriver(ABC):
             insecure_noise=insecure,
         )
         publish(self.folder.output, outcome, report, signer=self._signer)
+
+    def _heed_request(self) -> None:
+        """Raises Interrupted where the operator requested another action and the serving process has not looked yet."""
+        becomes = STATE_AFTER.get(self.folder.requested().action or "")
+        if becomes is not None:
+            self.interrupt(becomes)
+        self.check()
 
     def check(self) -> None:
         """Raises Interrupted where the operator requested another action."""

@@ -26,7 +26,7 @@ from undersong_server.coordinator.metrics import FolderMetrics, Metrics
 from undersong_server.coordinator.parties import REVOKED
 from undersong_server.release.signature import Signer
 from undersong_server.runs.folder import RunFolder
-from undersong_server.runs.status import ENDED, FINAL, State
+from undersong_server.runs.status import ENDED, FINAL, STATE_AFTER
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ class Coordinator:
                 self._drivers[run.name] = self._driver(run, requested.number)
                 self._drivers[run.name].start()
             return
-        becomes: State = "paused" if requested.action == "pause" else "stopped"
+        becomes = STATE_AFTER[requested.action]
         if driver is not None:
             driver.interrupt(becomes)
         elif status.state not in (*ENDED, becomes):

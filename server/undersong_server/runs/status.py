@@ -9,6 +9,7 @@ from typing import Any, Literal
 State = Literal["planned", "waiting", "running", "paused", "stopped", "finished", "failed"]
 ENDED = ("finished", "stopped", "failed")
 FINAL = ("finished", "stopped")  # no requested action changes these any more
+STATE_AFTER: Mapping[str, State] = {"pause": "paused", "stop": "stopped"}  # what a requested action leaves a run in
 
 
 @dataclass(frozen=True)
