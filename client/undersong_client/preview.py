@@ -32,6 +32,8 @@ WORDS = {
     " counts the same, corrected for texts that are near to everything",
     "projections": "the sum of your records' positions along a few public directions, and how many they are",
     "classifier_votes": "for each of a few public classifiers, how well it labels your records",
+    "classifier_votes_in_blocks": "for each of a few public classifiers, how well it labels your records, for the"
+    " labels of the task one by one or several together",
     "classifier_gradients": "how a public classifier of texts would have to be changed to label your records better,"
     " along a few public directions, summed over all of them",
     "attribute_marginals": "how many of your records have each label and each value of a few public lists, or two of"

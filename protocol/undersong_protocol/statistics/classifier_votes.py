@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import scipy.sparse as sp
 
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
@@ -14,7 +15,9 @@ from undersong_common.fixed_order import decay, row_sums
 from undersong_protocol.statistics.histogram import COUNT_SCALE
 from undersong_protocol.statistics.inputs import (
     COEFFICIENTS,
+    WHOLE_NUMBERS,
     check_embedding_size,
+    check_labels,
     check_names,
     check_shape,
     check_task_labels,
@@ -86,6 +89,9 @@ class ClassifierVotes(Statistic):
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_names(self.name, public, numbers=("classifiers",))
+        self._check_classifiers(public, facts)
+
+    def _check_classifiers(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_task_labels(self.name, self.labels, facts)
         check_embedding_size(self.name, facts)
         parameters = public.numbers_of("classifiers")
@@ -120,3 +126,44 @@ class ClassifierVotes(Statistic):
                 odds = decay(logits.max(axis=1, keepdims=True) - logits)
                 result[:, k] = odds[np.arange(len(labels)), labels] / row_sums(odds)
         return result
+
+
+@register
+@dataclass(frozen=True)
+class ClassifierVotesInBlocks(ClassifierVotes):
+    """The row of :class:`ClassifierVotes` in the block of the record's label, of C blocks of K coordinates.
+
+    Which labels share a block is public and is said when the sum is asked for: all labels in one block are the sum of
+    :class:`ClassifierVotes` and nothing beside it, a block for each label tells classifiers apart label by label. A
+    record stands in one block whatever is published, so the bounds stay.
+
+    Public inputs: "classifiers", as there; numbers "blocks", [C], the block of each label, a whole number below C.
+    """
+
+    name: ClassVar[str] = "classifier_votes_in_blocks"
+    whole: ClassVar[bool] = False
+
+    @property
+    def dimension(self) -> int:
+        return self.classifiers * self.labels
+
+    def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
+        check_names(self.name, public, numbers=("classifiers", "blocks"))
+        self._check_classifiers(public, facts)
+        blocks = public.numbers_of("blocks")
+        check_shape("blocks", blocks, (self.labels,))
+        WHOLE_NUMBERS.check("blocks", blocks)
+        check_labels("blocks", blocks.astype(np.int64), self.labels, least=0)
+
+    def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
+        within, k = super().rows(records, public, memory), self.classifiers
+        labels = labels_within(records.labels, self.labels)
+        block = public.numbers_of("blocks").astype(np.int64)[np.where(labels >= 0, labels, 0)]
+
+        def compute(asked: Int64) -> Matrix:
+            columns = block[asked, None] * k + np.arange(k)
+            starts = np.arange(len(asked) + 1) * k
+            values = np.asarray(within.take(asked))
+            return sp.csr_array((values.ravel(), columns.ravel(), starts), shape=(len(asked), self.dimension))
+
+        return Rows(compute, records.units)

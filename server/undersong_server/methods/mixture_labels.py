@@ -56,7 +56,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     run.record("label shares", 0, shares.tolist())
     generators, names = run.setting.generators, run.setting.labels
     none = np.zeros((len(generators), len(names)), dtype=np.int64)
-    wanted = to_write(none, np.full(len(generators), 1.0 / len(generators)), shares, none > 0, options.samples)
+    wanted = to_write(none, np.full(none.shape, 1.0 / len(generators)), shares, none > 0, options.samples)
     run.generate(
         "mixture",
         0,

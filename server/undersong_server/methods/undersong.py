@@ -21,10 +21,11 @@ from undersong_common.arrays import Bools, Float32, Float64, Int64
 from undersong_common.privacy import accounting
 from undersong_protocol.plan import SumRequest
 from undersong_protocol.statistics.classifier_gradients import ClassifierGradients
-from undersong_protocol.statistics.classifier_votes import ClassifierVotes
+from undersong_protocol.statistics.classifier_votes import ClassifierVotes, ClassifierVotesInBlocks
 from undersong_protocol.statistics.corrected_votes import CorrectedVotes, EqualVotes
 from undersong_protocol.statistics.histogram import LabelHistogram
 from undersong_protocol.statistics.hubness import hubness_correction
+from undersong_protocol.statistics.interface import Statistic
 from undersong_protocol.statistics.projections import Projections
 from undersong_protocol.vectors import NoisySum
 from undersong_server.generators.orders import Order
@@ -107,7 +108,7 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
         """Deviation of a sum of sensitivity 1, over the expected records of one of so many parts."""
         return parts / (mu * math.sqrt(SHARES[name]) * setting.expected_records)
 
-    sums: dict[str, Projections | ClassifierVotes | LabelHistogram] = {}
+    sums: dict[str, Statistic] = {}
     if labelled and noise("moments") < MOST_MOMENT_NOISE:
         sums["moments"] = Projections(directions=moments.DIRECTIONS, labels=labels, by_label=True)
     elif labelled and noise("labels") < MOST_LABEL_NOISE:
@@ -115,7 +116,7 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     if several:
         sums["places"] = Projections(directions=generators - 1, labels=labels)
     if several and labelled:
-        sums["useful"] = ClassifierVotes(classifiers=generators, labels=labels)
+        sums["useful"] = ClassifierVotesInBlocks(classifiers=generators, labels=labels)
     asked = [SumRequest(name, statistic, SHARES[name]) for name, statistic in sums.items()]
     sizes = np.cumsum(options.per_round())
     votes = [CorrectedVotes(q=options.votes, candidates=int(size), labels=labels) for size in sizes[:-1]]
@@ -166,12 +167,12 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """The method of docs/method.md. Returns the corpus; the texts' weights are recorded as "sample_weights"."""
     generators, labels = len(run.setting.generators), max(1, len(run.setting.labels))
     asked = {request.name for request in plan(options, run.setting)}
-    weights, label_shares = np.full(generators, 1.0 / generators), np.full(labels, 1.0 / labels)
+    weights, label_shares = np.full((generators, labels), 1.0 / generators), np.full(labels, 1.0 / labels)
     spent = np.zeros((generators, labels), dtype=np.bool_)
     examples = Examples([[] for _ in range(labels)], [[] for _ in range(labels)])
     judgement, noise = None, None
     for t, count in enumerate(options.per_round()):
-        run.record("weights", t, weights.tolist())
+        run.record("weights", t, (weights @ label_shares).tolist())
         if noise is not None:
             run.record("weights noise", t, noise.tolist())
         orders = shares.to_write(_written_table(run), weights, label_shares, spent, count)
@@ -180,7 +181,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         if judgement is None:
             judgement = _judge(options, run, asked, written)
             label_shares, weights = judgement.label_shares, _writing_weights(judgement.shares)
-            noise = _noise(judgement, _writing_weights)
+            noise = _noise(judgement, lambda seen, of_labels=label_shares: _writing_weights(seen) @ of_labels)
         if t < options.rounds - 1:
             examples = _choose(options, run, t, written, judgement)
     assert judgement is not None  # there are at least two rounds
@@ -232,7 +233,6 @@ def _written(run: RunContext) -> Written:
 def _judge(options: Options, run: RunContext, asked: set[str], written: Written) -> Judgement:
     """Section 1: labels, places and usefulness, once and early, since generators do not change."""
     generators, labels = written.generators, written.labels
-    equal = np.full(generators, 1.0 / generators)
     label_shares, found, records = np.full(labels, 1.0 / labels), None, float(run.setting.expected_records)
     if "moments" in asked:
         frame = moments.Frame.of(written.embeddings, written.label_of, labels)
@@ -242,27 +242,53 @@ def _judge(options: Options, run: RunContext, asked: set[str], written: Written)
         counts = found.label_counts if found is not None else run.private_sum("labels", [])
         label_shares, records = judging.label_shares(counts), judging.records_of(counts)
         run.record("label shares", 0, label_shares.tolist())
-    read, evidence, heads = judging.Shares(np.zeros(generators), equal, equal), None, None
+    equal = np.full((generators, labels), 1.0 / generators)
+    read, evidence, heads = judging.Shares(np.zeros_like(equal), equal, equal), None, None
     if "places" in asked:
-        alike = consistency.alike(written.embeddings, written.label_of, written.generator_of, generators, labels)
-        basis = matching.Basis.of(*written[:4], labels)
-        opened_sums = [run.private_sum("places", [run.publish_numbers("projections", basis.published())])]
-        records, sample_variance = matching.records_of(opened_sums[0]), 0.0
-        if "useful" in asked:
-            heads = consistency.classifiers(*written, label_shares=label_shares)
-            opened_sums.append(run.private_sum("useful", [run.publish_numbers("classifiers", heads)]))
-            sample_variance = consistency.training_sample_variance(*written, run.rng("training sample variance"))
-        means, drawn = basis.means(*written[:4]), partial(run.rng, "trust")
-        evidence = judging.Evidence(tuple(opened_sums), basis, means, alike, sample_variance, options.usefulness, drawn)
-        read = evidence.shares(*evidence.sums)
-        if "useful" in asked:
-            run.record("trust", 0, read.trust.tolist())
-        run.record("matched", 0, read.matched.tolist())
+        evidence, heads = _evidence(options, run, asked, written, label_shares)
+        records, read = matching.records_of(evidence.sums[0]), evidence.shares(*evidence.sums)
+        if heads is not None:
+            run.record("blocks", 0, evidence.block_of.tolist())
+            run.record("trust", 0, (read.trust @ label_shares).tolist())
+        run.record("matched", 0, (read.matched @ label_shares).tolist())
     return Judgement(records, label_shares, found, read, evidence, heads)
 
 
+def _evidence(
+    options: Options, run: RunContext, asked: set[str], written: Written, label_shares: Float64
+) -> tuple[judging.Evidence, Float64 | None]:
+    """The sums that tell generators apart, opened, and the generators' classifiers where they are judged."""
+    embeddings, label_of, author, generators, labels = written
+    basis = matching.Basis.of(*written)
+    sums = [run.private_sum("places", [run.publish_numbers("projections", basis.published())])]
+    heads, sample_variance, block_of = None, 0.0, np.zeros(labels, dtype=np.int64)
+    if "useful" in asked:
+        halves = consistency.Halves.of(*written, run.rng("training sample variance"))
+        sample_variance = consistency.training_sample_variance(halves, embeddings, label_of, author)
+        block_of = consistency.blocks(halves, embeddings)
+        heads = consistency.classifiers(*written, label_shares=label_shares)
+        published = [
+            run.publish_numbers("classifiers", heads),
+            run.publish_numbers("blocks", block_of.astype(np.float64)),
+        ]
+        opened = run.private_sum("useful", published)
+        sums.append(replace(opened, values=opened.values[: generators * (block_of.max() + 1)]))  # the rest is noise
+    evidence = judging.Evidence(
+        sums=tuple(sums),
+        basis=basis,
+        means=basis.means(embeddings, label_of, author, generators),
+        alike=consistency.alike(*written),
+        block_of=block_of,
+        label_shares=label_shares,
+        sample_variance=sample_variance,
+        strength=options.usefulness,
+        rng=partial(run.rng, "trust"),
+    )
+    return evidence, heads
+
+
 def _writing_weights(read: judging.Shares) -> Float64:
-    """Section 3: texts are written for all corpora of the menu."""
+    """Section 3: texts are written for all corpora of the menu. float64 [K, C]."""
     return (1.0 / len(read.trust) + read.trust + read.matched) / 3.0
 
 

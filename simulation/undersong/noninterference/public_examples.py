@@ -39,12 +39,12 @@ from undersong_protocol.statistics import (
 )
 from undersong_protocol.statistics.attributes import VALUES, AttributeMarginals, AttributeVotes
 from undersong_protocol.statistics.classifier_gradients import ClassifierGradients
-from undersong_protocol.statistics.classifier_votes import ClassifierVotes
+from undersong_protocol.statistics.classifier_votes import ClassifierVotes, ClassifierVotesInBlocks
 from undersong_protocol.statistics.corrected_votes import CorrectedVotes, EqualVotes
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_protocol.statistics.fourier import FourierFeatures
 from undersong_protocol.statistics.hubness import CORRECTION
-from undersong_protocol.statistics.inputs import COEFFICIENTS, Grid
+from undersong_protocol.statistics.inputs import COEFFICIENTS, WHOLE_NUMBERS, Grid
 from undersong_protocol.statistics.metadata import MetadataHistograms
 from undersong_protocol.statistics.outer_products import MEANS, PROJECTION, OuterProducts
 from undersong_protocol.statistics.phrases import LONGEST_TERM
@@ -361,6 +361,18 @@ def _classifier_votes(draw: st.DrawFn, rng: np.random.Generator, facts: PublicFa
     return statistic, (("classifiers", _numbers(draw, rng, shape, COEFFICIENTS)),)
 
 
+def _classifier_votes_in_blocks(
+    draw: st.DrawFn, rng: np.random.Generator, facts: PublicFacts
+) -> tuple[Statistic, Named]:
+    labels, classifiers = max(2, facts.labels + draw(st.integers(0, 2))), draw(st.integers(2, 5))  # more labels, too
+    statistic = ClassifierVotesInBlocks(classifiers=classifiers, labels=labels, hard=draw(st.booleans()))
+    blocks = draw(st.sampled_from([np.zeros(labels), np.arange(labels), rng.integers(0, labels, labels)]))
+    return statistic, (
+        ("classifiers", _numbers(draw, rng, (classifiers, facts.embedding_size + 1, labels), COEFFICIENTS)),
+        ("blocks", Numbers(blocks.astype(np.float64), WHOLE_NUMBERS)),
+    )
+
+
 def _classifier_gradients(draw: st.DrawFn, rng: np.random.Generator, facts: PublicFacts) -> tuple[Statistic, Named]:
     labels = max(2, facts.labels + draw(st.integers(0, 2)))  # more than the task has, too
     statistic = ClassifierGradients(directions=draw(st.integers(1, 9)), labels=labels)
@@ -482,6 +494,7 @@ _EXAMPLES: dict[str, Callable[[st.DrawFn, np.random.Generator, PublicFacts], tup
     "attribute_votes": _attribute_votes,
     "classifier_gradients": _classifier_gradients,
     "classifier_votes": _classifier_votes,
+    "classifier_votes_in_blocks": _classifier_votes_in_blocks,
     "corrected_votes": _corrected_votes,
     "embedding_sum": _embedding_sum,
     "equal_votes": partial(_corrected_votes, kind=EqualVotes),

@@ -12,11 +12,13 @@ from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
 from undersong_protocol import statistics
 from undersong_protocol.statistics import LabelledEmbeddings, PublicFacts, PublicInputs
-from undersong_protocol.statistics.classifier_votes import ClassifierVotes
+from undersong_protocol.statistics.classifier_votes import ClassifierVotes, ClassifierVotesInBlocks
 from undersong_protocol.statistics.corrected_votes import CorrectedVotes, EqualVotes
 from undersong_protocol.statistics.hubness import CORRECTION, hubness_correction, nearest
 from undersong_protocol.statistics.inputs import COEFFICIENTS
 from undersong_protocol.statistics.projections import COUNT, PLACE, Projections
+
+FACTS = PublicFacts(embedding_size=12, labels=3)
 
 
 class Records:
@@ -43,6 +45,7 @@ def made(seed, records=20, candidates=30, generators=3, labels=3):
             "hubness correction": hubness_correction(shown, of),
             "projections": COEFFICIENTS.quantised(rng.normal(size=(15, generators))),
             "classifiers": COEFFICIENTS.quantised(rng.normal(size=(generators, 13, labels))),
+            "blocks": rng.integers(0, labels, labels).astype(np.float64),
         },
     )
     return Records(unit(rng, records), rng.integers(-1, labels, records)), public
@@ -69,6 +72,7 @@ def test_no_row_passes_its_bound(seed, q, generators, hard):
         Projections(directions=generators, labels=3),
         Projections(directions=generators, labels=3, by_label=True),
         ClassifierVotes(classifiers=generators, labels=3, hard=hard),
+        ClassifierVotesInBlocks(classifiers=generators, labels=3, hard=hard),
     ):
         matrix = dense(statistic.rows(records, public, {}))
         assert matrix.shape == (20, statistic.dimension)
@@ -94,6 +98,29 @@ def test_classifier_rows_are_the_centred_correct_answers():
         right = [float(np.argmax(embedding @ head[:-1] + head[-1]) == label) for head in heads]
         expected = np.array(right) - np.mean(right) if label >= 0 else np.zeros(3)
         assert row == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("blocks", [(0, 0, 0), (0, 1, 2), (2, 0, 2)])
+def test_a_record_stands_in_the_block_of_its_label_and_one_block_is_the_plain_sum(blocks):
+    records, public = made(3)
+    public.numbers["blocks"] = np.array(blocks, dtype=np.float64)
+    plain = ClassifierVotes(classifiers=3, labels=3)
+    statistic = ClassifierVotesInBlocks(classifiers=3, labels=3)
+    statistic.check_inputs(PublicInputs(numbers={k: public.numbers[k] for k in ("classifiers", "blocks")}), FACTS)
+    found = dense(statistic.rows(records, public, {})).reshape(20, 3, 3)
+    for row, centred, label in zip(found, dense(plain.rows(records, public, {})), records.labels, strict=True):
+        expected = np.zeros((3, 3))
+        expected[blocks[label] if label >= 0 else 0] = centred
+        assert row.tolist() == expected.tolist()
+    assert statistic.sensitivity == plain.sensitivity  # which is reached: a row of the plain sum is one of its blocks
+
+
+@pytest.mark.parametrize("blocks", [(0, 1), (0, 1, 3), (0, -1, 0), (0, 0.5, 1), (0, np.nan, 1)])
+def test_blocks_that_are_no_labels_are_refused(blocks):
+    _, public = made(3)
+    numbers = {"classifiers": public.numbers["classifiers"], "blocks": np.array(blocks, dtype=np.float64)}
+    with pytest.raises(ConfigurationError, match="blocks"):
+        ClassifierVotesInBlocks(classifiers=3, labels=3).check_inputs(PublicInputs(numbers=numbers), FACTS)
 
 
 def test_nearest_is_a_plain_sort_of_corrected_similarities():

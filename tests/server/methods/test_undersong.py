@@ -2,9 +2,20 @@
 
 from collections import Counter
 
+import numpy as np
+import pytest
+
+from tests.doubles import bench
+from tests.doubles.tasks import make_task
+from tests.doubles.topic_writer import topic_writer
+from tests.doubles.word_embedding import embed
+from undersong_common.embedding import quantise
 from undersong_protocol.plan import Privacy
 from undersong_server.methods.interface import Setting
+from undersong_server.methods.parts import consistency
 from undersong_server.methods.undersong import Options, plan
+from undersong_server.runs.planning import plan_run
+from undersong_server.runs.task import load
 
 
 def asked(labels=2, generators=2, *, records=1000, epsilon=4.0, **options):
@@ -58,3 +69,24 @@ def test_gradients_are_asked_where_a_label_has_many_records():
 def test_a_shorter_menu_is_judged_with_less_noise():
     whole, shorter = asked()["verdict"].statistic, asked(without="matched")["verdict"].statistic
     assert whole.sensitivity.l2 > shorter.sensitivity.l2
+
+
+def test_usefulness_has_room_for_a_block_of_each_label_whatever_the_texts_will_say():
+    assert asked(labels=10, generators=3)["useful"].statistic.dimension == 30
+    assert asked(labels=10, generators=3)["useful"].statistic.sensitivity.l2 == pytest.approx((2 / 3) ** 0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block_of", [[0, 0], [0, 1]])
+def test_a_mistaken_generator_is_found_by_its_labels_together_and_one_by_one(block_of, tmp_path, monkeypatch):
+    topic_writer(monkeypatch, mistaken=["poor"])
+    monkeypatch.setattr("tests.doubles.bench.embed", lambda texts: quantise(embed(texts)))
+    monkeypatch.setattr(consistency, "blocks", lambda halves, embeddings: np.array(block_of))
+    task = load(make_task(tmp_path, parties=1, records=200, samples=40), ["method.name=undersong", "method.rounds=2"])
+    samples, run = bench.run_method(task, plan_run(task), seed=3)
+    assert run.records["blocks"] == [(0, block_of)]
+    good, poor = (sum(each.generator == name for each in samples) for name in ("good", "poor"))
+    assert good > 2 * poor
+    (_, trusted), (_, weights) = run.records["trust"][0], run.records["weights"][-1]
+    assert trusted[0] > 0.95
+    assert sum(weights) == pytest.approx(1.0)

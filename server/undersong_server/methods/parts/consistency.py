@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from undersong_common.arrays import Float32, Float64, Int64
+from undersong_common.arrays import Bools, Float32, Float64, Int64
 from undersong_protocol.statistics.classifier_votes import NEVER
 from undersong_protocol.statistics.inputs import COEFFICIENTS
 from undersong_server.methods.parts.matching import cell_means
@@ -14,6 +15,7 @@ from undersong_server.methods.parts.shares import table
 
 STRENGTH = 3.0  # inverse regularisation
 ALIKE = 3.0
+BY_LABEL, LEAST_BY_LABEL = 3.0, 0.005  # of variances of agreement; the second is that of seven points
 SMALLEST_TRUST = 1e-6  # added to each trust: where a text's author has all of it, the others count equally
 
 
@@ -83,7 +85,7 @@ def support(
 
     Args:
         heads: one classifier per generator (:func:`classifier`).
-        trust: non-negative, one per generator.
+        trust: of the generators for each label, non-negative, float64 [K, C].
         author: the generator of each text, int64 [n].
     """
     n = len(labels)
@@ -98,40 +100,115 @@ def support(
     return result
 
 
-def training_sample_variance(
-    embeddings: Float32,
-    labels: Int64,
-    author: Int64,
-    generators: int,
-    classes: int,
-    rng: np.random.Generator,
-    *,
-    strength: float = STRENGTH,
-) -> float:
+class Halves(NamedTuple):
+    """Each generator's texts in two halves, and a classifier trained on either.
+
+    Attributes:
+        heads: float64 [2, K, d + 1, C].
+        half_of: of each text, 0 or 1, int64 [n].
+    """
+
+    heads: Float64
+    half_of: Int64
+
+    @classmethod
+    def of(
+        cls,
+        embeddings: Float32,
+        labels: Int64,
+        author: Int64,
+        generators: int,
+        classes: int,
+        rng: np.random.Generator,
+        *,
+        strength: float = STRENGTH,
+    ) -> Halves:
+        half_of = np.zeros(len(author), dtype=np.int64)
+        heads = np.zeros((2, generators, embeddings.shape[1] + 1, classes))
+        for k in range(generators):
+            mine = rng.permutation(np.flatnonzero(author == k))
+            half_of[mine[1::2]] = 1
+            for half in range(2):
+                texts = mine[half::2]
+                heads[half, k] = classifier(embeddings[texts], labels[texts], classes, strength=strength)
+        return cls(heads, half_of)
+
+
+def training_sample_variance(halves: Halves, embeddings: Float32, labels: Int64, author: Int64) -> float:
     """Variance of a generator's accuracy that comes from which of its texts its classifier was trained on.
 
-    Each generator's texts are halved, a classifier is trained on either half, and both are tried on what the other
-    generators wrote. A classifier of all the texts varies half as much as one of a half: a quarter of the mean
-    squared difference. It is the same for every record, so more records do not lessen it.
+    The classifiers of either half are tried on what the other generators wrote. A classifier of all the texts varies
+    half as much as one of a half: a quarter of the mean squared difference. It is the same for every record, so more
+    records do not lessen it.
     """
     squares = []
-    for k in range(generators):
-        mine, others = rng.permutation(np.flatnonzero(author == k)), np.flatnonzero(author != k)
-        halves = mine[::2], mine[1::2]
-        if min(len(half) for half in halves) == 0 or not len(others):
+    for k, pair in enumerate(halves.heads.swapaxes(0, 1)):
+        others = author != k
+        if min(np.bincount(halves.half_of[~others], minlength=2)) == 0 or not others.any():
             continue
         tried, truth = embeddings[others], labels[others]
-        right = [
-            np.mean(
-                probabilities(classifier(embeddings[half], labels[half], classes, strength=strength), tried).argmax(
-                    axis=1
-                )
-                == truth
-            )
-            for half in halves
-        ]
+        right = [np.mean(probabilities(head, tried).argmax(axis=1) == truth) for head in pair]
         squares.append((right[0] - right[1]) ** 2 / 4.0)
     return float(np.mean(squares)) if squares else 0.0
+
+
+def blocks(halves: Halves, embeddings: Float32) -> Int64:
+    """Which labels the records judge the generators in together, int64 [C]: one block for all, or one for each.
+
+    For each label where two generators agree on other labels than those where they agree with a third, whole
+    generators cannot be judged: ``BY_LABEL`` times more variance of their agreement from label to label than on the
+    whole (:func:`agreement`), and more than ``LEAST_BY_LABEL``. Where it is less, one block has less noise.
+    """
+    whole, by_label = agreement(halves, embeddings)
+    classes = halves.heads.shape[-1]
+    apart = by_label > max(BY_LABEL * whole, LEAST_BY_LABEL)
+    return np.arange(classes) if apart else np.zeros(classes, dtype=np.int64)
+
+
+def agreement(halves: Halves, embeddings: Float32) -> tuple[float, float]:
+    """Variances of how far pairs of generators agree on what a label is: over all labels, and from label to label.
+
+    The agreement of two classifiers on a label is the F1 score of one's answers by the other's, on texts of the half
+    that neither learnt from. Each logit counts around its mean over these texts: an answer that one gives too often
+    for all texts is no other opinion of a label. The pairs' mean is taken off, label by label, since labels are not
+    equally hard. Variances are products of the two halves', so that the luck of the training texts adds nothing to
+    their mean. A label that one of a pair did not write in either half says nothing.
+    """
+    generators, classes = halves.heads.shape[1], halves.heads.shape[-1]
+    first, second = np.triu_indices(generators, 1)
+    if len(first) < 2 or classes < 2:
+        return 0.0, 0.0
+    written = (halves.heads[:, :, -1] > NEVER).all(axis=0)
+    known = written[first] & written[second]  # [pairs, C]
+    parts = []
+    for half, heads in enumerate(halves.heads):
+        tried = embeddings[halves.half_of != half]
+        answers = np.stack([_centred_answers(head, tried) for head in heads])
+        found = np.zeros(known.shape)
+        for label in range(classes):
+            given = (answers == label).astype(np.float64)
+            both, each = (given @ given.T)[first, second], given.sum(axis=1)
+            found[:, label] = 2.0 * both / np.maximum(each[first] + each[second], 1.0)
+        found = (found - _mean(found, known, axis=0)) * known
+        over_all = _mean(found, known, axis=1)
+        parts.append((over_all, (found - over_all) * known))
+    (whole, by_label), (other_whole, other_by_label) = parts
+    pairs = len(first) - 1
+    return (
+        float((whole * other_whole).sum()) / pairs,
+        float((by_label * other_by_label).sum()) / (pairs * (classes - 1)),
+    )
+
+
+def _centred_answers(head: Float64, embeddings: Float32) -> Int64:
+    logits = embeddings @ head[:-1] + head[-1]
+    centred: Int64 = np.where(head[-1] > NEVER, logits - logits.mean(axis=0), NEVER).argmax(axis=1)
+    return centred
+
+
+def _mean(values: Float64, known: Bools, axis: int) -> Float64:
+    found: Float64 = (values * known).sum(axis, keepdims=True) / np.maximum(known.sum(axis, keepdims=True), 1)
+    return found
 
 
 def alike(embeddings: Float32, labels: Int64, author: Int64, generators: int, classes: int) -> Int64:

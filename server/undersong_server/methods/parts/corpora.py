@@ -27,7 +27,7 @@ class Facts(NamedTuple):
     Attributes:
         label_of, generator_of: int64 [n].
         label_shares: wanted, float64 [C].
-        trust, matched: shares of the generators, float64 [K].
+        trust, matched: shares of the generators for each label, float64 [K, C], columns of sum 1.
         own: how likely each text's own label is, float64 [n]; None where there is one label.
         leverage: of the records on ``own`` (:func:`moments.posterior`).
         voted: the last votes for each text as far as noise does not explain them, positive, float64 [n]; None where
@@ -88,7 +88,7 @@ class Candidate(NamedTuple):
 
 
 def equal(facts: Facts) -> Float64:
-    return np.full(len(facts.trust), 1.0 / len(facts.trust))
+    return np.full_like(facts.trust, 1.0 / len(facts.trust))
 
 
 MENU: dict[str, Candidate] = {
@@ -108,7 +108,7 @@ LABELLED = {  # the corpus with its texts' labels as they were ordered, or as li
 def by_shares(facts: Facts, shares: Float64) -> Float64:
     """Weights, float64 [n], so that generators and labels have their shares: each cell's share over its texts."""
     cell = facts.generator_of * len(facts.label_shares) + facts.label_of
-    cells = np.outer(shares, facts.label_shares)
+    cells = shares * facts.label_shares
     written = np.bincount(cell, minlength=cells.size)
     found: Float64 = (cells.ravel() / np.maximum(written, 1))[cell]
     return found
@@ -142,12 +142,11 @@ def weighed(served: Mapping[str, Candidate], facts: Facts) -> list[Float64]:
 
 
 def expected_gains(served: Mapping[str, Candidate], facts: Facts, usefulness: Float64) -> Float64:
-    """Gains over the mixture that the generators' usefulness (already shrunk, float64 [K]) lets expect, float64 [J]."""
-    found = [
-        GAIN_PER_USEFULNESS * float((each.shares(facts) - equal(facts)) @ usefulness) - each.cost
-        for each in served.values()
-    ]
-    return np.array(found)
+    """Gains over the mixture, float64 [J], that usefulness (of generators and labels, shrunk, [K, C]) lets expect."""
+    by_label = [((each.shares(facts) - equal(facts)) * usefulness).sum(axis=0) for each in served.values()]
+    costs = np.array([each.cost for each in served.values()])
+    found: Float64 = GAIN_PER_USEFULNESS * (np.stack(by_label) @ facts.label_shares) - costs
+    return found
 
 
 def flattery(served: Mapping[str, Candidate], facts: Facts) -> Float64:

@@ -15,6 +15,7 @@ from undersong_server.methods.parts.consistency import averaged
 from undersong_server.methods.parts.shrinkage import expected_shares, shrink_to_mean
 
 SAMPLING_VARIANCE = 0.12  # of a record's centred answer, for classifiers that differ on about half of the records
+DIFFERENT = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)  # deviations of usefulness from block to block
 TRUST_EXPONENT = 0.5  # of trust beside the matched shares: a generator in the right place may still label wrongly
 LABEL_CAUTION = 2.0
 LEAST_LABEL_SHARE = 0.1  # of an equal share
@@ -43,40 +44,80 @@ def records_of(counts: NoisySum) -> float:
     return max(float(counts.natural.sum()), counts.sigma * float(np.sqrt(len(counts.natural))), 1.0)
 
 
-def trust(
-    useful: NoisySum,
-    alike: Int64,
-    *,
-    records: float,
-    sample_variance: float,
-    strength: float,
-    rng: np.random.Generator,
+def records_shares(label_shares: Float64) -> Float64:
+    """The records' own shares of the labels as far as they are believed: what :func:`label_shares` lies half-way to."""
+    found: Float64 = label_shares**2 / (label_shares**2).sum()
+    return found
+
+
+def usefulness(
+    useful: NoisySum, parts: Float64, alike: Int64, *, records: float, sample_variance: float
 ) -> tuple[Float64, Float64]:
-    """The generators' usefulness as far as noise does not explain it, float64 [K], and their shares by it alone.
+    """The generators' usefulness in each of B blocks as far as noise does not explain it, and what stays unknown of it.
+
+    float64 [K, B], per record of the block, around its mean; and deviations, float64 [B]. Empirical Bayes: a figure is
+    what is true of the generator on the whole, normal with a variance estimated by moments, and its block's difference
+    from that, normal with the likeliest of ``DIFFERENT``; only a single block has no difference.
 
     Args:
-        useful: opened centred answers; usefulness is their mean per record.
+        useful: opened centred answers, B blocks of K.
+        parts: of the records that are believed to stand in each block, float64 [B], sum 1.
         alike: generators with one number are one source (:func:`consistency.alike`): they have the mean of their
             figures.
         records: how many records there are (noisy: :func:`matching.records_of`).
         sample_variance: variance that no number of records lessens (:func:`consistency.training_sample_variance`).
-        strength: of usefulness in the exponent of a share.
     """
-    right = averaged(useful.natural / records, alike)
-    variance = (useful.sigma / records) ** 2 + SAMPLING_VARIANCE / records + sample_variance
-    noise = float(np.sqrt(variance))
-    return shrink_to_mean(right, noise), averaged(expected_shares(right, noise, strength, rng), alike)
+    size, free = parts * records, len(alike) - 1
+    found = useful.natural.reshape(len(parts), -1) / size[:, None]
+    found = np.stack([averaged(each - each.mean(), alike) for each in found], axis=1)
+    noise = (useful.sigma / size) ** 2 + SAMPLING_VARIANCE / size + sample_variance * len(parts)
+    likeliest, best = -np.inf, (found, noise)
+    for different in np.square(DIFFERENT) if len(parts) > 1 else (0.0,):
+        around = different + noise  # of a block's figure around what is true on the whole
+        precision = (1.0 / around).sum()
+        whole = (found / around).sum(axis=1) / precision
+        squares = float(whole @ whole)
+        among = max(0.0, squares / free - 1.0 / precision)
+        seen = among + 1.0 / precision
+        left = (found**2 / around).sum() - precision * squares + squares / seen
+        likely = -0.5 * (free * (np.log(around).sum() + np.log(precision * seen)) + left)
+        if likely > likeliest:
+            part, own = among / seen, different / around
+            unknown = own * noise + (1.0 - own) ** 2 * part / precision
+            likeliest, best = likely, (part * whole[:, None] * (1.0 - own) + own * found, np.sqrt(unknown))
+    return best
+
+
+def trust(
+    values: Float64, unknown: Float64, alike: Int64, *, strength: float, rng: Callable[[], np.random.Generator]
+) -> Float64:
+    """The generators' shares in each block by their usefulness alone (:func:`usefulness`), float64 [K, B].
+
+    Args:
+        strength: of usefulness in the exponent of a share.
+        rng: gives the same draws at every call, so that what is alike has like shares.
+    """
+    shares = [expected_shares(*each, strength, rng()) for each in zip(values.T, unknown.tolist(), strict=True)]
+    return np.stack([averaged(each, alike) for each in shares], axis=1)
 
 
 def combined_weights(matched: Float64, trusted: Float64) -> Float64:
-    """Weights of the generators, float64 [K], sum 1: matched shares, which start from trust, times its square root."""
-    weights: Float64 = matched * trusted**TRUST_EXPONENT
-    weights /= weights.sum()
+    """Weights of the generators for each label, float64 [K, C], columns of sum 1: how they match, times trust^1.5.
+
+    Args:
+        matched: shares that start from the mean of ``trusted`` over the labels, float64 [K].
+        trusted: float64 [K, C].
+    """
+    weights: Float64 = (matched / trusted.mean(axis=1))[:, None] * trusted ** (1.0 + TRUST_EXPONENT)
+    weights /= weights.sum(axis=0)
     return weights
 
 
 class Shares(NamedTuple):
-    """What the records say of the generators, float64 [K] each: usefulness (shrunk), and shares by two rules."""
+    """What the records say of the generators for each label: usefulness (shrunk), and shares by two rules.
+
+    float64 [K, C] each; the columns of shares have the sum 1.
+    """
 
     usefulness: Float64
     trust: Float64
@@ -90,30 +131,31 @@ class Evidence:
     Attributes:
         sums: the places, and the centred answers where there are labels.
         basis: of the places; ``means`` those of the generators in it, float64 [K, K - 1].
-        alike, sample_variance, strength: see :func:`trust`.
-        rng: gives the same draws at every call.
+        alike, sample_variance: see :func:`usefulness`.
+        block_of: the block of each label in the centred answers, int64 [C]; ``label_shares`` of the labels, [C].
+        strength, rng: see :func:`trust`.
     """
 
     sums: tuple[NoisySum, ...]
     basis: matching.Basis
     means: Float64
     alike: Int64
+    block_of: Int64
+    label_shares: Float64
     sample_variance: float
     strength: float
     rng: Callable[[], np.random.Generator]
 
     def shares(self, places: NoisySum, useful: NoisySum | None = None) -> Shares:
         """What these sums would say in place of the opened ones."""
-        trusted = np.full(len(self.means), 1.0 / len(self.means))
-        usefulness = np.zeros(len(self.means))
+        shape = len(self.means), len(self.block_of)
+        useful_by_label, trusted = np.zeros(shape), np.full(shape, 1.0 / len(self.means))
         if useful is not None:
-            usefulness, trusted = trust(
-                useful,
-                self.alike,
-                records=matching.records_of(places),
-                sample_variance=self.sample_variance,
-                strength=self.strength,
-                rng=self.rng(),
-            )
-        matched = matching.matched_shares(places, self.basis, self.means, trusted)
-        return Shares(usefulness, trusted, averaged(combined_weights(matched, trusted), self.alike))
+            parts = np.bincount(self.block_of, records_shares(self.label_shares)).astype(np.float64)
+            records, luck = matching.records_of(places), self.sample_variance
+            values, unknown = usefulness(useful, parts, self.alike, records=records, sample_variance=luck)
+            by_block = trust(values, unknown, self.alike, strength=self.strength, rng=self.rng)
+            useful_by_label, trusted = values[:, self.block_of], by_block[:, self.block_of]
+        matched = matching.matched_shares(places, self.basis, self.means, trusted.mean(axis=1))
+        combined = combined_weights(matched, trusted)
+        return Shares(useful_by_label, trusted, np.stack([averaged(each, self.alike) for each in combined.T], axis=1))

@@ -18,7 +18,7 @@ def to_write(written: Int64, weights: Float64, label_shares: Float64, spent: Boo
 
     Args:
         written: texts so far, int64 [K, C].
-        weights: of the generators, float64 [K]; ``label_shares`` of the labels, float64 [C]; each sums to 1.
+        weights: of the generators for each label, float64 [K, C]; ``label_shares`` of the labels, float64 [C].
         spent: which generator has no more of which label, bool [K, C].
     """
     total = written.sum() + count
@@ -26,7 +26,7 @@ def to_write(written: Int64, weights: Float64, label_shares: Float64, spent: Boo
     orders = np.zeros_like(written)
     for label, wanted in enumerate(of_label):
         open_ = ~spent[:, label] if not spent[:, label].all() else np.ones(len(weights), dtype=np.bool_)
-        free = np.where(open_, weights, 0.0)
+        free = np.where(open_, weights[:, label], 0.0)
         if not free.sum() > 0.0:
             free = open_.astype(np.float64)
         left = written[open_, label].sum() + wanted

@@ -39,19 +39,16 @@ def shrink_to_mean(values: Float64, noise: float, caution: float = 1.0) -> Float
     return result
 
 
-def expected_shares(values: Float64, noise: float, strength: float, rng: np.random.Generator) -> Float64:
+def expected_shares(values: Float64, unknown: float, strength: float, rng: np.random.Generator) -> Float64:
     """Expected shares proportional to exp(strength * true value), over the possible true values: float64 [K], sum 1.
 
-    Given the observed values the true ones are normal around the shrunk ones, with variance noise^2 times
-    :func:`signal_fraction`. The mean of the shares hedges, where the shares of the mean would give all to a
-    value that chance made the highest; without evidence they are equal.
+    The true values are normal around ``values`` with deviation ``unknown``. The mean of the shares hedges, where the
+    shares of the mean would give all to a value that chance made the highest; without evidence they are equal.
 
-    >>> expected_shares(np.array([0.2, 0.0]), 10.0, 40.0, np.random.default_rng(0)).tolist()
+    >>> expected_shares(np.array([0.0, 0.0]), 0.0, 40.0, np.random.default_rng(0)).tolist()
     [0.5, 0.5]
     """
-    remaining = noise * np.sqrt(signal_fraction(values, noise))
-    drawn = rng.normal(0.0, 1.0, (DRAWS, len(values))) * remaining
-    exponents = strength * (shrink_to_mean(values, noise) + drawn)
+    exponents = strength * (values + rng.normal(0.0, 1.0, (DRAWS, len(values))) * unknown)
     odds = np.exp(exponents - exponents.max(axis=1, keepdims=True))
     found: Float64 = (odds / odds.sum(axis=1, keepdims=True)).mean(axis=0)
     return found

@@ -12,7 +12,7 @@ MIXTURE, TRUSTED, MATCHED, OWN = range(4)
 def facts(trust=(0.5, 0.5), label_shares=(0.5, 0.5), own=None, counts=((30, 10), (5, 15))):
     label_of = np.concatenate([np.repeat([0, 1], row) for row in counts])
     generator_of = np.repeat([0, 1], [sum(row) for row in counts])
-    trusted = np.array(trust)
+    trusted = np.broadcast_to(np.array(trust).reshape(2, -1), (2, 2))
     return corpora.Facts(label_of, generator_of, np.array(label_shares), trusted, trusted, own)
 
 
@@ -31,10 +31,15 @@ def test_weights_give_generators_and_labels_their_shares_whatever_was_written():
     weights = corpora.MENU["trusted"].weigh(found)
     assert np.bincount(found.generator_of, weights=weights) == pytest.approx([0.8, 0.2])
     assert np.bincount(found.label_of, weights=weights) == pytest.approx([0.7, 0.3])
+    by_label = facts(trust=((0.9, 0.2), (0.1, 0.8)), label_shares=(0.7, 0.3))
+    cells = np.bincount(2 * by_label.generator_of + by_label.label_of, corpora.MENU["trusted"].weigh(by_label))
+    assert cells == pytest.approx([0.63, 0.06, 0.07, 0.24])
     plain = corpora.MENU["mixture"].weigh(found)
     assert np.bincount(found.generator_of, weights=plain) == pytest.approx([0.5, 0.5])
     own = facts(own=np.linspace(0.1, 1.0, 60))
-    assert corpora.MENU["own-labels"].weigh(own) == pytest.approx(corpora.by_shares(own, np.full(2, 0.5)) * own.own)
+    assert corpora.MENU["own-labels"].weigh(own) == pytest.approx(
+        corpora.by_shares(own, np.full((2, 2), 0.5)) * own.own
+    )
 
 
 def test_votes_move_weight_within_a_label_and_none_between_labels():
@@ -84,7 +89,7 @@ def test_a_verdict_without_noise_is_finite():
 
 def test_usefulness_sets_what_is_expected_and_the_bar_what_must_be_passed():
     found = facts(trust=(0.9, 0.1))
-    gains = corpora.expected_gains(corpora.MENU, found, np.array([0.1, -0.1]))
+    gains = corpora.expected_gains(corpora.MENU, found, np.array([[0.1, 0.1], [-0.1, -0.1]]))
     assert gains[MIXTURE] == 0.0
     assert gains[TRUSTED] == pytest.approx(corpora.GAIN_PER_USEFULNESS * 0.08)
     assert gains[MATCHED] < gains[TRUSTED]

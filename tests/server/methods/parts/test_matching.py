@@ -129,6 +129,8 @@ def test_the_told_noise_of_trust_and_matched_shares_is_what_many_draws_show():
         basis,
         basis.means(*public, GENERATORS),
         alike=np.arange(GENERATORS),
+        block_of=np.zeros(LABELS, dtype=np.int64),
+        label_shares=np.full(LABELS, 1.0 / LABELS),
         sample_variance=1e-5,
         strength=40.0,
         rng=lambda: np.random.default_rng(9),
@@ -136,7 +138,7 @@ def test_the_told_noise_of_trust_and_matched_shares_is_what_many_draws_show():
 
     def weights(*sums):
         found = evidence.shares(*sums)
-        return (found.trust + found.matched) / 2.0
+        return (found.trust + found.matched)[:, 0] / 2.0
 
     told = noise_effect_of_sums(weights, *evidence.sums)
     drawn = []

@@ -9,15 +9,25 @@ from undersong_server.methods.parts import shares
 NOTHING_SPENT = np.zeros((3, 2), dtype=bool)
 
 
+def for_both_labels(*weights):
+    return np.tile(np.array(weights)[:, None], 2)
+
+
+def test_a_generator_writes_the_labels_for_which_it_has_weight():
+    weights = np.array([[0.6, 0.0], [0.3, 0.2], [0.1, 0.8]])
+    orders = shares.to_write(np.zeros((3, 2), dtype=np.int64), weights, np.array([0.5, 0.5]), NOTHING_SPENT, 40)
+    assert orders.tolist() == [[12, 0], [6, 4], [2, 16]]
+
+
 def test_what_was_written_too_much_of_is_not_written_again():
-    weights, labels = np.array([0.6, 0.3, 0.1]), np.array([0.5, 0.5])
+    weights, labels = for_both_labels(0.6, 0.3, 0.1), np.array([0.5, 0.5])
     orders = shares.to_write(np.full((3, 2), 10), weights, labels, NOTHING_SPENT, 40)
     assert orders.sum(axis=1).tolist() == [32, 8, 0]
     assert orders.sum(axis=0).tolist() == [20, 20]
 
 
 def test_what_a_generator_has_no_more_of_is_asked_of_the_others_of_that_label():
-    weights, labels = np.array([0.8, 0.1, 0.1]), np.array([0.7, 0.3])
+    weights, labels = for_both_labels(0.8, 0.1, 0.1), np.array([0.7, 0.3])
     written, spent = np.zeros((3, 2), dtype=np.int64), NOTHING_SPENT.copy()
     spent[0, 0] = True
     orders = shares.to_write(written, weights, labels, spent, 100)
@@ -41,7 +51,7 @@ def test_a_cell_is_spent_where_it_gave_less_than_half():
 def test_orders_add_up_and_no_label_goes_beyond_its_share(written, spent, count):
     share = np.array([0.7, 0.3])
     before = np.array(written).reshape(3, 2)
-    orders = shares.to_write(before, np.array([0.6, 0.3, 0.1]), share, np.array(spent).reshape(3, 2), count)
+    orders = shares.to_write(before, for_both_labels(0.6, 0.3, 0.1), share, np.array(spent).reshape(3, 2), count)
     assert orders.min() >= 0
     assert orders.sum() == count
     total = before.sum(axis=0) + orders.sum(axis=0)
