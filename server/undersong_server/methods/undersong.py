@@ -25,6 +25,7 @@ from undersong_protocol.statistics.classifier_votes import ClassifierVotes, Clas
 from undersong_protocol.statistics.corrected_votes import CorrectedVotes, EqualVotes
 from undersong_protocol.statistics.histogram import LabelHistogram
 from undersong_protocol.statistics.hubness import hubness_correction
+from undersong_protocol.statistics.inputs import COEFFICIENTS
 from undersong_protocol.statistics.interface import Statistic
 from undersong_protocol.statistics.projections import Projections
 from undersong_protocol.vectors import NoisySum
@@ -36,6 +37,7 @@ from undersong_server.methods.parts import (
     judging,
     matching,
     moments,
+    record_gradients,
     shares,
     shrinkage,
     soft_labels,
@@ -80,7 +82,7 @@ class Options(MethodOptions):
         examples, shortlist: texts that a prompt shows, drawn from so many best (and worst) texts per label.
         usefulness: strength of usefulness in trust.
         verdict: without it the corpus is the trusted one.
-        without: a row of the menu that is left out, or the soft labels.
+        without: a row of the menu that is left out, the soft labels, or the records' gradients in them.
     """
 
     samples: Annotated[int, Field(ge=1)] = 6000
@@ -90,7 +92,7 @@ class Options(MethodOptions):
     shortlist: Annotated[int, Field(ge=1)] = 32
     usefulness: Annotated[float, Field(ge=0)] = 40.0
     verdict: bool = True
-    without: Literal["", "trusted", "matched", "own-labels", "voted", "soft"] = ""
+    without: Literal["", "trusted", "matched", "own-labels", "voted", "soft", "gradients"] = ""
 
     def per_round(self) -> list[int]:
         counts: list[int] = largest_remainder(np.ones(self.rounds), self.samples).tolist()
@@ -134,17 +136,17 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     if verdict:
         judged = ClassifierVotes(classifiers=len(corpora.menu(options.without, voted=voted)), labels=labels)
         asked.append(SumRequest("verdict", judged, SHARES["verdict"]))
-    if verdict and options.without != "soft":
+    if verdict and options.without not in ("soft", "gradients"):
         asked += _label_sums(labels, noise("errors"))
     return asked
 
 
 def _label_sums(labels: int, noise: float) -> list[SumRequest]:
     """Section 5: the gradients and the verdict on them, none where the records are too few for a step."""
-    errors = ClassifierGradients(directions=soft_labels.DIRECTIONS, labels=labels)
+    errors = ClassifierGradients(directions=record_gradients.DIRECTIONS, labels=labels)
     if errors.sensitivity.l2 * math.sqrt(STEPS) * noise > MOST_ERROR_NOISE:
         return []
-    judged = ClassifierVotes(classifiers=len(corpora.LABELLED), labels=labels)
+    judged = ClassifierVotes(classifiers=len(corpora.CORRECTED), labels=labels)
     gradients = [SumRequest(_errors(step), errors, SHARES["errors"] / STEPS) for step in range(STEPS)]
     return [*gradients, SumRequest("last verdict", judged, SHARES["last verdict"])]
 
@@ -356,7 +358,7 @@ def _corpus(
         run.record("corpora", options.rounds - 1, dict(zip(menu, by_corpus.tolist(), strict=True)))
         run.record("gains", options.rounds - 1, dict(zip(menu, gains.tolist(), strict=True)))
     noise = _noise(judgement, lambda *seen: of_generators(chosen(*seen)[2], written.generator_of), *verdict)
-    claims = _claims(run, asked, written, judgement.records, weights)
+    claims = _claims(options, run, asked, written, judgement.records, weights)
     kept, weights = corpora.thinned(claims.weights, run.rng("thinning"))
     text_of, label_of = claims.text_of[kept], claims.label_of[kept]
     run.record("weights", options.rounds, of_generators(weights, written.generator_of[text_of]).tolist())
@@ -374,29 +376,45 @@ class Claims(NamedTuple):
     weights: Float64
 
 
-def _claims(run: RunContext, asked: set[str], written: Written, records: float, weights: Float64) -> Claims:
-    """Section 5: labels as they were ordered or as likely as they are, by a last verdict of the records."""
-    embeddings, label_of = written.embeddings, written.label_of
-    if _errors(0) not in asked:
-        return Claims(np.arange(len(weights)), label_of, weights)
+def _claims(
+    options: Options, run: RunContext, asked: set[str], written: Written, records: float, weights: Float64
+) -> Claims:
+    """Section 5: the labels from which a task model learns a classifier that holds for other texts than these."""
+    embeddings, label_of, labels = written.embeddings, written.label_of, written.labels
+    ordered = Claims(np.arange(len(weights)), label_of, weights)
+    if options.without == "soft" or labels == 1:
+        return ordered
+    strength = soft_labels.strength_for_others(*written[:3], weights, written.generators, labels)
+    if strength is None and _errors(0) not in asked:
+        return ordered
+    run.record("strength", 0, strength)
+    head = consistency.classifier(
+        embeddings, label_of, labels, strength=strength or soft_labels.TASK_MODEL_STRENGTH, weights=weights
+    )
+    if _errors(0) in asked:
+        head = _corrected(run, head, written, weights, records)
+    likely = soft_labels.labels_that_teach(head, embeddings, label_of, weights)
+    text, label = np.nonzero(likely)
+    return Claims(text, label, weights[text] * likely[text, label])
 
-    def ask(step: int, head: Float64, projections: Float64) -> NoisySum:
-        published = [run.publish_numbers("classifier", head), run.publish_numbers("projections", projections)]
+
+def _corrected(run: RunContext, head: Float64, written: Written, weights: Float64, records: float) -> Float64:
+    """The classifier of the texts moved by the records' gradient, as far as their last verdict is for it."""
+
+    def ask(step: int, classifier: Float64, projections: Float64) -> NoisySum:
+        published = [run.publish_numbers("classifier", classifier), run.publish_numbers("projections", projections)]
         return run.private_sum(_errors(step), published)
 
-    soft = soft_labels.probabilities_of_labels(embeddings, label_of, weights, written.labels, STEPS, records, ask)
-    ordered = np.eye(written.labels)[label_of]
-    text, label = np.nonzero(ordered + soft)
-    labelled = [weights[text] * each[text, label] for each in (ordered, soft)]
-    heads = corpora.classifiers(embeddings[text], label, written.labels, labelled)
+    moved = record_gradients.moved(head, written.embeddings, weights, STEPS, records, ask)
+    heads = COEFFICIENTS.quantised(np.stack([head, moved]))
     opened = run.private_sum("last verdict", [run.publish_numbers("classifiers", heads)])
-    answers = corpora.right(heads, embeddings, label_of)
-    expected = np.array([-each.cost for each in corpora.LABELLED.values()])
-    found, gains = corpora.verdict(corpora.LABELLED, opened, records, answers, expected, np.zeros(len(labelled)))
-    run.record("labels", 0, dict(zip(corpora.LABELLED, found.tolist(), strict=True)))
-    run.record("label gains", 0, dict(zip(corpora.LABELLED, gains.tolist(), strict=True)))
-    mixed = corpora.blended(labelled, found) * (len(weights) / len(text))
-    return Claims(text, label, mixed)
+    answers = corpora.right(heads, written.embeddings, written.label_of)
+    expected = np.array([-each.cost for each in corpora.CORRECTED.values()])
+    found, gains = corpora.verdict(corpora.CORRECTED, opened, records, answers, expected, np.zeros(len(heads)))
+    run.record("labels", 0, dict(zip(corpora.CORRECTED, found.tolist(), strict=True)))
+    run.record("label gains", 0, dict(zip(corpora.CORRECTED, gains.tolist(), strict=True)))
+    result: Float64 = np.tensordot(found, heads, axes=1)
+    return result
 
 
 def _labelled(run: RunContext, text: int, label: int) -> Sample:

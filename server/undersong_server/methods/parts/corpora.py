@@ -99,9 +99,9 @@ MENU: dict[str, Candidate] = {
     "voted": Candidate(equal, 0.02, 0.05, single=_by_votes),
 }
 
-LABELLED = {  # the corpus with its texts' labels as they were ordered, or as likely as they are
-    "ordered": Candidate(equal, 0.0, 0.0),
-    "soft": Candidate(equal, -0.01, 0.02),
+CORRECTED = {  # what a task model is to learn: the classifier of the texts, or that moved by the records' gradient
+    "texts": Candidate(equal, 0.0, 0.0),
+    "records": Candidate(equal, -0.01, 0.02),
 }
 
 

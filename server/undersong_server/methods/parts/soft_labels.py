@@ -1,90 +1,109 @@
-"""How likely each label is for each text: a classifier of the corpus, moved by the records' own gradient.
+"""Labels of texts from which a usual task model learns a given classifier; docs/method.md, section 5. Public data only.
 
-A text may be in the corpus under several labels, each with its weight (Hinton et al. 2015). The records say by
-:class:`ClassifierGradients` which way the classifier errs on them; docs/method.md, section 5.
+A text may be in the corpus under several labels, each with its weight (Hinton et al. 2015).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from undersong_common.arrays import Float32, Float64, Int64
-from undersong_protocol.statistics.inputs import COEFFICIENTS
-from undersong_protocol.statistics.projections import COUNT, PLACE, places
-from undersong_protocol.vectors import NoisySum
-from undersong_server.methods.parts.consistency import classifier, probabilities
-from undersong_server.methods.parts.places import Directions, principal_axes, radius_of
+from undersong_common.arrays import Bools, Float32, Float64, Int64
+from undersong_server.methods.parts.consistency import classifier
 
-DIRECTIONS = 64
-CURVATURE = 0.5  # p (1 - p) summed over labels at most, for each label's coefficients (Boehning 1992)
-# Deviation of a coefficient of what the classifier has still to learn; the likeliest is taken. No more than the last:
-# records vary where texts do not, and a longer step there overshoots.
-DEVIATIONS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3)
+STRENGTHS = (0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 3.0, 5.0)  # inverse regularisation, weakest fit first
+FALLS = 2  # steps down in a row, after which nothing better is expected
+MARGIN = 0.25  # of the mean margin: how near to the boundary a text counts as half right
+TASK_MODEL_STRENGTH = 1.0  # for which labels are made: the middle of those that a task model's validation chooses from
+LIKELIEST = 3  # labels that a text may stand under
 LEAST_PROBABILITY = 0.02  # below it a text is not in the corpus under a label
+PASSES = 4  # of solving and cutting at zero
+RIDGE = 1e-6  # of the mean eigenvalue, where texts are fewer than an embedding's components
 
-Ask = Callable[[int, Float64, Float64], NoisySum]  # the t-th sum, with what is published: classifier and projections
 
+def strength_for_others(
+    embeddings: Float32, labels: Int64, author: Int64, weights: Float64, generators: int, classes: int
+) -> float | None:
+    """The strength at which classifiers of the other generators' texts are most often right about a generator's.
 
-def probabilities_of_labels(
-    embeddings: Float32, labels: Int64, weights: Float64, classes: int, steps: int, records: float, ask: Ask
-) -> Float64:
-    """Probability of each label for each text, float64 [n, C]; 0 for a label that is not worth a row.
+    A held-out part of the same texts shares their quirks, and a task model's validation on it fits them too closely;
+    real records do not share them, and neither do another generator's texts. "Right" is smooth: a logistic function of
+    the margin in units of its mean, since counts of right answers change by chance from one strength to the next.
 
     Args:
-        embeddings: of the texts, unit [n, d]; labels: int64 [n]; weights: of the corpus so far, float64 [n].
-        steps: how often the records are asked.
-        records: how many they are, about.
+        embeddings: unit, float32 [n, d]; labels, author: int64 [n]; weights: of the corpus, float64 [n].
+
+    Returns: one of ``STRENGTHS``, or None where no generator's texts can be tried on the others'.
     """
-    frame = _frame(embeddings, weights)
-    projections = frame.published()
-    head = classifier(embeddings, labels, classes, weights=weights)
-    seen = places(embeddings.astype(np.float64), projections[:-1], projections[-1])
-    curvature = seen.T @ seen / len(seen)
-    curvature += np.trace(curvature[1:, 1:]) / DIRECTIONS * np.eye(len(curvature))
-    values, axes = np.linalg.eigh(curvature)
-    values *= CURVATURE * records
-    for step in range(steps):
-        published = COEFFICIENTS.quantised(head)
-        opened = ask(step, published, projections)
-        gradient = opened.natural.reshape(DIRECTIONS + 1, classes)
-        gradient = axes.T @ (gradient - gradient.mean(axis=1, keepdims=True))
-        head = head + _lifted(axes @ _likely_step(gradient, values, opened.sigma, classes), projections)
-    found = probabilities(head, embeddings)
-    found[found < LEAST_PROBABILITY] = 0.0
-    result: Float64 = found / found.sum(axis=1, keepdims=True)
+    best, found, falls = -np.inf, None, 0
+    for strength in STRENGTHS:
+        right = [
+            _rightness(embeddings, labels, weights, author == k, classes, strength)
+            for k in range(generators)
+            if min(float(weights[author == k].sum()), float(weights[author != k].sum())) > 0
+        ]
+        if not right:
+            return None
+        if sum(right) > best:
+            best, found, falls = sum(right), strength, 0
+        elif (falls := falls + 1) == FALLS:
+            break  # the path has one hill up to noise; stopping also saves the slow, weakly regularised fits
+    return found
+
+
+def _rightness(
+    embeddings: Float32, labels: Int64, weights: Float64, held: Bools, classes: int, strength: float
+) -> float:
+    """Weighted sum of how right a classifier of the other texts is about the held ones."""
+    rest = ~held & (weights > 0)
+    held = held & np.isin(labels, labels[rest])
+    head = classifier(embeddings[rest], labels[rest], classes, strength=strength, weights=weights[rest])
+    logits, rows = embeddings[held] @ head[:-1] + head[-1], np.arange(int(held.sum()))
+    own = logits[rows, labels[held]].copy()
+    logits[rows, labels[held]] = -np.inf
+    margin = own - logits.max(axis=1)
+    unit = MARGIN * max(float(np.abs(margin).mean()), np.finfo(np.float64).tiny)
+    return float(weights[held] @ (0.5 + 0.5 * np.tanh(0.5 * margin / unit)))
+
+
+def labels_that_teach(head: Float64, embeddings: Float32, labels: Int64, weights: Float64) -> Float64:
+    """Probability of each label for each text, float64 [n, C], 0 for a label that is not worth a row.
+
+    They are those next to the classifier's own probabilities p at which it is what a task model of the strength c =
+    ``TASK_MODEL_STRENGTH`` learns from them: the gradient of c sum_i w_i (cross-entropy) + |W|^2 / 2 vanishes where
+    sum_i w_i (t_i - p_i) x_i = W / c. The least change t_i - p_i is linear in x_i; what falls below 0 is cut, and the
+    rest is solved for again.
+
+    Args:
+        head: the classifier, float64 [d + 1, C], the bias last.
+        embeddings: unit, float32 [n, d].
+        labels: as ordered, int64 [n]; one that does not occur gets no text.
+        weights: of the texts, float64 [n], of mean 1.
+    """
+    found = np.zeros((len(embeddings), head.shape[1]))
+    present = np.unique(labels)
+    found[:, present] = _taught(head[:, present], embeddings, weights)
+    return found
+
+
+def _taught(head: Float64, embeddings: Float32, weights: Float64) -> Float64:
+    x = np.hstack([embeddings, np.ones((len(embeddings), 1))]).astype(np.float64)
+    weighed = (x * weights[:, None]).T
+    curvature = weighed @ x
+    curvature += RIDGE * np.trace(curvature) / len(curvature) * np.eye(len(curvature))
+    centred = head - head.mean(axis=1, keepdims=True)
+    logits = x @ centred
+    probabilities = np.exp(logits - logits.max(axis=1, keepdims=True))
+    probabilities /= probabilities.sum(axis=1, keepdims=True)
+    wanted = np.vstack([centred[:-1], np.zeros((1, head.shape[1]))]) / TASK_MODEL_STRENGTH
+    allowed = probabilities >= np.sort(probabilities, axis=1)[:, -LIKELIEST:][:, :1]
+    found = _whole(np.where(allowed, probabilities, 0.0))
+    for _ in range(PASSES):
+        left = wanted - weighed @ (found - probabilities)
+        changed = np.where(allowed, found + x @ np.linalg.solve(curvature, left), 0.0).clip(0.0)
+        found = _whole(np.where(changed.any(axis=1, keepdims=True), changed, found))
+    return _whole(np.where(found < LEAST_PROBABILITY, 0.0, found))
+
+
+def _whole(values: Float64) -> Float64:
+    result: Float64 = values / values.sum(axis=1, keepdims=True)
     return result
-
-
-def _frame(embeddings: Float32, weights: Float64) -> Directions:
-    """The directions in which the corpus varies most, around its centre."""
-    x, w = embeddings.astype(np.float64), weights / weights.sum()
-    centre = w @ x
-    left = x - centre
-    directions = principal_axes((left * w[:, None]).T @ left, DIRECTIONS)
-    return Directions(directions, centre[None, :], radius_of(left @ directions))
-
-
-def _likely_step(gradient: Float64, curvature: Float64, sigma: float, classes: int) -> Float64:
-    """The expected change of the coefficients, float64 [P + 1, C], along the curvature's axes.
-
-    The gradient is curvature times change plus noise; the change is normal with one deviation, the likeliest one.
-    """
-
-    def log_likelihood(deviation: float) -> float:
-        variance = curvature**2 * deviation**2 + sigma**2
-        squares = (gradient**2).sum(axis=1)
-        return float(-0.5 * ((classes - 1) * np.log(variance) + squares / variance).sum())
-
-    deviation = max(DEVIATIONS, key=log_likelihood)
-    gain = deviation**2 * curvature / (curvature**2 * deviation**2 + sigma**2)
-    step: Float64 = gain[:, None] * gradient
-    return step
-
-
-def _lifted(change: Float64, projections: Float64) -> Float64:
-    """A change of coefficients along the directions as one of a classifier's, float64 [d + 1, C]."""
-    weights = projections[:-1] @ (PLACE * change[1:])
-    bias = COUNT * change[0] - projections[-1] @ (PLACE * change[1:])
-    return np.vstack([weights, bias])
