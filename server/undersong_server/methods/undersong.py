@@ -358,7 +358,7 @@ def _corpus(
         run.record("corpora", options.rounds - 1, dict(zip(menu, by_corpus.tolist(), strict=True)))
         run.record("gains", options.rounds - 1, dict(zip(menu, gains.tolist(), strict=True)))
     noise = _noise(judgement, lambda *seen: of_generators(chosen(*seen)[2], written.generator_of), *verdict)
-    claims = _claims(options, run, asked, written, judgement.records, weights)
+    claims = _claims(options, run, asked, written, judgement, weights)
     kept, weights = corpora.thinned(claims.weights, run.rng("thinning"))
     text_of, label_of = claims.text_of[kept], claims.label_of[kept]
     run.record("weights", options.rounds, of_generators(weights, written.generator_of[text_of]).tolist())
@@ -377,22 +377,23 @@ class Claims(NamedTuple):
 
 
 def _claims(
-    options: Options, run: RunContext, asked: set[str], written: Written, records: float, weights: Float64
+    options: Options, run: RunContext, asked: set[str], written: Written, judgement: Judgement, weights: Float64
 ) -> Claims:
     """Section 5: the labels from which a task model learns a classifier that holds for other texts than these."""
     embeddings, label_of, labels = written.embeddings, written.label_of, written.labels
     ordered = Claims(np.arange(len(weights)), label_of, weights)
     if options.without == "soft" or labels == 1:
         return ordered
-    strength = soft_labels.strength_for_others(*written[:3], weights, written.generators, labels)
+    strength = None
+    if judgement.evidence is not None and not judgement.evidence.block_of.any():
+        strength = soft_labels.strength_for_others(*written, weights)
     if strength is None and _errors(0) not in asked:
         return ordered
+    strength = strength or soft_labels.TASK_MODEL_STRENGTH
     run.record("strength", 0, strength)
-    head = consistency.classifier(
-        embeddings, label_of, labels, strength=strength or soft_labels.TASK_MODEL_STRENGTH, weights=weights
-    )
+    head = consistency.classifier(embeddings, label_of, labels, strength=strength, weights=weights)
     if _errors(0) in asked:
-        head = _corrected(run, head, written, weights, records)
+        head = _corrected(run, head, written, weights, judgement.records)
     likely = soft_labels.labels_that_teach(head, embeddings, label_of, weights)
     text, label = np.nonzero(likely)
     return Claims(text, label, weights[text] * likely[text, label])

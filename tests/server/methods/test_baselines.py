@@ -137,7 +137,7 @@ def test_a_run_spends_exactly_its_plan_and_no_more_calls(task_file, assignments)
     assert {sample.label for sample in samples} == {"a", "b"}
     rows_of_texts = Counter(sample.text for sample in samples)
     assert len({(sample.text, sample.label) for sample in samples}) == len(samples) > 0
-    assert (max(rows_of_texts.values()) == 2) == ("last verdict" in run.asked)  # a text under both labels
+    assert (max(rows_of_texts.values()) == 2) == ("strength" in run.records)  # a text under both labels
     if "sample_weights" in run.records:
         assert len(run.records["sample_weights"][-1][1]) == len(samples)
     if run_plan.plan.sums:

@@ -178,7 +178,7 @@ def agreement(halves: Halves, embeddings: Float32) -> tuple[float, float]:
     first, second = np.triu_indices(generators, 1)
     if len(first) < 2 or classes < 2:
         return 0.0, 0.0
-    written = (halves.heads[:, :, -1] > NEVER).all(axis=0)
+    written: Bools = np.all(halves.heads[:, :, -1] > NEVER, axis=0)
     known = written[first] & written[second]  # [pairs, C]
     parts = []
     for half, heads in enumerate(halves.heads):

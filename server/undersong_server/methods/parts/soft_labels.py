@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from undersong_common.arrays import Bools, Float32, Float64, Int64
+from undersong_common.arrays import Float32, Float64, Int64
 from undersong_server.methods.parts.consistency import classifier
 
 STRENGTHS = (0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 3.0, 5.0)  # inverse regularisation, weakest fit first
@@ -21,7 +21,7 @@ RIDGE = 1e-6  # of the mean eigenvalue, where texts are fewer than an embedding'
 
 
 def strength_for_others(
-    embeddings: Float32, labels: Int64, author: Int64, weights: Float64, generators: int, classes: int
+    embeddings: Float32, labels: Int64, author: Int64, generators: int, classes: int, weights: Float64
 ) -> float | None:
     """The strength at which classifiers of the other generators' texts are most often right about a generator's.
 
@@ -34,35 +34,30 @@ def strength_for_others(
 
     Returns: one of ``STRENGTHS``, or None where no generator's texts can be tried on the others'.
     """
-    best, found, falls = -np.inf, None, 0
-    for strength in STRENGTHS:
-        right = [
-            _rightness(embeddings, labels, weights, author == k, classes, strength)
-            for k in range(generators)
-            if min(float(weights[author == k].sum()), float(weights[author != k].sum())) > 0
-        ]
-        if not right:
-            return None
-        if sum(right) > best:
-            best, found, falls = sum(right), strength, 0
+    splits = [(author == k, (author != k) & (weights > 0)) for k in range(generators)]
+    splits = [(held & (weights > 0) & np.isin(labels, labels[rest]), rest) for held, rest in splits]
+    splits = [split for split in splits if split[0].any()]
+    best, found, falls = 0.0, None, 0
+    for strength in STRENGTHS if splits else ():
+        right = 0.0
+        for held, rest in splits:
+            head = classifier(embeddings[rest], labels[rest], classes, strength=strength, weights=weights[rest])
+            right += _rightness(head, embeddings[held], labels[held], weights[held])
+        if right > best:
+            best, found, falls = right, strength, 0
         elif (falls := falls + 1) == FALLS:
             break  # the path has one hill up to noise; stopping also saves the slow, weakly regularised fits
     return found
 
 
-def _rightness(
-    embeddings: Float32, labels: Int64, weights: Float64, held: Bools, classes: int, strength: float
-) -> float:
-    """Weighted sum of how right a classifier of the other texts is about the held ones."""
-    rest = ~held & (weights > 0)
-    held = held & np.isin(labels, labels[rest])
-    head = classifier(embeddings[rest], labels[rest], classes, strength=strength, weights=weights[rest])
-    logits, rows = embeddings[held] @ head[:-1] + head[-1], np.arange(int(held.sum()))
-    own = logits[rows, labels[held]].copy()
-    logits[rows, labels[held]] = -np.inf
+def _rightness(head: Float64, embeddings: Float32, labels: Int64, weights: Float64) -> float:
+    """How right a classifier is about texts, summed with their weights."""
+    logits, rows = embeddings @ head[:-1] + head[-1], np.arange(len(labels))
+    own = logits[rows, labels].copy()
+    logits[rows, labels] = -np.inf
     margin = own - logits.max(axis=1)
     unit = MARGIN * max(float(np.abs(margin).mean()), np.finfo(np.float64).tiny)
-    return float(weights[held] @ (0.5 + 0.5 * np.tanh(0.5 * margin / unit)))
+    return float(weights @ (0.5 + 0.5 * np.tanh(0.5 * margin / unit)))
 
 
 def labels_that_teach(head: Float64, embeddings: Float32, labels: Int64, weights: Float64) -> Float64:

@@ -1,4 +1,4 @@
-"""Soft labels: the records' gradient moves the classifier of the texts as far as its noise lets it, and no further."""
+"""The records' gradient moves the classifier of the texts as far as its noise lets it, and no further."""
 
 import numpy as np
 import pytest
@@ -8,10 +8,10 @@ from undersong_protocol.statistics import PublicInputs
 from undersong_protocol.statistics.classifier_gradients import ClassifierGradients
 from undersong_protocol.statistics.projections import places
 from undersong_protocol.vectors import NoisySum
-from undersong_server.methods.parts import soft_labels
+from undersong_server.methods.parts import consistency, record_gradients
 
 WIDTH, STEPS = 8, 3
-STATISTIC = ClassifierGradients(soft_labels.DIRECTIONS, 2)
+STATISTIC = ClassifierGradients(record_gradients.DIRECTIONS, 2)
 TEXTS_SEE, RECORDS_SEE = np.eye(WIDTH)[0], np.eye(WIDTH)[0] + 0.7 * np.eye(WIDTH)[1]  # normals of their boundaries
 
 
@@ -39,38 +39,32 @@ def opened(records, sigma, rng):
     return ask
 
 
-def soft(texts, ask, steps=STEPS, records=2000, classes=2):
-    weights = np.ones(len(texts))
-    return soft_labels.probabilities_of_labels(texts.embeddings, texts.labels, weights, classes, steps, records, ask)
-
-
-def test_labels_follow_the_records_as_far_as_the_noise_lets_them():
+def test_the_classifier_follows_the_records_as_far_as_the_noise_lets_it():
     rng = np.random.default_rng(0)
     texts, records = Labelled(rng, 500, TEXTS_SEE), Labelled(rng, 2000, RECORDS_SEE)
     right = (texts.embeddings @ RECORDS_SEE > 0).astype(np.int64)
-    alone = soft(texts, None, steps=0)
-    told, drowned = (soft(texts, opened(records, sigma, rng)) for sigma in (5.0, 1e4))
-    shares = [float((found.argmax(axis=1) == right).mean()) for found in (alone, told, drowned)]
-    assert shares[1] > shares[0] + 0.08
-    assert drowned == pytest.approx(alone, abs=0.05)
-
-
-def test_probabilities_are_whole_and_small_ones_are_left_out():
-    rng = np.random.default_rng(1)
-    texts = Labelled(rng, 200, TEXTS_SEE)
-    found = soft(texts, None, steps=0, classes=3)  # a label without a text is never likely
-    assert found.sum(axis=1) == pytest.approx(1.0)
-    assert not found[:, 2].any()
-    assert found[found > 0].min() >= soft_labels.LEAST_PROBABILITY
-    assert (found[:, :2] == 0).any()
+    weights = np.ones(len(texts))
+    alone = consistency.classifier(texts.embeddings, texts.labels, 2, strength=1.0, weights=weights)
+    told, drowned = (
+        record_gradients.moved(alone, texts.embeddings, weights, STEPS, len(records), opened(records, sigma, rng))
+        for sigma in (5.0, 1e4)
+    )
+    before, after = (
+        float((consistency.probabilities(head, texts.embeddings).argmax(axis=1) == right).mean())
+        for head in (alone, told)
+    )
+    assert after > before + 0.08
+    assert consistency.probabilities(drowned, texts.embeddings) == pytest.approx(
+        consistency.probabilities(alone, texts.embeddings), abs=0.05
+    )
 
 
 def test_a_change_along_the_directions_is_the_same_change_of_the_published_classifier():
     rng = np.random.default_rng(2)
     texts = Labelled(rng, 50, TEXTS_SEE)
-    projections = soft_labels._frame(texts.embeddings, np.ones(50)).published()
+    projections = record_gradients._frame(texts.embeddings, np.ones(50)).published()
     projections *= 0.4  # all texts within the radius, where places are linear
-    change = rng.normal(size=(soft_labels.DIRECTIONS + 1, 2))
-    lifted = soft_labels._lifted(change, projections)
+    change = rng.normal(size=(record_gradients.DIRECTIONS + 1, 2))
+    lifted = record_gradients._lifted(change, projections)
     logits = places(texts.embeddings.astype(np.float64), projections[:-1], projections[-1]) @ change
     assert texts.embeddings @ lifted[:-1] + lifted[-1] == pytest.approx(logits, abs=1e-5)

@@ -1,0 +1,94 @@
+"""Soft labels: a strength that holds for other generators' texts, and labels that teach a given classifier."""
+
+import numpy as np
+import pytest
+
+from undersong_common.embedding import quantise
+from undersong_server.evaluation import task_model
+from undersong_server.methods.parts import consistency, soft_labels
+
+WIDTH, EACH = 24, 60
+
+
+def unit(rng, count):
+    return quantise(rng.normal(size=(count, WIDTH)))
+
+
+def pools(rng, generators, quirk):
+    """Texts of several generators whose labels follow one boundary and, so far, one of each generator's own."""
+    x = unit(rng, EACH * generators)
+    author = np.repeat(np.arange(generators), EACH)
+    own = rng.normal(size=(generators, WIDTH)) * quirk
+    return x, (x[:, 0] * 3 + (x * own[author]).sum(axis=1) > 0).astype(np.int64), author
+
+
+def strength(x, y, author, generators, weights=None):
+    weights = np.ones(len(x)) if weights is None else weights
+    return soft_labels.strength_for_others(x, y, author, generators, 2, weights)
+
+
+def taught(head, x, y, weights):
+    """The task model that learns from the labels, as probabilities of label 1."""
+    found = soft_labels.labels_that_teach(head, x, y, weights)
+    text, label = np.nonzero(found)
+    model = task_model.fit_linear(
+        x[text],
+        label,
+        _mean_one(weights[text] * found[text, label]),
+        2,
+        soft_labels.TASK_MODEL_STRENGTH * len(x) / len(text),
+    )
+    return consistency.probabilities(model, x)[:, 1]
+
+
+def _mean_one(weights):
+    return weights / weights.mean()
+
+
+def test_generators_with_quirks_of_their_own_are_followed_less_closely():
+    rng = np.random.default_rng(0)
+    common, quirky = (strength(*pools(rng, 4, quirk), 4) for quirk in (0.0, 1.5))
+    assert quirky < common
+    assert {common, quirky} <= set(soft_labels.STRENGTHS)
+
+
+def test_there_is_no_strength_where_no_generator_can_be_tried_on_another():
+    x, y, author = pools(np.random.default_rng(1), 2, 0.0)
+    assert strength(x, y, np.zeros_like(author), 1) is None
+    assert strength(x, y, author, 2, weights=2.0 * (author == 0)) is None
+    assert strength(x, y, author, 2) is not None
+    apart = np.where(author == 0, 0, 1)  # each wrote another label: nothing that one says can be tried on the other
+    assert strength(x, apart, author, 2) is None
+
+
+def test_a_task_model_learns_the_classifier_from_its_labels():
+    rng = np.random.default_rng(2)
+    x, y, _ = pools(rng, 4, 1.5)
+    weights = _mean_one(rng.uniform(0.5, 1.5, size=len(x)))
+    for strength_ in (0.3, 1.0, 3.0):
+        head = consistency.classifier(x, y, 2, strength=strength_, weights=weights)
+        wanted = consistency.probabilities(head, x)[:, 1]
+        assert taught(head, x, y, weights) == pytest.approx(wanted, abs=0.03)
+
+
+def test_labels_are_shares_of_few_labels_that_occur():
+    rng = np.random.default_rng(3)
+    x = unit(rng, 200)
+    y = x[:, :5].argmax(axis=1)
+    y[y == 4] = 0  # a label without a text
+    head = consistency.classifier(x, y, 5, strength=1.0, weights=np.ones(200))
+    found = soft_labels.labels_that_teach(head, x, y, np.ones(200))
+    assert found.sum(axis=1) == pytest.approx(1.0)
+    assert not found[:, 4].any()
+    assert found[found > 0].min() >= soft_labels.LEAST_PROBABILITY
+    assert (found > 0).sum(axis=1).max() <= soft_labels.LIKELIEST
+
+
+def test_fewer_texts_than_components_have_labels_too():
+    rng = np.random.default_rng(4)
+    x = unit(rng, 10)
+    y = np.arange(10) % 2
+    head = consistency.classifier(x, y, 2, strength=1.0)
+    found = soft_labels.labels_that_teach(head, x, y, np.ones(10))
+    assert np.isfinite(found).all()
+    assert (found.argmax(axis=1) == y).mean() >= 0.7
