@@ -265,9 +265,10 @@ def _evidence(
     sums = [run.private_sum("places", [run.publish_numbers("projections", basis.published())])]
     heads, sample_variance, block_of = None, 0.0, np.zeros(labels, dtype=np.int64)
     if "useful" in asked:
-        halves = consistency.Halves.of(*written, run.rng("training sample variance"))
-        sample_variance = consistency.training_sample_variance(halves, embeddings, label_of, author)
-        block_of = consistency.blocks(halves, embeddings)
+        rng = run.rng("training sample variance")
+        halvings = [consistency.Halves.of(*written, rng) for _ in range(consistency.HALVINGS)]
+        sample_variance = consistency.training_sample_variance(halvings[0], embeddings, label_of, author)
+        block_of = consistency.blocks(halvings, embeddings)
         heads = consistency.classifiers(*written, label_shares=label_shares)
         published = [
             run.publish_numbers("classifiers", heads),
@@ -385,7 +386,7 @@ def _claims(
     if options.without == "soft" or labels == 1:
         return ordered
     strength = None
-    if judgement.evidence is not None and not judgement.evidence.block_of.any():
+    if not _specialists(run, written, judgement):
         strength = soft_labels.strength_for_others(*written, weights)
     if strength is None and _errors(0) not in asked:
         return ordered
@@ -397,6 +398,15 @@ def _claims(
     likely = soft_labels.labels_that_teach(head, embeddings, label_of, weights)
     text, label = np.nonzero(likely)
     return Claims(text, label, weights[text] * likely[text, label])
+
+
+def _specialists(run: RunContext, written: Written, judgement: Judgement) -> bool:
+    """Whether generators contradict each other label by label: then what one wrote does not test the others."""
+    if judgement.evidence is None or judgement.evidence.block_of.any():
+        return judgement.evidence is not None
+    rng = run.rng("halves of all texts")
+    halvings = [consistency.Halves.of(*written, rng) for _ in range(consistency.HALVINGS)]
+    return bool(consistency.blocks(halvings, written.embeddings).any())
 
 
 def _corrected(run: RunContext, head: Float64, written: Written, weights: Float64, records: float) -> Float64:

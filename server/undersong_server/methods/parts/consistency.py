@@ -15,6 +15,7 @@ from undersong_server.methods.parts.shares import table
 
 STRENGTH = 3.0  # inverse regularisation
 ALIKE = 3.0
+HALVINGS = 4  # of the texts, before generators are judged label by label
 BY_LABEL, LEAST_BY_LABEL = 3.0, 0.005  # of variances of agreement; the second is that of seven points
 SMALLEST_TRUST = 1e-6  # added to each trust: where a text's author has all of it, the others count equally
 
@@ -152,15 +153,18 @@ def training_sample_variance(halves: Halves, embeddings: Float32, labels: Int64,
     return float(np.mean(squares)) if squares else 0.0
 
 
-def blocks(halves: Halves, embeddings: Float32) -> Int64:
+def blocks(halvings: Sequence[Halves], embeddings: Float32) -> Int64:
     """Which labels the records judge the generators in together, int64 [C]: one block for all, or one for each.
 
     For each label where two generators agree on other labels than those where they agree with a third, whole
     generators cannot be judged: ``BY_LABEL`` times more variance of their agreement from label to label than on the
     whole (:func:`agreement`), and more than ``LEAST_BY_LABEL``. Where it is less, one block has less noise.
+
+    Args:
+        halvings: of the same texts, by chance; one alone may halve a generator's few texts of a label badly.
     """
-    whole, by_label = agreement(halves, embeddings)
-    classes = halves.heads.shape[-1]
+    whole, by_label = np.mean([agreement(halves, embeddings) for halves in halvings], axis=0)
+    classes = halvings[0].heads.shape[-1]
     apart = by_label > max(BY_LABEL * whole, LEAST_BY_LABEL)
     return np.arange(classes) if apart else np.zeros(classes, dtype=np.int64)
 

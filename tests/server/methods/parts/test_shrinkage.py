@@ -167,19 +167,19 @@ def test_labels_are_judged_one_by_one_where_generators_contradict_each_other_lab
         texts = specialists(rng, known)
         halves = consistency.Halves.of(*texts, rng)
         assert np.bincount(halves.half_of).tolist() == [len(texts[0]) // 2] * 2
-        blocks.append(consistency.blocks(halves, texts[0]).tolist())
+        blocks.append(consistency.blocks([halves], texts[0]).tolist())
     # one that is wrong about all labels is judged whole, and of two nobody can say which one the other contradicts
     assert blocks == [[0, 1, 2, 3], [0] * 4, [0] * 4, [0] * 4]
     embeddings, labels, author, *counts = specialists(rng, [(0, 1, 2, 3)] * 4)
     wrote = ((labels != 3) | (author > 0)) & ((labels != 2) | (author != 1))  # what is not written contradicts nobody
     halves = consistency.Halves.of(embeddings[wrote], labels[wrote], author[wrote], *counts, rng)
-    assert consistency.blocks(halves, embeddings[wrote]).tolist() == [0] * 4
+    assert consistency.blocks([halves], embeddings[wrote]).tolist() == [0] * 4
     two = (labels < 2) & (rng.random(len(labels)) < np.where((author < 2) & (author != labels), 0.2, 1.0))
     blurred = embeddings[two, :4] + rng.normal(size=(two.sum(), 4)).astype(np.float32)
     halves = consistency.Halves.of(blurred, labels[two], author[two], 4, 2, rng)
     assert max(consistency.agreement(halves, blurred)) < 0.005  # two prefer a label everywhere: so do their classifiers
     few = consistency.Halves.of(embeddings[:2], labels[:2], author[:2], *counts, rng)
-    assert consistency.blocks(few, embeddings[:2]).tolist() == [0] * 4
+    assert consistency.blocks([few], embeddings[:2]).tolist() == [0] * 4
 
 
 def test_label_shares_lie_half_way_to_those_estimated_of_the_records():
