@@ -71,6 +71,7 @@ MOST_LABEL_NOISE = 1.0  # of a label's expected count
 MOST_MOMENT_NOISE = 0.1  # of a label's mean place, in units of the texts' radius
 MOST_ERROR_NOISE = 0.005  # of a gradient, of a label's expected records
 MOST_VERDICT_NOISE = 0.05  # of a corpus's accuracy
+MOST_LABELS_NOISE = 0.001  # of the accuracy of a corpus's labels
 
 
 class Options(MethodOptions):
@@ -136,19 +137,20 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     if verdict:
         judged = ClassifierVotes(classifiers=len(corpora.menu(options.without, voted=voted)), labels=labels)
         asked.append(SumRequest("verdict", judged, SHARES["verdict"]))
-    if verdict and options.without not in ("soft", "gradients"):
-        asked += _label_sums(labels, noise("errors"))
+    if verdict and options.without != "soft":
+        asked += _label_sums(options, labels, noise)
     return asked
 
 
-def _label_sums(labels: int, noise: float) -> list[SumRequest]:
-    """Section 5: the gradients and the verdict on them, none where the records are too few for a step."""
+def _label_sums(options: Options, labels: int, noise: Callable[..., float]) -> list[SumRequest]:
+    """Section 5: the gradients and the verdict on labels, as far as the records are enough for each."""
     errors = ClassifierGradients(directions=record_gradients.DIRECTIONS, labels=labels)
-    if errors.sensitivity.l2 * math.sqrt(STEPS) * noise > MOST_ERROR_NOISE:
-        return []
-    judged = ClassifierVotes(classifiers=len(corpora.CORRECTED), labels=labels)
-    gradients = [SumRequest(_errors(step), errors, SHARES["errors"] / STEPS) for step in range(STEPS)]
-    return [*gradients, SumRequest("last verdict", judged, SHARES["last verdict"])]
+    judged = ClassifierVotes(classifiers=2, labels=labels)
+    last = SumRequest("last verdict", judged, SHARES["last verdict"])
+    steps_noise = errors.sensitivity.l2 * math.sqrt(STEPS) * noise("errors")
+    if options.without != "gradients" and steps_noise <= MOST_ERROR_NOISE:
+        return [*(SumRequest(_errors(step), errors, SHARES["errors"] / STEPS) for step in range(STEPS)), last]
+    return [last] if judged.sensitivity.l2 * noise("last verdict", 1) <= MOST_LABELS_NOISE else []
 
 
 def _errors(step: int) -> str:
@@ -380,52 +382,75 @@ class Claims(NamedTuple):
 def _claims(
     options: Options, run: RunContext, asked: set[str], written: Written, judgement: Judgement, weights: Float64
 ) -> Claims:
-    """Section 5: the labels from which a task model learns a classifier that holds for other texts than these."""
-    embeddings, label_of, labels = written.embeddings, written.label_of, written.labels
-    ordered = Claims(np.arange(len(weights)), label_of, weights)
+    """Section 5: labels from which a task model learns of the texts what holds for others than these."""
+    embeddings, label_of, _, _, labels = written
+    own = np.eye(labels)[label_of]
     if options.without == "soft" or labels == 1:
-        return ordered
-    strength = None
-    if not _specialists(run, written, judgement):
-        strength = soft_labels.strength_for_others(*written, weights)
-    if strength is None and _errors(0) not in asked:
-        return ordered
-    strength = strength or soft_labels.TASK_MODEL_STRENGTH
-    run.record("strength", 0, strength)
-    head = consistency.classifier(embeddings, label_of, labels, strength=strength, weights=weights)
+        return _under(own, weights)
+    learn = partial(consistency.classifier, embeddings, label_of, labels, weights=weights)
+    teach = partial(soft_labels.labels_that_teach, embeddings=embeddings, labels=label_of, weights=weights)
+    strength = _strength(run, written, judgement, weights)
+    head, likely, sure = learn(), own, own
+    if strength is not None:
+        run.record("strength", 0, strength)
+        closest = learn(strength=strength)
+        if strength in soft_labels.CAREFUL:
+            head, likely = closest, teach(closest)
+        elif strength in soft_labels.CLOSE:
+            sure = teach(closest, strength=soft_labels.SURE)
+    if "last verdict" not in asked:
+        return _under(likely if sure is own else sure, weights)
     if _errors(0) in asked:
-        head = _corrected(run, head, written, weights, judgement.records)
-    likely = soft_labels.labels_that_teach(head, embeddings, label_of, weights)
+        kind, other = "records", _moved(run, head, written, weights, judgement.records)
+        others = teach(other)
+    else:
+        kind, others, claims = "sure", sure, _under(sure, weights)
+        other = consistency.classifier(embeddings[claims.text_of], claims.label_of, labels, weights=claims.weights)
+    found = _last_verdict(run, kind, np.stack([head, other]), written, judgement.records)
+    return _under(found[0] * likely + found[1] * others, weights)
+
+
+def _under(likely: Float64, weights: Float64) -> Claims:
+    """Each text under the labels that it is likely to have, float64 [n, C], with its weight by shares."""
     text, label = np.nonzero(likely)
     return Claims(text, label, weights[text] * likely[text, label])
 
 
-def _specialists(run: RunContext, written: Written, judgement: Judgement) -> bool:
-    """Whether generators contradict each other label by label: then what one wrote does not test the others."""
-    if judgement.evidence is None or judgement.evidence.block_of.any():
-        return judgement.evidence is not None
-    rng = run.rng("halves of all texts")
-    halvings = [consistency.Halves.of(*written, rng) for _ in range(consistency.HALVINGS)]
-    return bool(consistency.blocks(halvings, written.embeddings).any())
-
-
-def _corrected(run: RunContext, head: Float64, written: Written, weights: Float64, records: float) -> Float64:
-    """The classifier of the texts moved by the records' gradient, as far as their last verdict is for it."""
+def _moved(run: RunContext, head: Float64, written: Written, weights: Float64, records: float) -> Float64:
+    """The classifier of the texts moved by the records' gradient."""
 
     def ask(step: int, classifier: Float64, projections: Float64) -> NoisySum:
         published = [run.publish_numbers("classifier", classifier), run.publish_numbers("projections", projections)]
         return run.private_sum(_errors(step), published)
 
-    moved = record_gradients.moved(head, written.embeddings, weights, STEPS, records, ask)
-    heads = COEFFICIENTS.quantised(np.stack([head, moved]))
+    return record_gradients.moved(head, written.embeddings, weights, STEPS, records, ask)
+
+
+def _last_verdict(run: RunContext, kind: str, heads: Float64, written: Written, records: float) -> Float64:
+    """Shares of the texts' labels and of the others by the records' verdict on their classifiers, float64 [2]."""
+    rows = {name: corpora.LABELLED[name] for name in ("texts", kind)}
+    heads = COEFFICIENTS.quantised(heads)
     opened = run.private_sum("last verdict", [run.publish_numbers("classifiers", heads)])
     answers = corpora.right(heads, written.embeddings, written.label_of)
-    expected = np.array([-each.cost for each in corpora.CORRECTED.values()])
-    found, gains = corpora.verdict(corpora.CORRECTED, opened, records, answers, expected, np.zeros(len(heads)))
-    run.record("labels", 0, dict(zip(corpora.CORRECTED, found.tolist(), strict=True)))
-    run.record("label gains", 0, dict(zip(corpora.CORRECTED, gains.tolist(), strict=True)))
-    result: Float64 = np.tensordot(found, heads, axes=1)
-    return result
+    expected = np.array([-each.cost for each in rows.values()])
+    found, gains = corpora.verdict(rows, opened, records, answers, expected, np.zeros(len(heads)))
+    run.record("labels", 0, dict(zip(rows, found.tolist(), strict=True)))
+    run.record("label gains", 0, dict(zip(rows, gains.tolist(), strict=True)))
+    return found
+
+
+def _strength(run: RunContext, written: Written, judgement: Judgement, weights: Float64) -> float | None:
+    """How closely the texts may be followed; None where what one generator wrote does not test the others."""
+    evidence = judgement.evidence
+    if evidence is None or evidence.block_of.any():
+        return None
+    rng = run.rng("halves of all texts")
+    halvings = [consistency.Halves.of(*written, rng) for _ in range(consistency.HALVINGS)]
+    if consistency.blocks(halvings, written.embeddings).any():
+        return None
+    found = soft_labels.strength_for_others(*written, weights)
+    one_source = len(np.unique(evidence.alike)) == 1
+    return None if one_source and found not in soft_labels.CAREFUL else found
 
 
 def _labelled(run: RunContext, text: int, label: int) -> Sample:

@@ -99,8 +99,9 @@ MENU: dict[str, Candidate] = {
     "voted": Candidate(equal, 0.02, 0.05, single=_by_votes),
 }
 
-CORRECTED = {  # what a task model is to learn: the classifier of the texts, or that moved by the records' gradient
+LABELLED = {  # the corpus with the labels that its texts have by public facts, or with others
     "texts": Candidate(equal, 0.0, 0.0),
+    "sure": Candidate(equal, 0.0, 0.01),
     "records": Candidate(equal, -0.01, 0.02),
 }
 

@@ -10,10 +10,13 @@ import numpy as np
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_server.methods.parts.consistency import classifier
 
-STRENGTHS = (0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 3.0, 5.0)  # inverse regularisation, weakest fit first
+CAREFUL = (0.1, 0.2, 0.3, 0.5)  # inverse regularisation with which texts are followed less closely than by validation
+CLOSE = (1.0, 2.0, 3.0)
+STRENGTHS = (*CAREFUL, *CLOSE, 5.0)  # weakest fit first; the last says that no strength is too close
 FALLS = 2  # steps down in a row, after which nothing better is expected
 MARGIN = 0.25  # of the mean margin: how near to the boundary a text counts as half right
-TASK_MODEL_STRENGTH = 1.0  # for which labels are made: the middle of those that a task model's validation chooses from
+STRONGEST = 3.0  # that a task model may choose: labels made for it are followed no more closely than meant
+SURE = 1.0  # labels made for it are followed more closely by a task model that chooses a larger strength
 LIKELIEST = 3  # labels that a text may stand under
 LEAST_PROBABILITY = 0.02  # below it a text is not in the corpus under a label
 PASSES = 4  # of solving and cutting at zero
@@ -29,6 +32,9 @@ def strength_for_others(
     real records do not share them, and neither do another generator's texts. "Right" is smooth: a logistic function of
     the margin in units of its mean, since counts of right answers change by chance from one strength to the next.
 
+    A test counts as far as the texts that are left are the corpus: by their share of its weight, squared. Where one of
+    two generators has most of it, the other alone does not say how closely both may be followed.
+
     Args:
         embeddings: unit, float32 [n, d]; labels, author: int64 [n]; weights: of the corpus, float64 [n].
 
@@ -42,7 +48,8 @@ def strength_for_others(
         right = 0.0
         for held, rest in splits:
             head = classifier(embeddings[rest], labels[rest], classes, strength=strength, weights=weights[rest])
-            right += _rightness(head, embeddings[held], labels[held], weights[held])
+            like = float(weights[rest].sum() / weights.sum()) ** 2
+            right += like * _rightness(head, embeddings[held], labels[held], weights[held])
         if right > best:
             best, found, falls = right, strength, 0
         elif (falls := falls + 1) == FALLS:
@@ -60,11 +67,13 @@ def _rightness(head: Float64, embeddings: Float32, labels: Int64, weights: Float
     return float(weights @ (0.5 + 0.5 * np.tanh(0.5 * margin / unit)))
 
 
-def labels_that_teach(head: Float64, embeddings: Float32, labels: Int64, weights: Float64) -> Float64:
+def labels_that_teach(
+    head: Float64, embeddings: Float32, labels: Int64, weights: Float64, strength: float = STRONGEST
+) -> Float64:
     """Probability of each label for each text, float64 [n, C], 0 for a label that is not worth a row.
 
-    They are those next to the classifier's own probabilities p at which it is what a task model of the strength c =
-    ``TASK_MODEL_STRENGTH`` learns from them: the gradient of c sum_i w_i (cross-entropy) + |W|^2 / 2 vanishes where
+    They are those next to the classifier's own probabilities p at which it is what a task model of the strength c
+    learns from them: the gradient of c sum_i w_i (cross-entropy) + |W|^2 / 2 vanishes where
     sum_i w_i (t_i - p_i) x_i = W / c. The least change t_i - p_i is linear in x_i; what falls below 0 is cut, and the
     rest is solved for again.
 
@@ -73,14 +82,15 @@ def labels_that_teach(head: Float64, embeddings: Float32, labels: Int64, weights
         embeddings: unit, float32 [n, d].
         labels: as ordered, int64 [n]; one that does not occur gets no text.
         weights: of the texts, float64 [n], of mean 1.
+        strength: c.
     """
     found = np.zeros((len(embeddings), head.shape[1]))
     present = np.unique(labels)
-    found[:, present] = _taught(head[:, present], embeddings, weights)
+    found[:, present] = _taught(head[:, present], embeddings, weights, strength)
     return found
 
 
-def _taught(head: Float64, embeddings: Float32, weights: Float64) -> Float64:
+def _taught(head: Float64, embeddings: Float32, weights: Float64, strength: float) -> Float64:
     x = np.hstack([embeddings, np.ones((len(embeddings), 1))]).astype(np.float64)
     weighed = (x * weights[:, None]).T
     curvature = weighed @ x
@@ -89,7 +99,7 @@ def _taught(head: Float64, embeddings: Float32, weights: Float64) -> Float64:
     logits = x @ centred
     probabilities = np.exp(logits - logits.max(axis=1, keepdims=True))
     probabilities /= probabilities.sum(axis=1, keepdims=True)
-    wanted = np.vstack([centred[:-1], np.zeros((1, head.shape[1]))]) / TASK_MODEL_STRENGTH
+    wanted = np.vstack([centred[:-1], np.zeros((1, head.shape[1]))]) / strength
     allowed = probabilities >= np.sort(probabilities, axis=1)[:, -LIKELIEST:][:, :1]
     found = _whole(np.where(allowed, probabilities, 0.0))
     for _ in range(PASSES):
