@@ -12,7 +12,7 @@ from tests.doubles.word_embedding import embed
 from undersong_common.embedding import quantise
 from undersong_protocol.plan import Privacy
 from undersong_server.methods.interface import Setting
-from undersong_server.methods.parts import consistency
+from undersong_server.methods.parts import consistency, soft_labels
 from undersong_server.methods.undersong import Options, plan
 from undersong_server.runs.planning import plan_run
 from undersong_server.runs.task import load
@@ -64,6 +64,34 @@ def test_gradients_are_asked_where_a_label_has_many_records():
         assert [name for name in many if name not in few] == ["errors/1", "errors/2", "errors/3", "last verdict"]
     assert "last verdict" not in asked(without="soft")
     assert "errors/1" not in asked(verdict=False)
+
+
+def test_labels_are_judged_by_many_records_though_gradients_are_not_asked():
+    many = asked(labels=10, records=3000)
+    assert "errors/1" not in many
+    assert list(many)[-1] == "last verdict"
+    assert "last verdict" not in asked(labels=10, records=2000)
+    assert list(asked(labels=2, records=3000, without="gradients"))[-2:] == ["verdict", "last verdict"]
+
+
+@pytest.mark.parametrize(("strength", "sources"), [(0.2, 1), (0.2, 2), (2.0, 1), (2.0, 2), (5.0, 2), (None, 2)])
+def test_labels_are_as_sure_as_other_generators_texts_let_them_be(strength, sources, tmp_path, monkeypatch):
+    topic_writer(monkeypatch)
+    monkeypatch.setattr("tests.doubles.bench.embed", lambda texts: quantise(embed(texts)))
+    monkeypatch.setattr(soft_labels, "strength_for_others", lambda *_: strength)
+    monkeypatch.setattr(consistency, "alike", lambda *_: np.arange(2) % sources)
+    task = load(make_task(tmp_path, parties=1, records=40, samples=40), ["method.name=undersong", "method.rounds=2"])
+    taught, original = [], soft_labels.labels_that_teach
+
+    def teach(*given, strength=soft_labels.STRONGEST, **named):
+        taught.append(strength)
+        return original(*given, strength=strength, **named)
+
+    monkeypatch.setattr(soft_labels, "labels_that_teach", teach)
+    _, run = bench.run_method(task, plan_run(task), seed=3)
+    careful, sure = strength == 0.2, strength == 2.0 and sources == 2
+    assert taught == [soft_labels.STRONGEST] * careful + [soft_labels.SURE] * sure
+    assert run.records.get("strength", []) == [(0, strength)] * (careful or sure or strength == 5.0)
 
 
 def test_a_shorter_menu_is_judged_with_less_noise():

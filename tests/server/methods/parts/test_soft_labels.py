@@ -36,7 +36,7 @@ def taught(head, x, y, weights):
         label,
         _mean_one(weights[text] * found[text, label]),
         2,
-        soft_labels.TASK_MODEL_STRENGTH * len(x) / len(text),
+        soft_labels.STRONGEST * len(x) / len(text),
     )
     return consistency.probabilities(model, x)[:, 1]
 
@@ -50,6 +50,19 @@ def test_generators_with_quirks_of_their_own_are_followed_less_closely():
     common, quirky = (strength(*pools(rng, 4, quirk), 4) for quirk in (0.0, 1.5))
     assert quirky < common
     assert {common, quirky} <= set(soft_labels.STRENGTHS)
+
+
+def test_what_is_tried_on_little_of_the_corpus_counts_little(monkeypatch):
+    x, y, author = pools(np.random.default_rng(5), 2, 0.0)
+    weights = np.where(author == 0, 1.9, 0.1)
+    right = {(0.1, 0): 1.0, (0.1, 1): 0.0, (1.0, 0): 0.0, (1.0, 1): 0.1}  # by strength, and whose texts are tried
+    monkeypatch.setattr(soft_labels, "STRENGTHS", (0.1, 1.0))
+    monkeypatch.setattr(soft_labels, "classifier", lambda *_, strength, **__: strength)
+    monkeypatch.setattr(
+        soft_labels, "_rightness", lambda head, tried, *_: right[head, int(not np.array_equal(tried[0], x[0]))]
+    )
+    assert strength(x, y, author, 2) == 0.1
+    assert strength(x, y, author, 2, weights) == 1.0  # 0.05 squared of one beside 0.95 squared of a tenth
 
 
 def test_there_is_no_strength_where_no_generator_can_be_tried_on_another():
