@@ -55,14 +55,14 @@ def test_generators_with_quirks_of_their_own_are_followed_less_closely():
 def test_what_is_tried_on_little_of_the_corpus_counts_little(monkeypatch):
     x, y, author = pools(np.random.default_rng(5), 2, 0.0)
     weights = np.where(author == 0, 1.9, 0.1)
-    right = {(0.1, 0): 1.0, (0.1, 1): 0.0, (1.0, 0): 0.0, (1.0, 1): 0.1}  # by strength, and whose texts are tried
+    right = {(0.1, 0): 1.0, (0.1, 1): 0.0, (1.0, 0): 0.0, (1.0, 1): 0.03}  # by strength, and whose texts are tried
     monkeypatch.setattr(soft_labels, "STRENGTHS", (0.1, 1.0))
     monkeypatch.setattr(soft_labels, "classifier", lambda *_, strength, **__: strength)
     monkeypatch.setattr(
         soft_labels, "_rightness", lambda head, tried, *_: right[head, int(not np.array_equal(tried[0], x[0]))]
     )
     assert strength(x, y, author, 2) == 0.1
-    assert strength(x, y, author, 2, weights) == 1.0  # 0.05 squared of one beside 0.95 squared of a tenth
+    assert strength(x, y, author, 2, weights) == 1.0  # 0.05 squared beside 0.03 of 0.95 squared
 
 
 def test_there_is_no_strength_where_no_generator_can_be_tried_on_another():
