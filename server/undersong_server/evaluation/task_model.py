@@ -142,16 +142,25 @@ def evaluate(model: TaskModel, embeddings: Float32, labels: Sequence[str]) -> Sc
     return score(labels, predict(model, embeddings))
 
 
-def fit_linear(embeddings: Float32, labels: Int64, weights: Float64, classes: int, strength: float) -> Float64:
+def fit_linear(
+    embeddings: Float32,
+    labels: Int64,
+    weights: Float64,
+    classes: int,
+    strength: float,
+    start: Float64 | None = None,
+) -> Float64:
     """The linear head alone, without validation: float64 [d + 1, classes], the bias last.
 
     Args:
         labels: int64 [n] in [0, classes), each of which occurs.
         weights: [n], of mean 1.
         strength: inverse regularisation.
+        start: the same of another strength; the way from it is shorter.
     """
+    x = np.ascontiguousarray(embeddings, dtype=np.float32)
     with one_numpy_thread():
-        return _fit_linear(np.ascontiguousarray(embeddings, dtype=np.float32), labels, weights, classes, strength, None)
+        return _fit_linear(x, labels, weights, classes, strength, start)
 
 
 def _train(x: Float32, y: Int64, w: Float64, names: tuple[str, ...], head: Head, seed: int) -> LinearHead | MLPHead:

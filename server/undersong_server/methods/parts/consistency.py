@@ -21,13 +21,20 @@ SMALLEST_TRUST = 1e-6  # added to each trust: where a text's author has all of i
 
 
 def classifier(
-    embeddings: Float32, labels: Int64, classes: int, *, strength: float = STRENGTH, weights: Float64 | None = None
+    embeddings: Float32,
+    labels: Int64,
+    classes: int,
+    *,
+    strength: float = STRENGTH,
+    weights: Float64 | None = None,
+    start: Float64 | None = None,
 ) -> Float64:
     """A linear classifier, float64 [d + 1, classes], bias last; a label without texts has the bias ``NEVER``.
 
     Args:
         strength: inverse regularisation.
         weights: non-negative, one per text; only their ratios matter.
+        start: a classifier of the same texts of another strength; the way from it is shorter.
     """
     from undersong_server.evaluation.task_model import fit_linear
 
@@ -39,7 +46,8 @@ def classifier(
     if len(present) < 2:
         return found
     w = np.ones(len(labels)) if weights is None else weights * (len(weights) / weights.sum())
-    found[:, present] = fit_linear(embeddings, numbered.ravel().astype(np.int64), w, len(present), strength)
+    begin = None if start is None else start[:, present]
+    found[:, present] = fit_linear(embeddings, numbered.ravel().astype(np.int64), w, len(present), strength, begin)
     return found
 
 

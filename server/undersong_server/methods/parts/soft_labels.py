@@ -43,11 +43,13 @@ def strength_for_others(
     splits = [(author == k, (author != k) & (weights > 0)) for k in range(generators)]
     splits = [(held & (weights > 0) & np.isin(labels, labels[rest]), rest) for held, rest in splits]
     splits = [split for split in splits if split[0].any()]
+    heads: list[Float64 | None] = [None] * len(splits)
     best, found, falls = 0.0, None, 0
     for strength in STRENGTHS if splits else ():
         right = 0.0
-        for held, rest in splits:
-            head = classifier(embeddings[rest], labels[rest], classes, strength=strength, weights=weights[rest])
+        for i, (held, rest) in enumerate(splits):
+            learnt, its = embeddings[rest], labels[rest]
+            heads[i] = head = classifier(learnt, its, classes, strength=strength, weights=weights[rest], start=heads[i])
             like = float(weights[rest].sum() / weights.sum()) ** 2
             right += like * _rightness(head, embeddings[held], labels[held], weights[held])
         if right > best:
