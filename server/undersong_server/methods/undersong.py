@@ -18,6 +18,7 @@ import numpy as np
 from pydantic import Field
 
 from undersong_common.arrays import Bools, Float32, Float64, Int64
+from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import accounting
 from undersong_protocol.plan import SumRequest
 from undersong_protocol.statistics.classifier_gradients import ClassifierGradients
@@ -181,6 +182,8 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
             run.record("weights noise", t, noise.tolist())
         orders = shares.to_write(_written_table(run), weights, label_shares, spent, count)
         spent |= _write(options, run, t, orders, examples)
+        if not len(run.pool):
+            raise ConfigurationError("the generators wrote no text in the first round", "look at their counts above")
         written = _written(run)
         if judgement is None:
             judgement = _judge(options, run, asked, written)
@@ -343,7 +346,8 @@ def _corpus(
         seen = facts._replace(trust=read.trust, matched=read.matched)
         weighed = corpora.weighed(menu, seen)
         if not opened:
-            kept_row = "trusted" if len(run.setting.labels) > 1 else "matched"  # without labels nothing can be judged
+            wanted = "trusted" if len(run.setting.labels) > 1 else "matched"  # without labels nothing can be judged
+            kept_row = wanted if wanted in menu else "mixture"
             only = np.array([name == kept_row for name in menu], dtype=np.float64)
             return only, np.zeros(len(menu)), corpora.blended(weighed, only)
         expected = corpora.expected_gains(menu, seen, read.usefulness)

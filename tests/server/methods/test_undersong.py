@@ -10,7 +10,10 @@ from tests.doubles.tasks import make_task
 from tests.doubles.topic_writer import topic_writer
 from tests.doubles.word_embedding import embed
 from undersong_common.embedding import quantise
+from undersong_common.errors import ConfigurationError
 from undersong_protocol.plan import Privacy
+from undersong_server.generators.interface import Answer
+from undersong_server.generators.ngram import NgramGenerator
 from undersong_server.methods.interface import Setting
 from undersong_server.methods.parts import consistency, soft_labels
 from undersong_server.methods.undersong import Options, plan
@@ -92,6 +95,26 @@ def test_labels_are_as_sure_as_other_generators_texts_let_them_be(strength, sour
     careful, sure = strength == 0.2, strength == 2.0 and sources == 2
     assert taught == [soft_labels.STRONGEST] * careful + [soft_labels.SURE] * sure
     assert run.records.get("strength", []) == [(0, strength)] * (careful or sure or strength == 5.0)
+
+
+def test_a_menu_without_its_only_row_is_the_mixture(tmp_path, monkeypatch):
+    topic_writer(monkeypatch)
+    options = ["method.name=undersong", "method.rounds=2", "method.verdict=false", "method.without=trusted"]
+    task = load(make_task(tmp_path, parties=1, records=20, samples=20), options)
+    samples, _ = bench.run_method(task, plan_run(task), seed=3)
+    assert samples
+
+
+def test_where_nothing_was_written_nobody_is_asked(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        NgramGenerator, "answer", lambda self, requests: ((i, Answer("")) for i in range(len(requests)))
+    )
+    task = load(make_task(tmp_path, parties=1, records=20, samples=20), ["method.name=undersong", "method.rounds=2"])
+    asked_for = []
+    monkeypatch.setattr(bench.CountingRun, "private_sum", lambda self, name, inputs: asked_for.append(name))
+    with pytest.raises(ConfigurationError, match="wrote no text in the first round"):
+        bench.run_method(task, plan_run(task), seed=3)
+    assert asked_for == []
 
 
 def test_a_shorter_menu_is_judged_with_less_noise():

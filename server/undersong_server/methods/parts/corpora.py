@@ -180,7 +180,7 @@ def verdict(
     """
     count = len(expected)
     centring = np.eye(count) - 1.0 / count
-    spread = centring @ np.cov(answers.T.astype(np.float64)) @ centring
+    spread = centring @ np.cov(answers.T.astype(np.float64), ddof=min(1, len(answers) - 1)) @ centring
     observed = opened.natural / records - centring @ flattery
     noise = ((opened.sigma / records) ** 2 + LEAST_VARIANCE) * np.eye(count) + spread / records
     before = np.diag([max(each.uncertain, 1e-4) ** 2 for each in served.values()])

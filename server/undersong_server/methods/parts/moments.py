@@ -20,6 +20,7 @@ from undersong_server.methods.parts.places import Directions, group_sums, princi
 DIRECTIONS = 64
 TURNS = 2
 RIDGE = 0.05  # of the mean variance, added to the texts' covariance
+LEAST_PROBABILITY = 1e-30  # of a text's own label: where all labels seem wrong, the texts are still a corpus
 # Variance of (records' mean - texts' mean) relative to the covariance within a label; the likeliest is taken.
 LEVELS = (0.0, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0)
 
@@ -32,7 +33,7 @@ class Frame(Directions):
         """From the first texts: unit embeddings [n, d] and their labels, int64 [n]."""
         x = embeddings.astype(np.float64)
         centres = _class_means(x, labels, np.ones(len(x)), classes)
-        directions = principal_axes(np.cov(x.T), DIRECTIONS)
+        directions = principal_axes(np.cov(x.T, ddof=min(1, len(x) - 1)), DIRECTIONS)  # one text varies not at all
         return cls(directions, centres, radius_of((x - centres[labels]) @ directions))
 
 
@@ -87,7 +88,7 @@ def posterior(
             means, leverage = _moved(means, covariance, moments)
         direction = np.linalg.solve(covariance, means.T)
         head = np.vstack([direction, -0.5 * np.einsum("cd,dc->c", means, direction)])
-        found = probabilities(head, embeddings)[np.arange(len(x)), labels]
+        found = probabilities(head, embeddings)[np.arange(len(x)), labels].clip(LEAST_PROBABILITY)
     return found, leverage
 
 

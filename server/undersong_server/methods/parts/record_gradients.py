@@ -20,6 +20,7 @@ CURVATURE = 0.5  # p (1 - p) summed over labels at most, for each label's coeffi
 # Deviation of a coefficient of what the classifier has still to learn; the likeliest is taken. No more than the last:
 # records vary where texts do not, and a longer step there overshoots.
 DEVIATIONS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3)
+LEAST_SIGMA = 1e-9  # of the opened noise: without any, what no text varies in would have no likeliest change
 
 Ask = Callable[[int, Float64, Float64], NoisySum]  # the t-th sum, with what is published: classifier and projections
 
@@ -46,7 +47,9 @@ def moved(head: Float64, embeddings: Float32, weights: Float64, steps: int, reco
         opened = ask(step, published, projections)
         gradient = opened.natural.reshape(DIRECTIONS + 1, classes)
         gradient = axes.T @ (gradient - gradient.mean(axis=1, keepdims=True))
-        head = head + _lifted(axes @ _likely_step(gradient, values, opened.sigma, classes), projections)
+        head = head + _lifted(
+            axes @ _likely_step(gradient, values, max(opened.sigma, LEAST_SIGMA), classes), projections
+        )
     return head
 
 

@@ -102,7 +102,9 @@ def _taught(head: Float64, embeddings: Float32, weights: Float64, strength: floa
     probabilities = np.exp(logits - logits.max(axis=1, keepdims=True))
     probabilities /= probabilities.sum(axis=1, keepdims=True)
     wanted = np.vstack([centred[:-1], np.zeros((1, head.shape[1]))]) / strength
-    allowed = probabilities >= np.sort(probabilities, axis=1)[:, -LIKELIEST:][:, :1]
+    allowed = np.zeros(probabilities.shape, dtype=np.bool_)
+    likeliest = np.argsort(-probabilities, axis=1, kind="stable")[:, :LIKELIEST]  # no more, however many are alike
+    np.put_along_axis(allowed, likeliest, True, axis=1)
     found = _whole(np.where(allowed, probabilities, 0.0))
     for _ in range(PASSES):
         left = wanted - weighed @ (found - probabilities)

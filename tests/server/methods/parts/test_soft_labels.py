@@ -105,3 +105,10 @@ def test_fewer_texts_than_components_have_labels_too():
     found = soft_labels.labels_that_teach(head, x, y, np.ones(10))
     assert np.isfinite(found).all()
     assert (found.argmax(axis=1) == y).mean() >= 0.7
+
+
+def test_a_text_that_all_of_many_labels_fit_alike_has_few_labels_too():
+    x, y = unit(np.random.default_rng(5), 1)[np.zeros(60, dtype=np.int64)], np.arange(60)
+    found = soft_labels.labels_that_teach(np.zeros((x.shape[1] + 1, 60)), x, y, np.ones(60))
+    assert found.sum(axis=1) == pytest.approx(1.0)
+    assert (found > 0).sum(axis=1).max() <= soft_labels.LIKELIEST
