@@ -103,9 +103,9 @@ def test_no_unit_passes_the_bounds_whatever_is_published(given_, most, way):
         rows_of_unit = statistics.Rows(rows.take(asked), np.zeros(most, dtype=np.int64))
         row = contribute(statistic, rows_of_unit, scale=scale, unit_contribution=way, max_per_unit=most).values
         sizes = [abs(value) for value in row.tolist()]
-        assert sum(sizes) <= bound.l1 * factor * scale
+        assert sum(sizes) <= bound.l1 * factor * scale * (1 + 1e-14)  # with three directions 4 is 3.9999999999999996
         assert sum(size**2 for size in sizes) <= 2 * (factor * scale) ** 2
-        assert max(sizes) <= bound.linf * factor * scale
+        assert max(sizes) <= bound.linf * factor * scale * (1 + 1e-14)
         assert max(sizes) > 0 or not matrix[asked].sum(axis=0).round(3).any()
 
 
