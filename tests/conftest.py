@@ -79,7 +79,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    settings.register_profile("suite", deadline=None)  # time passes on a busy machine too
+    # Time passes on a busy machine too. The default suite draws the same examples every time, so that it fails where
+    # the code has changed; `make test-all` draws new ones.
+    settings.register_profile("suite", deadline=None, derandomize=bool(config.option.markexpr))
     settings.load_profile("suite")
     if config.getoption("--without-torch"):
         sys.meta_path.insert(0, SkipsTorch())
