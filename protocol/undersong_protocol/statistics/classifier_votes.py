@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy.sparse as sp
 
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
@@ -31,6 +30,7 @@ from undersong_protocol.statistics.interface import (
     Rows,
     Sensitivity,
     Statistic,
+    in_blocks,
 )
 from undersong_protocol.statistics.registry import positive_integer, register
 
@@ -156,14 +156,11 @@ class ClassifierVotesInBlocks(ClassifierVotes):
         check_labels("blocks", blocks.astype(np.int64), self.labels, least=0)
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        within, k = super().rows(records, public, memory), self.classifiers
+        within = super().rows(records, public, memory)
         labels = labels_within(records.labels, self.labels)
         block = public.numbers_of("blocks").astype(np.int64)[np.where(labels >= 0, labels, 0)]
 
         def compute(asked: Int64) -> Matrix:
-            columns = block[asked, None] * k + np.arange(k)
-            starts = np.arange(len(asked) + 1) * k
-            values = np.asarray(within.take(asked))
-            return sp.csr_array((values.ravel(), columns.ravel(), starts), shape=(len(asked), self.dimension))
+            return in_blocks(np.asarray(within.take(asked)), block[asked], self.dimension)
 
         return Rows(compute, records.units)

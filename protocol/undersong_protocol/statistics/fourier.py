@@ -35,6 +35,7 @@ from undersong_protocol.statistics.interface import (
     Rows,
     Sensitivity,
     Statistic,
+    in_blocks,
 )
 from undersong_protocol.statistics.phrases import matcher
 from undersong_protocol.statistics.registry import positive_integer, register
@@ -173,13 +174,9 @@ class FourierFeatures(Statistic):
         taking = np.array([row for row, one in enumerate(found) if one and labels[row] >= 0], dtype=np.int64)
         kept = [found[row] for row in taking]
         features = self._averages(kept, vectors) if self.averaged else self._sequences(kept, vectors)
-        offsets = labels[taking] * self.class_dimension
 
         def compute(asked: Int64) -> sp.csr_array[Any]:
-            values = features(asked)
-            columns = offsets[asked][:, None] + np.arange(self.class_dimension)
-            starts = np.arange(len(asked) + 1) * self.class_dimension
-            return sp.csr_array((values.ravel(), columns.ravel(), starts), shape=(len(asked), self.dimension))
+            return in_blocks(features(asked), labels[taking[asked]], self.dimension)
 
         return Rows(compute, records.units[taking])
 

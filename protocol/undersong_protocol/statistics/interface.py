@@ -165,6 +165,18 @@ class Rows:
         return Rows(self.matrix[positions], self.units[positions])
 
 
+def in_blocks(values: Float64, block: Int64, dimension: int) -> sp.csr_array[Any]:
+    """Rows that stand in one block each, sparse [m, dimension].
+
+    Args:
+        values: of the block, float64 [m, width]; block: the number of each row's, int64 [m].
+    """
+    rows, width = values.shape
+    columns = block[:, None] * width + np.arange(width)
+    starts = np.arange(rows + 1) * width
+    return sp.csr_array((values.ravel(), columns.ravel(), starts), shape=(rows, dimension))
+
+
 class Statistic(ABC):
     """Base of every statistic: a frozen dataclass of public, JSON-able parameters, its bound and the rows it defines.
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy.sparse as sp
 
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
@@ -28,6 +27,7 @@ from undersong_protocol.statistics.interface import (
     Rows,
     Sensitivity,
     Statistic,
+    in_blocks,
 )
 from undersong_protocol.statistics.registry import positive_integer, register
 
@@ -111,13 +111,10 @@ class Projections(Statistic):
                 matrix[start : start + BLOCK_RECORDS] = places(x, published[:width], published[width + centre[block]])
             return matrix * known[asked, None]
 
-        def in_blocks(asked: Int64) -> Matrix:
-            width_of_block = self.directions + 1
-            columns = centre[asked, None] * width_of_block + np.arange(width_of_block)
-            starts = np.arange(len(asked) + 1) * width_of_block
-            return sp.csr_array((compute(asked).ravel(), columns.ravel(), starts), shape=(len(asked), self.dimension))
+        def by_label(asked: Int64) -> Matrix:
+            return in_blocks(compute(asked), centre[asked], self.dimension)
 
-        return Rows(in_blocks if self.by_label else compute, records.units)
+        return Rows(by_label if self.by_label else compute, records.units)
 
 
 def places(embeddings: Float64, matrix: Float64, offsets: Float64) -> Float64:
