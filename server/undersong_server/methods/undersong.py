@@ -270,10 +270,9 @@ def _evidence(
     sums = [run.private_sum("places", [run.publish_numbers("projections", basis.published())])]
     heads, sample_variance, block_of = None, 0.0, np.zeros(labels, dtype=np.int64)
     if "useful" in asked:
-        rng = run.rng("training sample variance")
-        halvings = [consistency.Halves.of(*written, rng) for _ in range(consistency.HALVINGS)]
-        sample_variance = consistency.training_sample_variance(halvings[0], embeddings, label_of, author)
-        block_of = consistency.blocks(halvings, embeddings)
+        halved = consistency.halvings(*written, run.rng("training sample variance"))
+        sample_variance = consistency.training_sample_variance(halved[0], embeddings, label_of, author)
+        block_of = consistency.blocks(halved, embeddings)
         heads = consistency.classifiers(*written, label_shares=label_shares)
         published = [
             run.publish_numbers("classifiers", heads),
@@ -394,16 +393,17 @@ def _claims(
     learn = partial(consistency.classifier, embeddings, label_of, labels, weights=weights)
     teach = partial(soft_labels.labels_that_teach, embeddings=embeddings, labels=label_of, weights=weights)
     strength = _strength(run, written, judgement, weights)
-    head, likely, sure = learn(), own, own
+    likely = sure = own
     if strength is not None:
         run.record("strength", 0, strength)
         closest = learn(strength=strength)
         if strength in soft_labels.CAREFUL:
-            head, likely = closest, teach(closest)
+            likely = teach(closest)
         elif strength in soft_labels.CLOSE:
             sure = teach(closest, strength=soft_labels.SURE)
     if "last verdict" not in asked:
-        return _under(likely if sure is own else sure, weights)
+        return _under(sure if strength in soft_labels.CLOSE else likely, weights)
+    head = closest if strength in soft_labels.CAREFUL else learn()
     if _errors(0) in asked:
         kind, other = "records", _moved(run, head, written, weights, judgement.records)
         others = teach(other)
@@ -448,9 +448,8 @@ def _strength(run: RunContext, written: Written, judgement: Judgement, weights: 
     evidence = judgement.evidence
     if evidence is None or evidence.block_of.any():
         return None
-    rng = run.rng("halves of all texts")
-    halvings = [consistency.Halves.of(*written, rng) for _ in range(consistency.HALVINGS)]
-    if consistency.blocks(halvings, written.embeddings).any():
+    halved = consistency.halvings(*written, run.rng("halves of all texts"))
+    if consistency.blocks(halved, written.embeddings).any():
         return None
     found = soft_labels.strength_for_others(*written, weights)
     one_source = len(np.unique(evidence.alike)) == 1

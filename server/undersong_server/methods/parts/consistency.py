@@ -110,7 +110,7 @@ def support(
 
 
 class Halves(NamedTuple):
-    """Each generator's texts in two halves, and a classifier trained on either.
+    """Each generator's texts in two halves by chance, and a classifier trained on either.
 
     Attributes:
         heads: float64 [2, K, d + 1, C].
@@ -143,6 +143,13 @@ class Halves(NamedTuple):
         return cls(heads, half_of)
 
 
+def halvings(
+    embeddings: Float32, labels: Int64, author: Int64, generators: int, classes: int, rng: np.random.Generator
+) -> list[Halves]:
+    """Several ways of halving the same texts: one alone may halve a generator's few texts of a label badly."""
+    return [Halves.of(embeddings, labels, author, generators, classes, rng) for _ in range(HALVINGS)]
+
+
 def training_sample_variance(halves: Halves, embeddings: Float32, labels: Int64, author: Int64) -> float:
     """Variance of a generator's accuracy that comes from which of its texts its classifier was trained on.
 
@@ -161,7 +168,7 @@ def training_sample_variance(halves: Halves, embeddings: Float32, labels: Int64,
     return float(np.mean(squares)) if squares else 0.0
 
 
-def blocks(halvings: Sequence[Halves], embeddings: Float32) -> Int64:
+def blocks(halved: Sequence[Halves], embeddings: Float32) -> Int64:
     """Which labels the records judge the generators in together, int64 [C]: one block for all, or one for each.
 
     For each label where two generators agree on other labels than those where they agree with a third, whole
@@ -169,10 +176,10 @@ def blocks(halvings: Sequence[Halves], embeddings: Float32) -> Int64:
     whole (:func:`agreement`), and more than ``LEAST_BY_LABEL``. Where it is less, one block has less noise.
 
     Args:
-        halvings: of the same texts, by chance; one alone may halve a generator's few texts of a label badly.
+        halved: the same texts, in several ways (:func:`halvings`).
     """
-    whole, by_label = np.mean([agreement(halves, embeddings) for halves in halvings], axis=0)
-    classes = halvings[0].heads.shape[-1]
+    whole, by_label = np.mean([agreement(halves, embeddings) for halves in halved], axis=0)
+    classes = halved[0].heads.shape[-1]
     apart = by_label > max(BY_LABEL * whole, LEAST_BY_LABEL)
     return np.arange(classes) if apart else np.zeros(classes, dtype=np.int64)
 

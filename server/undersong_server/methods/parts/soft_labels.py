@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from undersong_common.arrays import Float32, Float64, Int64
-from undersong_server.methods.parts.consistency import classifier
+from undersong_server.methods.parts.consistency import classifier, probabilities
 
 CAREFUL = (0.1, 0.2, 0.3, 0.5)  # inverse regularisation with which texts are followed less closely than by validation
 CLOSE = (1.0, 2.0, 3.0)
@@ -40,17 +40,19 @@ def strength_for_others(
 
     Returns: one of ``STRENGTHS``, or None where no generator's texts can be tried on the others'.
     """
-    splits = [(author == k, (author != k) & (weights > 0)) for k in range(generators)]
-    splits = [(held & (weights > 0) & np.isin(labels, labels[rest]), rest) for held, rest in splits]
-    splits = [split for split in splits if split[0].any()]
+    splits = []
+    for k in range(generators):
+        rest = (author != k) & (weights > 0)
+        held = (author == k) & (weights > 0) & np.isin(labels, labels[rest])
+        if held.any():
+            splits.append((held, rest, float(weights[rest].sum() / weights.sum()) ** 2))
     heads: list[Float64 | None] = [None] * len(splits)
     best, found, falls = 0.0, None, 0
     for strength in STRENGTHS if splits else ():
         right = 0.0
-        for i, (held, rest) in enumerate(splits):
+        for i, (held, rest, like) in enumerate(splits):
             learnt, its = embeddings[rest], labels[rest]
             heads[i] = head = classifier(learnt, its, classes, strength=strength, weights=weights[rest], start=heads[i])
-            like = float(weights[rest].sum() / weights.sum()) ** 2
             right += like * _rightness(head, embeddings[held], labels[held], weights[held])
         if right > best:
             best, found, falls = right, strength, 0
@@ -97,17 +99,14 @@ def _taught(head: Float64, embeddings: Float32, weights: Float64, strength: floa
     weighed = (x * weights[:, None]).T
     curvature = weighed @ x
     curvature += RIDGE * np.trace(curvature) / len(curvature) * np.eye(len(curvature))
-    centred = head - head.mean(axis=1, keepdims=True)
-    logits = x @ centred
-    probabilities = np.exp(logits - logits.max(axis=1, keepdims=True))
-    probabilities /= probabilities.sum(axis=1, keepdims=True)
+    centred, likely = head - head.mean(axis=1, keepdims=True), probabilities(head, embeddings)
     wanted = np.vstack([centred[:-1], np.zeros((1, head.shape[1]))]) / strength
-    allowed = np.zeros(probabilities.shape, dtype=np.bool_)
-    likeliest = np.argsort(-probabilities, axis=1, kind="stable")[:, :LIKELIEST]  # no more, however many are alike
+    allowed = np.zeros(likely.shape, dtype=np.bool_)
+    likeliest = np.argsort(-likely, axis=1, kind="stable")[:, :LIKELIEST]  # no more, however many are alike
     np.put_along_axis(allowed, likeliest, True, axis=1)
-    found = _whole(np.where(allowed, probabilities, 0.0))
+    found = _whole(np.where(allowed, likely, 0.0))
     for _ in range(PASSES):
-        left = wanted - weighed @ (found - probabilities)
+        left = wanted - weighed @ (found - likely)
         changed = np.where(allowed, found + x @ np.linalg.solve(curvature, left), 0.0).clip(0.0)
         found = _whole(np.where(changed.any(axis=1, keepdims=True), changed, found))
     return _whole(np.where(found < LEAST_PROBABILITY, 0.0, found))
