@@ -64,3 +64,17 @@ def decay(exponents: Float64) -> Float64:
     steps = np.rint(np.minimum(exponents, float(LARGEST_EXPONENT)) * STEPS_A_UNIT).astype(np.int64)
     found: Float64 = _DECAY[steps]
     return found
+
+
+def softmax(logits: Float64) -> Float64:
+    """Probabilities over the last axis, float64 [..., n] of finite numbers, n >= 1 -> the same shape.
+
+    They are e^logit over the sum of these, with exponents as :func:`decay` rounds them: what is ``LARGEST_EXPONENT``
+    below the largest has probability 0. Each is within [0, 1].
+
+    >>> softmax(np.array([[7.0, 7.0], [0.0, 99.0]])).tolist()
+    [[0.5, 0.5], [0.0, 1.0]]
+    """
+    odds = decay(logits.max(axis=-1, keepdims=True) - logits)
+    found: Float64 = odds / row_sums(odds)[..., None]
+    return found

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from undersong_common.arrays import Float64, Int64
-from undersong_common.fixed_order import decay, row_sums
+from undersong_common.fixed_order import softmax
 from undersong_protocol.statistics.inputs import (
     COEFFICIENTS,
     check_embedding_size,
@@ -111,9 +111,7 @@ class ClassifierGradients(Statistic):
 
 def _errors(embeddings: Float64, labels: Int64, classifier: Float64) -> Float64:
     """e - p, float64 [m, C], zeros for a record without label; the logits are exact."""
-    logits = embeddings @ classifier[:-1] + classifier[-1]
-    odds = decay(logits.max(axis=1, keepdims=True) - logits)
-    errors: Float64 = -odds / row_sums(odds)[:, None]
+    errors: Float64 = -softmax(embeddings @ classifier[:-1] + classifier[-1])
     known = labels >= 0
     errors[known, labels[known]] += 1.0
     errors[~known] = 0.0

@@ -10,7 +10,7 @@ import numpy as np
 
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
-from undersong_common.fixed_order import decay, row_sums
+from undersong_common.fixed_order import row_sums, softmax
 from undersong_protocol.statistics.histogram import COUNT_SCALE
 from undersong_protocol.statistics.inputs import (
     COEFFICIENTS,
@@ -123,8 +123,7 @@ class ClassifierVotes(Statistic):
             if self.hard:
                 result[:, k] = logits.argmax(axis=1) == labels
             else:
-                odds = decay(logits.max(axis=1, keepdims=True) - logits)
-                result[:, k] = odds[np.arange(len(labels)), labels] / row_sums(odds)
+                result[:, k] = softmax(logits)[np.arange(len(labels)), labels]
         return result
 
 
