@@ -36,6 +36,8 @@ WORDS = {
     " labels of the task one by one or several together",
     "classifier_gradients": "how a public classifier of texts would have to be changed to label your records better,"
     " along a few public directions, summed over all of them",
+    "classifier_probabilities": "what a public classifier takes your records for, such as which of a few public"
+    " writers' texts they look most like: its probabilities, summed over all of your records, and how many they are",
     "attribute_marginals": "how many of your records have each label and each value of a few public lists, or two of"
     " these together; a record has the value that its words are nearest to",
     "attribute_votes": "for each candidate text, how many of your records that have the same label and values of public"

@@ -39,6 +39,7 @@ from undersong_protocol.statistics import (
 )
 from undersong_protocol.statistics.attributes import VALUES, AttributeMarginals, AttributeVotes
 from undersong_protocol.statistics.classifier_gradients import ClassifierGradients
+from undersong_protocol.statistics.classifier_probabilities import ClassifierProbabilities
 from undersong_protocol.statistics.classifier_votes import ClassifierVotes, ClassifierVotesInBlocks
 from undersong_protocol.statistics.corrected_votes import CorrectedVotes, EqualVotes
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
@@ -193,7 +194,7 @@ def _encoded(piece: Piece) -> bytes:
 
 def labels_of(statistic: Any) -> int:
     """How many labels the statistic looks at; 0 where it looks at none."""
-    return int(getattr(statistic, "labels", getattr(statistic, "classes", 0)))
+    return statistic.classes if isinstance(statistic, FourierFeatures) else int(getattr(statistic, "labels", 0))
 
 
 # What is wrong
@@ -383,6 +384,12 @@ def _classifier_gradients(draw: st.DrawFn, rng: np.random.Generator, facts: Publ
     )
 
 
+def _classifier_probabilities(draw: st.DrawFn, rng: np.random.Generator, facts: PublicFacts) -> tuple[Statistic, Named]:
+    statistic = ClassifierProbabilities(classes=draw(st.integers(2, 9)))
+    shape = (facts.embedding_size + 1, statistic.classes)
+    return statistic, (("classifier", _numbers(draw, rng, shape, COEFFICIENTS)),)
+
+
 def _projections(draw: st.DrawFn, rng: np.random.Generator, facts: PublicFacts) -> tuple[Statistic, Named]:
     labels = _planned_labels(draw, facts)
     by_label = draw(st.booleans()) and labels > 0
@@ -493,6 +500,7 @@ _EXAMPLES: dict[str, Callable[[st.DrawFn, np.random.Generator, PublicFacts], tup
     "attribute_marginals": _attribute_marginals,
     "attribute_votes": _attribute_votes,
     "classifier_gradients": _classifier_gradients,
+    "classifier_probabilities": _classifier_probabilities,
     "classifier_votes": _classifier_votes,
     "classifier_votes_in_blocks": _classifier_votes_in_blocks,
     "corrected_votes": _corrected_votes,

@@ -27,6 +27,7 @@ from undersong_common.errors import ConfigurationError, PeerFault
 from undersong_protocol import statistics
 from undersong_protocol.statistics import PublicFacts, PublicInputs, Statistic, fine_tuned_teachers
 from undersong_protocol.statistics.classifier_gradients import ClassifierGradients
+from undersong_protocol.statistics.classifier_probabilities import ClassifierProbabilities
 from undersong_protocol.statistics.classifier_votes import ClassifierVotes
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.inputs import COEFFICIENTS, LARGEST_EMBEDDING, Grid
@@ -291,7 +292,9 @@ def test_products_on_the_grids_are_exact_in_any_order(grid: Grid, record_bits: i
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("name", ["projections", "classifier_votes", "classifier_gradients"])
+@pytest.mark.parametrize(
+    "name", ["projections", "classifier_votes", "classifier_gradients", "classifier_probabilities"]
+)
 def test_wide_rows_are_computed_block_by_block(name: str) -> None:
     """All rows at once would pass a party's memory where it has many records, and the refusal would tell."""
     records, width, size = 4_000, 40_000, 2
@@ -300,6 +303,7 @@ def test_wide_rows_are_computed_block_by_block(name: str) -> None:
         "projections": (Projections(width), {"projections": directions}),
         "classifier_votes": (ClassifierVotes(width, 2), {"classifiers": np.zeros((width, *head.shape))}),
         "classifier_gradients": (ClassifierGradients(width, 2), {"projections": directions, "classifier": head}),
+        "classifier_probabilities": (ClassifierProbabilities(width), {"classifier": directions}),
     }
     statistic, public = questions[name][0], PublicInputs(numbers=questions[name][1])
     statistic.check_inputs(public, PublicFacts(size, 2))
