@@ -22,6 +22,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import accounting
 from undersong_protocol.plan import SumRequest
 from undersong_protocol.statistics.classifier_gradients import ClassifierGradients
+from undersong_protocol.statistics.classifier_probabilities import ClassifierProbabilities
 from undersong_protocol.statistics.classifier_votes import ClassifierVotes, ClassifierVotesInBlocks
 from undersong_protocol.statistics.corrected_votes import CorrectedVotes, EqualVotes
 from undersong_protocol.statistics.histogram import LabelHistogram
@@ -43,6 +44,7 @@ from undersong_server.methods.parts import (
     shrinkage,
     soft_labels,
 )
+from undersong_server.methods.parts.authors import Authors
 from undersong_server.methods.parts.doubt import noise_effect_of_sums
 from undersong_server.methods.parts.selection import (
     highest,
@@ -57,12 +59,14 @@ SHARES = {
     "useful": 0.3,
     "moments": 0.3,
     "verdict": 0.2,
-    "places": 0.1,
+    "places": 0.05,
+    "authors": 0.1,
     "labels": 0.05,
     "votes": 0.05,
     "last votes": 0.4,
     "errors": 1.5,
     "last verdict": 0.1,
+    "thresholds": 0.1,
 }
 STEPS = 3  # gradients that the records are asked for
 REGIONS = 8  # of a label, between which its votes should tell
@@ -71,6 +75,7 @@ TEXTS_PER_VOTE = 15  # of a label: a record votes for at most one in so many, or
 MOST_LABEL_NOISE = 1.0  # of a label's expected count
 MOST_MOMENT_NOISE = 0.1  # of a label's mean place, in units of the texts' radius
 MOST_ERROR_NOISE = 0.005  # of a gradient, of a label's expected records
+MOST_THRESHOLD_NOISE = 0.03  # of how much too rarely a label is given, of the records
 MOST_VERDICT_NOISE = 0.05  # of a corpus's accuracy
 MOST_LABELS_NOISE = 0.001  # of the accuracy of a corpus's labels
 
@@ -119,6 +124,7 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
         sums["labels"] = LabelHistogram(labels)
     if several:
         sums["places"] = Projections(directions=generators - 1, labels=labels)
+        sums["authors"] = ClassifierProbabilities(classes=generators)
     if several and labelled:
         sums["useful"] = ClassifierVotesInBlocks(classifiers=generators, labels=labels)
     asked = [SumRequest(name, statistic, SHARES[name]) for name, statistic in sums.items()]
@@ -144,14 +150,20 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
 
 
 def _label_sums(options: Options, labels: int, noise: Callable[..., float]) -> list[SumRequest]:
-    """Section 5: the gradients and the verdict on labels, as far as the records are enough for each."""
+    """Section 5: thresholds, gradients and the verdict on labels, as far as the records are enough for each."""
     errors = ClassifierGradients(directions=record_gradients.DIRECTIONS, labels=labels)
+    lean = ClassifierGradients(directions=1, labels=labels)
     judged = ClassifierVotes(classifiers=2, labels=labels)
     last = SumRequest("last verdict", judged, SHARES["last verdict"])
     steps_noise = errors.sensitivity.l2 * math.sqrt(STEPS) * noise("errors")
     if options.without != "gradients" and steps_noise <= MOST_ERROR_NOISE:
         return [*(SumRequest(_errors(step), errors, SHARES["errors"] / STEPS) for step in range(STEPS)), last]
-    return [last] if judged.sensitivity.l2 * noise("last verdict", 1) <= MOST_LABELS_NOISE else []
+    asked = []
+    if lean.sensitivity.l2 * noise("thresholds", 1) <= MOST_THRESHOLD_NOISE:
+        asked.append(SumRequest("thresholds", lean, SHARES["thresholds"]))
+    if judged.sensitivity.l2 * noise("last verdict", 1) <= MOST_LABELS_NOISE:
+        asked.append(last)
+    return asked
 
 
 def _errors(step: int) -> str:
@@ -187,8 +199,8 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         written = _written(run)
         if judgement is None:
             judgement = _judge(options, run, asked, written)
-            label_shares, weights = judgement.label_shares, _writing_weights(judgement.shares)
-            noise = _noise(judgement, lambda seen, of_labels=label_shares: _writing_weights(seen) @ of_labels)
+            label_shares, weights = judgement.label_shares, _writing_weights(judgement, judgement.shares)
+            noise = _noise(judgement, partial(_shares_written, judgement))
         if t < options.rounds - 1:
             examples = _choose(options, run, t, written, judgement)
     assert judgement is not None  # there are at least two rounds
@@ -215,6 +227,7 @@ class Judgement(NamedTuple):
         shares: of the generators; equal ones where nothing was asked.
         evidence: what they were read from; None where nothing was asked.
         heads: the generators' classifiers; None where there is one label or one generator.
+        careful: whether texts are followed less closely than a task model would follow them (section 5).
     """
 
     records: float
@@ -223,6 +236,7 @@ class Judgement(NamedTuple):
     shares: judging.Shares
     evidence: judging.Evidence | None
     heads: Float64 | None
+    careful: bool
 
 
 class Examples(NamedTuple):
@@ -250,7 +264,7 @@ def _judge(options: Options, run: RunContext, asked: set[str], written: Written)
         label_shares, records = judging.label_shares(counts), judging.records_of(counts)
         run.record("label shares", 0, label_shares.tolist())
     equal = np.full((generators, labels), 1.0 / generators)
-    read, evidence, heads = judging.Shares(np.zeros_like(equal), equal, equal), None, None
+    read, evidence, heads = judging.Shares(np.zeros_like(equal), equal, equal, equal), None, None
     if "places" in asked:
         evidence, heads = _evidence(options, run, asked, written, label_shares)
         records, read = matching.records_of(evidence.sums[0]), evidence.shares(*evidence.sums)
@@ -258,7 +272,13 @@ def _judge(options: Options, run: RunContext, asked: set[str], written: Written)
             run.record("blocks", 0, evidence.block_of.tolist())
             run.record("trust", 0, (read.trust @ label_shares).tolist())
         run.record("matched", 0, (read.matched @ label_shares).tolist())
-    return Judgement(records, label_shares, found, read, evidence, heads)
+        run.record("near", 0, (read.near @ label_shares).tolist())
+    careful = False
+    enough = len(written.embeddings) > written.embeddings.shape[1]
+    if heads is not None and enough and options.without != "soft" and not evidence.block_of.any():
+        strength = soft_labels.strength_for_others(*written, np.ones(len(written.label_of)), soft_labels.STRENGTHS)
+        careful = strength in soft_labels.CAREFUL
+    return Judgement(records, label_shares, found, read, evidence, heads, careful)
 
 
 def _evidence(
@@ -267,7 +287,11 @@ def _evidence(
     """The sums that tell generators apart, opened, and the generators' classifiers where they are judged."""
     embeddings, label_of, author, generators, labels = written
     basis = matching.Basis.of(*written)
-    sums = [run.private_sum("places", [run.publish_numbers("projections", basis.published())])]
+    authors = Authors.of(*written[:4], judging.records_shares(label_shares), run.rng("folds"))
+    sums = [
+        run.private_sum("places", [run.publish_numbers("projections", basis.published())]),
+        run.private_sum("authors", [run.publish_numbers("classifier", authors.classifier)]),
+    ]
     heads, sample_variance, block_of = None, 0.0, np.zeros(labels, dtype=np.int64)
     if "useful" in asked:
         halved = consistency.halvings(*written, run.rng("training sample variance"))
@@ -284,6 +308,7 @@ def _evidence(
         sums=tuple(sums),
         basis=basis,
         means=basis.means(embeddings, label_of, author, generators),
+        authors=authors,
         alike=consistency.alike(*written),
         block_of=block_of,
         label_shares=label_shares,
@@ -294,9 +319,18 @@ def _evidence(
     return evidence, heads
 
 
-def _writing_weights(read: judging.Shares) -> Float64:
-    """Section 3: texts are written for all corpora of the menu. float64 [K, C]."""
-    return (1.0 / len(read.trust) + read.trust + read.matched) / 3.0
+def _writing_weights(judgement: Judgement, read: judging.Shares) -> Float64:
+    """Section 3: texts are written for all corpora that may be made of them. float64 [K, C]."""
+    wanted = [np.full_like(read.trust, 1.0 / len(read.trust)), read.trust, read.matched]
+    if judgement.careful:
+        wanted.append(read.near)
+    weights: Float64 = np.mean(wanted, axis=0)
+    return weights
+
+
+def _shares_written(judgement: Judgement, read: judging.Shares) -> Float64:
+    """The generators' shares of what is written, labels together, float64 [K]."""
+    return _writing_weights(judgement, read) @ judgement.label_shares
 
 
 def _noise(judgement: Judgement, weigh: Callable[..., Float64], *verdict: NoisySum) -> Float64 | None:
@@ -363,10 +397,22 @@ def _corpus(
     if verdict:
         run.record("corpora", options.rounds - 1, dict(zip(menu, by_corpus.tolist(), strict=True)))
         run.record("gains", options.rounds - 1, dict(zip(menu, gains.tolist(), strict=True)))
-    noise = _noise(judgement, lambda *seen: of_generators(chosen(*seen)[2], written.generator_of), *verdict)
-    claims = _claims(options, run, asked, written, judgement, weights)
-    kept, weights = corpora.thinned(claims.weights, run.rng("thinning"))
-    text_of, label_of = claims.text_of[kept], claims.label_of[kept]
+    taught = _taught(options, run, asked, written, judgement, weights)
+
+    near = corpora.by_shares(facts, read.near)
+    by_texts = taught.careful and near.sum() ** 2 > written.embeddings.shape[1] * (near**2).sum()
+
+    def final(read: judging.Shares, *opened: NoisySum) -> Float64:
+        """The texts' weights, float64 [n]: by how near generators are where labels are made that teach the same."""
+        return corpora.by_shares(facts, read.near) if by_texts else chosen(read, *opened)[2]
+
+    noise = _noise(judgement, lambda *seen: of_generators(final(*seen), written.generator_of), *verdict)
+    below = corpora.THINNED_ALIKE if by_texts else corpora.THINNED
+    kept, weights = corpora.thinned(final(read, *verdict), below, run.rng("thinning"))
+    likely = taught.labels(written.embeddings[kept], written.label_of[kept], weights, written.labels)
+    text, label_of = np.nonzero(likely)
+    text_of, weights = kept[text], weights[text] * likely[text, label_of]
+    weights /= weights.mean()
     run.record("weights", options.rounds, of_generators(weights, written.generator_of[text_of]).tolist())
     if noise is not None:
         run.record("weights noise", options.rounds, noise.tolist())
@@ -374,60 +420,77 @@ def _corpus(
     return [_labelled(run, text, label) for text, label in zip(text_of.tolist(), label_of.tolist(), strict=True)]
 
 
-class Claims(NamedTuple):
-    """Which texts stand in the corpus under which labels: numbers, int64 [m], and weights, float64 [m]."""
+class Teacher(NamedTuple):
+    """A classifier, float64 [d + 1, C], and the strength of the task model that learns it from the labels."""
 
-    text_of: Int64
-    label_of: Int64
-    weights: Float64
+    head: Float64
+    strength: float
 
 
-def _claims(
+class Taught(NamedTuple):
+    """Which labels the corpus's texts bear: shares of those that teach a classifier, and of the ordered ones (None)."""
+
+    parts: list[tuple[float, Teacher | None]]
+
+    @property
+    def careful(self) -> bool:
+        return all(teacher is not None and teacher.strength == soft_labels.STRONGEST for _, teacher in self.parts)
+
+    def labels(self, embeddings: Float32, label_of: Int64, weights: Float64, classes: int) -> Float64:
+        """Probability of each label for each text, float64 [n, C], for texts with these weights, of mean 1."""
+        found = np.zeros((len(label_of), classes))
+        for share, teacher in self.parts:
+            if teacher is None:
+                found += share * np.eye(classes)[label_of]
+            else:
+                found += share * soft_labels.labels_that_teach(
+                    teacher.head, embeddings, label_of, weights, teacher.strength
+                )
+        return found
+
+
+AS_ORDERED = Taught([(1.0, None)])
+
+
+def _taught(
     options: Options, run: RunContext, asked: set[str], written: Written, judgement: Judgement, weights: Float64
-) -> Claims:
+) -> Taught:
     """Section 5: labels from which a task model learns of the texts what holds for others than these."""
     embeddings, label_of, _, _, labels = written
-    own = np.eye(labels)[label_of]
     if options.without == "soft" or labels == 1:
-        return _under(own, weights)
+        return AS_ORDERED
     learn = partial(consistency.classifier, embeddings, label_of, labels, weights=weights)
-    teach = partial(soft_labels.labels_that_teach, embeddings=embeddings, labels=label_of, weights=weights)
-    strength = _strength(run, written, judgement, weights)
-    likely = sure = own
+    strength, closest = _strength(run, written, judgement, weights), None
     if strength is not None:
         run.record("strength", 0, strength)
-        closest = learn(strength=strength)
-        if strength in soft_labels.CAREFUL:
-            likely = teach(closest)
-        elif strength in soft_labels.CLOSE:
-            sure = teach(closest, strength=soft_labels.SURE)
+        if strength in (*soft_labels.CAREFUL, *soft_labels.CLOSE):
+            head = learn(strength=strength)
+            if "thresholds" in asked and strength in soft_labels.CAREFUL:
+                head = record_gradients.at_thresholds(
+                    head, embeddings, weights, judgement.records, partial(_ask, run, "thresholds")
+                )
+            closest = Teacher(head, soft_labels.STRONGEST if strength in soft_labels.CAREFUL else soft_labels.SURE)
     if "last verdict" not in asked:
-        return _under(sure if strength in soft_labels.CLOSE else likely, weights)
-    head = closest if strength in soft_labels.CAREFUL else learn()
+        return Taught([(1.0, closest)])
+    careful = closest if strength in soft_labels.CAREFUL else None
+    first = careful.head if careful is not None else learn()
     if _errors(0) in asked:
-        kind, other = "records", _moved(run, head, written, weights, judgement.records)
-        others = teach(other)
+        ask = [partial(_ask, run, _errors(step)) for step in range(STEPS)]
+        kind, other = "records", record_gradients.moved(first, embeddings, weights, judgement.records, ask)
+        second = Teacher(other, soft_labels.STRONGEST)
     else:
-        kind, others, claims = "sure", sure, _under(sure, weights)
-        other = consistency.classifier(embeddings[claims.text_of], claims.label_of, labels, weights=claims.weights)
-    found = _last_verdict(run, kind, np.stack([head, other]), written, judgement.records)
-    return _under(found[0] * likely + found[1] * others, weights)
+        kind, second = "sure", None if careful is not None else closest
+        likely = Taught([(1.0, second)]).labels(embeddings, label_of, weights, labels)
+        text, label = np.nonzero(likely)
+        other = consistency.classifier(embeddings[text], label, labels, weights=weights[text] * likely[text, label])
+    found = _last_verdict(run, kind, np.stack([first, other]), written, judgement.records)
+    return Taught(list(zip(found.tolist(), (careful, second), strict=True)))
 
 
-def _under(likely: Float64, weights: Float64) -> Claims:
-    """Each text under the labels that it is likely to have, float64 [n, C], with its weight by shares."""
-    text, label = np.nonzero(likely)
-    return Claims(text, label, weights[text] * likely[text, label])
-
-
-def _moved(run: RunContext, head: Float64, written: Written, weights: Float64, records: float) -> Float64:
-    """The classifier of the texts moved by the records' gradient."""
-
-    def ask(step: int, classifier: Float64, projections: Float64) -> NoisySum:
-        published = [run.publish_numbers("classifier", classifier), run.publish_numbers("projections", projections)]
-        return run.private_sum(_errors(step), published)
-
-    return record_gradients.moved(head, written.embeddings, weights, STEPS, records, ask)
+def _ask(run: RunContext, name: str, classifier: Float64, projections: Float64) -> NoisySum:
+    """A gradient of the records' log-likelihood under this classifier."""
+    published = [run.publish_numbers("classifier", classifier), run.publish_numbers("projections", projections)]
+    return run.private_sum(name, published)
 
 
 def _last_verdict(run: RunContext, kind: str, heads: Float64, written: Written, records: float) -> Float64:
@@ -451,7 +514,8 @@ def _strength(run: RunContext, written: Written, judgement: Judgement, weights: 
     halved = consistency.halvings(*written, run.rng("halves of all texts"))
     if consistency.blocks(halved, written.embeddings).any():
         return None
-    found = soft_labels.strength_for_others(*written, weights)
+    strengths = soft_labels.CAREFUL if judgement.careful else soft_labels.STRENGTHS
+    found = soft_labels.strength_for_others(*written, weights, strengths)
     one_source = len(np.unique(evidence.alike)) == 1
     return None if one_source and found not in soft_labels.CAREFUL else found
 

@@ -10,7 +10,7 @@ import numpy as np
 from undersong_common.arrays import Bools, Float32, Float64, Int64
 from undersong_protocol.statistics.classifier_votes import NEVER
 from undersong_protocol.statistics.inputs import COEFFICIENTS
-from undersong_server.methods.parts.matching import cell_means
+from undersong_server.methods.parts.places import cell_means
 from undersong_server.methods.parts.shares import table
 
 STRENGTH = 3.0  # inverse regularisation

@@ -11,6 +11,7 @@ from undersong_common.arrays import Bools, Float32, Float64, Int64
 from undersong_protocol.statistics.inputs import COEFFICIENTS
 from undersong_protocol.vectors import NoisySum
 from undersong_server.methods.parts import consistency
+from undersong_server.methods.parts.places import cell_shares
 
 STRENGTH = 1.0  # inverse regularisation of the candidates' classifiers: what a task model's validation mostly chooses
 DECISION = 150.0  # of a corpus's gain in the exponent of its share: one point of accuracy is a factor of 4.5
@@ -18,6 +19,7 @@ BAR = 0.5  # deviations of what is still unknown of a gain, which are taken off 
 LEAST_VARIANCE = 1e-6  # of a corpus's answers: no more than a tenth of a point is ever known
 LEAST_WEIGHT = 0.05  # of the mean weight: a candidate's classifier leaves out texts below it
 THINNED = 0.25  # of the mean weight: of the texts below it some are left out, and the others count so much
+THINNED_ALIKE = 1.0  # the same where labels are made for the texts that are left
 GAIN_PER_USEFULNESS = 0.3  # of a corpus, expected from the usefulness of its generators before it is judged
 
 
@@ -108,11 +110,7 @@ LABELLED = {  # the corpus with the labels that its texts have by public facts, 
 
 def by_shares(facts: Facts, shares: Float64) -> Float64:
     """Weights, float64 [n], so that generators and labels have their shares: each cell's share over its texts."""
-    cell = facts.generator_of * len(facts.label_shares) + facts.label_of
-    cells = shares * facts.label_shares
-    written = np.bincount(cell, minlength=cells.size)
-    found: Float64 = (cells.ravel() / np.maximum(written, 1))[cell]
-    return found
+    return cell_shares(facts.generator_of, facts.label_of, shares * facts.label_shares)
 
 
 def classifiers(embeddings: Float32, label_of: Int64, classes: int, weights: Sequence[Float64]) -> Float64:
@@ -200,12 +198,13 @@ def blended(weights: Sequence[Float64], shares: Float64) -> Float64:
     return found
 
 
-def thinned(weights: Float64, rng: np.random.Generator) -> tuple[Int64, Float64]:
+def thinned(weights: Float64, below: float, rng: np.random.Generator) -> tuple[Int64, Float64]:
     """Texts of little weight in smaller number instead: kept positions, int64, and their weights, of mean 1.
 
-    A text of a weight under ``THINNED``, in units of the mean, is kept with a probability in proportion to its weight,
-    so that the corpus is more nearly right for those who train without weights, and expected sums are the same.
+    A text of a weight under ``below`` times the mean is kept with a probability in proportion to its weight, so that
+    the corpus is more nearly right for those who train without weights, and expected sums are the same.
     """
-    kept = np.flatnonzero(rng.random(len(weights)) * THINNED < weights)
-    left = np.maximum(weights[kept], THINNED)
+    weights = weights / weights.mean()
+    kept = np.flatnonzero(rng.random(len(weights)) * below < weights)
+    left = np.maximum(weights[kept], below)
     return kept, left / left.mean()

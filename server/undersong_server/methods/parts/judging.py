@@ -11,6 +11,7 @@ import numpy as np
 from undersong_common.arrays import Float64, Int64
 from undersong_protocol.vectors import NoisySum
 from undersong_server.methods.parts import matching
+from undersong_server.methods.parts.authors import Authors, near_shares
 from undersong_server.methods.parts.consistency import averaged
 from undersong_server.methods.parts.shrinkage import expected_shares, shrink_to_mean
 
@@ -114,14 +115,16 @@ def combined_weights(matched: Float64, trusted: Float64) -> Float64:
 
 
 class Shares(NamedTuple):
-    """What the records say of the generators for each label: usefulness (shrunk), and shares by two rules.
+    """What the records say of the generators for each label: usefulness (shrunk), and shares by three rules.
 
-    float64 [K, C] each; the columns of shares have the sum 1.
+    float64 [K, C] each; the columns of shares have the sum 1. ``near`` is by how their texts read, whatever their
+    labels: the same for all labels.
     """
 
     usefulness: Float64
     trust: Float64
     matched: Float64
+    near: Float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,8 +132,9 @@ class Evidence:
     """The sums that tell generators apart, as they were opened, and the public facts that they are read with.
 
     Attributes:
-        sums: the places, and the centred answers where there are labels.
+        sums: the places, what the classifier of authors says, and the centred answers where there are labels.
         basis: of the places; ``means`` those of the generators in it, float64 [K, K - 1].
+        authors: that classifier.
         alike, sample_variance: see :func:`usefulness`.
         block_of: the block of each label in the centred answers, int64 [C]; ``label_shares`` of the labels, [C].
         strength, rng: see :func:`trust`.
@@ -139,6 +143,7 @@ class Evidence:
     sums: tuple[NoisySum, ...]
     basis: matching.Basis
     means: Float64
+    authors: Authors
     alike: Int64
     block_of: Int64
     label_shares: Float64
@@ -146,7 +151,7 @@ class Evidence:
     strength: float
     rng: Callable[[], np.random.Generator]
 
-    def shares(self, places: NoisySum, useful: NoisySum | None = None) -> Shares:
+    def shares(self, places: NoisySum, authors: NoisySum, useful: NoisySum | None = None) -> Shares:
         """What these sums would say in place of the opened ones."""
         shape = len(self.means), len(self.block_of)
         useful_by_label, trusted = np.zeros(shape), np.full(shape, 1.0 / len(self.means))
@@ -158,4 +163,6 @@ class Evidence:
             useful_by_label, trusted = values[:, self.block_of], by_block[:, self.block_of]
         matched = matching.matched_shares(places, self.basis, self.means, trusted.mean(axis=1))
         combined = combined_weights(matched, trusted)
-        return Shares(useful_by_label, trusted, np.stack([averaged(each, self.alike) for each in combined.T], axis=1))
+        matched_by_label = np.stack([averaged(each, self.alike) for each in combined.T], axis=1)
+        near = np.repeat(near_shares(authors, self.authors)[:, None], shape[1], axis=1)
+        return Shares(useful_by_label, trusted, matched_by_label, near)

@@ -15,7 +15,7 @@ import numpy as np
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_protocol.statistics.projections import COUNT, PLACE
 from undersong_protocol.vectors import NoisySum
-from undersong_server.methods.parts.places import Directions, group_sums, radius_of
+from undersong_server.methods.parts.places import Directions, cell_means, radius_of
 
 LEAST_VARIANCE = 1e-6  # of the records' mean: with none, records outside the means' hull have no shares
 
@@ -54,7 +54,7 @@ def records_of(places: NoisySum) -> float:
     return max(float(places.natural[0]), places.sigma, COUNT) / COUNT
 
 
-def _fewest(places: NoisySum) -> float:
+def fewest_of(places: NoisySum) -> float:
     """A lower bound of the number of records, wrong in one case of forty; with few records and much noise it is 1."""
     return max(float(places.natural[0]) - 2.0 * places.sigma, COUNT) / COUNT
 
@@ -65,17 +65,30 @@ def matched_shares(places: NoisySum, basis: Basis, means: Float64, prior: Float6
     With r the records' mean along the directions, v its variance (the known noise and the records' spread, over no more
     records than there surely are) and D the means: the w on the simplex that minimises
     |D' w - r|^2 / (2 v) + KL(w || prior). Much noise gives the prior, and it decides between generators whose texts lie
-    in one place. Solved in its dual: w_k is proportional to prior_k exp(D_k l), where the K - 1 numbers l minimise
-    log sum_k prior_k exp(D_k l) - r l + v |l|^2 / 2 (exponential tilting; Csiszar 1975).
+    in one place.
 
     Where the records lie outside the generators' hull no mixture comes near, and the nearest one would have all the
     weight on one generator. So the squared distance that is left is added to v, and the shares are solved for again.
     """
-    from scipy.optimize import minimize
-
-    unit, fewest = basis.radius / PLACE, _fewest(places)
+    unit, fewest = basis.radius / PLACE, fewest_of(places)
     place = places.natural[1:] * unit / records_of(places)
     variance = (places.sigma * unit / fewest) ** 2 + basis.spread / fewest
+    shares = tilted_towards(place, variance, means, prior)
+    # What no mixture of these generators reaches is no evidence for any of them.
+    return tilted_towards(place, variance + float(((means.T @ shares - place) ** 2).sum()), means, prior)
+
+
+def tilted_towards(place: Float64, variance: float, means: Float64, prior: Float64) -> Float64:
+    """The w on the simplex, float64 [K], that minimises |means' w - place|^2 / (2 variance) + KL(w || prior).
+
+    Solved in its dual: w_k is proportional to prior_k exp(means_k l), where the numbers l minimise
+    log sum_k prior_k exp(means_k l) - place l + variance |l|^2 / 2 (exponential tilting; Csiszar 1975).
+
+    Args:
+        place: float64 [P]; variance: of its coordinates; means: float64 [K, P]; prior: float64 [K].
+    """
+    from scipy.optimize import minimize
+
     variance = max(variance, LEAST_VARIANCE)
     start = np.log(np.maximum(prior, np.finfo(np.float64).tiny))
 
@@ -97,20 +110,4 @@ def matched_shares(places: NoisySum, basis: Basis, means: Float64, prior: Float6
         result: Float64 = (means.T * w) @ means - np.outer(mean, mean) + variance * np.eye(len(mean))
         return result
 
-    def solved() -> Float64:
-        return tilted(minimize(dual, np.zeros(len(place)), jac=slope, hess=curvature, method="trust-exact").x)[0]
-
-    shares = solved()
-    # What no mixture of these generators reaches is no evidence for any of them.
-    variance += float(((means.T @ shares - place) ** 2).sum())
-    return solved()
-
-
-def cell_means(embeddings: Float32, group: Int64, author: Int64, generators: int, classes: int) -> Float64:
-    """Mean embedding of every generator's texts of every label, float64 [K, C, d]; NaN where there is none."""
-    cell = author * classes + group
-    sums = group_sums(embeddings, cell, generators * classes)
-    counts = np.bincount(cell, minlength=generators * classes)[:, None]
-    with np.errstate(invalid="ignore"):
-        means: Float64 = (sums / np.where(counts, counts, np.nan)).reshape(generators, classes, -1)
-    return means
+    return tilted(minimize(dual, np.zeros(len(place)), jac=slope, hess=curvature, method="trust-exact").x)[0]

@@ -51,3 +51,20 @@ def group_sums(rows: Float32 | Float64, group: Int64, groups: int) -> Float64:
 
     member = csr_array((np.ones(len(group)), group, np.arange(len(group) + 1)), shape=(len(group), groups))
     return np.asarray(member.T @ rows.astype(np.float64, copy=False), dtype=np.float64)
+
+
+def cell_means(rows: Float32 | Float64, group: Int64, author: Int64, generators: int, classes: int) -> Float64:
+    """Mean row of every generator's texts of every label, float64 [K, C, d]; NaN where there is none."""
+    cell = author * classes + group
+    sums = group_sums(rows, cell, generators * classes)
+    counts = np.bincount(cell, minlength=generators * classes)[:, None]
+    with np.errstate(invalid="ignore"):
+        means: Float64 = (sums / np.where(counts, counts, np.nan)).reshape(generators, classes, -1)
+    return means
+
+
+def cell_shares(author: Int64, group: Int64, shares: Float64) -> Float64:
+    """Weights, float64 [n], by which generators and labels have their shares, [K, C]: each cell's over its texts."""
+    cell = author * shares.shape[1] + group
+    found: Float64 = (shares.ravel() / np.maximum(np.bincount(cell, minlength=shares.size), 1))[cell]
+    return found

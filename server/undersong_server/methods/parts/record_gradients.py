@@ -5,7 +5,7 @@ The records say by :class:`ClassifierGradients` which way the classifier errs on
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from undersong_common.arrays import Float32, Float64
 from undersong_protocol.statistics.inputs import COEFFICIENTS
 from undersong_protocol.statistics.projections import COUNT, PLACE, places
 from undersong_protocol.vectors import NoisySum
+from undersong_server.methods.parts.consistency import probabilities
 from undersong_server.methods.parts.places import Directions, principal_axes, radius_of
 
 DIRECTIONS = 64
@@ -20,19 +21,20 @@ CURVATURE = 0.5  # p (1 - p) summed over labels at most, for each label's coeffi
 # Deviation of a coefficient of what the classifier has still to learn; the likeliest is taken. No more than the last:
 # records vary where texts do not, and a longer step there overshoots.
 DEVIATIONS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3)
+THRESHOLD = 0.15  # deviation of a bias from the right one that is expected, of the logits' deviation over the texts
 LEAST_SIGMA = 1e-9  # of the opened noise: without any, what no text varies in would have no likeliest change
 
-Ask = Callable[[int, Float64, Float64], NoisySum]  # the t-th sum, with what is published: classifier and projections
+Ask = Callable[[Float64, Float64], NoisySum]  # a sum, with what is published: classifier and projections
 
 
-def moved(head: Float64, embeddings: Float32, weights: Float64, steps: int, records: float, ask: Ask) -> Float64:
-    """The classifier after so many steps, float64 [d + 1, C], the bias last.
+def moved(head: Float64, embeddings: Float32, weights: Float64, records: float, asked: Sequence[Ask]) -> Float64:
+    """The classifier after a step for each sum, float64 [d + 1, C], the bias last.
 
     Args:
         head: the classifier that the texts teach, float64 [d + 1, C].
         embeddings: of the texts, unit [n, d]; weights: of the corpus, float64 [n].
-        steps: how often the records are asked.
         records: how many they are, about.
+        asked: the sums, in their order.
     """
     classes = head.shape[1]
     frame = _frame(embeddings, weights)
@@ -42,15 +44,42 @@ def moved(head: Float64, embeddings: Float32, weights: Float64, steps: int, reco
     curvature += np.trace(curvature[1:, 1:]) / DIRECTIONS * np.eye(len(curvature))
     values, axes = np.linalg.eigh(curvature)
     values *= CURVATURE * records
-    for step in range(steps):
-        published = COEFFICIENTS.quantised(head)
-        opened = ask(step, published, projections)
+    for ask in asked:
+        opened = ask(COEFFICIENTS.quantised(head), projections)
         gradient = opened.natural.reshape(DIRECTIONS + 1, classes)
         gradient = axes.T @ (gradient - gradient.mean(axis=1, keepdims=True))
         head = head + _lifted(
             axes @ _likely_step(gradient, values, max(opened.sigma, LEAST_SIGMA), classes), projections
         )
     return head
+
+
+def at_thresholds(head: Float64, embeddings: Float32, weights: Float64, records: float, ask: Ask) -> Float64:
+    """The classifier with biases at which it gives each label to as many records as bear it, as far as is known.
+
+    The published projections are a constant, so that the two coordinates of a label say the same: the sum of e - p. One
+    step with the texts' own curvature; the noise and the records' own chance are known, and how wrong a bias may be is
+    expected beforehand (``THRESHOLD``).
+
+    Args: as of :func:`moved`.
+    """
+    classes = head.shape[1]
+    constant = np.zeros((len(head), 1))
+    constant[-1] = -1.0
+    published = COEFFICIENTS.quantised(head)
+    opened = ask(published, constant)
+    gradient = np.array([COUNT, PLACE]) @ opened.natural.reshape(2, classes)
+    contrasts = np.linalg.svd(np.eye(classes) - 1.0 / classes)[0][:, : classes - 1]
+    likely = probabilities(published, embeddings)
+    mean = weights @ likely / weights.sum()
+    curvature = records * (np.diag(mean) - (likely * weights[:, None]).T @ likely / weights.sum())
+    curvature, gradient = contrasts.T @ curvature @ contrasts, gradient @ contrasts
+    noise = opened.sigma**2 * np.eye(classes - 1) + curvature
+    expected = (THRESHOLD * (embeddings @ published[:-1] @ contrasts).std(axis=0).mean()) ** 2
+    step = expected * curvature @ np.linalg.solve(expected * curvature @ curvature + noise, gradient)
+    found = published.copy()
+    found[-1] += contrasts @ step
+    return found
 
 
 def _frame(embeddings: Float32, weights: Float64) -> Directions:

@@ -5,6 +5,8 @@ A text may be in the corpus under several labels, each with its weight (Hinton e
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from undersong_common.arrays import Float32, Float64, Int64
@@ -24,7 +26,13 @@ RIDGE = 1e-6  # of the mean eigenvalue, where texts are fewer than an embedding'
 
 
 def strength_for_others(
-    embeddings: Float32, labels: Int64, author: Int64, generators: int, classes: int, weights: Float64
+    embeddings: Float32,
+    labels: Int64,
+    author: Int64,
+    generators: int,
+    classes: int,
+    weights: Float64,
+    strengths: Sequence[float],
 ) -> float | None:
     """The strength at which classifiers of the other generators' texts are most often right about a generator's.
 
@@ -37,8 +45,9 @@ def strength_for_others(
 
     Args:
         embeddings: unit, float32 [n, d]; labels, author: int64 [n]; weights: of the corpus, float64 [n].
+        strengths: those that are tried, ascending.
 
-    Returns: one of ``STRENGTHS``, or None where no generator's texts can be tried on the others'.
+    Returns: one of ``strengths``, or None where no generator's texts can be tried on the others'.
     """
     splits = []
     for k in range(generators):
@@ -48,7 +57,7 @@ def strength_for_others(
             splits.append((held, rest, float(weights[rest].sum() / weights.sum()) ** 2))
     heads: list[Float64 | None] = [None] * len(splits)
     best, found, falls = 0.0, None, 0
-    for strength in STRENGTHS if splits else ():
+    for strength in strengths if splits else ():
         right = 0.0
         for i, (held, rest, like) in enumerate(splits):
             learnt, its = embeddings[rest], labels[rest]

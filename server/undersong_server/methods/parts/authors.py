@@ -1,0 +1,96 @@
+"""Whose texts the private records read like: shares of the generators by a public classifier of authors.
+
+The coordinator trains a classifier that tells whose texts are whose, and publishes it. Its mean probabilities over the
+records are asked for (``protocol/statistics/classifier_probabilities``): K noisy numbers, whatever the number of
+candidates. The generators' texts have such means too, on texts that it did not learn from. The shares are those of the
+mixture whose means are the records' (Lipton et al. 2018, with probabilities for answers) and that is no farther from
+given shares than the known noise requires.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from undersong_common.arrays import Float32, Float64, Int64
+from undersong_protocol.statistics.inputs import COEFFICIENTS
+from undersong_protocol.statistics.projections import PLACE
+from undersong_protocol.vectors import NoisySum
+from undersong_server.methods.parts.consistency import classifier, probabilities
+from undersong_server.methods.parts.matching import fewest_of, records_of, tilted_towards
+from undersong_server.methods.parts.places import cell_means, cell_shares
+
+STRENGTH = 10.0  # inverse regularisation of the classifier of authors: unsure probabilities tell little
+FOLDS = 5  # of the texts, so that each is answered for by a classifier that did not learn from it
+
+
+@dataclass(frozen=True, eq=False)
+class Authors:
+    """A public classifier of authors, and what it says of each generator's texts.
+
+    Attributes:
+        classifier: float64 [d + 1, K], on its grid.
+        means: of its probabilities on each generator's texts, around 1 / K, float64 [K, K].
+        spread: variance of one text's coordinate, averaged over the coordinates.
+        luck: variance of a coordinate of ``means`` that comes from there being no more texts, averaged.
+    """
+
+    classifier: Float64
+    means: Float64
+    spread: float
+    luck: float
+
+    @classmethod
+    def of(
+        cls,
+        embeddings: Float32,
+        labels: Int64,
+        author: Int64,
+        generators: int,
+        label_shares: Float64,
+        rng: np.random.Generator,
+    ) -> Authors:
+        """From the first texts.
+
+        Args:
+            embeddings: unit, float32 [n, d]; labels (-1 where the task has none), authors: int64 [n].
+            label_shares: of the records, float64 [C], C at least 1: a generator's labels weigh as these say.
+        """
+        group = np.maximum(labels, 0)
+        weights = cell_shares(author, group, np.ones((generators, 1)) * label_shares)
+
+        def learnt(chosen: Int64) -> Float64:
+            return classifier(
+                embeddings[chosen], author[chosen], generators, strength=STRENGTH, weights=weights[chosen]
+            )
+
+        fold = np.empty(len(author), dtype=np.int64)
+        fold[rng.permutation(len(author))] = np.arange(len(author)) % FOLDS
+        said = np.zeros((len(author), generators))
+        for each in range(min(FOLDS, len(author))):
+            held = fold == each
+            said[held] = probabilities(learnt(np.flatnonzero(~held)), embeddings[held])
+        said -= 1.0 / generators
+        found = cell_means(said, group, author, generators, len(label_shares))
+        known = ~np.isnan(found[:, :, 0])
+        parts = known * label_shares
+        parts /= np.maximum(parts.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)
+        means = np.einsum("kc,kcj->kj", parts, np.nan_to_num(found))
+        around = float((said - means[author]).var(axis=0).mean())
+        texts = np.maximum(np.bincount(author, minlength=generators), 1)
+        head = COEFFICIENTS.quantised(learnt(np.arange(len(author))))
+        return cls(head, means, float(said.var(axis=0).mean()), around * float((1.0 / texts).mean()))
+
+
+def near_shares(opened: NoisySum, authors: Authors) -> Float64:
+    """The generators' shares, float64 [K], positive, sum 1: of the mixture of which the classifier says the same.
+
+    Equal ones as far as noise, the records' spread (over no more records than there surely are) and the luck of the
+    texts explain a difference (:func:`matching.tilted_towards`). Where the records read like no mixture, the nearest.
+    """
+    generators, fewest = len(authors.means), fewest_of(opened)
+    unit = np.sqrt((generators - 1.0) / generators) / PLACE
+    place = opened.natural[1:] * unit / records_of(opened)
+    variance = (opened.sigma * unit / fewest) ** 2 + authors.spread / fewest + authors.luck
+    return tilted_towards(place, variance, authors.means, np.full(generators, 1.0 / generators))
