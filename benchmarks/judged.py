@@ -181,6 +181,9 @@ def cell(
 ) -> dict[str, Any]:
     """Accuracy and macro-F1 in per cent, Frechet distance, rows, and what the method recorded of its choices.
 
+    The distance is of ``FRECHET_ROWS`` texts drawn by their weights, or as many as the test set has; of a corpus that
+    has fewer, of its effective number (metrics.equal_choice).
+
     Args:
         expected: the declared number of records, ``privacy.expected_records`` of a task.
     """
@@ -196,17 +199,19 @@ def cell(
     plan = plan_sums(loaded.plan(options, setting), privacy, quorum)
     run = OneMachine(world, setting, plan, world.records(records, seed), seed)
     samples = list(loaded.run(options, run))  # type: ignore[arg-type]
-    weights = run.records.get("sample_weights")
-    embeddings = world.embed([sample.text for sample in samples])
-    found = _scores(
-        world, embeddings, [sample.label for sample in samples], None if not weights else weights[-1][1], seed
-    )
-    rows = min(FRECHET_ROWS, len(samples), len(world.test))
-    ours, theirs = metrics.equal_choice(len(samples), len(world.test), rows=rows, seed=seed)
+    recorded = run.records.get("sample_weights")
+    weights = None if not recorded else recorded[-1][1]
+    texts, labels = [sample.text for sample in samples], [sample.label for sample in samples]
+    embeddings = world.embed(texts)
+    found = _scores(world, embeddings, labels, weights, seed)
+    every, text_weights = metrics.distinct_texts(texts, labels, weights)
+    wanted = min(FRECHET_ROWS, len(world.test))
+    rows = wanted if wanted <= len(every) else None
+    drawn, theirs = metrics.equal_choice(len(every), len(world.test), rows=rows, seed=seed, weights=text_weights)
     kept = ("weights", "trust", "matched", "corpora", "gains")
     return {
         **found,
-        "frechet": metrics.frechet_distance(embeddings[ours], world.test[theirs]),
+        "frechet": metrics.frechet_distance(embeddings[every[drawn]], world.test[theirs]),
         "records": {name: values[-1][1] for name, values in run.records.items() if name in kept},
     }
 

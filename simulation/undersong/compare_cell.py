@@ -110,7 +110,7 @@ class Bench:
     Attributes:
         test: the test file, labelled where the task has labels; ``test_table`` is what it holds, where that has been
             read already.
-        frechet_rows: rows of each side in Frechet distance and the measures beside it.
+        frechet_rows: texts of each side in Frechet distance and the measures beside it.
         public_data: whether the "private" records are public ones, so that their embeddings may be kept on this disk,
             where every process and every later command finds them.
     """
@@ -206,7 +206,6 @@ class Bench:
     def measure(self, cell: Cell) -> dict[str, Any]:
         """Runs the cell; plain JSON values. NaN never occurs: what cannot be computed is None."""
         from undersong_common.embedding import CachedEmbedder
-        from undersong_server.evaluation.next_word import next_word_loss
 
         start = time.monotonic()
         task = self.task(cell)
@@ -233,14 +232,16 @@ class Bench:
             found |= facts
         simulated = time.monotonic()
         if test.labels is None:
-            scores: dict[str, float | str] = {"bits_per_word": next_word_loss(texts, test.texts)}
+            scores: dict[str, float | str] = {"bits_per_word": _bits_per_word(texts, weights, test.texts)}
         else:
             scores = self._judged(embeddings, labels, weights, test_embeddings, test.labels, cell.seed)
         return found | {
             **cell.described(),
             "rows": len(texts),
             **scores,
-            **measured(texts, labels, embeddings, test_embeddings, rows=self.frechet_rows, seed=cell.seed),
+            **measured(
+                texts, labels, embeddings, test_embeddings, rows=self.frechet_rows, seed=cell.seed, weights=weights
+            ),
             "seconds": {
                 "simulation": round(simulated - start, 3),
                 "evaluation": round(time.monotonic() - simulated, 3),
@@ -401,6 +402,14 @@ class Bench:
             self._loaded["test"] = (table, CachedEmbedder(embedder, public).encode(table.texts))
         found: tuple[Table, Float32] = self._loaded["test"]
         return found
+
+
+def _bits_per_word(texts: Sequence[str], weights: Sequence[float] | None, test: Sequence[str]) -> float:
+    from undersong_server.evaluation import metrics
+    from undersong_server.evaluation.next_word import next_word_loss
+
+    every, text_weights = metrics.distinct_texts(texts, None, weights)
+    return next_word_loss([texts[row] for row in every], test, weights=text_weights)
 
 
 def _embed_nothing(texts: Sequence[str]) -> Float32:

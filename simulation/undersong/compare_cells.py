@@ -307,5 +307,8 @@ def default_jobs() -> int:
 
 
 def frechet_rows(test_rows: int, samples: int) -> int:
-    """Rows of each side in the Frechet distance: below every corpus's size, since a few orders are always dropped."""
+    """Texts of each side in the Frechet distance: below every corpus's size, since a few orders are always dropped.
+
+    It is also far enough below that the weights of a corpus can count in the draw (metrics.equal_choice).
+    """
     return max(2, min(FRECHET_ROWS, test_rows, math.floor(samples * 0.5)))

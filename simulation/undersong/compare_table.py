@@ -238,7 +238,8 @@ def explanation(grid: Grid, useful: Usefulness) -> str:
     return (
         f"Differences are against {grid.baseline}, paired by seed, with Student intervals of 95 % over "
         f"{len(grid.seeds)} seeds; 'none shown' where the interval holds zero. {SAYS[useful.metric]}; Frechet "
-        "distances (lower is better) compare equally many rows of corpus and test set. "
+        "distances (lower is better) compare equally many texts of corpus and test set, those of a corpus drawn by "
+        "their weights. "
         "Every simulation orders the same number of texts at the same (epsilon, delta) and unit; an answer that "
         "repeats a text is asked for again, up to twice, so calls differ where a generator runs out (each cell's file "
         "counts them). No correction is made for the number of comparisons: of twenty intervals one leaves out zero by "
@@ -247,7 +248,8 @@ def explanation(grid: Grid, useful: Usefulness) -> str:
 
 
 MEASURES = (
-    "Means over the seeds, of equally many rows of corpus and test set: MAUVE, density and coverage near 1 are good; "
+    "Means over the seeds, of equally many texts of corpus (drawn by their weights) and test set: MAUVE, density and "
+    "coverage near 1 are good; "
     "word pairs, self-BLEU and the Vendi score say how different the texts are from each other; wrong labels are "
     "estimated by confident learning. The CSV file has their paired differences."
 )

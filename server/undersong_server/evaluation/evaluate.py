@@ -43,7 +43,11 @@ NOT_PRIVATE = (
 
 @dataclass(frozen=True)
 class Distances:
-    """Synthetic texts against one reference file; embedding figures at equal ``rows`` (drawn with the seed).
+    """Synthetic texts against one reference file; embedding figures of equally many texts (``rows``).
+
+    They are drawn with the seed. Where the corpus weighs its texts, they are drawn by their weights and at most as many
+    as its effective number of texts (metrics.equal_choice); lengths, labels, self-similarity and next-word losses are
+    of all texts, weighted. A text under several labels is one text.
 
     Divergences are Jensen-Shannon, in bits. ``label`` is None where a side has no labels; figures that need more rows
     than there are become NaN. The figures of diversity are of equally many texts on both sides: all of them depend on
@@ -316,7 +320,10 @@ class _Comparing:
     def __init__(
         self, pieces: Pieces, synthetic: Table, synthetic_x: Float32, name: str, table: Table, x: Float32, seed: int
     ) -> None:
-        chosen, others = metrics.equal_choice(len(synthetic_x), len(x), seed=seed)
+        every, weights = metrics.distinct_texts(synthetic.texts, synthetic.labels, synthetic.weights)
+        all_x, all_texts = synthetic_x[every], [synthetic.texts[row] for row in every]
+        drawn, others = metrics.equal_choice(len(every), len(x), weights=weights, seed=seed)
+        chosen = every[drawn]
         ours, real = synthetic_x[chosen], x[others]
         our_texts, real_texts = [synthetic.texts[row] for row in chosen], [table.texts[row] for row in others]
         self._name = name
@@ -331,17 +338,19 @@ class _Comparing:
             "vendi": pieces.add(diversity.vendi_score, ours),
             "reference_vendi": pieces.add(diversity.vendi_score, real),
             "next_word_before": pieces.add(next_word_loss, (), table.texts),
-            "next_word_after": pieces.add(next_word_loss, synthetic.texts, table.texts),
-            "self_similarity": pieces.add(metrics.self_similarity, synthetic_x),
+            "next_word_after": pieces.add(partial(next_word_loss, weights=weights), all_texts, table.texts),
+            "self_similarity": pieces.add(metrics.self_similarity, all_x, weights),
             "reference_self_similarity": pieces.add(metrics.self_similarity, x),
-            "length": pieces.add(metrics.length_divergence, synthetic.texts, table.texts),
+            "length": pieces.add(metrics.length_divergence, all_texts, table.texts, weights),
         }
         if len(ours) > 1:
             self._figures["frechet"] = pieces.add(metrics.frechet_distance, ours, real)
         if len(ours) >= FEWEST_TEXTS:
             self._figures["mauve"] = pieces.add(mauve_of, ours, real)
         if synthetic.labels is not None and table.labels is not None:
-            self._figures["label"] = pieces.add(metrics.label_divergence, synthetic.labels, table.labels)
+            self._figures["label"] = pieces.add(
+                metrics.label_divergence, synthetic.labels, table.labels, synthetic.weights
+            )
 
     def distances(self) -> Distances:
         covered = None if self._covered is None else self._covered.value

@@ -94,7 +94,8 @@ def _beside(found: Distances) -> Iterator[Measure]:
 
     yield Measure(
         "Frechet distance",
-        "how far mean and spread of the embeddings are from the test texts'; depends on the number of texts",
+        "how far mean and spread of the embeddings are from the test texts'; depends on the number of texts, which are"
+        " drawn by their weights",
         found.frechet,
         0.0,
         max(1.0, found.frechet),

@@ -1,5 +1,7 @@
 import io
 import json
+import math
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -207,3 +209,34 @@ def test_the_task_model_is_trained_with_the_corpus_weights(run):
     write_corpus(run / "run", samples)
     [trained] = evaluate(run / "run", test=run / "test.jsonl", embed=bag_of_words, head="linear").trained
     assert trained.scores.accuracy > 0.9  # without weights two in three labels would be wrong
+
+
+def test_distances_are_of_the_weighted_texts(run):
+    """A heavy half of the corpus is like the test file and a light half is not; in ``halved`` all have both labels."""
+    rows, far = notes(120, 0), [f"{' '.join(FILLER[:3])} {number}" for number in range(120)]
+    both = [(t, y, 1.0) for t, y in rows] + [(t, "chest", 0.01) for t in far]
+    halved = [(t, label, w / 2) for t, _, w in both for label in TOPICS]
+
+    def found(weighed):
+        write_corpus(run / "run", [Sample(t, y, "ngram", 0, "zero_shot", weight=w) for t, y, w in weighed])
+        report = evaluate(run / "run", test=run / "test.jsonl", embed=bag_of_words, head="linear", label_field="label")
+        return report.distances[0]
+
+    weighted, plain = found(both), found([(t, y, 1.0) for t, y, _ in both])
+    assert weighted.rows == plain.rows == 80
+    assert weighted.frechet < 0.5 * plain.frechet
+    assert weighted.length < 0.5 * plain.length
+    assert weighted.next_word_after < plain.next_word_after
+    assert weighted.coverage > plain.coverage
+    twice = asdict(found(halved))
+    assert {name for name, value in asdict(weighted).items() if value != pytest.approx(twice[name])} <= {"label"}
+    alone = found([(t, y, float(number == 0)) for number, (t, y, _) in enumerate(both)])
+    assert (alone.rows, math.isnan(alone.frechet), math.isnan(alone.mauve)) == (1, True, True)
+
+
+def test_a_corpus_that_weighs_nothing_has_gaps(run):
+    write_corpus(run / "run", [Sample(t, "", "ngram", 0, "zero_shot", weight=0.0) for t, _ in notes(30, 0)])
+    report = evaluate(run / "run", test=run / "test.jsonl", embed=bag_of_words, label_field=None)
+    found = report.to_json()["distances"][0]
+    assert found["rows"] == 0
+    assert {found[name] for name in ("frechet", "mauve", "coverage", "vendi", "length", "self_similarity")} == {None}
