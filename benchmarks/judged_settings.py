@@ -13,8 +13,9 @@ They were written down before any method was tried on them:
 * ``nearest-not-useful``: the six movie pools, but 35 % of the labels of the two chat models', whose texts are nearest
   to real reviews, are wrong.
 
-Not among them and measured when named: ``movies``, the six movie pools as they are, and ``many-movies``, the same with
-all 4 000 records to draw from.
+Not among them and measured when named: ``movies``, the six movie pools as they are, ``many-movies``, the same with all
+4 000 records to draw from, and ``all-movies``, which takes all of the pools, the records and the test set and orders
+6 000 texts where the other movie settings take a part and order 2 000.
 
 Each has a folder with ``task.toml``, ``private.jsonl``, ``test.jsonl`` and one file for each pool. The same data give
 the same files.
@@ -117,6 +118,13 @@ def many_movies(data: Path) -> Setting:
     return _movies(data)._replace(private=_rows(data / "movie_reviews" / "train.jsonl"), records=(1000, 4000))
 
 
+def all_movies(data: Path) -> Setting:
+    folder = data / "movie_reviews"
+    pools = {name: _rows(folder / "pools" / f"{name}.jsonl") for name in MOVIE_POOLS}
+    private, test = (_rows(folder / f"{name}.jsonl") for name in ("train", "test"))
+    return Setting("a movie review", private, test, pools, records=(100, 300))
+
+
 SETTINGS: dict[str, Callable[[Path], Setting]] = {
     "mixed": mixed,
     "weak": weak,
@@ -125,7 +133,11 @@ SETTINGS: dict[str, Callable[[Path], Setting]] = {
     "imbalanced": imbalanced,
     "nearest-not-useful": nearest_not_useful,
 }
-BESIDE: dict[str, Callable[[Path], Setting]] = {"movies": movies, "many-movies": many_movies}
+BESIDE: dict[str, Callable[[Path], Setting]] = {
+    "movies": movies,
+    "many-movies": many_movies,
+    "all-movies": all_movies,
+}
 
 
 def build(name: str, data: Path, out: Path) -> tuple[Path, tuple[int, int]]:
