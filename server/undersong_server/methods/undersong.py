@@ -89,7 +89,8 @@ class Options(MethodOptions):
         examples, shortlist: texts that a prompt shows, drawn from so many best (and worst) texts per label.
         usefulness: strength of usefulness in trust.
         verdict: without it the corpus is the trusted one.
-        without: a row of the menu that is left out, the soft labels, or the records' gradients in them.
+        without: a row of the menu that is left out; the soft labels, or of them the texts that read like records (whose
+            sum is asked all the same), the thresholds, or the records' gradients.
     """
 
     samples: Annotated[int, Field(ge=1)] = 6000
@@ -99,7 +100,7 @@ class Options(MethodOptions):
     shortlist: Annotated[int, Field(ge=1)] = 32
     usefulness: Annotated[float, Field(ge=0)] = 40.0
     verdict: bool = True
-    without: Literal["", "trusted", "matched", "own-labels", "voted", "soft", "gradients"] = ""
+    without: Literal["", "trusted", "matched", "own-labels", "voted", "soft", "near", "thresholds", "gradients"] = ""
 
     def per_round(self) -> list[int]:
         counts: list[int] = largest_remainder(np.ones(self.rounds), self.samples).tolist()
@@ -159,7 +160,7 @@ def _label_sums(options: Options, labels: int, noise: Callable[..., float]) -> l
     if options.without != "gradients" and steps_noise <= MOST_ERROR_NOISE:
         return [*(SumRequest(_errors(step), errors, SHARES["errors"] / STEPS) for step in range(STEPS)), last]
     asked = []
-    if lean.sensitivity.l2 * noise("thresholds", 1) <= MOST_THRESHOLD_NOISE:
+    if options.without != "thresholds" and lean.sensitivity.l2 * noise("thresholds", 1) <= MOST_THRESHOLD_NOISE:
         asked.append(SumRequest("thresholds", lean, SHARES["thresholds"]))
     if judged.sensitivity.l2 * noise("last verdict", 1) <= MOST_LABELS_NOISE:
         asked.append(last)
@@ -399,8 +400,9 @@ def _corpus(
         run.record("gains", options.rounds - 1, dict(zip(menu, gains.tolist(), strict=True)))
     taught = _taught(options, run, asked, written, judgement, weights)
 
-    near = corpora.by_shares(facts, read.near)
-    by_texts = taught.careful and near.sum() ** 2 > written.embeddings.shape[1] * (near**2).sum()
+    near, width = corpora.by_shares(facts, read.near), written.embeddings.shape[1]
+    enough = near.sum() ** 2 > width * (near**2).sum()  # texts of like weight, or no labels of theirs teach everything
+    by_texts = taught.careful and enough and options.without != "near"
 
     def final(read: judging.Shares, *opened: NoisySum) -> Float64:
         """The texts' weights, float64 [n]: by how near generators are where labels are made that teach the same."""
