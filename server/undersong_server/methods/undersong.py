@@ -278,7 +278,7 @@ def _judge(options: Options, run: RunContext, asked: set[str], written: Written)
     enough = len(written.embeddings) > written.embeddings.shape[1]
     if heads is not None and enough and options.without != "soft" and not evidence.block_of.any():
         strength = soft_labels.strength_for_others(*written, np.ones(len(written.label_of)), soft_labels.STRENGTHS)
-        careful = strength in soft_labels.CAREFUL
+        careful = strength in soft_labels.SURELY_CAREFUL
     return Judgement(records, label_shares, found, read, evidence, heads, careful)
 
 

@@ -13,6 +13,7 @@ from undersong_common.arrays import Float32, Float64, Int64
 from undersong_server.methods.parts.consistency import classifier, probabilities
 
 CAREFUL = (0.1, 0.2, 0.3, 0.5)  # inverse regularisation with which texts are followed less closely than by validation
+SURELY_CAREFUL = CAREFUL[:3]  # by the first round's texts, which are few
 CLOSE = (1.0, 2.0, 3.0)
 STRENGTHS = (*CAREFUL, *CLOSE, 5.0)  # weakest fit first; the last says that no strength is too close
 FALLS = 2  # steps down in a row, after which nothing better is expected
