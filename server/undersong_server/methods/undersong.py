@@ -153,15 +153,15 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
 def _label_sums(options: Options, labels: int, noise: Callable[..., float]) -> list[SumRequest]:
     """Section 5: thresholds, gradients and the verdict on labels, as far as the records are enough for each."""
     errors = ClassifierGradients(directions=record_gradients.DIRECTIONS, labels=labels)
-    lean = ClassifierGradients(directions=1, labels=labels)
+    constant = ClassifierGradients(directions=1, labels=labels)
     judged = ClassifierVotes(classifiers=2, labels=labels)
     last = SumRequest("last verdict", judged, SHARES["last verdict"])
     steps_noise = errors.sensitivity.l2 * math.sqrt(STEPS) * noise("errors")
     if options.without != "gradients" and steps_noise <= MOST_ERROR_NOISE:
         return [*(SumRequest(_errors(step), errors, SHARES["errors"] / STEPS) for step in range(STEPS)), last]
     asked = []
-    if options.without != "thresholds" and lean.sensitivity.l2 * noise("thresholds", 1) <= MOST_THRESHOLD_NOISE:
-        asked.append(SumRequest("thresholds", lean, SHARES["thresholds"]))
+    if options.without != "thresholds" and constant.sensitivity.l2 * noise("thresholds", 1) <= MOST_THRESHOLD_NOISE:
+        asked.append(SumRequest("thresholds", constant, SHARES["thresholds"]))
     if judged.sensitivity.l2 * noise("last verdict", 1) <= MOST_LABELS_NOISE:
         asked.append(last)
     return asked
@@ -276,7 +276,8 @@ def _judge(options: Options, run: RunContext, asked: set[str], written: Written)
         run.record("near", 0, (read.near @ label_shares).tolist())
     careful = False
     enough = len(written.embeddings) > written.embeddings.shape[1]
-    if heads is not None and enough and options.without != "soft" and not evidence.block_of.any():
+    judged = evidence is not None and heads is not None and not evidence.block_of.any()
+    if judged and enough and options.without != "soft":
         strength = soft_labels.strength_for_others(*written, np.ones(len(written.label_of)), soft_labels.STRENGTHS)
         careful = strength in soft_labels.SURELY_CAREFUL
     return Judgement(records, label_shares, found, read, evidence, heads, careful)
@@ -401,7 +402,8 @@ def _corpus(
     taught = _taught(options, run, asked, written, judgement, weights)
 
     near, width = corpora.by_shares(facts, read.near), written.embeddings.shape[1]
-    enough = near.sum() ** 2 > width * (near**2).sum()  # texts of like weight, or no labels of theirs teach everything
+    # Labels of fewer texts than that, counted by weight (Kish's effective size), do not teach any given classifier.
+    enough = near.sum() ** 2 > width * (near**2).sum()
     by_texts = taught.careful and enough and options.without != "near"
 
     def final(read: judging.Shares, *opened: NoisySum) -> Float64:
@@ -436,6 +438,7 @@ class Taught(NamedTuple):
 
     @property
     def careful(self) -> bool:
+        """Whether all labels are made for the closest task model, so that any texts may teach the same."""
         return all(teacher is not None and teacher.strength == soft_labels.STRONGEST for _, teacher in self.parts)
 
     def labels(self, embeddings: Float32, label_of: Int64, weights: Float64, classes: int) -> Float64:
@@ -476,6 +479,7 @@ def _taught(
         return Taught([(1.0, closest)])
     careful = closest if strength in soft_labels.CAREFUL else None
     first = careful.head if careful is not None else learn()
+    second: Teacher | None
     if _errors(0) in asked:
         ask = [partial(_ask, run, _errors(step)) for step in range(STEPS)]
         kind, other = "records", record_gradients.moved(first, embeddings, weights, judgement.records, ask)

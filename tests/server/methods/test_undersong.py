@@ -29,18 +29,21 @@ def asked(labels=2, generators=2, *, records=1000, epsilon=4.0, **options):
 
 def test_the_plan_asks_for_what_the_task_can_use():
     soft = ["errors/1", "errors/2", "errors/3", "last verdict"]
-    assert list(asked()) == ["moments", "places", "useful", "votes/1", "votes/2", "verdict", *soft]
-    assert list(asked(labels=0)) == ["places", "votes/1"]
+    near = ["places", "authors"]
+    assert list(asked()) == ["moments", *near, "useful", "votes/1", "votes/2", "verdict", *soft]
+    assert list(asked(labels=0)) == [*near, "votes/1"]
     assert list(asked(generators=1)) == ["moments", "votes/1", "votes/2", "verdict", *soft]
-    assert list(asked(verdict=False)) == ["moments", "places", "useful", "votes/1"]
+    assert list(asked(verdict=False)) == ["moments", *near, "useful", "votes/1"]
+    assert asked(labels=4, generators=3)["authors"].statistic.classes == 3
+    assert list(asked(without="near")) == list(asked())
     assert list(asked(epsilon=float("inf"))) == list(asked(records=10_000))
 
 
 def test_single_texts_are_voted_on_where_noise_leaves_the_votes_of_regions_standing():
     few, many = asked(samples=600, records=50), asked(samples=600, records=100)
-    assert list(many) == ["moments", "places", "useful", "votes/1", "votes/2", "verdict"]
-    assert list(few) == list(asked(samples=600, records=100, without="voted")) == [*list(many)[:4], "verdict"]
-    assert list(asked(samples=600, records=100, verdict=False)) == list(many)[:4]
+    assert list(many) == ["moments", "places", "authors", "useful", "votes/1", "votes/2", "verdict"]
+    assert list(few) == list(asked(samples=600, records=100, without="voted")) == [*list(many)[:5], "verdict"]
+    assert list(asked(samples=600, records=100, verdict=False)) == list(many)[:5]
     assert list(asked(samples=6000, records=100)) == list(few)
     assert [many[name].statistic.name for name in ("votes/1", "votes/2")] == ["corrected_votes", "equal_votes"]
     # every text is a candidate of the last votes, and the verdict has one corpus more
@@ -65,8 +68,23 @@ def test_gradients_are_asked_where_a_label_has_many_records():
     for labels, epsilon, least in ((2, 4.0, 900), (10, 4.0, 4400), (2, 1.0, 3500)):
         few, many = (asked(labels, epsilon=epsilon, records=records) for records in (least // 2, least))
         assert [name for name in many if name not in few] == ["errors/1", "errors/2", "errors/3", "last verdict"]
+        assert [name for name in few if name not in many] == ["thresholds"]  # which the gradients move as well
     assert "last verdict" not in asked(without="soft")
     assert "errors/1" not in asked(verdict=False)
+
+
+@pytest.mark.parametrize("labels", [2, 20])
+def test_thresholds_are_asked_where_their_noise_is_small_and_labels_are_made(labels):
+    for epsilon, least in ((4.0, 170), (1.0, 600)):
+        few, many = (asked(labels, epsilon=epsilon, records=records) for records in (least * 9 // 10, least))
+        assert "thresholds" not in few
+        assert (many["thresholds"].statistic.directions, many["thresholds"].statistic.labels) == (1, labels)
+    for left_out in ("soft", "thresholds"):
+        assert list(asked(labels, records=200, without=left_out)) == list(asked(labels, records=200))[:-1]
+    assert list(asked(labels, records=200))[-1] == "thresholds"
+    assert "thresholds" not in asked(labels, records=200, verdict=False)
+    assert "thresholds" in asked(labels, records=200, generators=3)
+    assert "thresholds" in asked(labels, records=20_000, without="gradients")
 
 
 def test_labels_are_judged_by_many_records_though_gradients_are_not_asked():
@@ -74,7 +92,7 @@ def test_labels_are_judged_by_many_records_though_gradients_are_not_asked():
     assert "errors/1" not in many
     assert list(many)[-1] == "last verdict"
     assert "last verdict" not in asked(labels=10, records=2000)
-    assert list(asked(labels=2, records=3000, without="gradients"))[-2:] == ["verdict", "last verdict"]
+    assert list(asked(labels=2, records=3000, without="gradients"))[-2:] == ["thresholds", "last verdict"]
 
 
 @pytest.mark.parametrize(("strength", "sources"), [(0.2, 1), (0.2, 2), (2.0, 1), (2.0, 2), (5.0, 2), (None, 2)])
@@ -86,9 +104,9 @@ def test_labels_are_as_sure_as_other_generators_texts_let_them_be(strength, sour
     task = load(make_task(tmp_path, parties=1, records=40, samples=40), ["method.name=undersong", "method.rounds=2"])
     taught, original = [], soft_labels.labels_that_teach
 
-    def teach(*given, strength=soft_labels.STRONGEST, **named):
-        taught.append(strength)
-        return original(*given, strength=strength, **named)
+    def teach(*given):
+        taught.append(given[-1])
+        return original(*given)
 
     monkeypatch.setattr(soft_labels, "labels_that_teach", teach)
     _, run = bench.run_method(task, plan_run(task), seed=3)

@@ -27,19 +27,19 @@ FOLDS = 5  # of the texts, so that each is answered for by a classifier that did
 
 @dataclass(frozen=True, eq=False)
 class Authors:
-    """A public classifier of authors, and what it says of each generator's texts.
+    """A public classifier of authors, and what is said of each generator's texts by such that did not learn from them.
 
     Attributes:
         classifier: float64 [d + 1, K], on its grid.
-        means: of its probabilities on each generator's texts, around 1 / K, float64 [K, K].
+        means: of the probabilities on each generator's texts, around 1 / K, float64 [K, K]; 0 for one without texts.
         spread: variance of one text's coordinate, averaged over the coordinates.
-        luck: variance of a coordinate of ``means`` that comes from there being no more texts, averaged.
+        sample_variance: of a coordinate of ``means``, averaged: what comes from there being no more texts.
     """
 
     classifier: Float64
     means: Float64
     spread: float
-    luck: float
+    sample_variance: float
 
     @classmethod
     def of(
@@ -54,8 +54,10 @@ class Authors:
         """From the first texts.
 
         Args:
-            embeddings: unit, float32 [n, d]; labels (-1 where the task has none), authors: int64 [n].
+            embeddings: unit, float32 [n, d]; labels (-1 where the task has none), author: int64 [n].
+            generators: K.
             label_shares: of the records, float64 [C], C at least 1: a generator's labels weigh as these say.
+            rng: divides the texts into folds.
         """
         group = np.maximum(labels, 0)
         weights = cell_shares(author, group, np.ones((generators, 1)) * label_shares)
@@ -86,11 +88,11 @@ class Authors:
 def near_shares(opened: NoisySum, authors: Authors) -> Float64:
     """The generators' shares, float64 [K], positive, sum 1: of the mixture of which the classifier says the same.
 
-    Equal ones as far as noise, the records' spread (over no more records than there surely are) and the luck of the
+    Equal ones as far as noise, the records' spread (over no more records than there surely are) and the sample of
     texts explain a difference (:func:`matching.tilted_towards`). Where the records read like no mixture, the nearest.
     """
     generators, fewest = len(authors.means), fewest_of(opened)
     unit = np.sqrt((generators - 1.0) / generators) / PLACE
     place = opened.natural[1:] * unit / records_of(opened)
-    variance = (opened.sigma * unit / fewest) ** 2 + authors.spread / fewest + authors.luck
+    variance = (opened.sigma * unit / fewest) ** 2 + authors.spread / fewest + authors.sample_variance
     return tilted_towards(place, variance, authors.means, np.full(generators, 1.0 / generators))

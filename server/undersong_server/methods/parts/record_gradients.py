@@ -1,4 +1,4 @@
-"""A classifier of the corpus, moved by the records' own gradient; docs/method.md, section 5.
+"""A classifier of the corpus, moved by the records' own gradient or its part of the biases; docs/method.md, section 5.
 
 The records say by :class:`ClassifierGradients` which way the classifier errs on them.
 """
@@ -61,7 +61,7 @@ def at_thresholds(head: Float64, embeddings: Float32, weights: Float64, records:
     step with the texts' own curvature; the noise and the records' own chance are known, and how wrong a bias may be is
     expected beforehand (``THRESHOLD``).
 
-    Args: as of :func:`moved`.
+    Args: as of :func:`moved`, but ``ask`` is the only sum.
     """
     classes = head.shape[1]
     constant = np.zeros((len(head), 1))

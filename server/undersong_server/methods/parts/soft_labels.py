@@ -82,7 +82,7 @@ def _rightness(head: Float64, embeddings: Float32, labels: Int64, weights: Float
 
 
 def labels_that_teach(
-    head: Float64, embeddings: Float32, labels: Int64, weights: Float64, strength: float = STRONGEST
+    head: Float64, embeddings: Float32, labels: Int64, weights: Float64, strength: float
 ) -> Float64:
     """Probability of each label for each text, float64 [n, C], 0 for a label that is not worth a row.
 

@@ -30,7 +30,7 @@ class Labelled:
 def opened(records, sigma, rng):
     """What the records answer to a published classifier, with noise."""
 
-    def ask(_step, classifier, projections):
+    def ask(classifier, projections):
         public = PublicInputs(numbers={"classifier": classifier, "projections": projections})
         total = STATISTIC.rows(records, public, {}).take(np.arange(len(records))).sum(axis=0)
         values = total + sigma * rng.normal(size=total.shape)
@@ -46,7 +46,7 @@ def test_the_classifier_follows_the_records_as_far_as_the_noise_lets_it():
     weights = np.ones(len(texts))
     alone = consistency.classifier(texts.embeddings, texts.labels, 2, strength=1.0, weights=weights)
     told, drowned = (
-        record_gradients.moved(alone, texts.embeddings, weights, STEPS, len(records), opened(records, sigma, rng))
+        record_gradients.moved(alone, texts.embeddings, weights, len(records), [opened(records, sigma, rng)] * STEPS)
         for sigma in (5.0, 1e4)
     )
     before, after = (

@@ -22,14 +22,14 @@ def pools(rng, generators, quirk):
     return x, (x[:, 0] * 3 + (x * own[author]).sum(axis=1) > 0).astype(np.int64), author
 
 
-def strength(x, y, author, generators, weights=None):
+def strength(x, y, author, generators, weights=None, strengths=soft_labels.STRENGTHS):
     weights = np.ones(len(x)) if weights is None else weights
-    return soft_labels.strength_for_others(x, y, author, generators, 2, weights)
+    return soft_labels.strength_for_others(x, y, author, generators, 2, weights, strengths)
 
 
 def taught(head, x, y, weights):
     """The task model that learns from the labels, as probabilities of label 1."""
-    found = soft_labels.labels_that_teach(head, x, y, weights)
+    found = soft_labels.labels_that_teach(head, x, y, weights, soft_labels.STRONGEST)
     text, label = np.nonzero(found)
     model = task_model.fit_linear(
         x[text],
@@ -50,19 +50,20 @@ def test_generators_with_quirks_of_their_own_are_followed_less_closely():
     common, quirky = (strength(*pools(rng, 4, quirk), 4) for quirk in (0.0, 1.5))
     assert quirky < common
     assert {common, quirky} <= set(soft_labels.STRENGTHS)
+    assert common not in soft_labels.CAREFUL
+    assert strength(*pools(np.random.default_rng(0), 4, 0.0), 4, strengths=soft_labels.CAREFUL) in soft_labels.CAREFUL
 
 
 def test_what_is_tried_on_little_of_the_corpus_counts_little(monkeypatch):
     x, y, author = pools(np.random.default_rng(5), 2, 0.0)
     weights = np.where(author == 0, 1.9, 0.1)
     right = {(0.1, 0): 1.0, (0.1, 1): 0.0, (1.0, 0): 0.0, (1.0, 1): 0.03}  # by strength, and whose texts are tried
-    monkeypatch.setattr(soft_labels, "STRENGTHS", (0.1, 1.0))
     monkeypatch.setattr(soft_labels, "classifier", lambda *_, strength, **__: strength)
     monkeypatch.setattr(
         soft_labels, "_rightness", lambda head, tried, *_: right[head, int(not np.array_equal(tried[0], x[0]))]
     )
-    assert strength(x, y, author, 2) == 0.1
-    assert strength(x, y, author, 2, weights) == 1.0  # 0.05 squared beside 0.03 of 0.95 squared
+    assert strength(x, y, author, 2, strengths=(0.1, 1.0)) == 0.1
+    assert strength(x, y, author, 2, weights, (0.1, 1.0)) == 1.0  # 0.05 squared beside 0.03 of 0.95 squared
 
 
 def test_there_is_no_strength_where_no_generator_can_be_tried_on_another():
@@ -90,7 +91,7 @@ def test_labels_are_shares_of_few_labels_that_occur():
     y = x[:, :5].argmax(axis=1)
     y[y == 4] = 0  # a label without a text
     head = consistency.classifier(x, y, 5, strength=1.0, weights=np.ones(200))
-    found = soft_labels.labels_that_teach(head, x, y, np.ones(200))
+    found = soft_labels.labels_that_teach(head, x, y, np.ones(200), soft_labels.STRONGEST)
     assert found.sum(axis=1) == pytest.approx(1.0)
     assert not found[:, 4].any()
     assert found[found > 0].min() >= soft_labels.LEAST_PROBABILITY
@@ -102,13 +103,13 @@ def test_fewer_texts_than_components_have_labels_too():
     x = unit(rng, 10)
     y = np.arange(10) % 2
     head = consistency.classifier(x, y, 2, strength=1.0)
-    found = soft_labels.labels_that_teach(head, x, y, np.ones(10))
+    found = soft_labels.labels_that_teach(head, x, y, np.ones(10), soft_labels.STRONGEST)
     assert np.isfinite(found).all()
     assert (found.argmax(axis=1) == y).mean() >= 0.7
 
 
 def test_a_text_that_all_of_many_labels_fit_alike_has_few_labels_too():
     x, y = unit(np.random.default_rng(5), 1)[np.zeros(60, dtype=np.int64)], np.arange(60)
-    found = soft_labels.labels_that_teach(np.zeros((x.shape[1] + 1, 60)), x, y, np.ones(60))
+    found = soft_labels.labels_that_teach(np.zeros((x.shape[1] + 1, 60)), x, y, np.ones(60), soft_labels.STRONGEST)
     assert found.sum(axis=1) == pytest.approx(1.0)
     assert (found > 0).sum(axis=1).max() <= soft_labels.LIKELIEST
