@@ -10,8 +10,9 @@ from undersong_protocol.statistics.inputs import COEFFICIENTS
 from undersong_protocol.statistics.projections import COUNT, PLACE
 from undersong_protocol.vectors import NoisySum
 from undersong_server.methods.parts import judging, matching
+from undersong_server.methods.parts.authors import Authors
 from undersong_server.methods.parts.doubt import noise_effect_of_sums
-from undersong_server.methods.parts.places import group_sums
+from undersong_server.methods.parts.places import cell_shares, group_sums
 
 WIDTH, LABELS, GENERATORS = 24, 3, 4
 
@@ -118,16 +119,20 @@ def test_what_is_published_gives_exact_products():
 
 
 @pytest.mark.heavy
-def test_the_told_noise_of_trust_and_matched_shares_is_what_many_draws_show():
+def test_the_told_noise_of_trust_matched_and_near_shares_is_what_many_draws_show():
     public, rng = corpus(1), np.random.default_rng(4)
     basis = matching.Basis.of(*public, GENERATORS, LABELS)
     author, labels = rng.choice(GENERATORS, size=2000, p=[0.4, 0.3, 0.2, 0.1]), rng.integers(0, LABELS, 2000)
     places = answered(basis, texts(rng, author, labels), labels, sigma=40.0)
     useful = NoisySum(np.array([60, 20, -30, -50]) * 1024, 1024, 30.0, ("p",))
+    embeddings, public_labels, writer = public
+    authors = Authors.of(embeddings, public_labels, writer, GENERATORS, np.full(LABELS, 1.0 / LABELS), rng)
+    said = NoisySum(np.array([1400, 40, 0, -20, -20]) * 1024, 1024, 30.0, ("p",))
     evidence = judging.Evidence(
-        (places, useful),
+        (places, said, useful),
         basis,
         basis.means(*public, GENERATORS),
+        authors,
         alike=np.arange(GENERATORS),
         block_of=np.zeros(LABELS, dtype=np.int64),
         label_shares=np.full(LABELS, 1.0 / LABELS),
@@ -138,7 +143,7 @@ def test_the_told_noise_of_trust_and_matched_shares_is_what_many_draws_show():
 
     def weights(*sums):
         found = evidence.shares(*sums)
-        return (found.trust + found.matched)[:, 0] / 2.0
+        return (found.trust + found.matched + found.near)[:, 0] / 3.0
 
     told = noise_effect_of_sums(weights, *evidence.sums)
     drawn = []
@@ -156,3 +161,9 @@ def test_sums_of_groups_are_those_of_adding_row_after_row_to_the_last_bit():
     expected = np.zeros((5, 7))
     np.add.at(expected, group, rows)
     np.testing.assert_array_equal(group_sums(rows, group, 5), expected)
+
+
+def test_texts_weigh_so_that_generators_and_labels_have_their_shares():
+    author, group = np.array([0, 0, 0, 1, 1, 0]), np.array([0, 0, 1, 1, 1, 0])  # the second has none of label 0
+    found = cell_shares(author, group, np.array([[0.3, 0.2], [0.4, 0.1]]))
+    assert found == pytest.approx([0.1, 0.1, 0.2, 0.05, 0.05, 0.1])

@@ -16,23 +16,30 @@ TEXTS_SEE, RECORDS_SEE = np.eye(WIDTH)[0], np.eye(WIDTH)[0] + 0.7 * np.eye(WIDTH
 
 
 class Labelled:
-    """Unit vectors and the side of a boundary on which each lies."""
+    """Unit vectors and their labels."""
 
-    def __init__(self, rng, count, normal):
-        self.embeddings = quantise(rng.normal(size=(count, WIDTH)))
-        self.labels = (self.embeddings @ normal > 0).astype(np.int64)
-        self.units = np.arange(count)
+    def __init__(self, vectors, labels=None):
+        self.embeddings = quantise(vectors)
+        self.labels = labels
+        self.units = np.arange(len(vectors))
 
     def __len__(self):
-        return len(self.labels)
+        return len(self.units)
 
 
-def opened(records, sigma, rng):
+def sided(rng, count, normal):
+    """Vectors whose label is the side of a boundary on which each lies."""
+    found = Labelled(rng.normal(size=(count, WIDTH)))
+    found.labels = (found.embeddings @ normal > 0).astype(np.int64)
+    return found
+
+
+def opened(records, sigma, rng, statistic=STATISTIC):
     """What the records answer to a published classifier, with noise."""
 
     def ask(classifier, projections):
         public = PublicInputs(numbers={"classifier": classifier, "projections": projections})
-        total = STATISTIC.rows(records, public, {}).take(np.arange(len(records))).sum(axis=0)
+        total = statistic.rows(records, public, {}).take(np.arange(len(records))).sum(axis=0)
         values = total + sigma * rng.normal(size=total.shape)
         return NoisySum(np.rint(values * 4096).astype(np.int64), 4096, sigma, ("p",))
 
@@ -41,7 +48,7 @@ def opened(records, sigma, rng):
 
 def test_the_classifier_follows_the_records_as_far_as_the_noise_lets_it():
     rng = np.random.default_rng(0)
-    texts, records = Labelled(rng, 500, TEXTS_SEE), Labelled(rng, 2000, RECORDS_SEE)
+    texts, records = sided(rng, 500, TEXTS_SEE), sided(rng, 2000, RECORDS_SEE)
     right = (texts.embeddings @ RECORDS_SEE > 0).astype(np.int64)
     weights = np.ones(len(texts))
     alone = consistency.classifier(texts.embeddings, texts.labels, 2, strength=1.0, weights=weights)
@@ -61,10 +68,72 @@ def test_the_classifier_follows_the_records_as_far_as_the_noise_lets_it():
 
 def test_a_change_along_the_directions_is_the_same_change_of_the_published_classifier():
     rng = np.random.default_rng(2)
-    texts = Labelled(rng, 50, TEXTS_SEE)
+    texts = sided(rng, 50, TEXTS_SEE)
     projections = record_gradients._frame(texts.embeddings, np.ones(50)).published()
     projections *= 0.4  # all texts within the radius, where places are linear
     change = rng.normal(size=(record_gradients.DIRECTIONS + 1, 2))
     lifted = record_gradients._lifted(change, projections)
     logits = places(texts.embeddings.astype(np.float64), projections[:-1], projections[-1]) @ change
     assert texts.embeddings @ lifted[:-1] + lifted[-1] == pytest.approx(logits, abs=1e-5)
+
+
+LABEL_SHARES = {2: [0.6, 0.4], 4: [0.35, 0.25, 0.25, 0.15]}  # of the records; those of the texts are equal
+
+
+def shifted(labels, seed):
+    """Texts and records that differ in how many bear which label, and the texts' classifier."""
+    rng = np.random.default_rng(seed)
+    centres = 1.2 * np.eye(WIDTH)[:labels]
+
+    def drawn(count, shares):
+        borne = rng.choice(labels, size=count, p=shares)
+        return Labelled(centres[borne] + rng.normal(size=(count, WIDTH)), borne)
+
+    texts, records = drawn(1500, np.full(labels, 1.0 / labels)), drawn(6000, LABEL_SHARES[labels])
+    return texts, records, consistency.classifier(texts.embeddings, texts.labels, labels, strength=1.0)
+
+
+def given(head, records):
+    """To how many records of all the classifier gives each label, as probabilities say."""
+    return consistency.probabilities(head, records.embeddings).mean(axis=0)
+
+
+def at_thresholds(head, texts, records, sigma, seed=0):
+    rng = np.random.default_rng(seed)
+    ask = opened(records, sigma, rng, ClassifierGradients(1, head.shape[1]))
+    return record_gradients.at_thresholds(head, texts.embeddings, np.ones(len(texts)), len(records), ask)
+
+
+@pytest.mark.parametrize("labels", [2, 4])
+def test_thresholds_give_each_label_to_as_many_records_as_bear_it(labels):
+    texts, records, head = shifted(labels, 5)
+    wanted = np.bincount(records.labels, minlength=labels) / len(records)
+    before, after = given(head, records), given(at_thresholds(head, texts, records, 2.0), records)
+    assert np.abs(before - wanted).max() > 0.04
+    assert after == pytest.approx(wanted, abs=0.01)
+    found = at_thresholds(head, texts, records, 2.0)
+    np.testing.assert_allclose(found[:-1], head[:-1], atol=1e-4)  # only biases move, but for the grid
+
+
+@pytest.mark.parametrize("labels", [2, 4])
+def test_thresholds_stay_where_noise_is_all(labels):
+    texts, records, head = shifted(labels, 6)
+    found = at_thresholds(head, texts, records, 1e6)
+    np.testing.assert_allclose(found - head, 0.0, atol=1e-3)
+
+
+def test_thresholds_do_not_depend_on_a_constant_added_to_all_logits():
+    texts, records, head = shifted(4, 7)
+    raised = head.copy()
+    raised[-1] += 2.0  # on the grid, as what is published is
+    plain, found = (at_thresholds(each, texts, records, 5.0) for each in (head, raised))
+    np.testing.assert_allclose(found[-1] - plain[-1], 2.0, atol=1e-3)
+    assert given(found, records) == pytest.approx(given(plain, records), abs=1e-4)
+
+
+def test_thresholds_of_a_label_without_texts_leave_the_others_comparable_even_without_noise():
+    texts, records, _ = shifted(2, 8)
+    head = consistency.classifier(texts.embeddings, texts.labels, 3, strength=1.0)  # the third has no text
+    found = at_thresholds(head, texts, records, 0.0)
+    wanted = np.bincount(records.labels, minlength=3) / len(records)
+    assert given(found, records) == pytest.approx(wanted, abs=0.01)
