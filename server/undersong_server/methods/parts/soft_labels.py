@@ -81,9 +81,7 @@ def _rightness(head: Float64, embeddings: Float32, labels: Int64, weights: Float
     return float(weights @ (0.5 + 0.5 * np.tanh(0.5 * margin / unit)))
 
 
-def labels_that_teach(
-    head: Float64, embeddings: Float32, labels: Int64, weights: Float64, strength: float
-) -> Float64:
+def labels_that_teach(head: Float64, embeddings: Float32, labels: Int64, weights: Float64, strength: float) -> Float64:
     """Probability of each label for each text, float64 [n, C], 0 for a label that is not worth a row.
 
     They are those next to the classifier's own probabilities p at which it is what a task model of the strength c

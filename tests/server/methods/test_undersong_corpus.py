@@ -1,0 +1,148 @@
+"""The corpus of undersong: whose texts it is made of, and what a task model learns from their labels."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from undersong_common.embedding import quantise
+from undersong_protocol.vectors import NoisySum
+from undersong_server.evaluation.task_model import fit_linear
+from undersong_server.methods import undersong
+from undersong_server.methods.parts import consistency, judging, soft_labels
+from undersong_server.methods.undersong import Judgement, Options, Written
+from undersong_server.pool import Sample
+
+WIDTH, EACH = 12, 300
+NEAR, USEFUL = 0, 1
+LABELS, GENERATORS = ("a", "b"), ("near", "useful")
+BOUNDARY = np.eye(WIDTH)[0]  # the records' own
+
+
+def texts(rng, count, place):
+    return quantise(rng.normal(size=(count, WIDTH)) + place * np.eye(WIDTH)[1])
+
+
+@pytest.fixture
+def written():
+    """One generator writes where the records lie and labels badly, the other elsewhere and labels well."""
+    rng = np.random.default_rng(0)
+    embeddings = np.concatenate([texts(rng, EACH, 1.5), texts(rng, EACH, -0.5)])
+    author = np.repeat([NEAR, USEFUL], EACH)
+    true = (embeddings @ BOUNDARY > 0).astype(np.int64)
+    wrong = (embeddings @ (np.eye(WIDTH)[2] + 0.3 * BOUNDARY) > 0).astype(np.int64)
+    return Written(embeddings, np.where(author == NEAR, wrong, true), author, 2, 2)
+
+
+def judged(near=0.96, careful=True):
+    """What the sums would say: the one generator is near, the other useful."""
+    equal = np.full((2, 2), 0.5)
+    near_by_label, useful = np.array([[near] * 2, [1 - near] * 2]), np.array([[0.02] * 2, [0.98] * 2])
+    read = judging.Shares(np.zeros_like(equal), useful, equal, near_by_label)
+    block_of = np.zeros(2, dtype=np.int64)
+    evidence = SimpleNamespace(sums=(), shares=lambda: read, block_of=block_of, alike=np.arange(2))
+    return Judgement(300.0, np.full(2, 0.5), None, read, evidence, np.zeros((2, WIDTH + 1, 2)), careful)
+
+
+def corpus(written, *, near=0.96, asked=(), **options):
+    """The corpus by :func:`judged`: text numbers and labels, int64; weights, float64; and what was recorded."""
+    samples = [
+        Sample(str(number), LABELS[label], GENERATORS[author], 0, "zero_shot")
+        for number, (label, author) in enumerate(zip(written.label_of, written.generator_of, strict=True))
+    ]
+    recorded = {"asked": []}
+
+    def private_sum(name, published):
+        recorded["asked"].append(name)
+        return NoisySum(np.array([4, -4, 4, -4]) * 4096, 4096, 1.0, ("p",))  # gradients: too few have the first label
+
+    run = SimpleNamespace(
+        setting=SimpleNamespace(labels=LABELS),
+        pool=SimpleNamespace(samples=samples),
+        rng=lambda step: np.random.default_rng(7),
+        publish_numbers=lambda name, values: (name, values),
+        private_sum=private_sum,
+        record=lambda name, round_, value: recorded.update({name: value}),
+    )
+    made = undersong._corpus(Options(samples=2 * EACH, rounds=2, **options), run, set(asked), written, judged(near))
+    text_of = np.array([int(each.text) for each in made])
+    label_of = np.array([LABELS.index(each.label) for each in made])
+    return text_of, label_of, np.array(recorded["sample_weights"]), recorded
+
+
+def task_model(embeddings, labels, weights, texts_in_all):
+    """With the strength that labels are made for, whatever the number of rows."""
+    return fit_linear(
+        embeddings, labels, weights / weights.mean(), 2, soft_labels.STRONGEST * texts_in_all / len(labels)
+    )
+
+
+def right(model):
+    """Of records, which lie where the near generator's texts do."""
+    records = texts(np.random.default_rng(99), 4000, 1.5)
+    return ((records @ BOUNDARY > 0) == consistency.probabilities(model, records).argmax(axis=1)).mean()
+
+
+def of_near(written, text_of, weights):
+    return weights[written.generator_of[text_of] == NEAR].sum() / weights.sum()
+
+
+@pytest.fixture
+def careful(monkeypatch):
+    monkeypatch.setattr(soft_labels, "strength_for_others", lambda *_: 0.3)
+
+
+def test_a_careful_corpus_has_the_near_generator_s_texts_and_teaches_what_the_useful_one_s_do(written, careful):
+    text_of, label_of, weights, recorded = corpus(written)
+    assert of_near(written, text_of, weights) > 0.9
+    assert recorded["weights"][NEAR] == pytest.approx(of_near(written, text_of, weights))
+    model = task_model(written.embeddings[text_of], label_of, weights, len(np.unique(text_of)))
+    near, useful = (
+        consistency.classifier(written.embeddings[own], written.label_of[own], 2, strength=0.3)
+        for own in (written.generator_of == NEAR, written.generator_of == USEFUL)
+    )
+    assert right(model) > right(useful) - 0.01
+    assert right(model) > right(near) + 0.2
+
+
+def test_texts_lighter_than_the_mean_are_left_out_by_chance_and_the_rest_of_them_weigh_so_much(written, careful):
+    text_of, _, weights, _ = corpus(written, near=0.9)
+    kept = np.unique(text_of)
+    of_text = np.bincount(text_of, weights=weights)[kept]
+    near = written.generator_of[kept] == NEAR
+    assert near.sum() == EACH
+    assert (~near).sum() == pytest.approx(0.2 * EACH, abs=20)  # of a weight of 0.2 of the mean
+    assert of_text[near].mean() / of_text[~near].mean() == pytest.approx(1.8, rel=0.05)
+
+
+@pytest.mark.parametrize("why", ["few texts", "sure", "ordered labels", "ablation"])
+def test_elsewise_the_corpus_has_the_texts_that_the_records_trust(why, written, monkeypatch):
+    strength = {"sure": 2.0}.get(why, 0.3)
+    monkeypatch.setattr(soft_labels, "strength_for_others", lambda *_: strength)
+    if why == "few texts":  # of the near generator; the other's are many, and weigh nearly nothing
+        kept = np.flatnonzero((written.generator_of == USEFUL) | (np.arange(2 * EACH) < WIDTH - 2))
+        written = Written(*(each[kept] for each in written[:3]), 2, 2)
+    options = {"ordered labels": {"without": "soft"}, "ablation": {"without": "near"}}.get(why, {})
+    text_of, _, weights, _ = corpus(written, near=0.999, **options)
+    assert of_near(written, text_of, weights) < 0.1
+
+
+def test_no_text_is_taken_for_near_where_nothing_of_generators_is_known(written, careful):
+    text_of, _, weights, _ = corpus(written, near=0.5)
+    assert of_near(written, text_of, weights) == pytest.approx(0.5, abs=0.01)
+    assert len(np.unique(text_of)) > 0.95 * 2 * EACH
+
+
+@pytest.mark.parametrize("strength", [0.3, 2.0])
+def test_thresholds_are_asked_for_labels_that_follow_the_texts_less_closely(strength, written, monkeypatch):
+    monkeypatch.setattr(soft_labels, "strength_for_others", lambda *_: strength)
+    plain, found = corpus(written), corpus(written, asked=["thresholds"])
+    assert found[-1]["asked"] == ["thresholds"] * (strength == 0.3)
+    first, before = (weights[label_of == 0].sum() / weights.sum() for _, label_of, weights, _ in (found, plain))
+    assert (first > before + 0.01) == (strength == 0.3)
+
+
+def test_texts_are_written_by_near_generators_too_where_texts_are_followed_less_closely():
+    careful, other = judged(near=0.9), judged(near=0.9, careful=False)
+    assert undersong._shares_written(other, other.shares) == pytest.approx([(0.5 + 0.02 + 0.5) / 3, 1.98 / 3])
+    assert undersong._shares_written(careful, careful.shares) == pytest.approx([1.92 / 4, 2.08 / 4])
