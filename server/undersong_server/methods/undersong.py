@@ -402,7 +402,7 @@ def _corpus(
     taught = _taught(options, run, asked, written, judgement, weights)
 
     near, width = corpora.by_shares(facts, read.near), written.embeddings.shape[1]
-    # Labels of fewer texts than that, counted by weight (Kish's effective size), do not teach any given classifier.
+    # Labels of fewer texts than components, counted by weight (Kish's effective size), cannot teach every classifier.
     enough = near.sum() ** 2 > width * (near**2).sum()
     by_texts = taught.careful and enough and options.without != "near"
 

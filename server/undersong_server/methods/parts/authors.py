@@ -27,7 +27,7 @@ FOLDS = 5  # of the texts, so that each is answered for by a classifier that did
 
 @dataclass(frozen=True, eq=False)
 class Authors:
-    """A public classifier of authors, and what is said of each generator's texts by such that did not learn from them.
+    """A public classifier of authors; what classifiers say of each generator's texts that did not learn from these.
 
     Attributes:
         classifier: float64 [d + 1, K], on its grid.
