@@ -146,11 +146,11 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
         judged = ClassifierVotes(classifiers=len(corpora.menu(options.without, voted=voted)), labels=labels)
         asked.append(SumRequest("verdict", judged, SHARES["verdict"]))
     if verdict and options.without != "soft":
-        asked += _label_sums(options, labels, noise)
+        asked += _label_sums(options, generators, labels, noise)
     return asked
 
 
-def _label_sums(options: Options, labels: int, noise: Callable[..., float]) -> list[SumRequest]:
+def _label_sums(options: Options, generators: int, labels: int, noise: Callable[..., float]) -> list[SumRequest]:
     """Section 5: thresholds, gradients and the verdict on labels, as far as the records are enough for each."""
     errors = ClassifierGradients(directions=record_gradients.DIRECTIONS, labels=labels)
     constant = ClassifierGradients(directions=1, labels=labels)
@@ -160,7 +160,8 @@ def _label_sums(options: Options, labels: int, noise: Callable[..., float]) -> l
     if options.without != "gradients" and steps_noise <= MOST_ERROR_NOISE:
         return [*(SumRequest(_errors(step), errors, SHARES["errors"] / STEPS) for step in range(STEPS)), last]
     asked = []
-    if options.without != "thresholds" and constant.sensitivity.l2 * noise("thresholds", 1) <= MOST_THRESHOLD_NOISE:
+    thresholds = generators > 1 and options.without != "thresholds"
+    if thresholds and constant.sensitivity.l2 * noise("thresholds", 1) <= MOST_THRESHOLD_NOISE:
         asked.append(SumRequest("thresholds", constant, SHARES["thresholds"]))
     if judged.sensitivity.l2 * noise("last verdict", 1) <= MOST_LABELS_NOISE:
         asked.append(last)

@@ -17,7 +17,7 @@ from undersong_common.arrays import Float32, Float64, Int64
 from undersong_protocol.statistics.inputs import COEFFICIENTS
 from undersong_protocol.statistics.projections import PLACE
 from undersong_protocol.vectors import NoisySum
-from undersong_server.methods.parts.consistency import classifier, probabilities
+from undersong_server.methods.parts.consistency import alike, averaged, classifier, probabilities
 from undersong_server.methods.parts.matching import fewest_of, records_of, tilted_towards
 from undersong_server.methods.parts.places import cell_means, cell_shares
 
@@ -34,12 +34,14 @@ class Authors:
         means: of the probabilities on each generator's texts, around 1 / K, float64 [K, K]; 0 for one without texts.
         spread: variance of one text's coordinate, averaged over the coordinates.
         sample_variance: of a coordinate of ``means``, averaged: what comes from there being no more texts.
+        alike: generators that it cannot tell apart have one number (:func:`consistency.alike`), int64 [K].
     """
 
     classifier: Float64
     means: Float64
     spread: float
     sample_variance: float
+    alike: Int64
 
     @classmethod
     def of(
@@ -80,19 +82,26 @@ class Authors:
         parts /= np.maximum(parts.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)
         means = np.einsum("kc,kcj->kj", parts, np.nan_to_num(found))
         around = float((said - means[author]).var(axis=0).mean())
-        texts = np.maximum(np.bincount(author, minlength=generators), 1)
-        head = COEFFICIENTS.quantised(learnt(np.arange(len(author))))
-        return cls(head, means, float(said.var(axis=0).mean()), around * float((1.0 / texts).mean()))
+        texts = np.bincount(author, minlength=generators)
+        return cls(
+            classifier=COEFFICIENTS.quantised(learnt(np.arange(len(author)))),
+            means=means,
+            spread=float(said.var(axis=0).mean()),
+            sample_variance=around * float((1.0 / texts[texts > 0]).mean()),
+            alike=alike(said, group, author, generators, len(label_shares)),
+        )
 
 
 def near_shares(opened: NoisySum, authors: Authors) -> Float64:
     """The generators' shares, float64 [K], positive, sum 1: of the mixture of which the classifier says the same.
 
     Equal ones as far as noise, the records' spread (over no more records than there surely are) and the sample of
-    texts explain a difference (:func:`matching.tilted_towards`). Where the records read like no mixture, the nearest.
+    texts explain a difference (:func:`matching.tilted_towards`), and for generators that cannot be told apart. Where
+    the records read like no mixture, those of the nearest one.
     """
     generators, fewest = len(authors.means), fewest_of(opened)
     unit = np.sqrt((generators - 1.0) / generators) / PLACE
     place = opened.natural[1:] * unit / records_of(opened)
     variance = (opened.sigma * unit / fewest) ** 2 + authors.spread / fewest + authors.sample_variance
-    return tilted_towards(place, variance, authors.means, np.full(generators, 1.0 / generators))
+    found = tilted_towards(place, variance, authors.means, np.full(generators, 1.0 / generators))
+    return averaged(found, authors.alike)

@@ -230,16 +230,16 @@ def _mean(values: Float64, known: Bools, axis: int) -> Float64:
     return found
 
 
-def alike(embeddings: Float32, labels: Int64, author: Int64, generators: int, classes: int) -> Int64:
-    """Generators whose texts cannot be told apart have one number, int64 [K]; public data only.
+def alike(rows: Float32 | Float64, labels: Int64, author: Int64, generators: int, classes: int) -> Int64:
+    """Generators whose texts cannot be told apart by these rows have one number, int64 [K]; public data only.
 
     Two generators are alike where the distance of their means, labels weighed alike, is no more than chance makes it:
     within ``ALIKE`` deviations of its expectation for two samples of one source.
     """
     group = np.arange(generators)
     counts = table(author, labels, generators, classes)
-    means = cell_means(embeddings, labels, author, generators, classes)
-    left = embeddings - means[author, labels]
+    means = cell_means(rows, labels, author, generators, classes)
+    left = rows - means[author, labels]
     covariance = left.T @ left / max(1, len(left) - generators * classes)
     trace, square = float(np.trace(covariance)), float((covariance**2).sum())
     for k in range(generators):

@@ -75,7 +75,7 @@ def at_thresholds(head: Float64, embeddings: Float32, weights: Float64, records:
     curvature = records * (np.diag(mean) - (likely * weights[:, None]).T @ likely / weights.sum())
     curvature, gradient = contrasts.T @ curvature @ contrasts, gradient @ contrasts
     noise = opened.sigma**2 * np.eye(classes - 1) + curvature
-    expected = (THRESHOLD * (embeddings @ published[:-1] @ contrasts).std(axis=0).mean()) ** 2
+    expected = THRESHOLD**2 * float((embeddings @ published[:-1] @ contrasts).var(axis=0).mean())
     step = expected * curvature @ np.linalg.solve(expected * curvature @ curvature + noise, gradient)
     found = published.copy()
     found[-1] += contrasts @ step
