@@ -76,7 +76,8 @@ def at_thresholds(head: Float64, embeddings: Float32, weights: Float64, records:
     curvature, gradient = contrasts.T @ curvature @ contrasts, gradient @ contrasts
     noise = opened.sigma**2 * np.eye(classes - 1) + curvature
     expected = THRESHOLD**2 * float((embeddings @ published[:-1] @ contrasts).var(axis=0).mean())
-    step = expected * curvature @ np.linalg.solve(expected * curvature @ curvature + noise, gradient)
+    variance = expected * curvature @ curvature + noise
+    step = expected * curvature @ np.linalg.pinv(variance, hermitian=True) @ gradient  # 0 for a label without texts
     found = published.copy()
     found[-1] += contrasts @ step
     return found
