@@ -84,6 +84,7 @@ def test_thresholds_are_asked_where_their_noise_is_small_and_labels_are_made(lab
     assert list(asked(labels, records=200))[-1] == "thresholds"
     assert "thresholds" not in asked(labels, records=200, verdict=False)
     assert "thresholds" in asked(labels, records=200, generators=3)
+    assert "thresholds" not in asked(labels, records=200, generators=1)  # nobody else's texts say how careful to be
     assert "thresholds" in asked(labels, records=20_000, without="gradients")
 
 
