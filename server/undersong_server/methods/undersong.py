@@ -75,6 +75,7 @@ TEXTS_PER_VOTE = 15  # of a label: a record votes for at most one in so many, or
 MOST_LABEL_NOISE = 1.0  # of a label's expected count
 MOST_MOMENT_NOISE = 0.1  # of a label's mean place, in units of the texts' radius
 MOST_ERROR_NOISE = 0.005  # of a gradient, of a label's expected records
+LITTLE_ERROR_NOISE = 0.002  # the same, where more directions are worth their noise
 MOST_THRESHOLD_NOISE = 0.03  # of how much too rarely a label is given, of the records
 MOST_VERDICT_NOISE = 0.05  # of a corpus's accuracy
 MOST_LABELS_NOISE = 0.001  # of the accuracy of a corpus's labels
@@ -153,11 +154,13 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
 def _label_sums(options: Options, generators: int, labels: int, noise: Callable[..., float]) -> list[SumRequest]:
     """Section 5: thresholds, gradients and the verdict on labels, as far as the records are enough for each."""
     errors = ClassifierGradients(directions=record_gradients.DIRECTIONS, labels=labels)
+    finer = replace(errors, directions=record_gradients.MORE_DIRECTIONS)
     constant = ClassifierGradients(directions=1, labels=labels)
     judged = ClassifierVotes(classifiers=2, labels=labels)
     last = SumRequest("last verdict", judged, SHARES["last verdict"])
     steps_noise = errors.sensitivity.l2 * math.sqrt(STEPS) * noise("errors")
     if options.without != "gradients" and steps_noise <= MOST_ERROR_NOISE:
+        errors = finer if steps_noise <= LITTLE_ERROR_NOISE else errors
         return [*(SumRequest(_errors(step), errors, SHARES["errors"] / STEPS) for step in range(STEPS)), last]
     asked = []
     thresholds = generators > 1 and options.without != "thresholds"
@@ -483,7 +486,10 @@ def _taught(
     second: Teacher | None
     if _errors(0) in asked:
         ask = [partial(_ask, run, _errors(step)) for step in range(STEPS)]
-        kind, other = "records", record_gradients.moved(first, embeddings, weights, judgement.records, ask)
+        errors = next(each.statistic for each in plan(options, run.setting) if each.name == _errors(0))
+        assert isinstance(errors, ClassifierGradients)
+        other = record_gradients.moved(first, embeddings, weights, judgement.records, errors.directions, ask)
+        kind = "records"
         second = Teacher(other, soft_labels.STRONGEST)
     else:
         kind, second = "sure", None if careful is not None else closest

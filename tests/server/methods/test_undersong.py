@@ -69,6 +69,8 @@ def test_gradients_are_asked_where_a_label_has_many_records():
         few, many = (asked(labels, epsilon=epsilon, records=records) for records in (least // 2, least))
         assert [name for name in many if name not in few] == ["errors/1", "errors/2", "errors/3", "last verdict"]
         assert [name for name in few if name not in many] == ["thresholds"]  # which the gradients move as well
+    for records, directions in ((1000, 64), (2000, 64), (2400, 128)):
+        assert asked(2, records=records)["errors/1"].statistic.directions == directions
     assert "last verdict" not in asked(without="soft")
     assert "errors/1" not in asked(verdict=False)
 

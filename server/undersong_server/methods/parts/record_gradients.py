@@ -16,7 +16,7 @@ from undersong_protocol.vectors import NoisySum
 from undersong_server.methods.parts.consistency import probabilities
 from undersong_server.methods.parts.places import Directions, principal_axes, radius_of
 
-DIRECTIONS = 64
+DIRECTIONS, MORE_DIRECTIONS = 64, 128  # few, and where the records are very many
 CURVATURE = 0.5  # p (1 - p) summed over labels at most, for each label's coefficients (Boehning 1992)
 # Deviation of a coefficient of what the classifier has still to learn; the likeliest is taken. No more than the last:
 # records vary where texts do not, and a longer step there overshoots.
@@ -27,26 +27,29 @@ LEAST_SIGMA = 1e-9  # of the opened noise: without any, what no text varies in w
 Ask = Callable[[Float64, Float64], NoisySum]  # a sum, with what is published: classifier and projections
 
 
-def moved(head: Float64, embeddings: Float32, weights: Float64, records: float, asked: Sequence[Ask]) -> Float64:
+def moved(
+    head: Float64, embeddings: Float32, weights: Float64, records: float, directions: int, asked: Sequence[Ask]
+) -> Float64:
     """The classifier after a step for each sum, float64 [d + 1, C], the bias last.
 
     Args:
         head: the classifier that the texts teach, float64 [d + 1, C].
         embeddings: of the texts, unit [n, d]; weights: of the corpus, float64 [n].
         records: how many they are, about.
+        directions: P, along which they are asked.
         asked: the sums, in their order.
     """
     classes = head.shape[1]
-    frame = _frame(embeddings, weights)
+    frame = _frame(embeddings, weights, directions)
     projections = frame.published()
     seen = places(embeddings.astype(np.float64), projections[:-1], projections[-1])
     curvature = seen.T @ seen / len(seen)
-    curvature += np.trace(curvature[1:, 1:]) / DIRECTIONS * np.eye(len(curvature))
+    curvature += np.trace(curvature[1:, 1:]) / directions * np.eye(len(curvature))
     values, axes = np.linalg.eigh(curvature)
     values *= CURVATURE * records
     for ask in asked:
         opened = ask(COEFFICIENTS.quantised(head), projections)
-        gradient = opened.natural.reshape(DIRECTIONS + 1, classes)
+        gradient = opened.natural.reshape(directions + 1, classes)
         gradient = axes.T @ (gradient - gradient.mean(axis=1, keepdims=True))
         head = head + _lifted(
             axes @ _likely_step(gradient, values, max(opened.sigma, LEAST_SIGMA), classes), projections
@@ -83,12 +86,12 @@ def at_thresholds(head: Float64, embeddings: Float32, weights: Float64, records:
     return found
 
 
-def _frame(embeddings: Float32, weights: Float64) -> Directions:
+def _frame(embeddings: Float32, weights: Float64, count: int) -> Directions:
     """The directions in which the corpus varies most, around its centre."""
     x, w = embeddings.astype(np.float64), weights / weights.sum()
     centre = w @ x
     left = x - centre
-    directions = principal_axes((left * w[:, None]).T @ left, DIRECTIONS)
+    directions = principal_axes((left * w[:, None]).T @ left, count)
     return Directions(directions, centre[None, :], radius_of(left @ directions))
 
 
