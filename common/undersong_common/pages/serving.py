@@ -59,6 +59,7 @@ class Listening:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((self.host, self.port))
+            listener.listen()  # a link is printed before the server runs: whoever follows it waits and is not refused
         except OSError as error:
             listener.close()
             raise ConfigurationError(

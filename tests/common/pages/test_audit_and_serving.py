@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,8 @@ def test_a_page_leaves_this_machine_over_tls_only():
     assert "console.example" in tls.hosts(443)
     assert tls.address(443) == "https://console.example:443"
     assert "127.0.0.1:8700" in Listening("127.0.0.1", 8700).hosts(8700)
+
+
+def test_who_follows_a_link_before_the_server_runs_waits_and_is_not_refused():
+    with Listening("127.0.0.1", 0).open() as listener:
+        socket.create_connection(listener.getsockname(), timeout=5).close()
