@@ -78,17 +78,22 @@ def distinct_texts(
     return rows, _relative(total[total > 0], len(rows))
 
 
+def effective_size(weights: npt.ArrayLike) -> float:
+    """Of how many texts of equal weight a weighted mean is as precise: (sum w)^2 / sum w^2 (Kish 1965); 0 of none."""
+    w = np.asarray(weights, dtype=np.float64)
+    if not w.any():
+        return 0.0
+    w = w / w.max()
+    return float(w.sum() ** 2 / (w**2).sum())
+
+
 def effective_number(weights: npt.ArrayLike) -> int:
-    """Of how many texts of equal weight a weighted mean is as precise: (sum w)^2 / sum w^2, rounded down (Kish 1965).
+    """The :func:`effective_size` in whole texts, rounded down.
 
     >>> effective_number([1, 1, 1, 1]), effective_number([3, 1]), effective_number([0, 5])
     (4, 1, 1)
     """
-    w = np.asarray(weights, dtype=np.float64)
-    if not w.any():
-        return 0
-    w = w / w.max()
-    return int(w.sum() ** 2 / (w**2).sum() * (1 + 1e-12))  # rounding must not take a text from equal weights
+    return int(effective_size(weights) * (1 + 1e-12))  # rounding must not take a text from equal weights
 
 
 def _relative(weights: npt.ArrayLike | None, rows: int) -> Float64:

@@ -9,7 +9,7 @@ the corpus is the plain mixture; bad examples come from public data alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Literal, NamedTuple
@@ -31,6 +31,7 @@ from undersong_protocol.statistics.inputs import COEFFICIENTS
 from undersong_protocol.statistics.interface import Statistic
 from undersong_protocol.statistics.projections import Projections
 from undersong_protocol.vectors import NoisySum
+from undersong_server.evaluation import metrics
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
 from undersong_server.methods.parts import (
@@ -188,7 +189,7 @@ def generator_calls(options: Options, setting: Setting) -> int:
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """The method of docs/method.md. Returns the corpus; the texts' weights are recorded as "sample_weights"."""
     generators, labels = len(run.setting.generators), max(1, len(run.setting.labels))
-    asked = {request.name for request in plan(options, run.setting)}
+    asked = {request.name: request.statistic for request in plan(options, run.setting)}
     weights, label_shares = np.full((generators, labels), 1.0 / generators), np.full(labels, 1.0 / labels)
     spent = np.zeros((generators, labels), dtype=np.bool_)
     examples = Examples([[] for _ in range(labels)], [[] for _ in range(labels)])
@@ -256,7 +257,7 @@ def _written(run: RunContext) -> Written:
     return Written(run.embeddings(run.pool.samples), run.pool.label_of, run.pool.generator_of, generators, labels)
 
 
-def _judge(options: Options, run: RunContext, asked: set[str], written: Written) -> Judgement:
+def _judge(options: Options, run: RunContext, asked: Mapping[str, Statistic], written: Written) -> Judgement:
     """Section 1: labels, places and usefulness, once and early, since generators do not change."""
     generators, labels = written.generators, written.labels
     label_shares, found, records = np.full(labels, 1.0 / labels), None, float(run.setting.expected_records)
@@ -288,7 +289,7 @@ def _judge(options: Options, run: RunContext, asked: set[str], written: Written)
 
 
 def _evidence(
-    options: Options, run: RunContext, asked: set[str], written: Written, label_shares: Float64
+    options: Options, run: RunContext, asked: Mapping[str, Statistic], written: Written, label_shares: Float64
 ) -> tuple[judging.Evidence, Float64 | None]:
     """The sums that tell generators apart, opened, and the generators' classifiers where they are judged."""
     embeddings, label_of, author, generators, labels = written
@@ -357,7 +358,7 @@ def _noise(judgement: Judgement, weigh: Callable[..., Float64], *verdict: NoisyS
 
 
 def _corpus(
-    options: Options, run: RunContext, asked: set[str], written: Written, judgement: Judgement
+    options: Options, run: RunContext, asked: Mapping[str, Statistic], written: Written, judgement: Judgement
 ) -> Sequence[Sample]:
     """Sections 3 and 4: the menu's corpora, the records' verdict on them, and their mixture by it."""
     last = _votes(options.rounds - 1)
@@ -405,9 +406,9 @@ def _corpus(
         run.record("gains", options.rounds - 1, dict(zip(menu, gains.tolist(), strict=True)))
     taught = _taught(options, run, asked, written, judgement, weights)
 
-    near, width = corpora.by_shares(facts, read.near), written.embeddings.shape[1]
-    # Labels of fewer texts than components, counted by weight (Kish's effective size), cannot teach every classifier.
-    enough = near.sum() ** 2 > width * (near**2).sum()
+    near = corpora.by_shares(facts, read.near)
+    # Labels of fewer texts than components, counted by weight, cannot teach every classifier.
+    enough = metrics.effective_size(near) > written.embeddings.shape[1]
     by_texts = taught.careful and enough and options.without != "near"
 
     def final(read: judging.Shares, *opened: NoisySum) -> Float64:
@@ -415,12 +416,11 @@ def _corpus(
         return corpora.by_shares(facts, read.near) if by_texts else chosen(read, *opened)[2]
 
     noise = _noise(judgement, lambda *seen: of_generators(final(*seen), written.generator_of), *verdict)
-    below = corpora.THINNED_ALIKE if by_texts else corpora.THINNED
-    kept, weights = corpora.thinned(final(read, *verdict), below, run.rng("thinning"))
+    final_weights, below = (near, corpora.THINNED_ALIKE) if by_texts else (weights, corpora.THINNED)
+    kept, weights = corpora.thinned(final_weights, below, run.rng("thinning"))
     likely = taught.labels(written.embeddings[kept], written.label_of[kept], weights, written.labels)
-    text, label_of = np.nonzero(likely)
-    text_of, weights = kept[text], weights[text] * likely[text, label_of]
-    weights /= weights.mean()
+    text, label_of, weights = _under(likely, weights)
+    text_of, weights = kept[text], weights / weights.mean()
     run.record("weights", options.rounds, of_generators(weights, written.generator_of[text_of]).tolist())
     if noise is not None:
         run.record("weights noise", options.rounds, noise.tolist())
@@ -462,7 +462,12 @@ AS_ORDERED = Taught([(1.0, None)])
 
 
 def _taught(
-    options: Options, run: RunContext, asked: set[str], written: Written, judgement: Judgement, weights: Float64
+    options: Options,
+    run: RunContext,
+    asked: Mapping[str, Statistic],
+    written: Written,
+    judgement: Judgement,
+    weights: Float64,
 ) -> Taught:
     """Section 5: labels from which a task model learns of the texts what holds for others than these."""
     embeddings, label_of, _, _, labels = written
@@ -486,7 +491,7 @@ def _taught(
     second: Teacher | None
     if _errors(0) in asked:
         ask = [partial(_ask, run, _errors(step)) for step in range(STEPS)]
-        errors = next(each.statistic for each in plan(options, run.setting) if each.name == _errors(0))
+        errors = asked[_errors(0)]
         assert isinstance(errors, ClassifierGradients)
         other = record_gradients.moved(first, embeddings, weights, judgement.records, errors.directions, ask)
         kind = "records"
@@ -494,10 +499,16 @@ def _taught(
     else:
         kind, second = "sure", None if careful is not None else closest
         likely = Taught([(1.0, second)]).labels(embeddings, label_of, weights, labels)
-        text, label = np.nonzero(likely)
-        other = consistency.classifier(embeddings[text], label, labels, weights=weights[text] * likely[text, label])
+        text, label, shared = _under(likely, weights)
+        other = consistency.classifier(embeddings[text], label, labels, weights=shared)
     found = _last_verdict(run, kind, np.stack([first, other]), written, judgement.records)
     return Taught(list(zip(found.tolist(), (careful, second), strict=True)))
+
+
+def _under(likely: Float64, weights: Float64) -> tuple[Int64, Int64, Float64]:
+    """A row for each text and label that it is likely to have, [n, C]: numbers, int64 [m], and weights by shares."""
+    text, label = np.nonzero(likely)
+    return text, label, weights[text] * likely[text, label]
 
 
 def _ask(run: RunContext, name: str, classifier: Float64, projections: Float64) -> NoisySum:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.doubles.unit_bounds import units_within_bounds
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
 from undersong_protocol import statistics
@@ -101,21 +102,9 @@ def test_no_unit_passes_the_bounds_whatever_is_published(given_, most, way):
     """In integers, where nothing is rounded; and nothing is clipped, so that a unit's integers are its rows'."""
     statistic, records, classifier = given_
     rows, matrix = table(statistic, records, classifier)
-    bound = statistic.sensitivity
-    flat = np.abs(matrix)
-    assert flat.sum(axis=1).max() <= bound.l1 * (1 + 1e-14)
-    assert np.linalg.norm(flat, axis=1).max() <= bound.l2 * (1 + 1e-14)
-    assert flat.max() <= bound.linf * (1 + 1e-14)
-    scale, factor = PROBABILITY_SCALE * most, most if way == "sum" else 1
-    for start in range(0, len(records) - most, most):
-        asked = np.arange(start, start + most)
-        rows_of_unit = statistics.Rows(rows.take(asked), np.zeros(most, dtype=np.int64))
-        row = contribute(statistic, rows_of_unit, scale=scale, unit_contribution=way, max_per_unit=most).values
-        sizes = [abs(value) for value in row.tolist()]
-        assert sum(sizes) <= bound.l1 * factor * scale * (1 + 1e-14)  # of four classes 2 is 1.9999999999999998
-        assert sum(size**2 for size in sizes) <= (factor * scale) ** 2
-        assert max(sizes) <= bound.linf * factor * scale * (1 + 1e-14)
-        exact = matrix[asked].sum(axis=0) * scale / (most if way == "mean" else 1)
+    units = units_within_bounds(statistic, rows, matrix, PROBABILITY_SCALE, most, way, longest_square=1)
+    for asked, row, factor in units:
+        exact = matrix[asked].sum(axis=0) * factor
         assert np.abs(row - exact).max() < 1 + 1e-6
 
 

@@ -64,7 +64,9 @@ def corpus(written, *, near=0.96, asked=(), **options):
         private_sum=private_sum,
         record=lambda name, round_, value: recorded.update({name: value}),
     )
-    made = undersong._corpus(Options(samples=2 * EACH, rounds=2, **options), run, set(asked), written, judged(near))
+    made = undersong._corpus(
+        Options(samples=2 * EACH, rounds=2, **options), run, dict.fromkeys(asked), written, judged(near)
+    )
     text_of = np.array([int(each.text) for each in made])
     label_of = np.array([LABELS.index(each.label) for each in made])
     return text_of, label_of, np.array(recorded["sample_weights"]), recorded
