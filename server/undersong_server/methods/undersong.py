@@ -44,6 +44,7 @@ from undersong_server.methods.parts import (
     shares,
     shrinkage,
     soft_labels,
+    thresholds,
 )
 from undersong_server.methods.parts.authors import Authors
 from undersong_server.methods.parts.doubt import noise_effect_of_sums
@@ -77,7 +78,7 @@ MOST_LABEL_NOISE = 1.0  # of a label's expected count
 MOST_MOMENT_NOISE = 0.1  # of a label's mean place, in units of the texts' radius
 MOST_ERROR_NOISE = 0.005  # of a gradient, of a label's expected records
 LITTLE_ERROR_NOISE = 0.002  # the same, where more directions are worth their noise
-MOST_THRESHOLD_NOISE = 0.03  # of how much too rarely a label is given, of the records
+MOST_THRESHOLD_NOISE = 0.08  # of where the records lie along a classifier, in deviations of a label's texts
 MOST_VERDICT_NOISE = 0.05  # of a corpus's accuracy
 MOST_LABELS_NOISE = 0.001  # of the accuracy of a corpus's labels
 
@@ -156,7 +157,6 @@ def _label_sums(options: Options, generators: int, labels: int, noise: Callable[
     """Section 5: thresholds, gradients and the verdict on labels, as far as the records are enough for each."""
     errors = ClassifierGradients(directions=record_gradients.DIRECTIONS, labels=labels)
     finer = replace(errors, directions=record_gradients.MORE_DIRECTIONS)
-    constant = ClassifierGradients(directions=1, labels=labels)
     judged = ClassifierVotes(classifiers=2, labels=labels)
     last = SumRequest("last verdict", judged, SHARES["last verdict"])
     steps_noise = errors.sensitivity.l2 * math.sqrt(STEPS) * noise("errors")
@@ -164,9 +164,11 @@ def _label_sums(options: Options, generators: int, labels: int, noise: Callable[
         errors = finer if steps_noise <= LITTLE_ERROR_NOISE else errors
         return [*(SumRequest(_errors(step), errors, SHARES["errors"] / STEPS) for step in range(STEPS)), last]
     asked = []
-    thresholds = generators > 1 and options.without != "thresholds"
-    if thresholds and constant.sensitivity.l2 * noise("thresholds", 1) <= MOST_THRESHOLD_NOISE:
-        asked.append(SumRequest("thresholds", constant, SHARES["thresholds"]))
+    places = Projections(directions=labels - 1, labels=labels)
+    far = 1.0 + math.sqrt(places.directions)  # about where all but a few of a label's texts lie
+    wanted = generators > 1 and options.without != "thresholds"
+    if wanted and far * noise("thresholds", 1) <= MOST_THRESHOLD_NOISE:
+        asked.append(SumRequest("thresholds", places, SHARES["thresholds"]))
     if judged.sensitivity.l2 * noise("last verdict", 1) <= MOST_LABELS_NOISE:
         asked.append(last)
     return asked
@@ -233,7 +235,8 @@ class Judgement(NamedTuple):
         shares: of the generators; equal ones where nothing was asked.
         evidence: what they were read from; None where nothing was asked.
         heads: the generators' classifiers; None where there is one label or one generator.
-        careful: whether texts are followed less closely than a task model would follow them (section 5).
+        rightness: of the first texts at each strength (:func:`soft_labels.rightness_for_others`); None where it was
+            not tried.
     """
 
     records: float
@@ -242,7 +245,12 @@ class Judgement(NamedTuple):
     shares: judging.Shares
     evidence: judging.Evidence | None
     heads: Float64 | None
-    careful: bool
+    rightness: Float64 | None
+
+    @property
+    def careful(self) -> bool:
+        """Whether texts will surely be followed less closely than a task model would follow them (section 5)."""
+        return self.rightness is not None and soft_labels.surely_careful(self.rightness)
 
 
 class Examples(NamedTuple):
@@ -263,7 +271,7 @@ def _judge(options: Options, run: RunContext, asked: Mapping[str, Statistic], wr
     label_shares, found, records = np.full(labels, 1.0 / labels), None, float(run.setting.expected_records)
     if "moments" in asked:
         frame = moments.Frame.of(written.embeddings, written.label_of, labels)
-        opened = run.private_sum("moments", [run.publish_numbers("projections", frame.published())])
+        opened = _ask_places(run, "moments", frame.published())
         found = moments.LabelMoments.of(frame, opened)
     if found is not None or "labels" in asked:
         counts = found.label_counts if found is not None else run.private_sum("labels", [])
@@ -279,13 +287,12 @@ def _judge(options: Options, run: RunContext, asked: Mapping[str, Statistic], wr
             run.record("trust", 0, (read.trust @ label_shares).tolist())
         run.record("matched", 0, (read.matched @ label_shares).tolist())
         run.record("near", 0, (read.near @ label_shares).tolist())
-    careful = False
+    rightness = None
     enough = len(written.embeddings) > written.embeddings.shape[1]
     judged = evidence is not None and heads is not None and not evidence.block_of.any()
     if judged and enough and options.without != "soft":
-        strength = soft_labels.strength_for_others(*written, np.ones(len(written.label_of)), soft_labels.STRENGTHS)
-        careful = strength in soft_labels.SURELY_CAREFUL
-    return Judgement(records, label_shares, found, read, evidence, heads, careful)
+        rightness = soft_labels.rightness_for_others(*written, np.ones(len(written.label_of)))
+    return Judgement(records, label_shares, found, read, evidence, heads, rightness)
 
 
 def _evidence(
@@ -296,7 +303,7 @@ def _evidence(
     basis = matching.Basis.of(*written)
     authors = Authors.of(*written[:4], judging.records_shares(label_shares), run.rng("folds"))
     sums = [
-        run.private_sum("places", [run.publish_numbers("projections", basis.published())]),
+        _ask_places(run, "places", basis.published()),
         run.private_sum("authors", [run.publish_numbers("classifier", authors.classifier)]),
     ]
     heads, sample_variance, block_of = None, 0.0, np.zeros(labels, dtype=np.int64)
@@ -480,9 +487,8 @@ def _taught(
         if strength in (*soft_labels.CAREFUL, *soft_labels.CLOSE):
             head = learn(strength=strength)
             if "thresholds" in asked and strength in soft_labels.CAREFUL:
-                head = record_gradients.at_thresholds(
-                    head, embeddings, weights, judgement.records, partial(_ask, run, "thresholds")
-                )
+                told = partial(_ask_places, run, "thresholds")
+                head = thresholds.at_thresholds(head, embeddings, label_of, weights, judgement.records, told)
             closest = Teacher(head, soft_labels.STRONGEST if strength in soft_labels.CAREFUL else soft_labels.SURE)
     if "last verdict" not in asked:
         return Taught([(1.0, closest)])
@@ -509,6 +515,11 @@ def _under(likely: Float64, weights: Float64) -> tuple[Int64, Int64, Float64]:
     """A row for each text and label that it is likely to have, [n, C]: numbers, int64 [m], and weights by shares."""
     text, label = np.nonzero(likely)
     return text, label, weights[text] * likely[text, label]
+
+
+def _ask_places(run: RunContext, name: str, projections: Float64) -> NoisySum:
+    """Where the records lie along published directions."""
+    return run.private_sum(name, [run.publish_numbers("projections", projections)])
 
 
 def _ask(run: RunContext, name: str, classifier: Float64, projections: Float64) -> NoisySum:
@@ -538,8 +549,10 @@ def _strength(run: RunContext, written: Written, judgement: Judgement, weights: 
     halved = consistency.halvings(*written, run.rng("halves of all texts"))
     if consistency.blocks(halved, written.embeddings).any():
         return None
-    strengths = soft_labels.CAREFUL if judgement.careful else soft_labels.STRENGTHS
-    found = soft_labels.strength_for_others(*written, weights, strengths)
+    rightness = soft_labels.rightness_for_others(*written, weights)
+    if rightness is None:
+        return None
+    found = soft_labels.strength_for_others(judgement.rightness, rightness)
     one_source = len(np.unique(evidence.alike)) == 1
     return None if one_source and found not in soft_labels.CAREFUL else found
 

@@ -41,10 +41,11 @@ def test_the_plan_asks_for_what_the_task_can_use():
 
 def test_single_texts_are_voted_on_where_noise_leaves_the_votes_of_regions_standing():
     few, many = asked(samples=600, records=50), asked(samples=600, records=100)
-    assert list(many) == ["moments", "places", "authors", "useful", "votes/1", "votes/2", "verdict"]
-    assert list(few) == list(asked(samples=600, records=100, without="voted")) == [*list(many)[:5], "verdict"]
+    assert list(many) == ["moments", "places", "authors", "useful", "votes/1", "votes/2", "verdict", "thresholds"]
+    assert list(few) == [*list(many)[:5], "verdict"]
+    assert list(asked(samples=600, records=100, without="voted")) == [*list(few), "thresholds"]
     assert list(asked(samples=600, records=100, verdict=False)) == list(many)[:5]
-    assert list(asked(samples=6000, records=100)) == list(few)
+    assert list(asked(samples=6000, records=100)) == [*list(few), "thresholds"]
     assert [many[name].statistic.name for name in ("votes/1", "votes/2")] == ["corrected_votes", "equal_votes"]
     # every text is a candidate of the last votes, and the verdict has one corpus more
     assert (many["votes/1"].statistic.candidates, many["votes/2"].statistic.candidates) == (300, 600)
@@ -75,18 +76,20 @@ def test_gradients_are_asked_where_a_label_has_many_records():
     assert "errors/1" not in asked(verdict=False)
 
 
-@pytest.mark.parametrize("labels", [2, 20])
-def test_thresholds_are_asked_where_their_noise_is_small_and_labels_are_made(labels):
-    for epsilon, least in ((4.0, 170), (1.0, 600)):
-        few, many = (asked(labels, epsilon=epsilon, records=records) for records in (least * 9 // 10, least))
+@pytest.mark.parametrize(("labels", "least"), [(2, 90), (20, 240)])
+def test_thresholds_are_asked_where_their_noise_is_small_and_labels_are_made(labels, least):
+    for epsilon, times in ((4.0, 1.0), (1.0, 3.5)):
+        few, many = (asked(labels, epsilon=epsilon, records=int(least * times * part)) for part in (0.85, 1.0))
         assert "thresholds" not in few
-        assert (many["thresholds"].statistic.directions, many["thresholds"].statistic.labels) == (1, labels)
+        along = many["thresholds"].statistic
+        assert (along.name, along.directions, along.labels) == ("projections", labels - 1, labels)
+    enough = 2 * least
     for left_out in ("soft", "thresholds"):
-        assert list(asked(labels, records=200, without=left_out)) == list(asked(labels, records=200))[:-1]
-    assert list(asked(labels, records=200))[-1] == "thresholds"
-    assert "thresholds" not in asked(labels, records=200, verdict=False)
-    assert "thresholds" in asked(labels, records=200, generators=3)
-    assert "thresholds" not in asked(labels, records=200, generators=1)  # nobody else's texts say how careful to be
+        assert list(asked(labels, records=enough, without=left_out)) == list(asked(labels, records=enough))[:-1]
+    assert list(asked(labels, records=enough))[-1] == "thresholds"
+    assert "thresholds" not in asked(labels, records=enough, verdict=False)
+    assert "thresholds" in asked(labels, records=enough, generators=3)
+    assert "thresholds" not in asked(labels, records=enough, generators=1)  # nobody else's texts say how careful to be
     assert "thresholds" in asked(labels, records=20_000, without="gradients")
 
 

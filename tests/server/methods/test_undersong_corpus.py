@@ -40,8 +40,9 @@ def judged(near=0.96, careful=True):
     near_by_label, useful = np.array([[near] * 2, [1 - near] * 2]), np.array([[0.02] * 2, [0.98] * 2])
     read = judging.Shares(np.zeros_like(equal), useful, equal, near_by_label)
     block_of = np.zeros(2, dtype=np.int64)
+    rightness = np.linspace(0.9, 0.8, 8) if careful else np.linspace(0.8, 0.9, 8)
     evidence = SimpleNamespace(sums=(), shares=lambda: read, block_of=block_of, alike=np.arange(2))
-    return Judgement(300.0, np.full(2, 0.5), None, read, evidence, np.zeros((2, WIDTH + 1, 2)), careful)
+    return Judgement(300.0, np.full(2, 0.5), None, read, evidence, np.zeros((2, WIDTH + 1, 2)), rightness)
 
 
 def corpus(written, *, near=0.96, asked=(), **options):
@@ -54,7 +55,8 @@ def corpus(written, *, near=0.96, asked=(), **options):
 
     def private_sum(name, published):
         recorded["asked"].append(name)
-        return NoisySum(np.array([4, -4, 4, -4]) * 4096, 4096, 1.0, ("p",))  # gradients: too few have the first label
+        along = dict(published)["projections"][0, 0]  # of the boundary: records lie on the second label's side
+        return NoisySum(np.array([150, 30 * np.sign(along)]).astype(np.int64) * 4096, 4096, 1.0, ("p",))
 
     run = SimpleNamespace(
         setting=SimpleNamespace(labels=LABELS),

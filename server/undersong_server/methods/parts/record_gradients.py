@@ -1,4 +1,4 @@
-"""A classifier of the corpus, moved by the records' own gradient or its part of the biases; docs/method.md, section 5.
+"""A classifier of the corpus, moved by the records' own gradient; docs/method.md, section 5.
 
 The records say by :class:`ClassifierGradients` which way the classifier errs on them.
 """
@@ -13,7 +13,6 @@ from undersong_common.arrays import Float32, Float64
 from undersong_protocol.statistics.inputs import COEFFICIENTS
 from undersong_protocol.statistics.projections import COUNT, PLACE, places
 from undersong_protocol.vectors import NoisySum
-from undersong_server.methods.parts.consistency import probabilities
 from undersong_server.methods.parts.places import Directions, principal_axes, radius_of
 
 DIRECTIONS, MORE_DIRECTIONS = 64, 128  # few, and where the records are very many
@@ -21,7 +20,6 @@ CURVATURE = 0.5  # p (1 - p) summed over labels at most, for each label's coeffi
 # Deviation of a coefficient of what the classifier has still to learn; the likeliest is taken. No more than the last:
 # records vary where texts do not, and a longer step there overshoots.
 DEVIATIONS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3)
-THRESHOLD = 0.15  # deviation of a bias from the right one that is expected, of the logits' deviation over the texts
 LEAST_SIGMA = 1e-9  # of the opened noise: without any, what no text varies in would have no likeliest change
 
 Ask = Callable[[Float64, Float64], NoisySum]  # a sum, with what is published: classifier and projections
@@ -55,35 +53,6 @@ def moved(
             axes @ _likely_step(gradient, values, max(opened.sigma, LEAST_SIGMA), classes), projections
         )
     return head
-
-
-def at_thresholds(head: Float64, embeddings: Float32, weights: Float64, records: float, ask: Ask) -> Float64:
-    """The classifier with biases at which it gives each label to as many records as bear it, as far as is known.
-
-    The published projections are a constant, so that the two coordinates of a label say the same: the sum of e - p. One
-    step with the texts' own curvature; the noise and the records' own chance are known, and how wrong a bias may be is
-    expected beforehand (``THRESHOLD``).
-
-    Args: as of :func:`moved`, but ``ask`` is the only sum.
-    """
-    classes = head.shape[1]
-    constant = np.zeros((len(head), 1))
-    constant[-1] = -1.0
-    published = COEFFICIENTS.quantised(head)
-    opened = ask(published, constant)
-    gradient = np.array([COUNT, PLACE]) @ opened.natural.reshape(2, classes)
-    contrasts = np.linalg.svd(np.eye(classes) - 1.0 / classes)[0][:, : classes - 1]
-    likely = probabilities(published, embeddings)
-    mean = weights @ likely / weights.sum()
-    curvature = records * (np.diag(mean) - (likely * weights[:, None]).T @ likely / weights.sum())
-    curvature, gradient = contrasts.T @ curvature @ contrasts, gradient @ contrasts
-    noise = opened.sigma**2 * np.eye(classes - 1) + curvature
-    expected = THRESHOLD**2 * float((embeddings @ published[:-1] @ contrasts).var(axis=0).mean())
-    variance = expected * curvature @ curvature + noise
-    step = expected * curvature @ np.linalg.pinv(variance, hermitian=True) @ gradient  # 0 for a label without texts
-    found = published.copy()
-    found[-1] += contrasts @ step
-    return found
 
 
 def _frame(embeddings: Float32, weights: Float64, count: int) -> Directions:

@@ -5,8 +5,6 @@ A text may be in the corpus under several labels, each with its weight (Hinton e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from undersong_common.arrays import Float32, Float64, Int64
@@ -16,6 +14,7 @@ CAREFUL = (0.1, 0.2, 0.3, 0.5)  # inverse regularisation with which texts are fo
 SURELY_CAREFUL = CAREFUL[:3]  # by the first round's texts, which are few
 CLOSE = (1.0, 2.0, 3.0)
 STRENGTHS = (*CAREFUL, *CLOSE, 5.0)  # weakest fit first; the last says that no strength is too close
+WORTHLESS = 0.001  # of what is right: so much does not speak against care
 FALLS = 2  # steps down in a row, after which nothing better is expected
 MARGIN = 0.25  # of the mean margin: how near to the boundary a text counts as half right
 STRONGEST = 3.0  # that a task model may choose: labels made for it are followed no more closely than meant
@@ -26,16 +25,10 @@ PASSES = 4  # of solving and cutting at zero
 RIDGE = 1e-6  # of the mean eigenvalue, where texts are fewer than an embedding's components
 
 
-def strength_for_others(
-    embeddings: Float32,
-    labels: Int64,
-    author: Int64,
-    generators: int,
-    classes: int,
-    weights: Float64,
-    strengths: Sequence[float],
-) -> float | None:
-    """The strength at which classifiers of the other generators' texts are most often right about a generator's.
+def rightness_for_others(
+    embeddings: Float32, labels: Int64, author: Int64, generators: int, classes: int, weights: Float64
+) -> Float64 | None:
+    """How right classifiers of the other generators' texts are about a generator's, for each of ``STRENGTHS``, float64.
 
     A held-out part of the same texts shares their quirks, and a task model's validation on it fits them too closely;
     real records do not share them, and neither do another generator's texts. "Right" is smooth: a logistic function of
@@ -46,9 +39,8 @@ def strength_for_others(
 
     Args:
         embeddings: unit, float32 [n, d]; labels, author: int64 [n]; weights: of the corpus, float64 [n].
-        strengths: those that are tried, ascending.
 
-    Returns: one of ``strengths``, or None where no generator's texts can be tried on the others'.
+    Returns: the share that is right, 0 to 1, or None where no generator's texts can be tried on the others'.
     """
     splits = []
     for k in range(generators):
@@ -56,19 +48,42 @@ def strength_for_others(
         held = (author == k) & (weights > 0) & np.isin(labels, labels[rest])
         if held.any():
             splits.append((held, rest, float(weights[rest].sum() / weights.sum()) ** 2))
+    if not splits:
+        return None
     heads: list[Float64 | None] = [None] * len(splits)
-    best, found, falls = 0.0, None, 0
-    for strength in strengths if splits else ():
+    tried = sum(like * float(weights[held].sum()) for held, _, like in splits)
+    found: list[float] = []
+    for strength in STRENGTHS:
         right = 0.0
         for i, (held, rest, like) in enumerate(splits):
             learnt, its = embeddings[rest], labels[rest]
             heads[i] = head = classifier(learnt, its, classes, strength=strength, weights=weights[rest], start=heads[i])
             right += like * _rightness(head, embeddings[held], labels[held], weights[held])
-        if right > best:
-            best, found, falls = right, strength, 0
-        elif (falls := falls + 1) == FALLS:
+        found.append(right / tried)
+        if strength >= CLOSE[0] and len(found) - 1 - int(np.argmax(found)) >= FALLS:
             break  # the path has one hill up to noise; stopping also saves the slow, weakly regularised fits
-    return found
+    return np.pad(np.array(found), (0, len(STRENGTHS) - len(found)), mode="edge")
+
+
+def strength_for_others(first: Float64 | None, corpus: Float64) -> float:
+    """The strength at which classifiers of the other generators' texts are right about a generator's.
+
+    Whether it is a careful one is decided by both tests: a corpus that mostly is one generator's, or a first round's
+    few texts, say by chance that more is better. Which one it is the corpus says.
+
+    Args:
+        first, corpus: rightness of the first round's texts, of which all generators wrote as many, and of the corpus
+            (:func:`rightness_for_others`); None for the first where it was not asked.
+    """
+    both = corpus if first is None else (first + corpus) / 2
+    careful = both[: len(CAREFUL)].max() >= both.max() - WORTHLESS
+    start, end = (0, len(CAREFUL)) if careful else (len(CAREFUL), len(STRENGTHS))
+    return STRENGTHS[start + int(np.argmax(corpus[start:end]))]
+
+
+def surely_careful(first: Float64) -> bool:
+    """Whether the first round's texts alone say so clearly, few as they are."""
+    return STRENGTHS[int(np.argmax(first))] in SURELY_CAREFUL
 
 
 def _rightness(head: Float64, embeddings: Float32, labels: Int64, weights: Float64) -> float:

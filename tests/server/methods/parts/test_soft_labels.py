@@ -22,9 +22,9 @@ def pools(rng, generators, quirk):
     return x, (x[:, 0] * 3 + (x * own[author]).sum(axis=1) > 0).astype(np.int64), author
 
 
-def strength(x, y, author, generators, weights=None, strengths=soft_labels.STRENGTHS):
+def rightness(x, y, author, generators, weights=None):
     weights = np.ones(len(x)) if weights is None else weights
-    return soft_labels.strength_for_others(x, y, author, generators, 2, weights, strengths)
+    return soft_labels.rightness_for_others(x, y, author, generators, 2, weights)
 
 
 def taught(head, x, y, weights):
@@ -47,32 +47,74 @@ def _mean_one(weights):
 
 def test_generators_with_quirks_of_their_own_are_followed_less_closely():
     rng = np.random.default_rng(0)
-    common, quirky = (strength(*pools(rng, 4, quirk), 4) for quirk in (0.0, 1.5))
-    assert quirky < common
-    assert {common, quirky} <= set(soft_labels.STRENGTHS)
-    assert common not in soft_labels.CAREFUL
-    assert strength(*pools(np.random.default_rng(0), 4, 0.0), 4, strengths=soft_labels.CAREFUL) in soft_labels.CAREFUL
+    common, quirky = (rightness(*pools(rng, 4, quirk), 4) for quirk in (0.0, 1.5))
+    assert len(common) == len(quirky) == len(soft_labels.STRENGTHS)
+    assert common.min() > quirky.max() > 0.5
+    assert soft_labels.strength_for_others(None, quirky) in soft_labels.CAREFUL
+    assert soft_labels.strength_for_others(None, common) not in soft_labels.CAREFUL
+
+
+def test_what_falls_twice_is_tried_no_further_but_up_to_the_first_close_strength(monkeypatch):
+    x, y, author = pools(np.random.default_rng(6), 2, 0.0)
+    tried = []
+
+    def right(head, held, *_):
+        tried.append(head)
+        return len(held) / (1.0 + head)
+
+    monkeypatch.setattr(soft_labels, "classifier", lambda *_, strength, **__: strength)
+    monkeypatch.setattr(soft_labels, "_rightness", right)
+    found = rightness(x, y, author, 2)
+    assert sorted(set(tried)) == [*soft_labels.CAREFUL, soft_labels.CLOSE[0]]
+    assert found == pytest.approx([1 / 1.1, 1 / 1.2, 1 / 1.3, 1 / 1.5, 0.5, 0.5, 0.5, 0.5])
 
 
 def test_what_is_tried_on_little_of_the_corpus_counts_little(monkeypatch):
     x, y, author = pools(np.random.default_rng(5), 2, 0.0)
     weights = np.where(author == 0, 1.9, 0.1)
-    right = {(0.1, 0): 1.0, (0.1, 1): 0.0, (1.0, 0): 0.0, (1.0, 1): 0.03}  # by strength, and whose texts are tried
     monkeypatch.setattr(soft_labels, "classifier", lambda *_, strength, **__: strength)
     monkeypatch.setattr(
-        soft_labels, "_rightness", lambda head, tried, *_: right[head, int(not np.array_equal(tried[0], x[0]))]
+        soft_labels, "_rightness", lambda head, tried, *_: 0.5 * len(tried) * np.array_equal(tried[0], x[0])
     )
-    assert strength(x, y, author, 2, strengths=(0.1, 1.0)) == 0.1
-    assert strength(x, y, author, 2, weights, (0.1, 1.0)) == 1.0  # 0.05 squared beside 0.03 of 0.95 squared
+    assert rightness(x, y, author, 2) == pytest.approx(np.full(8, 0.25))
+    # texts of the first, tried on 0.05 of the corpus, beside 0.95 of it
+    weighed = 0.05**2 * 0.5 * EACH / (0.05**2 * 1.9 * EACH + 0.95**2 * 0.1 * EACH)
+    assert rightness(x, y, author, 2, weights) == pytest.approx(np.full(8, weighed))
 
 
-def test_there_is_no_strength_where_no_generator_can_be_tried_on_another():
+FLAT, CLOSER, LOOSER = np.full(8, 0.8), np.linspace(0.80, 0.82, 8), np.linspace(0.82, 0.80, 8)
+
+
+def test_first_round_and_corpus_decide_together_whether_to_be_careful_and_the_corpus_how_much():
+    chosen = soft_labels.strength_for_others
+    assert chosen(None, CLOSER) == 5.0
+    assert chosen(LOOSER, CLOSER) == soft_labels.CAREFUL[-1]  # together flat
+    assert chosen(2 * LOOSER - 0.8, CLOSER) == soft_labels.CAREFUL[-1]
+    assert chosen(FLAT, CLOSER) == 5.0
+    assert chosen(CLOSER, LOOSER + 0.001 * (np.arange(8) == 1)) in soft_labels.CAREFUL
+    assert chosen(3 * CLOSER - 1.6, LOOSER) == soft_labels.CLOSE[0]  # the best of those that are left
+    assert chosen(FLAT, FLAT) == soft_labels.CAREFUL[0]
+
+
+def test_a_tenth_of_a_point_does_not_speak_against_care():
+    for more, careful in ((0.0009, True), (0.0011, False)):
+        found = soft_labels.strength_for_others(None, FLAT + more * (np.arange(8) == 5))
+        assert (found in soft_labels.CAREFUL) == careful
+
+
+@pytest.mark.parametrize("best", range(8))
+def test_the_first_round_alone_is_sure_below_the_largest_careful_strength(best):
+    peak = FLAT + 0.01 * (np.arange(8) == best)
+    assert soft_labels.surely_careful(peak) == (soft_labels.STRENGTHS[best] <= 0.3)
+
+
+def test_nothing_is_known_where_no_generator_can_be_tried_on_another():
     x, y, author = pools(np.random.default_rng(1), 2, 0.0)
-    assert strength(x, y, np.zeros_like(author), 1) is None
-    assert strength(x, y, author, 2, weights=2.0 * (author == 0)) is None
-    assert strength(x, y, author, 2) is not None
+    assert rightness(x, y, np.zeros_like(author), 1) is None
+    assert rightness(x, y, author, 2, weights=2.0 * (author == 0)) is None
+    assert rightness(x, y, author, 2) is not None
     apart = np.where(author == 0, 0, 1)  # each wrote another label: nothing that one says can be tried on the other
-    assert strength(x, apart, author, 2) is None
+    assert rightness(x, apart, author, 2) is None
 
 
 def test_a_task_model_learns_the_classifier_from_its_labels():
