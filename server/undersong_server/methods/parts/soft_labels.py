@@ -14,7 +14,7 @@ CAREFUL = (0.1, 0.2, 0.3, 0.5)  # inverse regularisation with which texts are fo
 SURELY_CAREFUL = CAREFUL[:3]  # by the first round's texts, which are few
 CLOSE = (1.0, 2.0, 3.0)
 STRENGTHS = (*CAREFUL, *CLOSE, 5.0)  # weakest fit first; the last says that no strength is too close
-WORTHLESS = 0.001  # of what is right: so much does not speak against care
+WORTHLESS = 0.0015  # of what is right: so much does not speak against care
 FALLS = 2  # steps down in a row, after which nothing better is expected
 MARGIN = 0.25  # of the mean margin: how near to the boundary a text counts as half right
 STRONGEST = 3.0  # that a task model may choose: labels made for it are followed no more closely than meant
@@ -69,13 +69,14 @@ def strength_for_others(first: Float64 | None, corpus: Float64) -> float:
     """The strength at which classifiers of the other generators' texts are right about a generator's.
 
     Whether it is a careful one is decided by both tests: a corpus that mostly is one generator's, or a first round's
-    few texts, say by chance that more is better. Which one it is the corpus says.
+    few texts, say by chance that closer is better. The corpus, of many more texts, counts twice. Which one it is the
+    corpus says.
 
     Args:
         first, corpus: rightness of the first round's texts, of which all generators wrote as many, and of the corpus
             (:func:`rightness_for_others`); None for the first where it was not asked.
     """
-    both = corpus if first is None else (first + corpus) / 2
+    both = corpus if first is None else (first + 2 * corpus) / 3
     careful = both[: len(CAREFUL)].max() >= both.max() - WORTHLESS
     start, end = (0, len(CAREFUL)) if careful else (len(CAREFUL), len(STRENGTHS))
     return STRENGTHS[start + int(np.argmax(corpus[start:end]))]
