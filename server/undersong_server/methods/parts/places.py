@@ -17,7 +17,7 @@ class Directions:
     """What parties are asked for places in.
 
     Attributes:
-        directions: orthonormal, float64 [d, P].
+        directions: float64 [d, P]; orthonormal, or the logits of a classifier.
         centres: of the labels, float64 [C, d]; places are seen from them.
         radius: the unit of the places.
     """
