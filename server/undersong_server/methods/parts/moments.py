@@ -15,7 +15,7 @@ from undersong_common.arrays import Float32, Float64, Int64
 from undersong_protocol.statistics.projections import COUNT, PLACE
 from undersong_protocol.vectors import NoisySum
 from undersong_server.methods.parts.consistency import probabilities
-from undersong_server.methods.parts.places import Directions, group_sums, principal_axes, radius_of
+from undersong_server.methods.parts.places import Directions, class_means, principal_axes, radius_of
 
 DIRECTIONS = 64
 TURNS = 2
@@ -32,7 +32,7 @@ class Frame(Directions):
     def of(cls, embeddings: Float32, labels: Int64, classes: int) -> Frame:
         """From the first texts: unit embeddings [n, d] and their labels, int64 [n]."""
         x = embeddings.astype(np.float64)
-        centres = _class_means(x, labels, np.ones(len(x)), classes)
+        centres = class_means(x, labels, np.ones(len(x)), classes)
         directions = principal_axes(np.cov(x.T, ddof=min(1, len(x) - 1)), DIRECTIONS)  # one text varies not at all
         return cls(directions, centres, radius_of((x - centres[labels]) @ directions))
 
@@ -94,7 +94,7 @@ def posterior(
 
 def _class_model(x: Float64, labels: Int64, weights: Float64, classes: int) -> tuple[Float64, Float64]:
     """Means of the labels, float64 [C, d], and the covariance around them, with a ridge."""
-    means = _class_means(x, labels, weights, classes)
+    means = class_means(x, labels, weights, classes)
     left = x - means[labels]
     covariance = (left * (weights / weights.sum())[:, None]).T @ left
     return means, covariance + RIDGE * max(float(np.trace(covariance)) / len(covariance), 1e-9) * np.eye(x.shape[1])
@@ -117,13 +117,3 @@ def _moved(means: Float64, covariance: Float64, moments: LabelMoments) -> tuple[
     believed = level * within / (level * within + error)
     moved = means + (believed * observed) @ axes.T @ frame.directions.T
     return moved, float((believed.sum(axis=1) / records[:, 0]).mean())
-
-
-def _class_means(x: Float64, labels: Int64, weights: Float64, classes: int) -> Float64:
-    """Weighted mean of each label's rows, float64 [C, d]; of all rows for a label that has none."""
-    total = np.bincount(labels, weights=weights, minlength=classes)
-    weighted = x * weights[:, None]
-    sums = group_sums(weighted, labels, classes)
-    overall = weighted.sum(axis=0) / max(float(weights.sum()), 1e-12)
-    means: Float64 = np.where(total[:, None] > 0, sums / np.maximum(total, 1e-12)[:, None], overall)
-    return means

@@ -53,6 +53,16 @@ def group_sums(rows: Float32 | Float64, group: Int64, groups: int) -> Float64:
     return np.asarray(member.T @ rows.astype(np.float64, copy=False), dtype=np.float64)
 
 
+def class_means(x: Float64, labels: Int64, weights: Float64, classes: int) -> Float64:
+    """Weighted mean of each label's rows, float64 [C, d]; of all rows for a label that has none."""
+    total = np.bincount(labels, weights=weights, minlength=classes)
+    weighted = x * weights[:, None]
+    sums = group_sums(weighted, labels, classes)
+    overall = weighted.sum(axis=0) / max(float(weights.sum()), 1e-12)
+    means: Float64 = np.where(total[:, None] > 0, sums / np.maximum(total, 1e-12)[:, None], overall)
+    return means
+
+
 def cell_means(rows: Float32 | Float64, group: Int64, author: Int64, generators: int, classes: int) -> Float64:
     """Mean row of every generator's texts of every label, float64 [K, C, d]; NaN where there is none."""
     cell = author * classes + group

@@ -9,7 +9,7 @@ import numpy as np
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_protocol.statistics.projections import PLACE
 from undersong_protocol.vectors import NoisySum
-from undersong_server.methods.parts.places import Directions, group_sums, radius_of
+from undersong_server.methods.parts.places import Directions, class_means, radius_of
 
 EXPECTED = 0.15  # deviation of the records from the texts along the logits, in deviations of a label's texts
 
@@ -37,8 +37,7 @@ def at_thresholds(
     """
     classes, x = head.shape[1], embeddings.astype(np.float64)
     contrasts = np.linalg.svd(np.eye(classes) - 1.0 / classes)[0][:, : classes - 1]
-    of_label = np.maximum(np.bincount(label_of, weights=weights, minlength=classes), np.finfo(np.float64).tiny)
-    centres = group_sums(x * weights[:, None], label_of, classes) / of_label[:, None]
+    centres = class_means(x, label_of, weights, classes)
     logits = head[:-1] @ contrasts
     places = (x - centres[label_of]) @ logits
     frame = Directions(logits, centres, radius_of(places))
