@@ -53,7 +53,7 @@ def test_lengths_are_drawn_as_the_records_have_them() -> None:
 def test_a_run_that_asks_for_them_orders_texts_of_the_records_lengths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = make_task(tmp_path, parties=3, records=60, privacy={"lengths": True})
+    path = make_task(tmp_path, parties=3, records=60, privacy={"lengths": True, "epsilon": 16.0})
     task = load(path)
     plan = plan_run(task)
     assert plan.plan.sums[0].name == "lengths"
@@ -69,4 +69,6 @@ def test_a_run_that_asks_for_them_orders_texts_of_the_records_lengths(
     outcome = run_federated(task, plan, tmp_path / "run", tables, seed=1)
     assert "lengths" in outcome.sums
     assert len(outcome.samples) > 10
-    assert all(word is not None and 6 <= word <= 11 for word in words)  # every private text has eight words
+    assert None not in words
+    # Every private text has eight words; noise alone lets another bin in now and then, with little weight.
+    assert np.mean([6 <= word <= 11 for word in words if word is not None]) > 0.7
