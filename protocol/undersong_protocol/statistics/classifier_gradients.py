@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from undersong_common.arrays import Float64, Int64
-from undersong_common.fixed_order import softmax
+from undersong_common.fixed_order import row_norms, softmax
 from undersong_protocol.statistics.inputs import (
     COEFFICIENTS,
     check_embedding_size,
@@ -42,10 +42,11 @@ class ClassifierGradients(Statistic):
 
     u = (COUNT, PLACE q), q = its embedding times the published matrix minus the published offset, shortened to length 1
     where it is longer; e is 1 at the record's label and 0 elsewhere, p are the probabilities that the classifier gives
-    to the labels. The sum is the gradient of the records' log-likelihood in a linear classifier's coefficients along
-    these directions. |u| <= 1 and |e - p|^2 <= 2 (1 - p_y)^2 whatever is published, y the record's label, since the
-    other labels' probabilities sum to 1 - p_y: the row's length is at most sqrt(2), which a classifier that is sure of
-    a wrong label reaches. A record without label casts nothing.
+    to the labels, and e - p is shortened to length 1 where it is longer: where a classifier is so wrong that it gives
+    the label less than about 0.3. Up to that the sum is the gradient of the records' log-likelihood in a linear
+    classifier's coefficients along these directions; it is bounded as Huber's (1964) is, so that those few records do
+    not decide everybody's noise. The row's length is at most 1 whatever is published, which a classifier that is sure
+    of a wrong label reaches. A record without label casts nothing.
 
     Attributes:
         directions: P.
@@ -70,14 +71,18 @@ class ClassifierGradients(Statistic):
 
     @property
     def sensitivity(self) -> Sensitivity:
-        """The norms of an outer product are the products of the norms; |e - p| is 2 (L1), sqrt(2) and 1 at most.
+        """The norms of an outer product are the products of the norms.
 
-        All three are reached: |u| is longest in L1 where q's entries are equal, in Linf where q has only one.
+        With a = 1 - p_y, y the record's label, the entries of e - p are a and others that sum to -a: its L1 norm is 2a,
+        its largest entry a, its length at least a sqrt(C / (C - 1)) and after shortening at most 1. All three bounds
+        are reached where the other labels' probabilities are equal; |u| is longest in L1 where q's entries are equal,
+        in Linf where q has only one.
 
         >>> ClassifierGradients(directions=64, labels=2).sensitivity
-        Sensitivity(l1=14.856406460551018, l2=1.4142135623730951, linf=0.8660254037844386)
+        Sensitivity(l1=10.505064474498123, l2=1.0, linf=0.6123724356957945)
         """
-        return Sensitivity(2.0 * (COUNT + PLACE * math.sqrt(self.directions)), math.sqrt(2.0), PLACE)
+        most = math.sqrt((self.labels - 1) / self.labels)
+        return Sensitivity(2.0 * most * (COUNT + PLACE * math.sqrt(self.directions)), 1.0, most * PLACE)
 
     @property
     def base_scale(self) -> int:
@@ -110,9 +115,10 @@ class ClassifierGradients(Statistic):
 
 
 def _errors(embeddings: Float64, labels: Int64, classifier: Float64) -> Float64:
-    """e - p, float64 [m, C], zeros for a record without label; the logits are exact."""
+    """e - p of a length of 1 at most, float64 [m, C], zeros for a record without label; the logits are exact."""
     errors: Float64 = -softmax(embeddings @ classifier[:-1] + classifier[-1])
     known = labels >= 0
     errors[known, labels[known]] += 1.0
     errors[~known] = 0.0
+    errors /= np.maximum(1.0, row_norms(errors))[:, None]
     return errors

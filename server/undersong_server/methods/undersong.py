@@ -76,9 +76,11 @@ MOST_VOTE_NOISE = 1.0  # of the votes that the texts of one region are expected 
 TEXTS_PER_VOTE = 15  # of a label: a record votes for at most one in so many, or places near to it do not stand out
 MOST_LABEL_NOISE = 1.0  # of a label's expected count
 MOST_MOMENT_NOISE = 0.1  # of a label's mean place, in units of the texts' radius
-MOST_ERROR_NOISE = 0.005  # of a gradient, of a label's expected records
-LITTLE_ERROR_NOISE = 0.002  # the same, where more directions are worth their noise
+MOST_ERROR_NOISE = 0.0035  # of a gradient, of a label's expected records
 MOST_THRESHOLD_NOISE = 0.08  # of where the records lie along a classifier, in deviations of a label's texts
+TEXTS_OF_RECORDS = (
+    2.0  # near texts, for each of an embedding's components, from which the records' classifier is learnt
+)
 MOST_VERDICT_NOISE = 0.05  # of a corpus's accuracy
 MOST_LABELS_NOISE = 0.001  # of the accuracy of a corpus's labels
 
@@ -156,12 +158,10 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
 def _label_sums(options: Options, generators: int, labels: int, noise: Callable[..., float]) -> list[SumRequest]:
     """Section 5: thresholds, gradients and the verdict on labels, as far as the records are enough for each."""
     errors = ClassifierGradients(directions=record_gradients.DIRECTIONS, labels=labels)
-    finer = replace(errors, directions=record_gradients.MORE_DIRECTIONS)
     judged = ClassifierVotes(classifiers=2, labels=labels)
     last = SumRequest("last verdict", judged, SHARES["last verdict"])
     steps_noise = errors.sensitivity.l2 * math.sqrt(STEPS) * noise("errors")
     if options.without != "gradients" and steps_noise <= MOST_ERROR_NOISE:
-        errors = finer if steps_noise <= LITTLE_ERROR_NOISE else errors
         return [*(SumRequest(_errors(step), errors, SHARES["errors"] / STEPS) for step in range(STEPS)), last]
     asked = []
     places = Projections(directions=labels - 1, labels=labels)
@@ -414,8 +414,10 @@ def _corpus(
     taught = _taught(options, run, asked, written, judgement, weights)
 
     near = corpora.by_shares(facts, read.near)
-    # Labels of fewer texts than components, counted by weight, cannot teach every classifier.
-    enough = metrics.effective_size(near) > written.embeddings.shape[1]
+    # Labels of fewer texts than components, counted by weight, cannot teach every classifier; one of the records' needs
+    # more of them, since it holds what no text says.
+    per_component = TEXTS_OF_RECORDS if _errors(0) in asked else 1.0
+    enough = metrics.effective_size(near) > per_component * written.embeddings.shape[1]
     by_texts = taught.careful and enough and options.without != "near"
 
     def final(read: judging.Shares, *opened: NoisySum) -> Float64:

@@ -40,9 +40,9 @@ def principal_axes(covariance: Float64, count: int) -> Float64:
     return directions
 
 
-def radius_of(places: Float64) -> float:
-    """The radius for the candidates' places around their centres, float64 [n, P]."""
-    return max(float(np.quantile(np.linalg.norm(places, axis=1), RADIUS_QUANTILE)), 1e-3)
+def radius_of(places: Float64, within: float = RADIUS_QUANTILE) -> float:
+    """The radius for the candidates' places around their centres, float64 [n, P], and the share of them within it."""
+    return max(float(np.quantile(np.linalg.norm(places, axis=1), within)), 1e-3)
 
 
 def group_sums(rows: Float32 | Float64, group: Int64, groups: int) -> Float64:

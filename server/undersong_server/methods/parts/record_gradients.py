@@ -15,11 +15,17 @@ from undersong_protocol.statistics.projections import COUNT, PLACE, places
 from undersong_protocol.vectors import NoisySum
 from undersong_server.methods.parts.places import Directions, principal_axes, radius_of
 
-DIRECTIONS, MORE_DIRECTIONS = 64, 128  # few, and where the records are very many
+DIRECTIONS = 384  # all of the packaged embedder's, the leading ones of a larger one's
+FLATTENED = 0.25  # power of an axis' variance that its coordinate is divided by: half of what would make all alike
+LEAST_VARIANCE = 1e-3  # of an axis, of the first one's
+NO_VARIANCE = 1e-8  # of the first one, where texts are all alike
+WITHIN = 0.8  # share of the texts whose places are not shortened: the noise is in units of this radius
 CURVATURE = 0.5  # p (1 - p) summed over labels at most, for each label's coefficients (Boehning 1992)
+ELSEWHERE = 2.0  # of the mean curvature, added on every axis: records vary where texts do not
 # Deviation of a coefficient of what the classifier has still to learn; the likeliest is taken. No more than the last:
-# records vary where texts do not, and a longer step there overshoots.
+# where records vary and texts do not, a longer step overshoots.
 DEVIATIONS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3)
+STEP = 0.75  # of the way to the expected change, which later gradients correct
 LEAST_SIGMA = 1e-9  # of the opened noise: without any, what no text varies in would have no likeliest change
 
 Ask = Callable[[Float64, Float64], NoisySum]  # a sum, with what is published: classifier and projections
@@ -30,6 +36,9 @@ def moved(
 ) -> Float64:
     """The classifier after a step for each sum, float64 [d + 1, C], the bias last.
 
+    A gradient taken after a change says the gradient at the start less the curvature times that change. So each sum
+    tells of the whole change with noise of its own, and a step goes by the mean of all so far.
+
     Args:
         head: the classifier that the texts teach, float64 [d + 1, C].
         embeddings: of the texts, unit [n, d]; weights: of the corpus, float64 [n].
@@ -38,33 +47,42 @@ def moved(
         asked: the sums, in their order.
     """
     classes = head.shape[1]
-    frame = _frame(embeddings, weights, directions)
-    projections = frame.published()
+    projections = _frame(embeddings, weights, directions).published()
     seen = places(embeddings.astype(np.float64), projections[:-1], projections[-1])
     curvature = seen.T @ seen / len(seen)
-    curvature += np.trace(curvature[1:, 1:]) / directions * np.eye(len(curvature))
+    used = min(directions, embeddings.shape[1])
+    curvature += ELSEWHERE * np.trace(curvature[1:, 1:]) / used * np.eye(len(curvature))
     values, axes = np.linalg.eigh(curvature)
     values *= CURVATURE * records
-    for ask in asked:
-        opened = ask(COEFFICIENTS.quantised(head), projections)
+    change, told = (
+        np.zeros((directions + 1, classes)),
+        np.zeros((directions + 1, classes)),
+    )  # along the curvature's axes
+    for count, ask in enumerate(asked, 1):
+        opened = ask(COEFFICIENTS.quantised(head + _lifted(axes @ change, projections)), projections)
         gradient = opened.natural.reshape(directions + 1, classes)
-        gradient = axes.T @ (gradient - gradient.mean(axis=1, keepdims=True))
-        head = head + _lifted(
-            axes @ _likely_step(gradient, values, max(opened.sigma, LEAST_SIGMA), classes), projections
-        )
-    return head
+        told += axes.T @ (gradient - gradient.mean(axis=1, keepdims=True)) + values[:, None] * change
+        sigma = max(opened.sigma, LEAST_SIGMA) / np.sqrt(count)
+        change += STEP * (_likely_change(told / count, values, sigma, classes) - change)
+    return head + _lifted(axes @ change, projections)
 
 
 def _frame(embeddings: Float32, weights: Float64, count: int) -> Directions:
-    """The directions in which the corpus varies most, around its centre."""
+    """The directions in which the corpus varies most, around its centre.
+
+    Divided by the fourth root of their variance: noise is the same along all, and where they vary least it hides most.
+    """
     x, w = embeddings.astype(np.float64), weights / weights.sum()
     centre = w @ x
     left = x - centre
     directions = principal_axes((left * w[:, None]).T @ left, count)
-    return Directions(directions, centre[None, :], radius_of(left @ directions))
+    variance = w @ (left @ directions) ** 2
+    least = max(LEAST_VARIANCE * float(variance.max()), NO_VARIANCE)
+    directions = directions / np.maximum(variance, least) ** FLATTENED
+    return Directions(directions, centre[None, :], radius_of(left @ directions, WITHIN))
 
 
-def _likely_step(gradient: Float64, curvature: Float64, sigma: float, classes: int) -> Float64:
+def _likely_change(gradient: Float64, curvature: Float64, sigma: float, classes: int) -> Float64:
     """The expected change of the coefficients, float64 [P + 1, C], along the curvature's axes.
 
     The gradient is curvature times change plus noise; the change is normal with one deviation, the likeliest one.
@@ -77,8 +95,8 @@ def _likely_step(gradient: Float64, curvature: Float64, sigma: float, classes: i
 
     deviation = max(DEVIATIONS, key=log_likelihood)
     gain = deviation**2 * curvature / (curvature**2 * deviation**2 + sigma**2)
-    step: Float64 = gain[:, None] * gradient
-    return step
+    change: Float64 = gain[:, None] * gradient
+    return change
 
 
 def _lifted(change: Float64, projections: Float64) -> Float64:
