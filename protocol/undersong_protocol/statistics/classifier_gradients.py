@@ -42,8 +42,8 @@ class ClassifierGradients(Statistic):
 
     u = (COUNT, PLACE q), q = its embedding times the published matrix minus the published offset, shortened to length 1
     where it is longer; e is 1 at the record's label and 0 elsewhere, p are the probabilities that the classifier gives
-    to the labels, and e - p is shortened to length 1 where it is longer: where a classifier is so wrong that it gives
-    the label less than about 0.3. Up to that the sum is the gradient of the records' log-likelihood in a linear
+    to the labels, and e - p is shortened to length 1 where it is longer, which it only is where the classifier gives
+    the label less than 0.3. Up to that the sum is the gradient of the records' log-likelihood in a linear
     classifier's coefficients along these directions; it is bounded as Huber's (1964) is, so that those few records do
     not decide everybody's noise. The row's length is at most 1 whatever is published, which a classifier that is sure
     of a wrong label reaches. A record without label casts nothing.
@@ -75,8 +75,8 @@ class ClassifierGradients(Statistic):
 
         With a = 1 - p_y, y the record's label, the entries of e - p are a and others that sum to -a: its L1 norm is 2a,
         its largest entry a, its length at least a sqrt(C / (C - 1)) and after shortening at most 1. All three bounds
-        are reached where the other labels' probabilities are equal; |u| is longest in L1 where q's entries are equal,
-        in Linf where q has only one.
+        are reached where the other labels share all of the probability alike; |u| is longest in L1 where q's entries
+        are equal, in Linf where q has only one.
 
         >>> ClassifierGradients(directions=64, labels=2).sensitivity
         Sensitivity(l1=10.505064474498123, l2=1.0, linf=0.6123724356957945)
