@@ -102,7 +102,7 @@ def check(path: Path, done: Delivered, *assignments: str) -> None:
             for event in charge["events"]
         ]
         spent = accounting.epsilon(events, figures.privacy.delta)
-        planned_epsilon = figures.sums[-1].epsilon_so_far
+        planned_epsilon = figures.sums[-1].epsilon_so_far or 0.0
         assert spent < planned_epsilon if not_asked else spent == pytest.approx(planned_epsilon, rel=1e-6)
     assert len(report.privacy.epsilon_after) == len(promised)
     groups = list(itertools.accumulate(each.releases for each in figures.sums))
