@@ -414,10 +414,7 @@ def _corpus(
     taught = _taught(options, run, asked, written, judgement, weights)
 
     near = corpora.by_shares(facts, read.near)
-    # Labels of fewer texts than components, counted by weight, cannot teach every classifier; one of the records' needs
-    # more of them, since it holds what no text says.
-    per_component = TEXTS_OF_RECORDS if _errors(0) in asked else 1.0
-    enough = metrics.effective_size(near) > per_component * written.embeddings.shape[1]
+    enough = _can_teach(near, written.embeddings.shape[1], of_records=_errors(0) in asked)
     by_texts = taught.careful and enough and options.without != "near"
 
     def final(read: judging.Shares, *opened: NoisySum) -> Float64:
@@ -435,6 +432,15 @@ def _corpus(
         run.record("weights noise", options.rounds, noise.tolist())
     run.record("sample_weights", options.rounds - 1, weights.tolist())
     return [_labelled(run, text, label) for text, label in zip(text_of.tolist(), label_of.tolist(), strict=True)]
+
+
+def _can_teach(weights: Float64, components: int, *, of_records: bool) -> bool:
+    """Whether labels of texts with these weights, float64 [n], can teach every classifier.
+
+    Those of fewer texts than an embedding has components, counted by weight, cannot; a classifier that the records
+    moved holds what no text says and needs more of them.
+    """
+    return metrics.effective_size(weights) > (TEXTS_OF_RECORDS if of_records else 1.0) * components
 
 
 class Teacher(NamedTuple):

@@ -14,6 +14,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_protocol.plan import Privacy
 from undersong_server.generators.interface import Answer
 from undersong_server.generators.ngram import NgramGenerator
+from undersong_server.methods import undersong
 from undersong_server.methods.interface import Setting
 from undersong_server.methods.parts import consistency, soft_labels
 from undersong_server.methods.undersong import Options, plan
@@ -70,8 +71,7 @@ def test_gradients_are_asked_where_a_label_has_many_records():
         few, many = (asked(labels, epsilon=epsilon, records=records) for records in (least // 2, least))
         assert [name for name in many if name not in few] == ["errors/1", "errors/2", "errors/3", "last verdict"]
         assert [name for name in few if name not in many] == ["thresholds"]  # which the gradients move as well
-    for records, directions in ((1000, 64), (2000, 64), (2400, 128)):
-        assert asked(2, records=records)["errors/1"].statistic.directions == directions
+    assert asked(2, records=1000)["errors/1"].statistic.directions == 384  # every axis of the packaged embedder
     assert "last verdict" not in asked(without="soft")
     assert "errors/1" not in asked(verdict=False)
 
@@ -91,6 +91,13 @@ def test_thresholds_are_asked_where_their_noise_is_small_and_labels_are_made(lab
     assert "thresholds" in asked(labels, records=enough, generators=3)
     assert "thresholds" not in asked(labels, records=enough, generators=1)  # nobody else's texts say how careful to be
     assert "thresholds" in asked(labels, records=20_000, without="gradients")
+
+
+def test_labels_that_teach_the_records_classifier_need_more_near_texts():
+    for texts, of_texts, of_records in ((300, False, False), (500, True, False), (800, True, True)):
+        weights = np.concatenate([np.ones(texts), np.full(5000, 1e-6)])  # few count, however many there are
+        found = [undersong._can_teach(weights, 384, of_records=each) for each in (False, True)]
+        assert found == [of_texts, of_records]
 
 
 def test_labels_are_judged_by_many_records_though_gradients_are_not_asked():
