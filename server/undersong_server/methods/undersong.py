@@ -78,9 +78,7 @@ MOST_LABEL_NOISE = 1.0  # of a label's expected count
 MOST_MOMENT_NOISE = 0.1  # of a label's mean place, in units of the texts' radius
 MOST_ERROR_NOISE = 0.0035  # of a gradient, of a label's expected records
 MOST_THRESHOLD_NOISE = 0.08  # of where the records lie along a classifier, in deviations of a label's texts
-TEXTS_OF_RECORDS = (
-    2.0  # near texts, for each of an embedding's components, from which the records' classifier is learnt
-)
+TEXTS_OF_RECORDS = 2.0  # near texts for each of an embedding's components, where they teach the records' classifier
 MOST_VERDICT_NOISE = 0.05  # of a corpus's accuracy
 MOST_LABELS_NOISE = 0.001  # of the accuracy of a corpus's labels
 

@@ -54,10 +54,8 @@ def moved(
     curvature += ELSEWHERE * np.trace(curvature[1:, 1:]) / used * np.eye(len(curvature))
     values, axes = np.linalg.eigh(curvature)
     values *= CURVATURE * records
-    change, told = (
-        np.zeros((directions + 1, classes)),
-        np.zeros((directions + 1, classes)),
-    )  # along the curvature's axes
+    change = np.zeros((directions + 1, classes))  # along the curvature's axes, and so is what the sums told
+    told = np.zeros_like(change)
     for count, ask in enumerate(asked, 1):
         opened = ask(COEFFICIENTS.quantised(head + _lifted(axes @ change, projections)), projections)
         gradient = opened.natural.reshape(directions + 1, classes)
