@@ -503,9 +503,7 @@ def _taught(
     second: Teacher | None
     if _errors(0) in asked:
         ask = [partial(_ask, run, _errors(step)) for step in range(STEPS)]
-        errors = asked[_errors(0)]
-        assert isinstance(errors, ClassifierGradients)
-        other = record_gradients.moved(first, embeddings, weights, judgement.records, errors.directions, ask)
+        other = record_gradients.moved(first, embeddings, weights, judgement.records, ask)
         kind = "records"
         second = Teacher(other, soft_labels.STRONGEST)
     else:

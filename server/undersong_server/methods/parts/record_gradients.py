@@ -31,9 +31,7 @@ LEAST_SIGMA = 1e-9  # of the opened noise: without any, what no text varies in w
 Ask = Callable[[Float64, Float64], NoisySum]  # a sum, with what is published: classifier and projections
 
 
-def moved(
-    head: Float64, embeddings: Float32, weights: Float64, records: float, directions: int, asked: Sequence[Ask]
-) -> Float64:
+def moved(head: Float64, embeddings: Float32, weights: Float64, records: float, asked: Sequence[Ask]) -> Float64:
     """The classifier after a step for each sum, float64 [d + 1, C], the bias last.
 
     A gradient taken after a change says the gradient at the start less the curvature times that change. So each sum
@@ -43,29 +41,28 @@ def moved(
         head: the classifier that the texts teach, float64 [d + 1, C].
         embeddings: of the texts, unit [n, d]; weights: of the corpus, float64 [n].
         records: how many they are, about.
-        directions: P, along which they are asked.
-        asked: the sums, in their order.
+        asked: the sums along ``DIRECTIONS`` directions, in their order.
     """
     classes = head.shape[1]
-    projections = _frame(embeddings, weights, directions).published()
+    projections = _frame(embeddings, weights).published()
     seen = places(embeddings.astype(np.float64), projections[:-1], projections[-1])
     curvature = seen.T @ seen / len(seen)
-    used = min(directions, embeddings.shape[1])
+    used = min(DIRECTIONS, embeddings.shape[1])
     curvature += ELSEWHERE * np.trace(curvature[1:, 1:]) / used * np.eye(len(curvature))
     values, axes = np.linalg.eigh(curvature)
     values *= CURVATURE * records
-    change = np.zeros((directions + 1, classes))  # along the curvature's axes, and so is what the sums told
+    change = np.zeros((DIRECTIONS + 1, classes))  # along the curvature's axes, and so is what the sums told
     told = np.zeros_like(change)
     for count, ask in enumerate(asked, 1):
         opened = ask(COEFFICIENTS.quantised(head + _lifted(axes @ change, projections)), projections)
-        gradient = opened.natural.reshape(directions + 1, classes)
+        gradient = opened.natural.reshape(DIRECTIONS + 1, classes)
         told += axes.T @ (gradient - gradient.mean(axis=1, keepdims=True)) + values[:, None] * change
         sigma = max(opened.sigma, LEAST_SIGMA) / np.sqrt(count)
         change += STEP * (_likely_change(told / count, values, sigma, classes) - change)
     return head + _lifted(axes @ change, projections)
 
 
-def _frame(embeddings: Float32, weights: Float64, count: int) -> Directions:
+def _frame(embeddings: Float32, weights: Float64) -> Directions:
     """The directions in which the corpus varies most, around its centre.
 
     Divided by the fourth root of their variance: noise is the same along all, and where they vary least it hides most.
@@ -73,11 +70,11 @@ def _frame(embeddings: Float32, weights: Float64, count: int) -> Directions:
     x, w = embeddings.astype(np.float64), weights / weights.sum()
     centre = w @ x
     left = x - centre
-    directions = principal_axes((left * w[:, None]).T @ left, count)
-    variance = w @ (left @ directions) ** 2
-    least = max(LEAST_VARIANCE * float(variance.max()), NO_VARIANCE)
-    directions = directions / np.maximum(variance, least) ** FLATTENED
-    return Directions(directions, centre[None, :], radius_of(left @ directions, WITHIN))
+    directions = principal_axes((left * w[:, None]).T @ left, DIRECTIONS)
+    along = left @ directions
+    variance = w @ along**2
+    unit = np.maximum(variance, max(LEAST_VARIANCE * float(variance.max()), NO_VARIANCE)) ** FLATTENED
+    return Directions(directions / unit, centre[None, :], radius_of(along / unit, WITHIN))
 
 
 def _likely_change(gradient: Float64, curvature: Float64, sigma: float, classes: int) -> Float64:

@@ -36,5 +36,5 @@ def test_a_gradient_without_noise_moves_what_one_text_says_nothing_of_nowhere():
     def ask(classifier, projections):
         return NoisySum(np.zeros((record_gradients.DIRECTIONS + 1) * 2, dtype=np.int64), 256, 0.0, ())
 
-    found = record_gradients.moved(np.zeros((9, 2)), ONE * 0, np.ones(1), 10.0, record_gradients.DIRECTIONS, [ask])
+    found = record_gradients.moved(np.zeros((9, 2)), ONE * 0, np.ones(1), 10.0, [ask])
     assert np.isfinite(found).all()

@@ -58,7 +58,6 @@ def test_the_classifier_follows_the_records_as_far_as_the_noise_lets_it():
             texts.embeddings,
             weights,
             len(records),
-            record_gradients.DIRECTIONS,
             [opened(records, sigma, rng)] * steps,
         )
         for sigma, steps in ((5.0, STEPS), (5.0, 8 * STEPS), (1e4, STEPS))
@@ -77,7 +76,7 @@ def test_the_classifier_follows_the_records_as_far_as_the_noise_lets_it():
 def test_a_change_along_the_directions_is_the_same_change_of_the_published_classifier():
     rng = np.random.default_rng(2)
     texts = sided(rng, 50, TEXTS_SEE)
-    projections = record_gradients._frame(texts.embeddings, np.ones(50), record_gradients.DIRECTIONS).published()
+    projections = record_gradients._frame(texts.embeddings, np.ones(50)).published()
     projections *= 0.4  # all texts within the radius, where places are linear
     change = rng.normal(size=(record_gradients.DIRECTIONS + 1, 2))
     lifted = record_gradients._lifted(change, projections)
