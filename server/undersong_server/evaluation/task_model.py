@@ -109,6 +109,7 @@ def train(
     labels: Sequence[str],
     *,
     head: Head = "auto",
+    hidden: Sequence[int] = (),
     weights: npt.ArrayLike | None = None,
     seed: int = 0,
 ) -> LinearHead | MLPHead:
@@ -119,6 +120,7 @@ def train(
     and not accuracy, because it still tells settings apart when the held-out part is small or its labels are noisy.
 
     Args:
+        hidden: sizes of the hidden layers, instead of the head's own.
         weights: non-negative, one per row [n]; only their ratios matter.
 
     Raises ConfigurationError where there are fewer than two labels, or sizes or weights do not fit.
@@ -129,7 +131,7 @@ def train(
         raise ConfigurationError(f"head = {head!r}: unknown", f"choose one of {', '.join(HEADS)}")
     w = _normalised(weights, len(x))
     with one_numpy_thread():
-        return _train(x, y, w, names, head, seed)
+        return _train(x, y, w, names, head, tuple(hidden), seed)
 
 
 def predict(model: TaskModel, embeddings: Float32) -> list[str]:
@@ -163,13 +165,15 @@ def fit_linear(
         return _fit_linear(x, labels, weights, classes, strength, start)
 
 
-def _train(x: Float32, y: Int64, w: Float64, names: tuple[str, ...], head: Head, seed: int) -> LinearHead | MLPHead:
+def _train(
+    x: Float32, y: Int64, w: Float64, names: tuple[str, ...], head: Head, sizes: tuple[int, ...], seed: int
+) -> LinearHead | MLPHead:
     # Labels with a single text stay in the fitting part; with nothing to hold out, the middle settings stand.
     fit, held = _split(y, seed)
     linear_loss, strength = _choose_strength(x, y, w, fit, held) if head in ("auto", "linear") else (np.inf, 0.0)
     if head == "linear":
         return _linear(x, y, w, names, strength)
-    hidden = HIDDEN_LAYERS[head]
+    hidden = sizes or HIDDEN_LAYERS[head]
     mlp_loss, epochs = _choose_epochs(x, y, w, fit, held, names, seed, hidden)
     if head == "auto" and linear_loss <= mlp_loss:
         return _linear(x, y, w, names, strength)

@@ -1,0 +1,75 @@
+"""The panel's three task models: what they learn, what they read, what they are worth."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from undersong_common.errors import ConfigurationError
+from undersong_server.evaluation import panel
+from undersong_server.evaluation.panel import Labelled
+
+WORDS = {"heart": ("chest pain", "palpitations", "murmur"), "injury": ("fracture", "swollen ankle", "deep cut")}
+
+
+def written(count: int, seed: int, *, wrong: float = 0.0) -> Labelled:
+    """Notes of two labels whose words and embeddings both tell them apart."""
+    rng = np.random.default_rng(seed)
+    names = sorted(WORDS)
+    truth = rng.integers(len(names), size=count)
+    texts = [f"{rng.choice(WORDS[names[k]])} since {rng.integers(99)} days, case {rng.integers(999)}" for k in truth]
+    x = rng.normal(size=(count, 16)).astype(np.float32)
+    x[:, 0] += 4 * truth - 2
+    flipped = np.where(rng.random(count) < wrong, 1 - truth, truth)
+    return Labelled(texts, [names[k] for k in flipped], x)
+
+
+def test_every_model_learns_and_the_panel_score_is_their_mean_accuracy() -> None:
+    found = panel.judge(written(80, 0), written(60, 1))
+    figures = found.figures()
+    assert list(figures) == ["panel", "words", "head", "mlp", "macro_f1", "rarest_recall"]
+    assert min(figures.values()) > 0.9
+    assert found.score == pytest.approx(np.mean([figures[model] for model in panel.MODELS]))
+
+
+def test_words_read_the_texts_alone_and_the_others_the_embeddings_alone() -> None:
+    corpus, test = written(80, 0), written(60, 1)
+    shuffled = Labelled(corpus.texts, corpus.labels, np.random.default_rng(2).permutation(corpus.embeddings))
+    found = panel.judge(shuffled, test).figures()
+    assert found["words"] > 0.9
+    assert max(found["head"], found["mlp"]) < 0.8
+    found = panel.judge(Labelled(["same text"] * 80, corpus.labels, corpus.embeddings), test).figures()
+    assert found["words"] < 0.8
+    assert min(found["head"], found["mlp"]) > 0.9
+
+
+def test_wrong_labels_cost_points_and_the_rarest_label_is_the_test_sets() -> None:
+    test = written(60, 1)
+    rare = [label == "heart" or row < 4 for row, label in enumerate(test.labels)]
+    test = Labelled(
+        [text for text, kept in zip(test.texts, rare, strict=True) if kept],
+        [label for label, kept in zip(test.labels, rare, strict=True) if kept],
+        test.embeddings[rare],
+    )
+    good, bad = panel.judge(written(80, 0), test), panel.judge(written(80, 0, wrong=0.45), test)
+    assert good.rarest == bad.rarest == "injury"
+    assert good.score > bad.score + 0.05
+
+
+def test_the_same_seed_gives_the_same_figures() -> None:
+    corpus, test = written(60, 0, wrong=0.3), written(60, 1)
+    assert panel.judge(corpus, test, seed=3).figures() == panel.judge(corpus, test, seed=3).figures()
+
+
+def test_a_corpus_of_one_label_predicts_it() -> None:
+    corpus, test = written(10, 0), written(60, 1)
+    found = panel.judge(Labelled(corpus.texts, ["heart"] * 10, corpus.embeddings), test)
+    assert found.score == pytest.approx(test.labels.count("heart") / 60)
+
+
+def test_sizes_that_differ_are_refused() -> None:
+    corpus, test = written(10, 0), written(10, 1)
+    with pytest.raises(ConfigurationError):
+        panel.judge(Labelled(corpus.texts, corpus.labels[:-1], corpus.embeddings), test)
+    with pytest.raises(ConfigurationError):
+        panel.judge(corpus, Labelled(test.texts, test.labels, test.embeddings[:-1]))
