@@ -9,7 +9,6 @@ import codecs
 import csv
 import io
 import json
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,13 +39,11 @@ class Table:
         texts: one text per row, non-empty after stripping.
         labels: one label per row, or None where no label column was named.
         users: one user id a row as text, or None where no user column was named.
-        weights: one training weight a row, at least 0, or None where no weight column was named.
     """
 
     texts: tuple[str, ...]
     labels: tuple[str, ...] | None
     users: tuple[str, ...] | None
-    weights: tuple[float, ...] | None = None
 
     def __repr__(self) -> str:
         return f"Table(rows={len(self.texts)})"
@@ -60,7 +57,6 @@ class Table:
             tuple(self.texts[row] for row in rows),
             None if self.labels is None else tuple(self.labels[row] for row in rows),
             None if self.users is None else tuple(self.users[row] for row in rows),
-            None if self.weights is None else tuple(self.weights[row] for row in rows),
         )
 
 
@@ -79,20 +75,19 @@ def read_table(
     label: str | None = None,
     user: str | None = None,
     *,
-    weight: str | None = None,
     labels: Sequence[str] = (),
     skip_empty: bool = False,
     encoding: str = UTF_8,
 ) -> Table:
     """Reads ``path`` by its suffix, one of ``SUFFIXES``.
 
-    ``text``, ``label``, ``user`` and ``weight`` name columns. With ``labels`` given, a row with another label is
+    ``text``, ``label`` and ``user`` name columns. With ``labels`` given, a row with another label is
     refused. With ``skip_empty`` a row whose text is empty is left out, and none may remain; else both are refused.
     ``encoding`` is of JSONL, CSV and TSV files; one that begins with a byte order mark says itself what it is. Raises
     ConfigurationError that names the file, the row (counted from 1, as in an editor without a header) and the remedy.
     """
     rows = _rows(path, encoding)
-    return table_of(rows, str(path), text, label, user, weight=weight, labels=labels, skip_empty=skip_empty)
+    return table_of(rows, str(path), text, label, user, labels=labels, skip_empty=skip_empty)
 
 
 def table_of(
@@ -102,7 +97,6 @@ def table_of(
     label: str | None = None,
     user: str | None = None,
     *,
-    weight: str | None = None,
     labels: Sequence[str] = (),
     skip_empty: bool = False,
 ) -> Table:
@@ -111,7 +105,6 @@ def table_of(
     found: list[str] = []
     users: list[str] = []
     user_types: set[type] = set()
-    weights: list[float] = []
     known = set(labels)
     for number, row in enumerate(rows, start=1):
         where = f"{source}: row {number}"
@@ -138,8 +131,6 @@ def table_of(
                 raise ConfigurationError(f"{where}: the user column {user!r} is empty or not an id", "fill the row")
             users.append(str(identity))
             user_types.add(type(identity))
-        if weight is not None:
-            weights.append(_weight(_cell(row, weight, where, "weight"), f"{where}: the weight column {weight!r}"))
     if len(user_types) > 1:
         # 7 and "7" would silently become one patient, or two: the file must say which.
         raise ConfigurationError(
@@ -151,7 +142,6 @@ def table_of(
         tuple(texts),
         tuple(found) if label is not None else None,
         tuple(users) if user is not None else None,
-        tuple(weights) if weight is not None else None,
     )
 
 
@@ -179,16 +169,6 @@ def column_names(path: Path, encoding: str = UTF_8) -> list[str]:
     for row in _rows(path, encoding):
         return list(row)
     raise ConfigurationError(f"{path}: has no rows", "name a file with at least one record")
-
-
-def _weight(value: Any, where: str) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = -1.0
-    if not 0.0 <= number < math.inf:
-        raise ConfigurationError(f"{where} is not a finite number of at least 0", "correct the row")
-    return number
 
 
 def _cell(row: dict[str, Any], column: str, where: str, role: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +21,6 @@ class Sample:
         generator: name of who wrote it.
         round: counted from 0.
         kind: prompt kind, such as "zero_shot" or "contrast".
-        weight: how much it counts in training, beside the others' mean of 1.
     """
 
     text: str
@@ -28,7 +28,20 @@ class Sample:
     generator: str
     round: int
     kind: str
-    weight: float = 1.0
+
+
+def each_once(samples: Sequence[Sample]) -> list[Sample]:
+    """Each text once, at its first place, under the label that most of its samples have, the first of several.
+
+    >>> each_once([Sample("a", label, "one", 0, "") for label in ("x", "y", "y")])[0].label
+    'y'
+    """
+    labels: dict[str, Counter[str]] = {}
+    for sample in samples:
+        labels.setdefault(sample.text, Counter())[sample.label] += 1
+    heaviest = {text: found.most_common(1)[0][0] for text, found in labels.items()}
+    first = {sample.text: sample for sample in reversed(samples) if sample.label == heaviest[sample.text]}
+    return [first[text] for text in labels]
 
 
 class Pool:

@@ -20,7 +20,8 @@ from undersong.compare_measures import measured
 from undersong_common.arrays import Float32, Int16
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_server import methods
-from undersong_server.evaluation.heads import Head
+from undersong_server.evaluation import panel
+from undersong_server.evaluation.next_word import next_word_loss
 from undersong_server.runs import task as tasks
 from undersong_server.runs.task import Task
 
@@ -119,7 +120,6 @@ class Bench:
     assignments: tuple[str, ...]
     test: Path
     frechet_rows: int
-    head: Head = "linear"
     insecure_noise_seed: int | None = None
     test_table: Table | None = field(default=None, repr=False)
     public_data: bool = False
@@ -158,7 +158,7 @@ class Bench:
                 "method": task.method.model_dump(mode="json"),
                 "test": hashlib.sha256(self.test.read_bytes()).hexdigest(),
                 "frechet_rows": self.frechet_rows,
-                "head": self.head,
+                "panel": panel.settings(),
                 "insecure_noise_seed": self.insecure_noise_seed,
             }
             self._loaded["fingerprint"] = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[
@@ -215,7 +215,6 @@ class Bench:
         found: dict[str, Any] = {"generator_calls": 0, "dropped": 0, "weights": None, "epsilon_spent": None}
         if cell.variant.name == PRIVATE_ONLY:
             texts, labels = self._private_records(task, cell.seed)
-            weights = None
             embeddings = CachedEmbedder(embedder, private).encode(texts)
         elif isinstance(cell.variant.training, dp_classifier.Options):
             classified = self._classified(task, cell.variant.training, cell.seed, test)
@@ -223,25 +222,27 @@ class Bench:
             return found | classified | cell.described() | {"rows": None, "seconds": seconds}
         elif cell.variant.training is not None:
             corpus = self._trained(task, cell.variant.training, cell.seed)
-            texts, labels, weights = corpus.texts, corpus.labels, None
+            texts, labels = corpus.texts, corpus.labels
             embeddings = CachedEmbedder(embedder, private).encode(texts)  # without noise they are the records' likes
             found |= corpus.facts
         else:
-            texts, labels, weights, facts = self._simulated(task, cell.seed, truth)
+            texts, labels, facts = self._simulated(task, cell.seed, truth)
             embeddings = CachedEmbedder(embedder, public).encode(texts)
             found |= facts
         simulated = time.monotonic()
         if test.labels is None:
-            scores: dict[str, float | str] = {"bits_per_word": _bits_per_word(texts, weights, test.texts)}
+            scores = {"bits_per_word": next_word_loss(texts, test.texts)}
         else:
-            scores = self._judged(embeddings, labels, weights, test_embeddings, test.labels, cell.seed)
+            scores = self._judged(
+                panel.Labelled(texts, labels, embeddings),
+                panel.Labelled(test.texts, test.labels, test_embeddings),
+                cell.seed,
+            )
         return found | {
             **cell.described(),
             "rows": len(texts),
             **scores,
-            **measured(
-                texts, labels, embeddings, test_embeddings, rows=self.frechet_rows, seed=cell.seed, weights=weights
-            ),
+            **measured(texts, labels, embeddings, test_embeddings, rows=self.frechet_rows, seed=cell.seed),
             "seconds": {
                 "simulation": round(simulated - start, 3),
                 "evaluation": round(time.monotonic() - simulated, 3),
@@ -250,8 +251,8 @@ class Bench:
 
     def _simulated(
         self, task: Task, seed: int, test: tuple[Float32, Sequence[str]]
-    ) -> tuple[Sequence[str], Sequence[str], Sequence[float] | None, dict[str, Any]]:
-        """Texts, labels, the weights a method gave its samples (FuseGen does), and facts of the run."""
+    ) -> tuple[Sequence[str], Sequence[str], dict[str, Any]]:
+        """Texts, labels and facts of the run."""
         from undersong.simulation import simulate
         from undersong.workspace import Workspace
         from undersong_client import store
@@ -284,12 +285,11 @@ class Bench:
             finally:
                 workspace.journal.close()
                 store.close(workspace.parties_path)
-        weights, sample_weights = outcome.records.get("weights"), outcome.records.get("sample_weights")
+        weights = outcome.records.get("weights")
         private_run = bool(run_plan.plan.sums) and math.isfinite(task.privacy.epsilon)
         return (
             [sample.text for sample in outcome.samples],
             [sample.label for sample in outcome.samples],
-            None if not sample_weights else sample_weights[-1][1],
             {
                 "generator_calls": sum(usage.calls for usage in outcome.usage.values()),
                 "dropped": sum(usage.dropped for usage in outcome.usage.values()),
@@ -339,7 +339,7 @@ class Bench:
             "accuracy": found.accuracy,
             "balanced_accuracy": found.balanced_accuracy,
             "macro_f1": found.macro_f1,
-            "model": options.name,
+            "rarest_recall": found.rarest_recall,
         }
 
     def _private_records(self, task: Task, seed: int) -> tuple[Sequence[str], Sequence[str]]:
@@ -357,24 +357,15 @@ class Bench:
             self._loaded["private files"] = read_private_files(task)
         return dealt(task, self._loaded["private files"], seed)
 
-    def _judged(
-        self,
-        embeddings: Float32,
-        labels: Sequence[str],
-        weights: Sequence[float] | None,
-        test_embeddings: Float32,
-        test_labels: Sequence[str],
-        seed: int,
-    ) -> dict[str, float | str]:
-        from undersong_server.evaluation import task_model
-
-        model = task_model.train(embeddings, labels, head=self.head, weights=weights, seed=seed)
-        scores = task_model.evaluate(model, test_embeddings, test_labels)
+    def _judged(self, corpus: panel.Labelled, test: panel.Labelled, seed: int) -> dict[str, float]:
+        found = panel.judge(corpus, test, seed=seed)
+        accuracies = {name: each.accuracy for name, each in found.models.items()}
         return {
-            "accuracy": scores.accuracy,
-            "balanced_accuracy": scores.balanced_accuracy,
-            "macro_f1": scores.macro_f1,
-            "model": model.description,
+            "accuracy": found.accuracy,
+            "balanced_accuracy": found.balanced_accuracy,
+            "macro_f1": found.macro_f1,
+            "rarest_recall": found.rarest_recall,
+            **accuracies,
         }
 
     def _shared(self, task: Task) -> tuple[Embedder, EmbeddingCache, EmbeddingCache]:
@@ -402,14 +393,6 @@ class Bench:
             self._loaded["test"] = (table, CachedEmbedder(embedder, public).encode(table.texts))
         found: tuple[Table, Float32] = self._loaded["test"]
         return found
-
-
-def _bits_per_word(texts: Sequence[str], weights: Sequence[float] | None, test: Sequence[str]) -> float:
-    from undersong_server.evaluation import metrics
-    from undersong_server.evaluation.next_word import next_word_loss
-
-    every, text_weights = metrics.distinct_texts(texts, None, weights)
-    return next_word_loss([texts[row] for row in every], test, weights=text_weights)
 
 
 def _embed_nothing(texts: Sequence[str]) -> Float32:

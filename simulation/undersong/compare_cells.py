@@ -307,8 +307,5 @@ def default_jobs() -> int:
 
 
 def frechet_rows(test_rows: int, samples: int) -> int:
-    """Texts of each side in the Frechet distance: below every corpus's size, since a few orders are always dropped.
-
-    It is also far enough below that the weights of a corpus can count in the draw (metrics.equal_choice).
-    """
+    """Texts of each side in the Frechet distance: below every corpus's size, since a few orders are always dropped."""
     return max(2, min(FRECHET_ROWS, test_rows, math.floor(samples * 0.5)))

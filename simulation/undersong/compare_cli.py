@@ -13,7 +13,6 @@ import typer
 from undersong_common import entry
 from undersong_common.errors import ConfigurationError
 from undersong_server.cli.options import AsJson, Assignments, TaskFile, print_json
-from undersong_server.evaluation.heads import Head
 
 _Value = TypeVar("_Value")
 
@@ -50,7 +49,6 @@ def compare(
     ray_address: Annotated[
         str, typer.Option(help="Of a Ray cluster, with the same files under the same paths (else this machine).")
     ] = "",
-    head: Annotated[Head, typer.Option(help="Head of the task model; auto is slower.")] = "linear",
     assignments: Assignments = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget the folder's cells.")] = False,
     public_data: Annotated[
@@ -62,7 +60,7 @@ def compare(
     as_json: AsJson = False,
     quiet: entry.Quiet = False,
 ) -> None:
-    """Compares methods by what a small task model learns from their corpora; the same command continues.
+    """Compares methods by what the panel's task models learn from their corpora; the same command continues.
 
     The folder has one table: another command with the same task adds its methods, budgets, sizes and seeds to it.
     """
@@ -86,7 +84,6 @@ def compare(
             out=out,
             jobs=jobs,
             ray=ray_address if engine == "ray" else None,
-            head=head,
             fresh=fresh,
             public_data=public_data,
             insecure_noise_seed=insecure_noise_seed,

@@ -29,13 +29,11 @@ def measured(
     *,
     rows: int,
     seed: int,
-    weights: Sequence[float] | None = None,
 ) -> dict[str, float | None]:
     """Every figure of :data:`HEADINGS`; None where one cannot be computed.
 
-    All but the share of wrong labels are of ``rows`` texts of the corpus, [n, d], drawn by their ``weights``, and as
-    many of the test set: figures compare at equal numbers only. They are None where a side has fewer; a text under
-    several labels is one text.
+    All but the share of wrong labels are of ``rows`` texts of the corpus, [n, d], and as many of the test set:
+    figures compare at equal numbers only. They are None where a side has fewer.
     """
     from undersong_server.evaluation import diversity, metrics
     from undersong_server.evaluation.label_errors import corpus_label_errors
@@ -46,11 +44,9 @@ def measured(
     with one_numpy_thread():
         if len(set(labels)) > 1:
             found["wrong_labels"] = corpus_label_errors(embeddings, labels, seed=seed).share
-        every, text_weights = metrics.distinct_texts(texts, labels, weights)
-        if min(len(every), len(reference)) < rows:
+        if min(len(texts), len(reference)) < rows:
             return found
-        drawn, theirs = metrics.equal_choice(len(every), len(reference), rows=rows, seed=seed, weights=text_weights)
-        ours = every[drawn]
+        ours, theirs = metrics.equal_choice(len(texts), len(reference), rows=rows, seed=seed)
         synthetic, real = embeddings[ours], reference[theirs]
         chosen = [texts[row] for row in ours]
         found["frechet"] = metrics.frechet_distance(synthetic, real) if rows > 1 else None

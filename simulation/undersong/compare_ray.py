@@ -35,5 +35,5 @@ def over(address: str) -> Callable[[Bench, Sequence[Cell], int], Iterator[Measur
 
 
 def _in_worker(bench: Bench, cell: Cell) -> dict[str, Any] | UndersongError:
-    key = (bench.task_file, bench.assignments, bench.test, bench.frechet_rows, bench.head, bench.insecure_noise_seed)
+    key = (bench.task_file, bench.assignments, bench.test, bench.frechet_rows, bench.insecure_noise_seed)
     return guarded(_benches.setdefault(key, bench), cell)

@@ -18,9 +18,20 @@ import numpy as np
 from undersong import compare_measures
 from undersong.compare_cell import Cell
 from undersong.compare_cells import Grid
+from undersong_server.evaluation import panel
+from undersong_server.evaluation.panel import MODELS
 
 LEVEL = 0.95
-METRICS = ("accuracy", "balanced_accuracy", "macro_f1", "bits_per_word", "rows", *compare_measures.HEADINGS)
+METRICS = (
+    "accuracy",
+    *MODELS,
+    "balanced_accuracy",
+    "macro_f1",
+    "rarest_recall",
+    "bits_per_word",
+    "rows",
+    *compare_measures.HEADINGS,
+)
 
 
 @dataclass(frozen=True)
@@ -163,13 +174,18 @@ class Usefulness:
 
 
 ACCURACY = Usefulness(
-    *("accuracy", "accuracy %", 100.0, 2, "lowest", (("balanced_accuracy", "balanced %"), ("macro_f1", "macro-F1 %")))
+    "accuracy",
+    "panel score %",
+    100.0,
+    2,
+    "lowest",
+    (*((model, f"{model} %") for model in MODELS), ("macro_f1", "macro-F1 %"), ("rarest_recall", "rarest label %")),
 )
 NEXT_WORD = Usefulness("bits_per_word", "bits per word", 1.0, 3, "highest", ())
 
 
 def usefulness(table: Sequence[Line]) -> Usefulness:
-    """Accuracy of a task model; where the task has no labels, the loss of a small language model."""
+    """The panel score; where the task has no labels, the loss of a small language model."""
     return NEXT_WORD if any(line.metrics["bits_per_word"].count for line in table) else ACCURACY
 
 
@@ -177,7 +193,8 @@ def _headings(useful: Usefulness) -> tuple[str, ...]:
     unit = " %" if useful.factor != 1.0 else ""
     names = (heading for _, heading in useful.beside)
     first = (useful.heading, "deviation", f"worst run{unit}", *names, "rows", "Frechet")
-    return (*WHERE, "seeds", *first, "difference", *CALLED, "Frechet difference", *CALLED, "s a cell")
+    worst = () if useful is NEXT_WORD else ("worst model's difference",)
+    return (*WHERE, "seeds", *first, "difference", *CALLED, *worst, "Frechet difference", *CALLED, "s a cell")
 
 
 def _where(line: Line) -> list[str]:
@@ -214,6 +231,9 @@ def _row(line: Line, useful: Usefulness) -> list[str]:
         else:
             interval = "-" if math.isnan(gap.low) else f"{shown(gap.low)} to {shown(gap.high)}"
             row += [shown(gap.mean), interval, gap.verdict]
+        if metric == "accuracy":
+            gaps = [line.differences[model].mean for model in MODELS if model in line.differences]
+            row.append(shown(min(gaps, default=math.nan)))
     return [*row, f"{line.seconds:.1f}"]
 
 
@@ -224,7 +244,10 @@ CENTRALISED = (
 
 
 SAYS = {
-    "accuracy": "Accuracy is of the small task model on the test set",
+    "accuracy": (
+        f"{panel.settings()} Macro-F1 and the recall of the rarest label are the models' means. A classifier that"
+        " is trained on the records stands with its own accuracy"
+    ),
     "bits_per_word": (
         "Bits per word are what a trigram model that has read the corpus needs for the test texts (lower is better): "
         "the task has no labels"
@@ -238,8 +261,7 @@ def explanation(grid: Grid, useful: Usefulness) -> str:
     return (
         f"Differences are against {grid.baseline}, paired by seed, with Student intervals of 95 % over "
         f"{len(grid.seeds)} seeds; 'none shown' where the interval holds zero. {SAYS[useful.metric]}; Frechet "
-        "distances (lower is better) compare equally many texts of corpus and test set, those of a corpus drawn by "
-        "their weights. "
+        "distances (lower is better) compare equally many texts of corpus and test set. "
         "Every simulation orders the same number of texts at the same (epsilon, delta) and unit; an answer that "
         "repeats a text is asked for again, up to twice, so calls differ where a generator runs out (each cell's file "
         "counts them). No correction is made for the number of comparisons: of twenty intervals one leaves out zero by "
@@ -248,8 +270,7 @@ def explanation(grid: Grid, useful: Usefulness) -> str:
 
 
 MEASURES = (
-    "Means over the seeds, of equally many texts of corpus (drawn by their weights) and test set: MAUVE, density and "
-    "coverage near 1 are good; "
+    "Means over the seeds, of equally many texts of corpus and test set: MAUVE, density and coverage near 1 are good; "
     "word pairs, self-BLEU and the Vendi score say how different the texts are from each other; wrong labels are "
     "estimated by confident learning. The CSV file has their paired differences."
 )

@@ -13,7 +13,6 @@ from typing import Any
 from undersong import compare_ray, compare_table
 from undersong.compare_cell import Bench, Cell, read_test
 from undersong.compare_cells import CELLS, Grid, compare, default_jobs, frechet_rows, known_cells, read_kept
-from undersong_server.evaluation.heads import Head
 from undersong_server.progress import Progress
 from undersong_server.release.files import write_files
 from undersong_server.runs import task as tasks
@@ -35,7 +34,6 @@ def compared(
     command: str,
     progress: Progress,
     baseline: str | None = None,
-    head: Head = "linear",
     assignments: Sequence[str] = (),
     fresh: bool = False,
     public_data: bool = False,
@@ -72,7 +70,6 @@ def compared(
         tuple(assignments),
         test.absolute(),
         frechet_rows(len(table), samples),
-        head=head,
         insecure_noise_seed=insecure_noise_seed,
         test_table=table,
         public_data=public_data,

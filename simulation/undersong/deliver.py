@@ -19,7 +19,7 @@ from undersong_common.model_files import PACKAGED, model_folder
 from undersong_common.table import Table, concatenate, read_table
 from undersong_server.cluster.connection import Cluster
 from undersong_server.evaluation.evaluate import evaluate_tables
-from undersong_server.evaluation.trained import Trained
+from undersong_server.evaluation.trained import FIGURES, Trained
 from undersong_server.methods import mixture
 from undersong_server.pool import Sample
 from undersong_server.progress import Progress
@@ -54,7 +54,7 @@ class Delivered:
             "private": self.report.privacy.is_private,
             "accuracy": {
                 row.data: row.accuracy for row in reversed(self.report.accuracy)
-            },  # the head's, which is first
+            },  # the panel's, which is first
         }
 
 
@@ -160,7 +160,7 @@ def _evaluated(
     rows: list[Accuracy] = []
     measures: tuple[Measure, ...] = ()
     for number, (data, corpus) in enumerate(corpora.items()):
-        progress.update("training the task model", number, len(corpora))
+        progress.update("training the task models", number, len(corpora))
         if len(set(corpus.labels or ())) < 2:
             continue
         report = evaluate_tables(
@@ -176,21 +176,19 @@ def _evaluated(
         )
         if data == OURS:
             measures = measures_of(report)
-        rows += [_accuracy(data, each, head=each is report.trained[0]) for each in report.trained]
+        rows += [_accuracy(data, each, panel=each is report.trained[0]) for each in report.trained]
     return tuple(rows), measures
 
 
-def _accuracy(data: str, trained: Trained, *, head: bool) -> Accuracy:
-    accuracy, balanced, f1 = (trained.interval(figure) for figure in ("accuracy", "balanced_accuracy", "macro_f1"))
+def _accuracy(data: str, trained: Trained, *, panel: bool) -> Accuracy:
+    figures = {name: trained.interval(name) for name in FIGURES}
     return Accuracy(
         data,
-        accuracy.value,
-        balanced.value,
-        f1.value,
-        ours=data == OURS and head,
+        **{name: figure.value for name, figure in figures.items()},
+        ours=data == OURS and panel,
         reads_private=data == NO_PRIVACY,
-        model=trained.model,
-        interval=accuracy if len(trained.runs) > 1 else None,
+        model=trained.description,
+        interval=figures["accuracy"] if len(trained.runs) > 1 else None,
     )
 
 
@@ -218,5 +216,4 @@ def _table(samples: Sequence[Sample]) -> Table:
         tuple(sample.text for sample in samples),
         tuple(sample.label for sample in samples),
         None,
-        tuple(sample.weight for sample in samples),
     )

@@ -90,7 +90,7 @@ def evaluate(
     personal_data: bool = False,
     text: str | None = None,
     label: str | None = None,
-    head: Head = "auto",
+    head: Head | None = None,
     bert: Path | None = None,
     repeats: int = 1,
     embedder: str = "packaged",
@@ -98,7 +98,7 @@ def evaluate(
     public_data: bool = False,
     seed: int = 0,
 ) -> Evaluation:
-    """Trains a small task model on the corpus, tests it, and compares with data that the caller holds.
+    """Trains the panel's task models on the corpus, tests them, and compares with data that the caller holds.
 
     Args:
         corpus: a simulation, or the output folder of any finished run.
@@ -162,14 +162,13 @@ def compare(
     out: Path | str | None = None,
     jobs: int = 1,
     ray: str | None = None,
-    head: Head = "linear",
     fresh: bool = False,
     public_data: bool = False,
     insecure_noise_seed: int | None = None,
     command: str = "",
     progress: Progress | None = None,
 ) -> Comparison:
-    """Compares methods by what a small task model learns from their corpora; the same call continues.
+    """Compares methods by what the panel's task models learn from their corpora; the same call continues.
 
     Args:
         methods: NAME, "NAME:key=value+key=value", "single:GENERATOR" or "private-only".
@@ -219,7 +218,6 @@ def compare(
             out=folder,
             jobs=jobs,
             ray=ray,
-            head=head,
             assignments=task.assignments,
             fresh=fresh,
             public_data=public_data,

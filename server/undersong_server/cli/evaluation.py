@@ -37,7 +37,7 @@ def evaluate(
             metavar="MEMBERS NONMEMBERS", help="Real texts, private or not: attacks the task model with them."
         ),
     ] = None,
-    head: Annotated[Head, typer.Option(help="Head of the task model.")] = "auto",
+    head: Annotated[Head | None, typer.Option(help="Head of one more task model, beside the panel.")] = None,
     bert: Annotated[
         Path | None, typer.Option(help='A local encoder folder to fine-tune as well, or "packaged".')
     ] = None,

@@ -11,6 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from undersong_server.evaluation import panel
 from undersong_server.evaluation.closest import ClosestRecords
 from undersong_server.evaluation.evaluate import NOT_PRIVATE, EvaluationReport
 from undersong_server.evaluation.intervals import Interval, over_seeds
@@ -31,7 +32,7 @@ def render(report: EvaluationReport) -> RenderableType:
     """Tables in reading order: usefulness, closeness, overlap, and what they mean."""
     parts: list[RenderableType] = []
     if report.trained:
-        parts.append(_task_models(report))
+        parts += [_task_models(report), Text(panel.settings(), style="dim")]
         if report.trained[0].groups:
             parts.append(_groups(report))
         parts.extend(_confusion(report))
@@ -61,22 +62,21 @@ def _table(title: str, *columns: str) -> Table:
 
 def _task_models(report: EvaluationReport) -> Table:
     several = len(report.trained[0].runs)
-    title = "Task model on the test file" + (f" (means of {several} seeds, 95 % intervals)" if several > 1 else "")
-    table = _table(title, "trained on", "rows", "accuracy", "balanced", "macro-F1", "model")
+    title = "Task models on the test file" + (f" (means of {several} seeds, 95 % intervals)" if several > 1 else "")
+    table = _table(title, "trained on", "rows", "accuracy", "balanced", "macro-F1", "rarest label", "model")
     for each in report.trained:
         table.add_row(
             escape(each.data),
             f"{each.rows:,}",
             *(_shares(each.interval(figure)) for figure in FIGURES),
-            escape(each.model),
+            escape(each.description),
         )
     return table
 
 
 def _groups(report: EvaluationReport) -> Table:
-    table = _table(
-        "Accuracy by group of the test file", "group", "texts", *(f"{escape(each.data)}" for each in report.trained)
-    )
+    columns = [f"{escape(each.data)}, {escape(each.model)}" for each in report.trained]
+    table = _table("Accuracy by group of the test file", "group", "texts", *columns)
     for name, runs in report.trained[0].groups.items():
         cells = [_shares(each.interval("accuracy", name)) for each in report.trained]
         table.add_row(escape(name), f"{runs[0].rows:,}", *cells)
@@ -85,10 +85,12 @@ def _groups(report: EvaluationReport) -> Table:
 
 def _confusion(report: EvaluationReport) -> list[RenderableType]:
     scores = report.trained[0].scores
+    if isinstance(scores, panel.PanelScores):
+        scores = scores.models["head"]
     if len(scores.labels) > SHOWN_CONFUSION:
         return []
     table = _table(
-        f"Confusion, trained on {report.trained[0].data} (rows true, columns predicted)",
+        f"Confusion of one model, trained on {report.trained[0].data} (rows true, columns predicted)",
         "",
         *(escape(label[:10]) for label in scores.labels),
     )

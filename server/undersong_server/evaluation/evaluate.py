@@ -15,7 +15,7 @@ from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning
 from undersong_common.table import Table
-from undersong_server.evaluation import diversity, metrics, task_model
+from undersong_server.evaluation import diversity, metrics, panel, task_model
 from undersong_server.evaluation.adaptation import adapt
 from undersong_server.evaluation.closest import ClosestRecords, closest_records
 from undersong_server.evaluation.fine_tuning import fine_tune
@@ -30,7 +30,7 @@ from undersong_server.evaluation.overlap import Overlap, find_overlap
 from undersong_server.evaluation.personal_data import Find, PersonalData, personal_data
 from undersong_server.evaluation.pieces import Compute, Later, Pieces, in_this_process
 from undersong_server.evaluation.sequences import sequences_of
-from undersong_server.evaluation.trained import Trained, judged, over_trainings
+from undersong_server.evaluation.trained import Predicted, Trained, judged, over_trainings
 
 SEQUENCES = "keyphrase sequences alone"
 OWN_SEQUENCES = "the private texts' own sequences, no privacy"
@@ -45,9 +45,7 @@ NOT_PRIVATE = (
 class Distances:
     """Synthetic texts against one reference file; embedding figures of equally many texts (``rows``).
 
-    They are drawn with the seed. Where the corpus weighs its texts, they are drawn by their weights and at most as many
-    as its effective number of texts (metrics.equal_choice); lengths, labels, self-similarity and next-word losses are
-    of all texts, weighted. A text under several labels is one text.
+    They are drawn with the seed; lengths, labels, self-similarity and next-word losses are of all texts.
 
     Divergences are Jensen-Shannon, in bits. ``label`` is None where a side has no labels; figures that need more rows
     than there are become NaN. The figures of diversity are of equally many texts on both sides: all of them depend on
@@ -136,7 +134,7 @@ def evaluate_tables(
     target: Table | None = None,
     sequences: Table | None = None,
     membership: tuple[Table, Table] | None = None,
-    head: Head = "auto",
+    head: Head | None = None,
     fine_tuning: FineTuning | None = None,
     groups: Sequence[str] | None = None,
     repeats: int = 1,
@@ -156,8 +154,8 @@ def evaluate_tables(
         target: unlabelled texts of the place where the task model will work: it is adapted to them too (Deep CORAL).
         sequences: the keyphrase sequences of the run, judged alone as well.
         membership: members and non-members of the private training data: the task model is attacked with them.
-        head: which head the task model has.
-        fine_tuning: fine-tunes a local encoder too, where given.
+        head: of one more task model, beside the panel.
+        fine_tuning: fine-tunes a local encoder beside the panel, where given.
         groups: the group of each test text: task models are judged by group too.
         repeats: seeds, from ``seed`` on, with each of which every model is trained.
         finder: looks for personal data (personal_data.presidio); what it finds is looked up in ``overlap``.
@@ -187,7 +185,9 @@ def evaluate_tables(
             if table.labels is None or len(set(table.labels)) < 2:
                 notes.append(f"The {data} texts have fewer than two labels: no task model was trained on them.")
                 continue
-            trained.append([pieces.add(_head, data, table, x, each, head) for each in testing])
+            trained.append([pieces.add(_panel, data, table, x, each) for each in testing])
+            if head is not None:
+                trained.append([pieces.add(_head, data, table, x, each, head) for each in testing])
             if fine_tuning is not None:
                 trained.append([pieces.add(_fine_tuned, data, table, each, fine_tuning) for each in testing])
         if target is not None:
@@ -195,15 +195,15 @@ def evaluate_tables(
             trained.append([pieces.add(_adapted, *adapting, each) for each in testing])
         if sequences is not None:
             x = embed(sequences.texts)
-            trained.append([pieces.add(_head, SEQUENCES, sequences, x, each, head) for each in testing])
+            trained.append([pieces.add(_panel, SEQUENCES, sequences, x, each) for each in testing])
             if train_private is not None:
                 own = sequences_of(train_private, sequences)
                 x = embed(own.texts)
-                trained.append([pieces.add(_head, OWN_SEQUENCES, own, x, each, head) for each in testing])
+                trained.append([pieces.add(_panel, OWN_SEQUENCES, own, x, each) for each in testing])
         notes.extend(_unknown_labels(synthetic, test))
     attacked: list[list[Later[Membership]]] = []  # as ``trained``
     if membership is not None:
-        attacks = [partial(train_and_attack, head=head, seeds=(number,)) for number in seeds]
+        attacks = [partial(train_and_attack, head=head or "auto", seeds=(number,)) for number in seeds]
         real = _Embedded({table.texts: embed(table.texts) for table in membership})
         attacked.append(
             [pieces.add(attack, "synthetic", synthetic, synthetic_x, *membership, real) for attack in attacks]
@@ -262,8 +262,19 @@ class _Testing:
     seeds: Sequence[int]
     groups: Sequence[str] | None
 
-    def judged(self, data: str, rows: int, train: Callable[[int], tuple[str, Sequence[str]]]) -> Trained:
+    def judged(self, data: str, rows: int, train: Callable[[int], tuple[str, Predicted]]) -> Trained:
         return judged(data, rows, train, self.labels, seeds=self.seeds, groups=self.groups)
+
+
+def _panel(data: str, table: Table, x: Float32, testing: _Testing) -> Trained:
+    assert table.labels is not None
+    corpus = panel.Labelled(table.texts, table.labels, x)
+
+    def train(seed: int) -> tuple[str, Predicted]:
+        texts, embeddings = testing.texts, testing.embeddings
+        return "panel", {model: panel.predict(model, corpus, texts, embeddings, seed) for model in panel.MODELS}
+
+    return testing.judged(data, len(table), train)
 
 
 def _head(data: str, table: Table, x: Float32, testing: _Testing, head: Head) -> Trained:
@@ -271,7 +282,7 @@ def _head(data: str, table: Table, x: Float32, testing: _Testing, head: Head) ->
     assert labels is not None
 
     def train(seed: int) -> tuple[str, Sequence[str]]:
-        model = task_model.train(x, labels, head=head, weights=table.weights, seed=seed)
+        model = task_model.train(x, labels, head=head, seed=seed)
         return model.description, task_model.predict(model, testing.embeddings)
 
     return testing.judged(data, len(table), train)
@@ -320,10 +331,7 @@ class _Comparing:
     def __init__(
         self, pieces: Pieces, synthetic: Table, synthetic_x: Float32, name: str, table: Table, x: Float32, seed: int
     ) -> None:
-        every, weights = metrics.distinct_texts(synthetic.texts, synthetic.labels, synthetic.weights)
-        all_x, all_texts = synthetic_x[every], [synthetic.texts[row] for row in every]
-        drawn, others = metrics.equal_choice(len(every), len(x), weights=weights, seed=seed)
-        chosen = every[drawn]
+        chosen, others = metrics.equal_choice(len(synthetic_x), len(x), seed=seed)
         ours, real = synthetic_x[chosen], x[others]
         our_texts, real_texts = [synthetic.texts[row] for row in chosen], [table.texts[row] for row in others]
         self._name = name
@@ -338,19 +346,17 @@ class _Comparing:
             "vendi": pieces.add(diversity.vendi_score, ours),
             "reference_vendi": pieces.add(diversity.vendi_score, real),
             "next_word_before": pieces.add(next_word_loss, (), table.texts),
-            "next_word_after": pieces.add(partial(next_word_loss, weights=weights), all_texts, table.texts),
-            "self_similarity": pieces.add(metrics.self_similarity, all_x, weights),
+            "next_word_after": pieces.add(next_word_loss, synthetic.texts, table.texts),
+            "self_similarity": pieces.add(metrics.self_similarity, synthetic_x),
             "reference_self_similarity": pieces.add(metrics.self_similarity, x),
-            "length": pieces.add(metrics.length_divergence, all_texts, table.texts, weights),
+            "length": pieces.add(metrics.length_divergence, synthetic.texts, table.texts),
         }
         if len(ours) > 1:
             self._figures["frechet"] = pieces.add(metrics.frechet_distance, ours, real)
         if len(ours) >= FEWEST_TEXTS:
             self._figures["mauve"] = pieces.add(mauve_of, ours, real)
         if synthetic.labels is not None and table.labels is not None:
-            self._figures["label"] = pieces.add(
-                metrics.label_divergence, synthetic.labels, table.labels, synthetic.weights
-            )
+            self._figures["label"] = pieces.add(metrics.label_divergence, synthetic.labels, table.labels)
 
     def distances(self) -> Distances:
         covered = None if self._covered is None else self._covered.value

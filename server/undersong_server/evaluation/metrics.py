@@ -1,8 +1,5 @@
 """Distances between two sets of texts: their embeddings, their lengths, their labels.
 
-A corpus may weigh its texts: :func:`distinct_texts` says what its texts are, :func:`equal_choice` which of them are
-compared.
-
 All are computed in the clear. Nothing here is differentially private: a figure that reads private records says
 something about them, so these functions are called only where the caller holds the records.
 """
@@ -15,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from undersong_common.arrays import Float64, Floats, Int64
-from undersong_common.errors import ConfigurationError
 
 BLOCK_ROWS = 1024  # rows of a distance block: 1 024 x 50 000 float32 are 200 MB
 # Fixed and public, so that figures of different runs compare; finer where texts are short, as tweets and questions are.
@@ -28,21 +24,13 @@ def equal_rows(first: Floats, second: Floats, *, rows: int | None = None, seed: 
     return first[ours], second[theirs]
 
 
-def equal_choice(
-    first: int, second: int, *, rows: int | None = None, seed: int = 0, weights: npt.ArrayLike | None = None
-) -> tuple[Int64, Int64]:
+def equal_choice(first: int, second: int, *, rows: int | None = None, seed: int = 0) -> tuple[Int64, Int64]:
     """Row numbers of two sets, equally many of each, drawn without replacement and sorted: int64.
 
-    Where the first set's ``weights`` [first] differ, its rows are drawn in proportion to them, so that those drawn
-    stand for the weighted set. The fewer are left out, the less can weights count: a row that should be drawn more than
-    once is drawn once. So ``rows`` should be well below ``first``; without it as many are drawn as the smaller set has,
-    for weights that differ their :func:`effective_number`.
-
-    Raises ValueError where a set has fewer than ``rows``, rows without weight not counted.
+    Without ``rows`` as many are drawn as the smaller set has. Raises ValueError where a set has fewer than ``rows``.
     """
-    w = _relative(weights, first)
-    there = min(int(np.count_nonzero(w)), second)
-    count = min(effective_number(w), second) if rows is None else rows
+    there = min(first, second)
+    count = there if rows is None else rows
     if count > there:
         raise ValueError(f"cannot draw {count} rows of {first} and {second}")
     rng = np.random.default_rng([seed, 0xE9])
@@ -50,92 +38,7 @@ def equal_choice(
     def draw(size: int) -> Int64:
         return np.arange(size) if size == count else np.sort(rng.choice(size, size=count, replace=False))
 
-    return (draw(first) if (w == 1.0).all() else _proportional(w, count, rng)), draw(second)
-
-
-def distinct_texts(
-    texts: Sequence[str], labels: Sequence[str] | None, weights: npt.ArrayLike | None
-) -> tuple[Int64, Float64]:
-    """The texts of a weighted corpus: the first row of each, int64 [t], ascending, and its weight, float64 [t], mean 1.
-
-    A text that stands under several labels has a row for each. It is one text and weighs as much as its rows together.
-    Texts of weight 0 are left out. Without weights every row is a text, repetitions too, since they show how much a
-    generator repeats itself; the same holds where all rows weigh the same and no text has several labels.
-
-    >>> distinct_texts(["a", "b", "a"], ["x", "x", "y"], [1.0, 2.0, 3.0])
-    (array([0, 1]), array([1.33333333, 0.66666667]))
-    """
-    w = _relative(weights, len(texts))
-    if weights is None:
-        return np.arange(len(texts)), w
-    places: dict[str, int] = {}
-    text_of = np.array([places.setdefault(text, len(places)) for text in texts], dtype=np.int64)
-    several = labels is not None and len(set(zip(text_of.tolist(), labels, strict=True))) > len(places)
-    if (w == 1.0).all() and not several:
-        return np.arange(len(texts)), w
-    total = np.bincount(text_of, weights=w, minlength=len(places))
-    rows = np.unique(text_of, return_index=True)[1][total > 0]
-    return rows, _relative(total[total > 0], len(rows))
-
-
-def effective_size(weights: npt.ArrayLike) -> float:
-    """Of how many texts of equal weight a weighted mean is as precise: (sum w)^2 / sum w^2 (Kish 1965); 0 of none."""
-    w = np.asarray(weights, dtype=np.float64)
-    if not w.any():
-        return 0.0
-    w = w / w.max()
-    return float(w.sum() ** 2 / (w**2).sum())
-
-
-def effective_number(weights: npt.ArrayLike) -> int:
-    """The :func:`effective_size` in whole texts, rounded down.
-
-    >>> effective_number([1, 1, 1, 1]), effective_number([3, 1]), effective_number([0, 5])
-    (4, 1, 1)
-    """
-    return int(effective_size(weights) * (1 + 1e-12))  # rounding must not take a text from equal weights
-
-
-def _relative(weights: npt.ArrayLike | None, rows: int) -> Float64:
-    """Weights of mean 1, float64 [rows]; exactly 1 where none are given or all are the same up to rounding.
-
-    Raises ConfigurationError where they do not fit.
-    """
-    if weights is None:
-        return np.ones(rows)
-    w = np.asarray(weights, dtype=np.float64)
-    if w.shape != (rows,) or not np.isfinite(w).all() or (w < 0).any():
-        raise ConfigurationError(
-            f"weights of shape {w.shape} for {rows} rows are not usable", "give one finite weight >= 0 a row"
-        )
-    if not w.any():
-        return w
-    w = w / w.max()
-    return np.ones(rows) if w.min() > 1 - 1e-9 else w / w.mean()
-
-
-def _proportional(weights: Float64, count: int, rng: np.random.Generator) -> Int64:
-    """``count`` different numbers, sorted; each is drawn with a chance in proportion to its weight, at most 1.
-
-    Systematic sampling in random order (Hartley and Rao 1962). Draws one after the other, each in proportion to what is
-    left (``rng.choice``), take heavy rows too rarely: half of the rows then hold four fifths of what they should where
-    a third of all weighs four times as much as the rest.
-    """
-    certain = np.zeros(len(weights), dtype=bool)
-    while True:
-        left = count - int(certain.sum())
-        chance = np.where(certain, 0.0, weights)
-        if left == 0:
-            return np.flatnonzero(certain)
-        chance *= left / chance.sum()
-        more = chance > 1 - 1e-9
-        if not more.any():
-            break
-        certain |= more
-    order = rng.permutation(np.flatnonzero(chance))
-    steps = np.floor(np.cumsum(chance[order]) + rng.random())
-    steps[-1] = left  # which rounding could miss
-    return np.sort(np.concatenate([np.flatnonzero(certain), order[np.diff(steps, prepend=0.0) > 0]]))
+    return draw(first), draw(second)
 
 
 def frechet_distance(first: Floats, second: Floats) -> float:
@@ -167,24 +70,20 @@ def _mean_and_factor(x: Floats) -> tuple[Float64, Float64]:
     return mean, factor
 
 
-def self_similarity(embeddings: Floats, weights: npt.ArrayLike | None = None) -> float:
+def self_similarity(embeddings: Floats) -> float:
     """Mean cosine of all pairs of different rows of [n, d]; lower is more diverse. NaN with fewer than two rows.
 
-    A pair weighs the product of its rows' ``weights`` [n]. The sum over pairs of unit vectors is
-    (|sum w x|^2 - sum w^2) / 2, so no pair is ever formed.
+    The sum over pairs of unit vectors is (|sum x|^2 - n) / 2, so no pair is ever formed.
     """
-    w = _relative(weights, len(embeddings))
-    pairs = float(w.sum() ** 2 - (w**2).sum())
-    if len(embeddings) < 2 or pairs <= 0:
+    if len(embeddings) < 2:
         return float("nan")
     norms = np.sqrt(np.einsum("ij,ij->i", embeddings, embeddings, dtype=np.float64))
     total = np.zeros(embeddings.shape[1])
     for start in range(0, len(embeddings), BLOCK_ROWS):
         rows = slice(start, start + BLOCK_ROWS)
-        unit = embeddings[rows].astype(np.float64) / np.maximum(norms[rows], 1e-12)[:, None]
-        total += (unit * w[rows, None]).sum(axis=0)
-    themselves = float((w[norms > 1e-12] ** 2).sum())  # a zero row has no direction: its cosine with everything is 0
-    return float((total @ total - themselves) / pairs)
+        total += (embeddings[rows].astype(np.float64) / np.maximum(norms[rows], 1e-12)[:, None]).sum(axis=0)
+    themselves = int((norms > 1e-12).sum())  # a zero row has no direction: its cosine with everything is 0
+    return float((total @ total - themselves) / (len(embeddings) * (len(embeddings) - 1)))
 
 
 def jensen_shannon(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
@@ -211,28 +110,22 @@ def word_lengths(texts: Sequence[str]) -> Int64:
     return np.array([len(text.split()) for text in texts], dtype=np.int64)
 
 
-def length_divergence(first: Sequence[str], second: Sequence[str], weights: npt.ArrayLike | None = None) -> float:
+def length_divergence(first: Sequence[str], second: Sequence[str]) -> float:
     """Jensen-Shannon divergence, bits, of two sets' word-length histograms over the fixed ``LENGTH_EDGES``.
 
-    ``weights`` are of the first set's texts. NaN where all are 0.
+    NaN where a set is empty.
     """
+    if not first or not second:
+        return float("nan")
     edges = np.array([*LENGTH_EDGES, np.inf])
-    w = _relative(weights, len(first))
-    if not w.any():
+    ours, theirs = (np.histogram(word_lengths(texts), bins=edges)[0] for texts in (first, second))
+    return jensen_shannon(ours, theirs)
+
+
+def label_divergence(first: Sequence[str], second: Sequence[str]) -> float:
+    """Jensen-Shannon divergence, bits, of two sets' label shares. NaN where a set is empty."""
+    if not first or not second:
         return float("nan")
-    return jensen_shannon(
-        np.histogram(word_lengths(first), bins=edges, weights=w)[0], np.histogram(word_lengths(second), bins=edges)[0]
-    )
-
-
-def label_divergence(first: Sequence[str], second: Sequence[str], weights: npt.ArrayLike | None = None) -> float:
-    """Jensen-Shannon divergence, bits, of two sets' label shares: of rows, since a text may have several labels.
-
-    ``weights`` are of the first set's rows. NaN where all are 0.
-    """
     names = {name: index for index, name in enumerate(sorted(set(first) | set(second)))}
-    w = _relative(weights, len(first))
-    if not w.any():
-        return float("nan")
-    ours, theirs = ([names[name] for name in labels] for labels in (first, second))
-    return jensen_shannon(np.bincount(ours, weights=w, minlength=len(names)), np.bincount(theirs, minlength=len(names)))
+    ours, theirs = (np.bincount([names[name] for name in labels], minlength=len(names)) for labels in (first, second))
+    return jensen_shannon(ours, theirs)

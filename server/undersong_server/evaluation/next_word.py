@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 ORDER = 3
 UNKNOWN_SHARE = 0.01  # of the base distribution: words that no list knows, spelled letter by letter
@@ -15,26 +15,23 @@ START = "\x02"
 END = "\x03"
 
 
-def next_word_loss(
-    training: Sequence[str], texts: Sequence[str], *, weights: Iterable[float] | None = None, language: str = "en"
-) -> float:
+def next_word_loss(training: Sequence[str], texts: Sequence[str], *, language: str = "en") -> float:
     """Mean bits per word that a trigram model needs for ``texts`` after it has read ``training``; lower is better.
 
     Without training texts it is the loss of general word frequencies alone (wordfreq, ``language``), so the difference
     of the two is what a corpus taught. The model interpolates by Witten and Bell (1991, method C) down to these
     frequencies, and to spelling for words they do not know: every text has a finite loss, and both models predict over
-    the same words. Words in lower case, punctuation marks and the end of a text count as words.
-    What it reads in a training text counts as often as the text's weight says; ``weights`` have mean 1, so that a
-    weighted corpus teaches as much as one of as many equal texts. Returns NaN without texts.
+    the same words. Words in lower case, punctuation marks and the end of a text count as words. Returns NaN without
+    texts.
     """
     base = BaseFrequencies(language)
-    followers: list[dict[tuple[str, ...], dict[str, float]]] = [defaultdict(dict) for _ in range(ORDER)]
-    for text, weight in zip(training, [1.0] * len(training) if weights is None else weights, strict=True):
+    followers: list[dict[tuple[str, ...], dict[str, int]]] = [defaultdict(dict) for _ in range(ORDER)]
+    for text in training:
         padded = [START] * (ORDER - 1) + _words(text)
         for place in range(ORDER - 1, len(padded)):
             for size in range(ORDER):
                 counts = followers[size][tuple(padded[place - size : place])]
-                counts[padded[place]] = counts.get(padded[place], 0.0) + weight
+                counts[padded[place]] = counts.get(padded[place], 0) + 1
     totals = [{context: sum(counts.values()) for context, counts in level.items()} for level in followers]
     bits, words = 0.0, 0
     for text in texts:

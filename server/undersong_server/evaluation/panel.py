@@ -7,8 +7,7 @@ fine-tuned encoder (``evaluation.fine_tuning``) is reported beside the panel, no
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -51,41 +50,52 @@ class Labelled(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PanelScores:
-    """Scores of the panel's models on real texts.
+    """Scores of the panel's models on the same real texts, by name; each figure is the models' mean."""
 
-    Attributes:
-        rows: number of training texts.
-        models: scores of each model.
-        rarest: the label with the fewest test texts, the first by name of several.
-    """
-
-    rows: int
     models: Mapping[Model, Scores]
-    rarest: str
 
     @property
-    def score(self) -> float:
-        """The panel score: mean accuracy of the models, 0 to 1."""
-        return float(np.mean([each.accuracy for each in self.models.values()]))
+    def accuracy(self) -> float:
+        """The panel score, 0 to 1."""
+        return self._mean(lambda scores: scores.accuracy)
+
+    @property
+    def balanced_accuracy(self) -> float:
+        return self._mean(lambda scores: scores.balanced_accuracy)
 
     @property
     def macro_f1(self) -> float:
-        """Mean of the models' macro-F1."""
-        return float(np.mean([each.macro_f1 for each in self.models.values()]))
+        return self._mean(lambda scores: scores.macro_f1)
 
     @property
     def rarest_recall(self) -> float:
-        """Mean of the models' recall of the rarest label."""
-        return float(np.mean([each.recall[each.labels.index(self.rarest)] for each in self.models.values()]))
+        """Recall of the label with the fewest real texts."""
+        return self._mean(lambda scores: scores.rarest_recall)
+
+    @property
+    def rows(self) -> int:
+        """Number of real texts."""
+        return next(iter(self.models.values())).rows
 
     def figures(self) -> dict[str, float]:
         """Fractions by name: the panel score, each model's accuracy, macro-F1 and the rarest label's recall."""
         accuracies = {name: each.accuracy for name, each in self.models.items()}
-        return {"panel": self.score, **accuracies, "macro_f1": self.macro_f1, "rarest_recall": self.rarest_recall}
+        return {"panel": self.accuracy, **accuracies, "macro_f1": self.macro_f1, "rarest_recall": self.rarest_recall}
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values: the figures and what they are of."""
-        return {"rows": self.rows, "rarest": self.rarest, **self.figures(), "settings": dict(SETTINGS)}
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "accuracy": self.accuracy,
+            "balanced_accuracy": self.balanced_accuracy,
+            "macro_f1": self.macro_f1,
+            "rarest_recall": self.rarest_recall,
+            "rows": self.rows,
+            "models": {name: each.as_dict() for name, each in self.models.items()},
+            "settings": settings(),
+        }
+
+    def _mean(self, figure: Callable[[Scores], float]) -> float:
+        return float(np.mean([figure(each) for each in self.models.values()]))
 
 
 def judge(corpus: Labelled, test: Labelled, *, seed: int = 0) -> PanelScores:
@@ -93,9 +103,8 @@ def judge(corpus: Labelled, test: Labelled, *, seed: int = 0) -> PanelScores:
 
     Raises ConfigurationError where numbers of texts, labels and embeddings differ, or one side is empty.
     """
-    found = {model: score(test.labels, predict(model, corpus, test.texts, test.embeddings, seed)) for model in MODELS}
-    counts = Counter(test.labels)
-    return PanelScores(len(corpus.texts), found, min(counts, key=lambda label: (counts[label], label)))
+    found = {model: predict(model, corpus, test.texts, test.embeddings, seed) for model in MODELS}
+    return PanelScores({model: score(test.labels, predicted) for model, predicted in found.items()})
 
 
 def predict(model: Model, corpus: Labelled, texts: Sequence[str], embeddings: Float32, seed: int = 0) -> list[str]:

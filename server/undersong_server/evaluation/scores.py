@@ -45,6 +45,12 @@ class Scores:
         return float(np.nanmean(self.recall)) if self.rows else float("nan")
 
     @property
+    def rarest_recall(self) -> float:
+        """Recall of the label with the fewest test texts, the first by name of several; NaN without texts."""
+        true = self.confusion.sum(axis=1)
+        return float(self.recall[np.where(true > 0, true, self.rows + 1).argmin()]) if self.rows else float("nan")
+
+    @property
     def f1(self) -> Float64:
         """F1 of each label, float64 [L]; NaN where a label is neither true nor predicted."""
         denominator = self.confusion.sum(axis=0) + self.confusion.sum(axis=1)
@@ -61,6 +67,7 @@ class Scores:
             "accuracy": self.accuracy,
             "balanced_accuracy": self.balanced_accuracy,
             "macro_f1": self.macro_f1,
+            "rarest_recall": self.rarest_recall,
             "rows": self.rows,
             "labels": list(self.labels),
             "confusion": self.confusion.tolist(),

@@ -14,7 +14,6 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from undersong_common.arrays import Float32, Float64, Floats, Int64
 from undersong_common.errors import ConfigurationError
@@ -110,28 +109,25 @@ def train(
     *,
     head: Head = "auto",
     hidden: Sequence[int] = (),
-    weights: npt.ArrayLike | None = None,
     seed: int = 0,
 ) -> LinearHead | MLPHead:
     """Trains the head on embeddings [n, d] with one label each; validation decides what is left open.
 
-    A stratified fifth is held out; the weighted log-loss on it chooses the linear head's regularisation, the MLP's
+    A stratified fifth is held out; the log-loss on it chooses the linear head's regularisation, the MLP's
     number of epochs and, with ``head="auto"``, between the two; then the choice is trained on everything. Log-loss
     and not accuracy, because it still tells settings apart when the held-out part is small or its labels are noisy.
 
     Args:
         hidden: sizes of the hidden layers, instead of the head's own.
-        weights: non-negative, one per row [n]; only their ratios matter.
 
-    Raises ConfigurationError where there are fewer than two labels, or sizes or weights do not fit.
+    Raises ConfigurationError where there are fewer than two labels, or sizes do not fit.
     """
     x = np.ascontiguousarray(embeddings, dtype=np.float32)
     names, y = _numbered(labels, len(x))
     if head not in HEADS:
         raise ConfigurationError(f"head = {head!r}: unknown", f"choose one of {', '.join(HEADS)}")
-    w = _normalised(weights, len(x))
     with one_numpy_thread():
-        return _train(x, y, w, names, head, tuple(hidden), seed)
+        return _train(x, y, names, head, tuple(hidden), seed)
 
 
 def predict(model: TaskModel, embeddings: Float32) -> list[str]:
@@ -166,18 +162,18 @@ def fit_linear(
 
 
 def _train(
-    x: Float32, y: Int64, w: Float64, names: tuple[str, ...], head: Head, sizes: tuple[int, ...], seed: int
+    x: Float32, y: Int64, names: tuple[str, ...], head: Head, sizes: tuple[int, ...], seed: int
 ) -> LinearHead | MLPHead:
     # Labels with a single text stay in the fitting part; with nothing to hold out, the middle settings stand.
     fit, held = _split(y, seed)
-    linear_loss, strength = _choose_strength(x, y, w, fit, held) if head in ("auto", "linear") else (np.inf, 0.0)
+    linear_loss, strength = _choose_strength(x, y, fit, held) if head in ("auto", "linear") else (np.inf, 0.0)
     if head == "linear":
-        return _linear(x, y, w, names, strength)
+        return _linear(x, y, names, strength)
     hidden = sizes or HIDDEN_LAYERS[head]
-    mlp_loss, epochs = _choose_epochs(x, y, w, fit, held, names, seed, hidden)
+    mlp_loss, epochs = _choose_epochs(x, y, fit, held, names, seed, hidden)
     if head == "auto" and linear_loss <= mlp_loss:
-        return _linear(x, y, w, names, strength)
-    return _fit_mlp(x, y, w, names, epochs, seed, lambda _model: False, hidden)
+        return _linear(x, y, names, strength)
+    return _fit_mlp(x, y, names, epochs, seed, lambda _model: False, hidden)
 
 
 def _numbered(labels: Sequence[str], rows: int) -> tuple[tuple[str, ...], Int64]:
@@ -189,19 +185,6 @@ def _numbered(labels: Sequence[str], rows: int) -> tuple[tuple[str, ...], Int64]
             f"the training data have {len(names)} label(s); a task model needs two", "check the label column"
         )
     return tuple(str(name) for name in names), y.astype(np.int64).ravel()
-
-
-def _normalised(weights: npt.ArrayLike | None, rows: int) -> Float64:
-    if weights is None:
-        return np.ones(rows)
-    w = np.asarray(weights, dtype=np.float64)
-    if w.shape != (rows,) or not np.isfinite(w).all() or (w < 0).any() or w.sum() <= 0:
-        raise ConfigurationError(
-            f"weights of shape {w.shape} for {rows} rows are not usable",
-            "give one finite weight >= 0 a row, not all zero",
-        )
-    normalised: Float64 = w * (rows / w.sum())
-    return normalised
 
 
 def _split(y: Int64, seed: int) -> tuple[Int64, Int64]:
@@ -223,28 +206,28 @@ def _softmax(scores: Floats) -> Float64:
     return normalised
 
 
-def _log_loss(probabilities: Float64, y: Int64, w: Float64) -> float:
+def _log_loss(probabilities: Float64, y: Int64) -> float:
     picked = np.maximum(probabilities[np.arange(len(y)), y], 1e-12)
-    return float(-(np.log(picked) * w).sum() / max(w.sum(), 1e-12))
+    return float(-np.log(picked).mean())
 
 
-def _choose_strength(x: Float32, y: Int64, w: Float64, fit: Int64, held: Int64) -> tuple[float, float]:
-    if not len(held) or w[held].sum() <= 0 or w[fit].sum() <= 0:
+def _choose_strength(x: Float32, y: Int64, fit: Int64, held: Int64) -> tuple[float, float]:
+    if not len(held):
         return np.inf, STRENGTHS[1]
     classes = int(y.max()) + 1
     best = (np.inf, STRENGTHS[0])
     start: Float64 | None = None
     for strength in STRENGTHS:
-        start = _fit_linear(x[fit], y[fit], w[fit], classes, strength, start)
-        loss = _log_loss(_softmax(x[held] @ start[:-1] + start[-1]), y[held], w[held])
+        start = _fit_linear(x[fit], y[fit], np.ones(len(fit)), classes, strength, start)
+        loss = _log_loss(_softmax(x[held] @ start[:-1] + start[-1]), y[held])
         if loss >= best[0]:
             break  # the path has one valley up to noise; stopping also saves the slow, weakly regularised fits
         best = (loss, strength)
     return best
 
 
-def _linear(x: Float32, y: Int64, w: Float64, names: tuple[str, ...], strength: float) -> LinearHead:
-    parameters = _fit_linear(x, y, w, len(names), strength, None)
+def _linear(x: Float32, y: Int64, names: tuple[str, ...], strength: float) -> LinearHead:
+    parameters = _fit_linear(x, y, np.ones(len(y)), len(names), strength, None)
     return LinearHead(names, parameters[:-1], parameters[-1], strength)
 
 
@@ -304,7 +287,7 @@ class _TorchMLP:
         parameters = [each for pair in (*self.hidden, (self.weight, self.bias)) for each in pair]
         self.optimiser = torch.optim.AdamW(parameters, lr=2e-3, weight_decay=1e-2)
 
-    def epoch(self, x: Any, y: Any, w: Any, scale: float) -> None:
+    def epoch(self, x: Any, y: Any, scale: float) -> None:
         """One pass in random order. Unit embeddings are multiplied by ``scale`` so that inputs have unit variance."""
         import torch
 
@@ -315,7 +298,7 @@ class _TorchMLP:
                 z = torch.relu(z @ weight + bias)
                 z = z * (torch.rand(z.shape, generator=self.rng) >= MLP_DROPOUT).to(z.dtype) / (1 - MLP_DROPOUT)
             z = z @ self.weight + self.bias
-            loss = (torch.nn.functional.cross_entropy(z, y[rows], reduction="none") * w[rows]).mean()
+            loss = torch.nn.functional.cross_entropy(z, y[rows])
             self.optimiser.zero_grad(set_to_none=True)
             loss.backward()
             self.optimiser.step()
@@ -332,7 +315,6 @@ class _TorchMLP:
 def _fit_mlp(
     x: Float32,
     y: Int64,
-    w: Float64,
     names: tuple[str, ...],
     epochs: int,
     seed: int,
@@ -343,7 +325,7 @@ def _fit_mlp(
     import torch
 
     model = _TorchMLP(x.shape[1], len(names), seed, hidden)
-    tensors = torch.from_numpy(x), torch.from_numpy(y), torch.from_numpy(w.astype(np.float32))
+    tensors = torch.from_numpy(x), torch.from_numpy(y)
     scale = float(np.sqrt(x.shape[1]) / max(float(np.sqrt((x.astype(np.float64) ** 2).sum(axis=1).mean())), 1e-12))
     frozen = model.freeze(names, 0, scale)
     with one_torch_thread():
@@ -358,7 +340,6 @@ def _fit_mlp(
 def _choose_epochs(
     x: Float32,
     y: Int64,
-    w: Float64,
     fit: Int64,
     held: Int64,
     names: tuple[str, ...],
@@ -366,16 +347,16 @@ def _choose_epochs(
     hidden: Sequence[int],
 ) -> tuple[float, int]:
     """The held-out loss of the best epoch, and its number."""
-    if not len(held) or w[held].sum() <= 0 or w[fit].sum() <= 0:
+    if not len(held):
         return np.inf, MLP_EPOCHS // 4
     best = (np.inf, 1)
 
     def judge(model: MLPHead) -> bool:
         nonlocal best
-        loss = _log_loss(model.probabilities(x[held]), y[held], w[held])
+        loss = _log_loss(model.probabilities(x[held]), y[held])
         if loss < best[0]:
             best = (loss, model.epochs)
         return model.epochs - best[1] >= MLP_PATIENCE
 
-    _fit_mlp(x[fit], y[fit], w[fit], names, MLP_EPOCHS, seed, judge, hidden)
+    _fit_mlp(x[fit], y[fit], names, MLP_EPOCHS, seed, judge, hidden)
     return best

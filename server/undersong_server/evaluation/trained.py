@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from undersong_server.evaluation.intervals import Interval, over_seeds
+from undersong_server.evaluation.panel import Model, PanelScores
 from undersong_server.evaluation.scores import Scores, score
 
-FIGURES: dict[str, Callable[[Scores], float]] = {
+AnyScores = Scores | PanelScores  # of one task model, or means of the panel's
+Predicted = (
+    Sequence[str] | Mapping[Model, Sequence[str]]
+)  # labels of the test texts, by the panel by each of its models
+
+FIGURES: dict[str, Callable[[AnyScores], float]] = {
     "accuracy": lambda scores: scores.accuracy,
     "balanced_accuracy": lambda scores: scores.balanced_accuracy,
     "macro_f1": lambda scores: scores.macro_f1,
+    "rarest_recall": lambda scores: scores.rarest_recall,
 }
 
 
@@ -23,7 +30,7 @@ class Trained:
     Attributes:
         data: what they were trained on, in words.
         rows: size of the training set.
-        model: which model was chosen with the first seed.
+        model: which model was chosen with the first seed, or "panel".
         runs: scores on the whole test set, one per seed.
         groups: scores per group of the test file, one per seed each; empty where the file names no groups.
     """
@@ -31,13 +38,22 @@ class Trained:
     data: str
     rows: int
     model: str
-    runs: tuple[Scores, ...]
-    groups: dict[str, tuple[Scores, ...]]
+    runs: tuple[AnyScores, ...]
+    groups: dict[str, tuple[AnyScores, ...]]
 
     @property
-    def scores(self) -> Scores:
+    def scores(self) -> AnyScores:
         """Those of the first seed."""
         return self.runs[0]
+
+    @property
+    def description(self) -> str:
+        """The model, and of the panel each model's mean accuracy."""
+        by_model = [each.models for each in self.runs if isinstance(each, PanelScores)]
+        if not by_model:
+            return self.model
+        means = {name: sum(models[name].accuracy for models in by_model) / len(by_model) for name in by_model[0]}
+        return f"{self.model}: " + ", ".join(f"{name} {100 * mean:.1f} %" for name, mean in means.items())
 
     def interval(self, figure: str, group: str | None = None) -> Interval:
         """A figure (:data:`FIGURES`) over the seeds, on the whole test set or one group of it."""
@@ -62,7 +78,7 @@ class Trained:
 def judged(
     data: str,
     rows: int,
-    train: Callable[[int], tuple[str, Sequence[str]]],
+    train: Callable[[int], tuple[str, Predicted]],
     true: Sequence[str],
     *,
     seeds: Sequence[int],
@@ -71,7 +87,7 @@ def judged(
     """Trains once per seed and scores each model's predictions on the test set.
 
     Args:
-        train: from a seed to the model's description and its predicted label of every test text.
+        train: from a seed to the model's description and what it predicts of the test texts.
         true: the test texts' labels.
         groups: the test texts' groups, where they have any.
     """
@@ -81,15 +97,26 @@ def judged(
         else {}
     )
     descriptions, runs = [], []
-    by_group: dict[str, list[Scores]] = {name: [] for name in members}
+    by_group: dict[str, list[AnyScores]] = {name: [] for name in members}
     for seed in seeds:
         description, predicted = train(seed)
         descriptions.append(description)
-        runs.append(score(true, predicted))
+        runs.append(_scored(true, predicted, range(len(true))))
         for name, chosen in members.items():
-            by_group[name].append(score([true[row] for row in chosen], [predicted[row] for row in chosen]))
+            by_group[name].append(_scored(true, predicted, chosen))
     found = {name: tuple(scores) for name, scores in by_group.items()}
     return Trained(data, rows, descriptions[0], tuple(runs), found)
+
+
+def _scored(true: Sequence[str], predicted: Predicted, rows: Sequence[int]) -> AnyScores:
+    """Scores of some of the test texts."""
+    if isinstance(predicted, Mapping):
+        return PanelScores({model: _of_model(true, labels, rows) for model, labels in predicted.items()})
+    return _of_model(true, predicted, rows)
+
+
+def _of_model(true: Sequence[str], predicted: Sequence[str], rows: Sequence[int]) -> Scores:
+    return score([true[row] for row in rows], [predicted[row] for row in rows])
 
 
 def over_trainings(found: Sequence[Trained]) -> Trained:

@@ -62,8 +62,6 @@ class Options(MethodOptions):
         samples: N, candidates to write; ``keep`` is the share of them that becomes the corpus.
         prompt: "zero_shot", or the paper's "persona": an invented author for every text, ``words`` words, no names.
         words: wanted length of a text; none leaves it to the task ("persona": the paper's 400).
-        weighted: whether the discriminator's scores also weigh the kept samples where a model is trained on them
-            (recorded as "sample_weights").
         tutor_share: of the budget, for the label histogram; 0 takes the classes as equally common.
         teacher: "linear" teachers read frozen embeddings; "fine-tuned" ones are the party's own local model on texts.
         student: "linear" learns from the embeddings of the queries; "fine-tuned" is an encoder that reads them, made of
@@ -81,7 +79,6 @@ class Options(MethodOptions):
     keep: Annotated[float, Field(gt=0, le=1)] = 0.75
     prompt: Literal["zero_shot", "persona"] = "zero_shot"
     words: Annotated[int, Field(ge=1)] | None = None
-    weighted: bool = True
     tutor_share: Annotated[float, Field(ge=0, lt=1)] = 0.1
     teacher: Literal["linear", "fine-tuned"] = "linear"
     student: Literal["linear", "fine-tuned"] = "linear"
@@ -179,8 +176,6 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     run.record("held out", 0, ([run.pool.samples[i] for i in order[:held]], run.pool.label_of[order[:held]]))
     # The best candidates of each class are kept.
     best = kept(scores, run.pool.label_of, label_shares, options.keep)
-    if options.weighted and student is not None:
-        run.record("sample_weights", 0, discriminant.weights(scores, run.pool.label_of)[best].tolist())
     return [run.pool.samples[i] for i in best]
 
 

@@ -4,7 +4,8 @@ In each round a small task model is trained on every generator's own texts. A te
 deviation, over these models, of the probability of its label: candidates are the least variable (easy) and the most
 variable (ambiguous) texts, and of those the ones with the highest self-boosted weights are shown to all generators.
 Deviation from the paper: the task models are linear heads on the embeddings, refitted to the weights, where the paper
-fine-tunes BERT and moves the weights between its epochs.
+fine-tunes BERT and moves the weights between its epochs; the
+corpus has no weights, its texts are drawn by them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ from undersong_protocol.plan import SumRequest
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
 from undersong_server.methods.parts import consistency
-from undersong_server.methods.parts.selection import balanced_labels, highest, largest_remainder
+from undersong_server.methods.parts.selection import (
+    balanced_labels,
+    drawn_by_weight,
+    highest,
+    largest_remainder,
+)
 from undersong_server.pool import Sample
 
 
@@ -56,7 +62,7 @@ def generator_calls(options: Options, setting: Setting) -> int:
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
-    """The method. Returns the corpus; the weights are recorded as "sample_weights"."""
+    """The method. Returns the corpus, drawn by the last weights."""
     names, labels = run.setting.generators, run.setting.labels
     examples: list[list[str]] = [[] for _ in labels]
     weights = np.ones(0)
@@ -78,8 +84,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
             examples[label] = run.pool.texts_of(
                 cross_selected(spread, weights, members, options.candidates, options.examples, options.easy)
             )
-    run.record("sample_weights", options.rounds - 1, weights.tolist())
-    return run.pool.samples
+    return [run.pool.samples[i] for i in drawn_by_weight(weights, run.rng("corpus"))]
 
 
 def variability(opinions: Float64) -> Float64:

@@ -31,7 +31,6 @@ from undersong_protocol.statistics.inputs import COEFFICIENTS
 from undersong_protocol.statistics.interface import Statistic
 from undersong_protocol.statistics.projections import Projections
 from undersong_protocol.vectors import NoisySum
-from undersong_server.evaluation import metrics
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
 from undersong_server.methods.parts import (
@@ -49,6 +48,8 @@ from undersong_server.methods.parts import (
 from undersong_server.methods.parts.authors import Authors
 from undersong_server.methods.parts.doubt import noise_effect_of_sums
 from undersong_server.methods.parts.selection import (
+    drawn_by_weight,
+    effective_size,
     highest,
     largest_remainder,
     sample_without_replacement,
@@ -187,7 +188,7 @@ def generator_calls(options: Options, setting: Setting) -> int:
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
-    """The method of docs/method.md. Returns the corpus; the texts' weights are recorded as "sample_weights"."""
+    """The method of docs/method.md. Returns the corpus."""
     generators, labels = len(run.setting.generators), max(1, len(run.setting.labels))
     asked = {request.name: request.statistic for request in plan(options, run.setting)}
     weights, label_shares = np.full((generators, labels), 1.0 / generators), np.full(labels, 1.0 / labels)
@@ -420,16 +421,13 @@ def _corpus(
         return corpora.by_shares(facts, read.near) if by_texts else chosen(read, *opened)[2]
 
     noise = _noise(judgement, lambda *seen: of_generators(final(*seen), written.generator_of), *verdict)
-    final_weights, below = (near, corpora.THINNED_ALIKE) if by_texts else (weights, corpora.THINNED)
-    kept, weights = corpora.thinned(final_weights, below, run.rng("thinning"))
-    likely = taught.labels(written.embeddings[kept], written.label_of[kept], weights, written.labels)
-    text, label_of, weights = _under(likely, weights)
-    text_of, weights = kept[text], weights / weights.mean()
-    run.record("weights", options.rounds, of_generators(weights, written.generator_of[text_of]).tolist())
+    kept = drawn_by_weight(near if by_texts else weights, run.rng("corpus"))
+    likely = taught.labels(written.embeddings[kept], written.label_of[kept], np.ones(len(kept)), written.labels)
+    label_of = likely.argmax(axis=1)
+    run.record("weights", options.rounds, of_generators(np.ones(len(kept)), written.generator_of[kept]).tolist())
     if noise is not None:
         run.record("weights noise", options.rounds, noise.tolist())
-    run.record("sample_weights", options.rounds - 1, weights.tolist())
-    return [_labelled(run, text, label) for text, label in zip(text_of.tolist(), label_of.tolist(), strict=True)]
+    return [_labelled(run, text, label) for text, label in zip(kept.tolist(), label_of.tolist(), strict=True)]
 
 
 def _can_teach(weights: Float64, components: int, *, of_records: bool) -> bool:
@@ -438,7 +436,7 @@ def _can_teach(weights: Float64, components: int, *, of_records: bool) -> bool:
     Those of fewer texts than an embedding has components, counted by weight, cannot; a classifier that the records
     moved holds what no text says and needs more of them.
     """
-    return metrics.effective_size(weights) > (TEXTS_OF_RECORDS if of_records else 1.0) * components
+    return effective_size(weights) > (TEXTS_OF_RECORDS if of_records else 1.0) * components
 
 
 class Teacher(NamedTuple):
@@ -509,16 +507,9 @@ def _taught(
     else:
         kind, second = "sure", None if careful is not None else closest
         likely = Taught([(1.0, second)]).labels(embeddings, label_of, weights, labels)
-        text, label, shared = _under(likely, weights)
-        other = consistency.classifier(embeddings[text], label, labels, weights=shared)
+        other = consistency.classifier(embeddings, likely.argmax(axis=1), labels, weights=weights)
     found = _last_verdict(run, kind, np.stack([first, other]), written, judgement.records)
     return Taught(list(zip(found.tolist(), (careful, second), strict=True)))
-
-
-def _under(likely: Float64, weights: Float64) -> tuple[Int64, Int64, Float64]:
-    """A row for each text and label that it is likely to have, [n, C]: numbers, int64 [m], and weights by shares."""
-    text, label = np.nonzero(likely)
-    return text, label, weights[text] * likely[text, label]
 
 
 def _ask_places(run: RunContext, name: str, projections: Float64) -> NoisySum:

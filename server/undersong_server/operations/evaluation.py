@@ -13,7 +13,7 @@ from undersong_common.embedding import Embed, MemoryCache, PublicFileCache
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.fine_tuning import FineTuning
 from undersong_common.model_files import model_folder
-from undersong_common.table import Table, column_names, read_column, read_table
+from undersong_common.table import Table, read_column, read_table
 from undersong_server.cluster.connection import Cluster, connected
 from undersong_server.cluster.embedding import spread
 from undersong_server.evaluation.evaluate import EvaluationReport, evaluate_tables
@@ -87,7 +87,7 @@ def evaluate(
     adapt_to: Source | None = None,
     sequences: bool = False,
     membership: tuple[Source, Source] | None = None,
-    head: Head = "auto",
+    head: Head | None = None,
     bert: Path | None = None,
     text_field: str = "text",
     label_field: str | None = "label",
@@ -109,7 +109,7 @@ def evaluate(
         adapt_to: unlabelled texts of the place where the task model will work: it is adapted to them too (Deep CORAL).
         sequences: judges the keyphrase sequences of the run alone as well.
         membership: members and non-members of the private training data: the task model is attacked with them.
-        head: which head the task model has.
+        head: of one more task model, beside the panel.
         bert: a local encoder folder, or "packaged", that is fine-tuned as well, where given.
         group_field: column of the test, which is a file then; task models are judged for each of its groups too.
         repeats: seeds, from ``seed`` on, with each of which every model is trained.
@@ -162,10 +162,9 @@ def evaluate(
 
 def _read_synthetic(path: Path) -> Table:
     """The run's texts. Rows are few enough to read twice where the task has no labels (all are "")."""
-    weight = "weight" if "weight" in column_names(path) else None  # corpora of earlier versions have none
     try:
-        return read_table(path, "text", "label", weight=weight)
+        return read_table(path, "text", "label")
     except ConfigurationError as error:
         if "is empty or not a label" not in error.problem:
             raise
-        return read_table(path, "text", weight=weight)
+        return read_table(path, "text")

@@ -8,6 +8,7 @@ import re
 import numpy as np
 
 from undersong_common.plurals import counted
+from undersong_server.evaluation import panel
 from undersong_server.report.data import Publication, ReportData, number
 
 _ESCAPED = "\\`*_{}[]()#|~"  # what could turn a name into markup
@@ -32,11 +33,10 @@ def render_card(data: ReportData) -> str:
             ("column", "meaning"),
             (
                 ("text", "the synthetic text"),
-                ("label", _label_column(data)),
+                ("label", "its label, as ordered or as the method corrected it; not every label is right"),
                 ("generator", "who wrote it"),
                 ("round", "when, counted from 0"),
                 ("prompt_kind", "what it was asked, such as zero_shot or contrast"),
-                ("weight", _weight_column(data)),
             ),
         ),
         _counts(data),
@@ -128,7 +128,7 @@ def _terms_of_use(data: ReportData) -> list[str]:
 
 def _what(data: ReportData) -> str:
     written = (
-        f"{_count(_texts(data))} synthetic texts{_label_words(data)}, written by {_names(data.generators)} with "
+        f"{_count(len(data.samples))} synthetic texts{_label_words(data)}, written by {_names(data.generators)} with "
         f"the method **{_md(data.method)}**"
     )
     if not data.privacy.epsilon_after:
@@ -207,12 +207,15 @@ def _accuracy(data: ReportData) -> list[str]:
             f"{100 * each.accuracy:.1f} %",
             f"{100 * each.balanced_accuracy:.1f} %",
             f"{100 * each.macro_f1:.1f} %",
+            f"{100 * each.rarest_recall:.1f} %",
+            _md(each.model),
         )
         for each in data.published_accuracy
     ]
     return [
-        f"A small model trained on each kind of data, judged on {_md(data.test_set) or 'one public test set'}:",
-        _table(("trained on", "accuracy", "balanced accuracy", "macro-F1"), rows),
+        f"Small models trained on each kind of data, judged on {_md(data.test_set) or 'one public test set'}:",
+        _table(("trained on", "accuracy", "balanced accuracy", "macro-F1", "rarest label", "model"), rows),
+        panel.settings(),
     ]
 
 
@@ -269,24 +272,6 @@ def _parties(data: ReportData) -> str:
 def _names(names: tuple[str, ...]) -> str:
     shown = [f"**{_md(name)}**" for name in names]
     return shown[0] if len(shown) == 1 else ", ".join(shown[:-1]) + " and " + shown[-1]
-
-
-def _texts(data: ReportData) -> int:
-    return len({sample.text for sample in data.samples})
-
-
-def _label_column(data: ReportData) -> str:
-    if _texts(data) < len(data.samples):
-        return (
-            "a label that it reads like; a text that reads like several has a row for each, weighed by how likely it is"
-        )
-    return "its label, as ordered; generators do not always keep to it"
-
-
-def _weight_column(data: ReportData) -> str:
-    if all(sample.weight == 1.0 for sample in data.samples):
-        return "how much it counts in training; here 1 for every text"
-    return "how much it counts in training: give it as the sample weight; `undersong evaluate` does"
 
 
 def _md(text: str) -> str:

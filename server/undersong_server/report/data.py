@@ -136,7 +136,7 @@ class GeneratorUse:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """The task model on a public test set, trained on one kind of data.
+    """The panel, or a task model beside it, on a public test set, trained on one kind of data.
 
     ``ours`` marks this run's own texts. ``reads_private`` marks a model trained on the private records themselves: such
     a figure is no part of the release. The screen shows it to whoever holds the records; no file does. ``model`` says
@@ -147,6 +147,7 @@ class Accuracy:
     accuracy: float
     balanced_accuracy: float
     macro_f1: float
+    rarest_recall: float
     ours: bool = False
     reads_private: bool = False
     model: str = ""

@@ -14,6 +14,7 @@ from importlib import resources
 import numpy as np
 from markupsafe import Markup
 
+from undersong_server.evaluation import panel
 from undersong_server.pool import Sample
 from undersong_server.report import charts
 from undersong_server.report.data import GeneratorUse, ReportData, duration, number, plain
@@ -54,6 +55,7 @@ def render_html(data: ReportData) -> str:
             (name, generator_colour[name], int(n)) for name, n in zip(data.generators, counts.sum(0), strict=True)
         ],
         label_legend=[(names[int(row)], label_colour[names[int(row)]]) for row in by_size],
+        panel_settings=panel.settings(),
         weight_chart=charts.line_chart(data.generators, data.weights) if len(data.generators) > 1 else "",
         epsilon_chart=charts.step_chart(data.privacy.epsilon_after, data.privacy.epsilon)
         if data.privacy.is_private

@@ -61,7 +61,7 @@ class Measure:
 def measures_of(report: EvaluationReport) -> tuple[Measure, ...]:
     """Of a corpus against a test file, in reading order; what could not be computed is left out.
 
-    Reads the first task model's scores, the distances to the first reference and the label errors, nothing else.
+    Reads the panel's scores, the distances to the first reference and the label errors, nothing else.
     """
     found = [*_useful(report), *(_beside(report.distances[0]) if report.distances else ()), *_labels(report)]
     return tuple(each for each in found if math.isfinite(each.value))
@@ -72,9 +72,13 @@ def _useful(report: EvaluationReport) -> Iterator[Measure]:
         return
     trained = report.trained[0]
     names = {
-        "accuracy": ("accuracy", "share of the test texts that a small model trained on the corpus labels rightly"),
+        "accuracy": (
+            "panel score",
+            "share of the test texts that small models of the corpus label rightly; their mean",
+        ),
         "balanced_accuracy": ("balanced accuracy", "the same with every label weighing alike"),
         "macro_f1": ("macro-F1", "precision and recall of each label together, every label weighing alike"),
+        "rarest_recall": ("rarest label", "share of the test texts of the rarest label that are found"),
     }
     for figure, (name, says) in names.items():
         interval = trained.interval(figure)
@@ -94,8 +98,7 @@ def _beside(found: Distances) -> Iterator[Measure]:
 
     yield Measure(
         "Frechet distance",
-        "how far mean and spread of the embeddings are from the test texts'; depends on the number of texts, which are"
-        " drawn by their weights",
+        "how far mean and spread of the embeddings are from the test texts'; depends on the number of texts",
         found.frechet,
         0.0,
         max(1.0, found.frechet),

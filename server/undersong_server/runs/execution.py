@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from undersong_common.embedding import Embed
@@ -24,7 +24,7 @@ from undersong_server.generators.author import Author, Usage
 from undersong_server.journal import Journal
 from undersong_server.methods.interface import Observe, RunContext
 from undersong_server.methods.parts import lengths
-from undersong_server.pool import Sample
+from undersong_server.pool import Sample, each_once
 from undersong_server.progress import Progress
 from undersong_server.runs.planning import RunPlan
 
@@ -109,12 +109,9 @@ def execute(
     method = methods.load(run_plan.task.method.name)
     if lengths.NAME in {planned.name for planned in run_plan.plan.sums}:
         author.draw_words_by(lengths.draw_by(run.private_sum(lengths.NAME, [])))
-    samples = method.run(run_plan.task.options, run)
+    samples = each_once(method.run(run_plan.task.options, run))  # a plug-in may return a text several times
     if not samples:
         raise ConfigurationError("the run ended without a single sample", "look at the generators' counts above")
-    weights = run.records.get("sample_weights")
-    if weights:
-        samples = [replace(one, weight=weight) for one, weight in zip(samples, weights[-1][1], strict=True)]
     receipts = watch.measure("agreement", federation.receipts)
     sums = {planned.name: federation.opened_facts(planned.name) for planned in manifest.plan.sums}
     return Outcome(

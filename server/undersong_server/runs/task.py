@@ -181,12 +181,13 @@ class EvaluationSection(Section):
     """[evaluation]: a public test file, evaluated when the run has ended.
 
     Attributes:
+        head: of one more task model, beside the panel.
         repeats: seeds with each of which every task model is trained; several give intervals.
-        encoder: a local folder, or "packaged", that is fine-tuned beside the head; slow without a GPU.
+        encoder: a local folder, or "packaged", that is fine-tuned beside the panel; slow without a GPU.
     """
 
     test: str | None = None
-    head: Head = "auto"
+    head: Head | None = None
     repeats: int = Field(default=1, ge=1)
     encoder: str | None = None
 

@@ -74,7 +74,7 @@ model = "packaged"          # all-MiniLM-L6-v2, or a local sentence-transformers
 # [evaluation]
 # test = "test.jsonl"       # a public test set, evaluated at the end
 # repeats = 5               # seeds of every task model: intervals in the report
-# encoder = "packaged"      # an encoder that is fine-tuned beside the linear head; slow without a GPU
+# encoder = "packaged"      # an encoder that is fine-tuned beside the panel; slow without a GPU
 
 [output]
 dir = {output}

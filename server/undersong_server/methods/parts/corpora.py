@@ -18,8 +18,6 @@ DECISION = 150.0  # of a corpus's gain in the exponent of its share: one point o
 BAR = 0.5  # deviations of what is still unknown of a gain, which are taken off it
 LEAST_VARIANCE = 1e-6  # of a corpus's answers: no more than a tenth of a point is ever known
 LEAST_WEIGHT = 0.05  # of the mean weight: a candidate's classifier leaves out texts below it
-THINNED = 0.25  # of the mean weight: of the texts below it some are left out, and the others count so much
-THINNED_ALIKE = 1.0  # the same where labels are made for the texts that are left
 GAIN_PER_USEFULNESS = 0.3  # of a corpus, expected from the usefulness of its generators before it is judged
 
 
@@ -196,15 +194,3 @@ def blended(weights: Sequence[Float64], shares: Float64) -> Float64:
     """The corpora's weights, each of mean 1, mixed by their shares: float64 [n] of mean 1."""
     found: Float64 = np.sum([share * each / each.mean() for share, each in zip(shares, weights, strict=True)], axis=0)
     return found
-
-
-def thinned(weights: Float64, below: float, rng: np.random.Generator) -> tuple[Int64, Float64]:
-    """Texts of little weight in smaller number instead: kept positions, int64, and their weights, of mean 1.
-
-    A text of a weight under ``below`` times the mean is kept with a probability in proportion to its weight, so that
-    the corpus is more nearly right for those who train without weights, and expected sums are the same.
-    """
-    weights = weights / weights.mean()
-    kept = np.flatnonzero(rng.random(len(weights)) * below < weights)
-    left = np.maximum(weights[kept], below)
-    return kept, left / left.mean()

@@ -25,7 +25,6 @@ RESIDUAL = 0.3  # share of the votes' variance (without noise) that no linear sc
 OWN_SHARE = 1.0  # prior variance of a class's deviation beside that of the common direction, for votes
 FITTING = 0.95  # share of the candidates whose projection has at most norm 1
 CURVATURES = (0.2, 5.0)  # bounds of the records' variances relative to the candidates'
-MOST_WEIGHT = 1.5  # absolute logarithm of a sample's weight
 DAMPING = 0.25  # of the quadratic part: whole, it lost on both data sets of docs/discriminator.md
 
 
@@ -164,23 +163,6 @@ def curved(
     values, vectors = np.linalg.eigh(np.eye(size) + relative * signal / (signal + variance))
     inner = (vectors * (1.0 - 1.0 / np.clip(values, *CURVATURES))) @ vectors.T
     return replace(found, projection=projection, curvature=0.5 * DAMPING * axes @ inner @ axes.T)
-
-
-def weights(scores: Float64, label_of: Int64) -> Float64:
-    """Weight of each kept sample in training: exp of its score above its class's median, float64 [n].
-
-    Within ``MOST_WEIGHT`` either way, and in deviations of the scores where those are above 1: importance weights of
-    the full likelihood ratio would leave a handful of samples. The mean is 1 in every class.
-    """
-    found = np.zeros(len(scores))
-    for label in np.unique(label_of):
-        of = label_of == label
-        found[of] = scores[of] - np.median(scores[of])
-    scale = max(1.0, float(found.std())) if len(found) else 1.0
-    found = np.exp(np.clip(found / scale, -MOST_WEIGHT, MOST_WEIGHT))
-    for label in np.unique(label_of):
-        found[label_of == label] /= found[label_of == label].mean()
-    return found
 
 
 def _log_likelihood(observed: Float64, noise: Float64, common: Float64, own: Float64) -> float:

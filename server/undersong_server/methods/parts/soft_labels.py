@@ -1,6 +1,6 @@
 """Labels of texts from which a usual task model learns a given classifier; docs/method.md, section 5. Public data only.
 
-A text may be in the corpus under several labels, each with its weight (Hinton et al. 2015).
+The corpus has each text under its likeliest one.
 """
 
 from __future__ import annotations
