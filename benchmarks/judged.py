@@ -4,10 +4,10 @@
     python -m benchmarks.judged --out runs/judged --draw docs/pictures/judged.svg [--epsilon 1 --records 100,300]
 
 A cell is the product's own method, statistics, sensitivities, calibrated noise and ``replay`` generators on one
-machine: no parties, masks or ledgers, Gaussian noise in floating point, texts as the pools have them. That makes a cell
-cost up to two seconds of one core; ``undersong compare`` on a setting's task file runs the same with all of it. Cells
-are in ``OUT/cells.jsonl`` and an interrupted command continues. ``--draw`` reads those of ``--epsilon``, ``--methods``
-and ``--records`` (all, where none is named) and writes the picture and the tables.
+machine: no parties, masks or ledgers, Gaussian noise in floating point, texts as the pools have them. A cell costs some
+seconds of one core, most of them the panel's; ``undersong compare`` on a setting's task file runs the same with all of
+it. Cells are in ``OUT/cells.jsonl`` and an interrupted command continues. ``--draw`` reads those of ``--epsilon``,
+``--methods`` and ``--records`` (all, where none is named) and writes the picture and the tables.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from undersong_protocol.plan import Plan, Privacy, Quorum, plan_sums
 from undersong_protocol.statistics.interface import LabelledEmbeddings, PublicInputs
 from undersong_protocol.vectors import NoisySum
 from undersong_server import methods
-from undersong_server.evaluation import metrics, task_model
+from undersong_server.evaluation import metrics, panel
 from undersong_server.generators.cleaning import duplicate_key
 from undersong_server.generators.interface import Answer, GenerationRequest
 from undersong_server.generators.orders import Order
 from undersong_server.generators.replay import ReplayGenerator
 from undersong_server.generators.settings import ReplaySettings
 from undersong_server.methods.interface import EXPECTED_RECORDS, Setting
-from undersong_server.pool import Pool, Sample
+from undersong_server.pool import Pool, Sample, each_once
 from undersong_server.runs import task as tasks
 
 METHODS = ("undersong", "mixture+labels", "wasp", "augpe")
@@ -79,7 +79,8 @@ class World:
         self._texts = [row["text"] for row in private]
         self._label_of = np.array([numbers[row["label"]] for row in private], dtype=np.int64)
         self._private = embed(self._texts)
-        self.test, self.test_labels = embed([row["text"] for row in test]), [row["label"] for row in test]
+        test_texts = [row["text"] for row in test]
+        self.test = panel.Labelled(test_texts, [row["label"] for row in test], embed(test_texts))
 
     def public(self, texts: Sequence[str]) -> Float32:
         """Embeddings on the public grid, float32 [n, d]; each text is embedded once."""
@@ -179,17 +180,18 @@ class OneMachine:
 def cell(
     world: World, method: str, records: int, epsilon: float, seed: int, expected: int = EXPECTED_RECORDS
 ) -> dict[str, Any]:
-    """Accuracy and macro-F1 in per cent, Frechet distance, rows, and what the method recorded of its choices.
+    """The panel's figures in per cent, Frechet distance, rows, and what the method recorded of its choices.
 
-    The distance is of ``FRECHET_ROWS`` texts drawn by their weights, or as many as the test set has; of a corpus that
-    has fewer, of its effective number (metrics.equal_choice).
+    The distance is of ``FRECHET_ROWS`` texts, or as many as the smaller set has.
 
     Args:
         expected: the declared number of records, ``privacy.expected_records`` of a task.
     """
     if method == "private-only":
         private = world.records(records, seed)
-        return _scores(world, private.embeddings, [world.labels[i] for i in private.labels], None, seed)
+        return _scores(
+            world, panel.Labelled(private.texts, [world.labels[i] for i in private.labels], private.embeddings), seed
+        )
     name, _, option = method.partition(":")
     loaded = methods.load(name)
     given = dict(part.split("=") for part in option.split("+") if part)
@@ -198,28 +200,23 @@ def cell(
     setting = Setting(world.labels, world.names, privacy=privacy, quorum=quorum, expected_records=expected)
     plan = plan_sums(loaded.plan(options, setting), privacy, quorum)
     run = OneMachine(world, setting, plan, world.records(records, seed), seed)
-    samples = list(loaded.run(options, run))  # type: ignore[arg-type]
-    recorded = run.records.get("sample_weights")
-    weights = None if not recorded else recorded[-1][1]
+    samples = each_once(loaded.run(options, run))  # type: ignore[arg-type]
     texts, labels = [sample.text for sample in samples], [sample.label for sample in samples]
     embeddings = world.embed(texts)
-    found = _scores(world, embeddings, labels, weights, seed)
-    every, text_weights = metrics.distinct_texts(texts, labels, weights)
-    wanted = min(FRECHET_ROWS, len(world.test))
-    rows = wanted if wanted <= len(every) else None
-    drawn, theirs = metrics.equal_choice(len(every), len(world.test), rows=rows, seed=seed, weights=text_weights)
+    found = _scores(world, panel.Labelled(texts, labels, embeddings), seed)
+    real = world.test.embeddings
+    rows = min(FRECHET_ROWS, len(texts), len(real))
     kept = ("weights", "trust", "matched", "corpora", "gains")
     return {
         **found,
-        "frechet": metrics.frechet_distance(embeddings[every[drawn]], world.test[theirs]),
+        "frechet": metrics.frechet_distance(*metrics.equal_rows(embeddings, real, rows=rows, seed=seed)),
         "records": {name: values[-1][1] for name, values in run.records.items() if name in kept},
     }
 
 
-def _scores(world: World, x: Float32, labels: Sequence[str], weights: Any, seed: int) -> dict[str, Any]:
-    model = task_model.train(x, labels, head="linear", weights=weights, seed=seed)
-    scores = task_model.evaluate(model, world.test, world.test_labels)
-    return {"accuracy": 100 * scores.accuracy, "macro_f1": 100 * scores.macro_f1, "rows": len(labels)}
+def _scores(world: World, corpus: panel.Labelled, seed: int) -> dict[str, Any]:
+    found = panel.judge(corpus, world.test, seed=seed).figures()
+    return {name: 100 * value for name, value in found.items()} | {"rows": len(corpus.texts)}
 
 
 def measure(
@@ -292,20 +289,24 @@ def differences(cells: Sequence[Mapping[str, Any]], ours: str, other: str, measu
 
 
 def table(cells: Sequence[Mapping[str, Any]], ours: str, other: str) -> str:
-    """Both measures of every setting with their intervals, worst runs and mean Frechet distances, as Markdown."""
-    heads = ("setting", "records", "seeds", "accuracy", "its accuracy", "difference", "simultaneous interval")
-    heads += ("macro-F1 difference", "simultaneous interval", "worst run", "its worst", "Frechet", "its Frechet")
+    """The panel's figures of every setting with their intervals, worst runs and mean Frechet distances, as Markdown."""
+    heads = ("setting", "records", "seeds", "panel score", "its panel score", "difference", "simultaneous interval")
+    heads += ("worst model's difference", "macro-F1 difference", "rarest label's difference")
+    heads += ("worst run", "its worst", "Frechet", "its Frechet")
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    accuracy, macro = (differences(cells, ours, other, name) for name in ("accuracy", "macro_f1"))
-    for row, f1 in zip(accuracy, macro, strict=True):
+    measured = {
+        name: differences(cells, ours, other, name) for name in ("panel", *panel.MODELS, "macro_f1", "rarest_recall")
+    }
+    for place, row in enumerate(measured["panel"]):
+        gap = {name: rows[place]["difference"] for name, rows in measured.items()}
         far = [_frechet(cells, row, method) for method in (ours, other)]
         lines.append(
             f"| {row['setting']} | {row['M']} | {row['seeds']} | {row['ours']:.1f} | {row['other']:.1f} "
             f"| {row['difference']:+.1f} | {row['low']:.1f} to {row['high']:.1f} "
-            f"| {f1['difference']:+.1f} | {f1['low']:.1f} to {f1['high']:.1f} "
+            f"| {min(gap[name] for name in panel.MODELS):+.1f} | {gap['macro_f1']:+.1f} | {gap['rarest_recall']:+.1f} "
             f"| {row['worst']:.1f} | {row['other_worst']:.1f} | {far[0]} | {far[1]} |"
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, "", panel.settings()])
 
 
 def _frechet(cells: Sequence[Mapping[str, Any]], row: Mapping[str, Any], method: str) -> str:
@@ -319,10 +320,10 @@ def _frechet(cells: Sequence[Mapping[str, Any]], row: Mapping[str, Any], method:
 
 def picture(panels: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """Differences with their intervals, one panel for each baseline, as SVG."""
-    cases = list(dict.fromkeys((row["setting"], row["M"]) for panel in panels.values() for row in panel))
+    cases = list(dict.fromkeys((row["setting"], row["M"]) for rows in panels.values() for row in rows))
     line = {case: index for index, case in enumerate(cases)}
     step, left, width, top = 20, 190, 200, 46
-    ends = [row[end] for panel in panels.values() for row in panel for end in ("low", "high")]
+    ends = [row[end] for rows in panels.values() for row in rows for end in ("low", "high")]
     low, high = max(-10.0, min(-1.0, *ends)), min(15.0, max(1.0, *ends))
     height = top + step * len(cases) + 34
 
@@ -337,18 +338,18 @@ def picture(panels: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     for (name, records), index in line.items():
         y = top + step * index + 14
         parts.append(f'<text x="8" y="{y}">{name}, {records} records</text>')
-    for number, (title, panel) in enumerate(panels.items()):
+    for number, (title, rows) in enumerate(panels.items()):
         x = left + width * number
         bottom = top + step * len(cases) + 4
         parts.append(f'<text x="{x}" y="18" font-weight="bold">minus {title}</text>')
-        parts.append(f'<text x="{x}" y="34" fill="#555">points of accuracy</text>')
+        parts.append(f'<text x="{x}" y="34" fill="#555">points of panel score</text>')
         parts.append(f'<line x1="{x + at(0):.1f}" x2="{x + at(0):.1f}" y1="40" y2="{bottom}" stroke="#999"/>')
         ticks = sorted({low, 0.0, high})
         parts += [
             f'<text x="{x + at(tick):.1f}" y="{bottom + 14}" text-anchor="middle" fill="#555">{tick:.0f}</text>'
             for tick in ticks
         ]
-        for row in panel:
+        for row in rows:
             y = top + step * line[row["setting"], row["M"]] + 10
             colour = "#1a7f37" if row["low"] > 0 else "#b3261e" if row["high"] < 0 else "#555"
             x1, x2, middle = (x + at(row[key]) for key in ("low", "high", "difference"))
@@ -366,7 +367,7 @@ def picture(panels: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 def draw(cells: Sequence[Mapping[str, Any]], chosen: Sequence[str], target: Path) -> str:
     """Writes the picture of the first of the chosen methods beside the others; returns the tables as Markdown."""
     ours, *others = chosen
-    panels = {other: differences(cells, ours, other, "accuracy") for other in others}
+    panels = {other: differences(cells, ours, other, "panel") for other in others}
     target.write_text(picture({name: rows for name, rows in panels.items() if name in METHODS}), encoding="utf-8")
     tables = [f"### Against {other}\n\n{table(cells, ours, other)}" for other in others if panels[other]]
     return "\n\n".join(tables)

@@ -151,7 +151,7 @@ class Bench:
             for row, label in enumerate(labels)
         ]
         corpus = Table(tuple(sample.text for sample in samples), tuple(labels), None)
-        report = evaluate_tables("live", corpus, test=self.test, embed=self.embed, head="linear", seed=0)
+        report = evaluate_tables("live", corpus, test=self.test, embed=self.embed, seed=0)
         return {
             "adherence": float(np.mean(self.classifier.predict(texts) == np.array(labels))),
             "distance": 1.0 - float(np.mean(closest)),

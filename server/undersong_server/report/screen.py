@@ -16,7 +16,7 @@ LINES = 10
 
 
 def final_screen(data: ReportData, folder: Path) -> RenderableType:
-    """At most ten lines: what was written, whom the votes trusted, how useful it is, what it cost, where it lies."""
+    """At most ten lines: what was written, whom the votes trusted, the panel's figures, what it cost, where it lies."""
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="dim", no_wrap=True, min_width=8)
     rows.add_column(overflow="fold")
@@ -24,7 +24,7 @@ def final_screen(data: ReportData, folder: Path) -> RenderableType:
     accuracy = _accuracy(data)
     weights = _weights(data, LINES - 4 - len(accuracy))
     lines += [("weights" if index == 0 else "", line) for index, line in enumerate(weights)]
-    lines += [("accuracy" if index == 0 else "", line) for index, line in enumerate(accuracy)]
+    lines += [("panel" if index == 0 else "", line) for index, line in enumerate(accuracy)]
     lines.append(("privacy", _privacy(data.privacy)))
     lines.append(("look at", Text(str(folder / "report.html"), style="bold")))
     for name, line in lines:
@@ -78,7 +78,7 @@ def _accuracy(data: ReportData) -> list[Text]:
     for each in sorted(data.accuracy, key=lambda each: not each.ours)[:3]:
         note = " (not private)" if each.reads_private and "no privacy" not in each.data else ""
         figure = (f"{100 * each.accuracy:5.1f} %", "bold green" if each.ours else "bold")
-        lines.append(Text.assemble(figure, f"  {each.data}{note}"))
+        lines.append(Text.assemble(figure, f"  {each.data}{note}  ", (each.model.partition(": ")[2], "dim")))
     return lines
 
 
