@@ -167,13 +167,3 @@ def test_without_the_extra_a_workbook_says_what_to_install(tmp_path, monkeypatch
     with pytest.raises(ConfigurationError, match="need the package openpyxl") as caught:
         read_table(tmp_path / "a.xlsx", "text")
     assert "save the file as CSV" in caught.value.remedy
-
-
-def test_weights_are_numbers_of_at_least_zero(tmp_path):
-    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "a", "weight": 0}, {"text": "b", "weight": 1.5}])
-    assert read_table(path, "text", weight="weight").weights == (0.0, 1.5)
-    assert read_table(path, "text", weight="weight").take([1]).weights == (1.5,)
-    for wrong in (-1, "many", None, float("inf")):
-        path = write_jsonl(tmp_path / "b.jsonl", [{"text": "a", "weight": wrong}])
-        with pytest.raises(ConfigurationError, match="row 1: the weight column"):
-            read_table(path, "text", weight="weight")

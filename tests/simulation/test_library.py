@@ -7,6 +7,7 @@ import functools
 import gc
 import importlib.util
 import stat
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,9 @@ from undersong.task_files import Task
 from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import table_of
+from undersong_server import methods
 from undersong_server.progress import Silent
+from undersong_server.runs import execution
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="needs pandas")
 
@@ -122,12 +125,59 @@ def test_a_simulation_gives_corpus_weights_ledger_report_and_judges_it():
     assert "iframe" in run.report._repr_html_()
     assert run.epsilon == float("inf")  # its noise came from a seed
     assert f"look at   {run.folder}" in str(run)
-    found = us.evaluate(run, test=frame(10), train_private=frame(12), head="linear")
-    assert len(found.scores) == 2
+    found = us.evaluate(run, test=frame(10), train_private=frame(12))
+    assert found.scores["model"].tolist() == ["panel", "panel"]
     assert list(found.distances["reference"]) == ["test file", "private training file"]
     verification = us.verify(run)
     assert not verification.holds  # no coordinator has signed it
     assert "took part: party-1, party-2" in str(verification)
+
+
+def read_as_a_stranger(corpus, test) -> float:
+    """Accuracy of a usual text classifier, from the published file and scikit-learn alone."""
+    import pandas
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline, make_union
+
+    read = pandas.read_json(corpus, lines=True) if corpus.suffix == ".jsonl" else pandas.read_parquet(corpus)
+    words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
+    letters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True)
+    model = make_pipeline(make_union(words, letters), LogisticRegression(C=3, max_iter=300))
+    return model.fit(read["text"], read["label"]).score(test["note"], test["topic"])
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("method", ["undersong", "wasp"])
+def test_a_stranger_who_reads_text_and_label_gets_what_the_panel_gets(method):
+    test = frame(50)
+    made = task(method=method, options={"samples": 40, "rounds": 2}, records=frame(40))
+    run = us.simulate(made, insecure_noise_seed=1, progress=Silent())
+    assert run.corpus["text"].is_unique
+    assert "weight" not in run.corpus.columns
+    words = us.evaluate(run, test=test).to_json()["task_models"][0]["models"]["words"]["accuracy"]
+    for name in ("synthetic.jsonl", "synthetic.parquet"):
+        assert read_as_a_stranger(run.folder / name, test) == pytest.approx(words, abs=0.021)  # one text of 50
+
+
+def test_a_method_that_returns_a_text_several_times_publishes_it_once(monkeypatch):
+    """Under the label that it has most often, whoever wrote the method."""
+    plugged = methods.load("mixture")
+
+    def repeating(options, run):
+        samples = plugged.run(options, run)
+        first = samples[0]
+        other = next(label for label in LABELS if label != first.label)
+        return [first, replace(first, label=other), *samples[1:], replace(first, label=other)]
+
+    def published(method):
+        monkeypatch.setattr(execution.methods, "load", lambda name: method)
+        made = task(method="mixture", options={"samples": 8})
+        return us.simulate(made, insecure_noise_seed=1, progress=Silent()).corpus
+
+    repeated, once = published(replace(plugged, run=repeating)), published(plugged)
+    assert repeated["text"].tolist() == once["text"].tolist()
+    assert (repeated["label"] != once["label"]).tolist() == [True] + [False] * (len(once) - 1)
 
 
 @pytest.mark.heavy

@@ -75,11 +75,10 @@ def test_sequences_and_the_records_own_are_judged(tmp_path):
         adapt_to=tmp_path / "private.jsonl",
         sequences=True,
         embed=embed,
-        head="linear",
     )
     found = {each.data: each for each in report.trained}
     assert found[evaluation.SEQUENCES].rows == 40
-    assert found[evaluation.SEQUENCES].scores.recall.max() == 1.0
+    assert found[evaluation.SEQUENCES].scores.models["head"].recall.max() == 1.0
     assert found[evaluation.OWN_SEQUENCES].rows == 60  # a record without any of the terms has no sequence
     assert any("adapted to 90 unlabelled texts" in data for data in found)
 

@@ -1,7 +1,5 @@
 import io
 import json
-import math
-from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -11,6 +9,7 @@ from tests.doubles.corpora import write_corpus
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import read_table
 from undersong_server.cli.evaluation_screen import render
+from undersong_server.evaluation.panel import settings
 from undersong_server.operations.evaluation import evaluate
 from undersong_server.pool import Sample
 
@@ -58,9 +57,9 @@ def test_a_whole_evaluation(run):
         train_private=run / "train.jsonl",
         overlap=run / "private.jsonl",
         embed=bag_of_words,
-        head="linear",
     )
     assert [each.data for each in report.trained] == ["synthetic", "private data only, no privacy"]
+    assert {each.model for each in report.trained} == {"panel"}
     assert all(each.scores.accuracy > 0.95 for each in report.trained)
     assert [each.rows for each in report.distances] == [80, 60]
     assert report.distances[0].frechet < 0.2
@@ -76,12 +75,14 @@ def test_a_whole_evaluation(run):
     assert loaded["private"] is False
     assert "not private" in loaded["notice"]
     assert loaded["task_models"][0]["macro_f1"] > 0.95
+    assert set(loaded["task_models"][0]["models"]) == {"words", "head", "mlp"}
     assert loaded["overlap"]["verbatim"]["count"] == len(report.overlap.verbatim)
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(render(report))
     shown = console.export_text()
     assert "not private" in shown
     assert "macro-F1" in shown
+    assert " ".join(settings().split()[:8]) in " ".join(shown.split())
     assert not any(text in shown + json.dumps(report.to_json()) for text, _ in private + notes(80, 1))
 
 
@@ -106,10 +107,12 @@ def test_repeats_groups_closest_records_and_personal_data(run, monkeypatch):
     )
     trained = report.trained[0]
     assert len(trained.runs) == 3
+    assert [each.model.split()[0] for each in report.trained] == ["panel", "MLP", "panel", "MLP"]
     assert trained.scores.accuracy == trained.runs[0].accuracy
     assert {name: runs[0].rows for name, runs in trained.groups.items()} == {"a": 27, "b": 27, "c": 26}
-    whole = sum(int(np.trace(runs[1].confusion)) for runs in trained.groups.values())
-    assert whole == int(np.trace(trained.runs[1].confusion))
+    for model in ("words", "head", "mlp"):
+        whole = sum(int(np.trace(runs[1].models[model].confusion)) for runs in trained.groups.values())
+        assert whole == int(np.trace(trained.runs[1].models[model].confusion))
     loaded = report.to_json()
     assert loaded["task_models"][0]["over_seeds"]["seeds"] == 3
     assert loaded["task_models"][0]["groups"]["a"]["accuracy"]["mean"] > 0.9
@@ -149,9 +152,7 @@ def test_a_file_that_is_named_for_several_purposes_is_read_once(run, monkeypatch
 
     monkeypatch.setattr("undersong_server.operations.evaluation.read_table", counted)
     train = run / "train.jsonl"
-    report = evaluate(
-        run / "run", test=run / "test.jsonl", train_private=train, overlap=train, embed=bag_of_words, head="linear"
-    )
+    report = evaluate(run / "run", test=run / "test.jsonl", train_private=train, overlap=train, embed=bag_of_words)
     assert sorted(read) == ["synthetic.jsonl", "test.jsonl", "train.jsonl"]
     assert report.trained[1].data == "private data only, no privacy"  # read with its labels
     assert report.overlap.rows == 120
@@ -169,7 +170,7 @@ def test_without_labels_there_is_no_task_model_but_the_distances_stand(run):
 
 def test_a_label_nobody_wrote_is_named(run):
     write(run / "test.jsonl", [*notes(20, 1), ("quiet heart", "fever")])
-    report = evaluate(run / "run", test=run / "test.jsonl", embed=bag_of_words, head="linear")
+    report = evaluate(run / "run", test=run / "test.jsonl", embed=bag_of_words)
     assert any("fever" in note for note in report.notes)
 
 
@@ -177,7 +178,7 @@ def test_markup_in_a_label_is_shown_not_interpreted(run):
     rows = [(t, f"[red]{y}[/red]") for t, y in notes(40, 0)]
     write_corpus(run / "run", [Sample(t, y, "ngram", 0, "zero_shot") for t, y in rows])
     write(run / "test.jsonl", rows)
-    report = evaluate(run / "run", test=run / "test.jsonl", embed=bag_of_words, head="linear")
+    report = evaluate(run / "run", test=run / "test.jsonl", embed=bag_of_words)
     console = Console(width=160, record=True, file=io.StringIO())
     console.print(render(report))
     assert "[red]chest[/red]" in console.export_text()
@@ -185,7 +186,7 @@ def test_markup_in_a_label_is_shown_not_interpreted(run):
 
 def test_tiny_sets_give_gaps_instead_of_crashes(run):
     write(run / "test.jsonl", notes(2, 1))
-    report = evaluate(run / "run", test=run / "test.jsonl", embed=bag_of_words, head="linear")
+    report = evaluate(run / "run", test=run / "test.jsonl", embed=bag_of_words)
     assert report.to_json()["distances"][0]["precision"] is None
 
 
@@ -201,42 +202,11 @@ def test_missing_pieces_are_named(run):
         evaluate(run / "run", test=run / "test.jsonl", embed=bag_of_words, label_field="labels")
 
 
-def test_the_task_model_is_trained_with_the_corpus_weights(run):
-    rows = notes(120, 0)
+def test_a_corpus_of_an_earlier_version_is_read_without_its_weights(run):
+    """As a stranger reads it: two contradicting labels of a text are two rows that count alike."""
+    rows = [{"text": t, "label": y, "weight": w} for t, y in notes(120, 0) for w in (1.0,)]
     wrong = {"chest": "ankle", "ankle": "chest"}
-    samples = [Sample(t, y, "one", 0, "zero_shot") for t, y in rows]
-    samples += [Sample(t, wrong[y], "two", 0, "zero_shot", weight=0.05) for t, y in notes(240, 5)]
-    write_corpus(run / "run", samples)
-    [trained] = evaluate(run / "run", test=run / "test.jsonl", embed=bag_of_words, head="linear").trained
-    assert trained.scores.accuracy > 0.9  # without weights two in three labels would be wrong
-
-
-def test_distances_are_of_the_weighted_texts(run):
-    """A heavy half of the corpus is like the test file and a light half is not; in ``halved`` all have both labels."""
-    rows, far = notes(120, 0), [f"{' '.join(FILLER[:3])} {number}" for number in range(120)]
-    both = [(t, y, 1.0) for t, y in rows] + [(t, "chest", 0.01) for t in far]
-    halved = [(t, label, w / 2) for t, _, w in both for label in TOPICS]
-
-    def found(weighed):
-        write_corpus(run / "run", [Sample(t, y, "ngram", 0, "zero_shot", weight=w) for t, y, w in weighed])
-        report = evaluate(run / "run", test=run / "test.jsonl", embed=bag_of_words, head="linear", label_field="label")
-        return report.distances[0]
-
-    weighted, plain = found(both), found([(t, y, 1.0) for t, y, _ in both])
-    assert weighted.rows == plain.rows == 80
-    assert weighted.frechet < 0.5 * plain.frechet
-    assert weighted.length < 0.5 * plain.length
-    assert weighted.next_word_after < plain.next_word_after
-    assert weighted.coverage > plain.coverage
-    twice = asdict(found(halved))
-    assert {name for name, value in asdict(weighted).items() if value != pytest.approx(twice[name])} <= {"label"}
-    alone = found([(t, y, float(number == 0)) for number, (t, y, _) in enumerate(both)])
-    assert (alone.rows, math.isnan(alone.frechet), math.isnan(alone.mauve)) == (1, True, True)
-
-
-def test_a_corpus_that_weighs_nothing_has_gaps(run):
-    write_corpus(run / "run", [Sample(t, "", "ngram", 0, "zero_shot", weight=0.0) for t, _ in notes(30, 0)])
-    report = evaluate(run / "run", test=run / "test.jsonl", embed=bag_of_words, label_field=None)
-    found = report.to_json()["distances"][0]
-    assert found["rows"] == 0
-    assert {found[name] for name in ("frechet", "mauve", "coverage", "vendi", "length", "self_similarity")} == {None}
+    rows += [{**row, "label": wrong[row["label"]], "weight": 0.01} for row in rows]
+    (run / "run" / "synthetic.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    [trained] = evaluate(run / "run", test=run / "test.jsonl", embed=bag_of_words).trained
+    assert trained.scores.accuracy < 0.8

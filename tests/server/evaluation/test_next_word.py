@@ -42,13 +42,3 @@ def test_a_loss_by_hand() -> None:
 
 def test_no_text_has_no_loss() -> None:
     assert math.isnan(next_word_loss(["a"], []))
-
-
-def test_a_text_teaches_as_often_as_it_weighs() -> None:
-    assert next_word_loss(CARDS, TEST, weights=[1.0] * 4) == next_word_loss(CARDS, TEST)
-    assert next_word_loss(CARDS[:2], TEST, weights=[2.0, 1.0]) == pytest.approx(
-        next_word_loss([CARDS[0], *CARDS[:2]], TEST)
-    )
-    mixed = [*CARDS, *OTHER]
-    more, less = (next_word_loss(mixed, TEST, weights=[w] * 4 + [3.0 - 2.0 * w] * 2) for w in (1.4, 0.2))
-    assert more < less

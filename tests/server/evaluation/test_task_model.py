@@ -84,27 +84,6 @@ def test_three_layers_are_two_hidden_ones_and_the_output():
     assert len(task_model.train(x, labels, head="mlp").hidden) == 1
 
 
-@pytest.mark.parametrize("head", ["linear", "mlp"])
-def test_weights_decide_whom_to_believe(head):
-    x, right, _ = clusters(200)
-    wrong = ["c1" if label == "c0" else "c0" if label == "c1" else label for label in right]
-    weights = np.concatenate([np.full(200, 1.0), np.full(200, 0.02)])
-    trust_right = task_model.train(np.vstack([x, x]), right + wrong, weights=weights, head=head)
-    trust_wrong = task_model.train(np.vstack([x, x]), right + wrong, weights=weights[::-1] * 7, head=head)
-    test_x, test_labels, _ = clusters(200, seed=1)
-    assert task_model.evaluate(trust_right, test_x, test_labels).accuracy > 0.9
-    assert task_model.evaluate(trust_wrong, test_x, test_labels).accuracy < 0.5
-
-
-def test_zero_weight_rows_do_not_count():
-    x, labels, _ = clusters(100)
-    noise = np.random.default_rng(1).permutation(labels).tolist()
-    weights = np.concatenate([np.ones(100), np.zeros(100)])
-    model = task_model.train(np.vstack([x, x]), labels + noise, weights=weights, head="linear")
-    test_x, test_labels, _ = clusters(200, seed=1)
-    assert task_model.evaluate(model, test_x, test_labels).accuracy > 0.95
-
-
 def test_a_class_of_one_text_and_tiny_sets_work():
     x = np.eye(4, dtype=np.float32)
     for head in HEADS:
@@ -119,10 +98,6 @@ def test_a_class_of_one_text_and_tiny_sets_work():
     [
         ({"labels": ["a"] * 10}, "needs two"),
         ({"labels": ["a", "b"]}, "2 labels"),
-        ({"weights": np.ones(3)}, "weights of shape"),
-        ({"weights": np.full(10, np.nan)}, "weights of shape"),
-        ({"weights": np.zeros(10)}, "weights of shape"),
-        ({"weights": -np.ones(10)}, "weights of shape"),
         ({"head": "svm"}, "unknown"),
     ],
 )

@@ -26,6 +26,20 @@ def test_every_seed_and_group_is_scored_by_its_own_predictions() -> None:
     assert found.to_json()["groups"]["x"]["rows"] == 4
 
 
+def test_the_panel_is_the_mean_of_its_models_and_says_each() -> None:
+    from sklearn.metrics import accuracy_score, recall_score
+
+    predicted = dict(zip(("words", "head", "mlp"), PREDICTED.values(), strict=True))
+    found = judged("corpus", 9, lambda _: ("panel", predicted), TRUE, seeds=[0], groups=GROUPS)
+    accuracies = [accuracy_score(TRUE, each) for each in predicted.values()]
+    assert found.interval("accuracy").value == pytest.approx(sum(accuracies) / 3)
+    rarest = [recall_score(TRUE, each, labels=["c"], average="macro") for each in predicted.values()]
+    assert found.interval("rarest_recall").value == pytest.approx(sum(rarest) / 3)
+    assert found.description == "panel: words 100.0 %, head 75.0 %, mlp 75.0 %"
+    assert found.to_json()["models"]["mlp"]["accuracy"] == accuracies[2]
+    assert [len(scores) for scores in found.groups.values()] == [1, 1]
+
+
 def test_one_seed_without_groups_has_no_intervals() -> None:
     from sklearn.metrics import accuracy_score
 

@@ -130,7 +130,6 @@ CASES = [
         ("keep=0.5", "corpus"),
         ("prompt=persona", "prompts"),
         ("words=30", "prompts"),
-        ("weighted=false", "sample_weights"),
         ("tutor_share=0.3", "plan", (), "4.0"),
         ("teacher=fine-tuned", "plan", TEACHERS),
         ("teachers=50", "plan", TEACHERS),
@@ -175,8 +174,8 @@ CASES = [
         ("candidates=2", "prompts"),
         ("examples=1", "prompts"),
         ("easy=1.0", "prompts"),
-        ("boosts=0", "sample_weights"),
-        ("rate=2.0", "sample_weights"),
+        ("boosts=0", "corpus"),
+        ("rate=2.0", "corpus"),
     ),
     *cases(
         "undersong",
@@ -263,7 +262,7 @@ def seen(case: Case, change: str | None, folder: Path, monkeypatch: pytest.Monke
         "inputs": [(name, blocks) for name, blocks, _ in opened],
         "corpus": [sample.text for sample in samples],
         "vocabulary": chosen.terms(run_plan.setting) if case.changes == "vocabulary" else (),
-        **{name: run.records.get(name) for name in ("weights", "trust", "tau", "keyphrases", "sample_weights")},
+        **{name: run.records.get(name) for name in ("weights", "trust", "tau", "keyphrases")},
     }
 
 

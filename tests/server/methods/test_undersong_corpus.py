@@ -46,7 +46,7 @@ def judged(near=0.96, careful=True):
 
 
 def corpus(written, *, near=0.96, asked=(), **options):
-    """The corpus by :func:`judged`: text numbers and labels, int64; weights, float64; and what was recorded."""
+    """The corpus by :func:`judged`: text numbers and labels, int64; and what was recorded."""
     samples = [
         Sample(str(number), LABELS[label], GENERATORS[author], 0, "zero_shot")
         for number, (label, author) in enumerate(zip(written.label_of, written.generator_of, strict=True))
@@ -71,14 +71,13 @@ def corpus(written, *, near=0.96, asked=(), **options):
     )
     text_of = np.array([int(each.text) for each in made])
     label_of = np.array([LABELS.index(each.label) for each in made])
-    return text_of, label_of, np.array(recorded["sample_weights"]), recorded
+    assert len(np.unique(text_of)) == len(text_of)
+    return text_of, label_of, recorded
 
 
-def task_model(embeddings, labels, weights, texts_in_all):
-    """With the strength that labels are made for, whatever the number of rows."""
-    return fit_linear(
-        embeddings, labels, weights / weights.mean(), 2, soft_labels.STRONGEST * texts_in_all / len(labels)
-    )
+def task_model(embeddings, labels):
+    """With the strength that labels are made for."""
+    return fit_linear(embeddings, labels, np.ones(len(labels)), 2, soft_labels.STRONGEST)
 
 
 def right(model):
@@ -87,8 +86,8 @@ def right(model):
     return ((records @ BOUNDARY > 0) == consistency.probabilities(model, records).argmax(axis=1)).mean()
 
 
-def of_near(written, text_of, weights):
-    return weights[written.generator_of[text_of] == NEAR].sum() / weights.sum()
+def of_near(written, text_of):
+    return (written.generator_of[text_of] == NEAR).mean()
 
 
 @pytest.fixture
@@ -97,10 +96,10 @@ def careful(monkeypatch):
 
 
 def test_a_careful_corpus_has_the_near_generator_s_texts_and_teaches_what_the_useful_one_s_do(written, careful):
-    text_of, label_of, weights, recorded = corpus(written)
-    assert of_near(written, text_of, weights) > 0.9
-    assert recorded["weights"][NEAR] == pytest.approx(of_near(written, text_of, weights))
-    model = task_model(written.embeddings[text_of], label_of, weights, len(np.unique(text_of)))
+    text_of, label_of, recorded = corpus(written)
+    assert of_near(written, text_of) > 0.9
+    assert recorded["weights"][NEAR] == pytest.approx(of_near(written, text_of))
+    model = task_model(written.embeddings[text_of], label_of)
     near, useful = (
         consistency.classifier(written.embeddings[own], written.label_of[own], 2, strength=0.3)
         for own in (written.generator_of == NEAR, written.generator_of == USEFUL)
@@ -109,14 +108,11 @@ def test_a_careful_corpus_has_the_near_generator_s_texts_and_teaches_what_the_us
     assert right(model) > right(near) + 0.2
 
 
-def test_texts_lighter_than_the_mean_are_left_out_by_chance_and_the_rest_of_them_weigh_so_much(written, careful):
-    text_of, _, weights, _ = corpus(written, near=0.9)
-    kept = np.unique(text_of)
-    of_text = np.bincount(text_of, weights=weights)[kept]
-    near = written.generator_of[kept] == NEAR
-    assert near.sum() == EACH
-    assert (~near).sum() == pytest.approx(0.2 * EACH, abs=20)  # of a weight of 0.2 of the mean
-    assert of_text[near].mean() / of_text[~near].mean() == pytest.approx(1.8, rel=0.05)
+def test_the_generators_shares_are_realised_by_how_many_texts_they_have(written, careful):
+    text_of, _, recorded = corpus(written, near=0.9)
+    assert len(text_of) == pytest.approx(2 * EACH / (0.9**2 + 0.1**2) / 2, abs=1)  # Kish's number
+    assert of_near(written, text_of) == pytest.approx(0.82, abs=0.1)  # all of its texts are in: it has no more
+    assert recorded["weights"] == pytest.approx([of_near(written, text_of), 1 - of_near(written, text_of)])
 
 
 @pytest.mark.parametrize("why", ["few texts", "sure", "ordered labels", "ablation"])
@@ -127,14 +123,14 @@ def test_elsewise_the_corpus_has_the_texts_that_the_records_trust(why, written, 
         kept = np.flatnonzero((written.generator_of == USEFUL) | (np.arange(2 * EACH) < WIDTH - 2))
         written = Written(*(each[kept] for each in written[:3]), 2, 2)
     options = {"ordered labels": {"without": "soft"}, "ablation": {"without": "near"}}.get(why, {})
-    text_of, _, weights, _ = corpus(written, near=0.999, **options)
-    assert of_near(written, text_of, weights) < 0.1
+    text_of, _, _ = corpus(written, near=0.999, **options)
+    assert of_near(written, text_of) < 0.1
 
 
 def test_no_text_is_taken_for_near_where_nothing_of_generators_is_known(written, careful):
-    text_of, _, weights, _ = corpus(written, near=0.5)
-    assert of_near(written, text_of, weights) == pytest.approx(0.5, abs=0.01)
-    assert len(np.unique(text_of)) > 0.95 * 2 * EACH
+    text_of, _, _ = corpus(written, near=0.5)
+    assert of_near(written, text_of) == pytest.approx(0.5, abs=0.01)
+    assert len(text_of) > 0.95 * 2 * EACH
 
 
 @pytest.mark.parametrize("strength", [0.3, 2.0])
@@ -142,7 +138,7 @@ def test_thresholds_are_asked_for_labels_that_follow_the_texts_less_closely(stre
     monkeypatch.setattr(soft_labels, "strength_for_others", lambda *_: strength)
     plain, found = corpus(written), corpus(written, asked=["thresholds"])
     assert found[-1]["asked"] == ["thresholds"] * (strength == 0.3)
-    first, before = (weights[label_of == 0].sum() / weights.sum() for _, label_of, weights, _ in (found, plain))
+    first, before = ((label_of == 0).mean() for _, label_of, _ in (found, plain))
     assert (first > before + 0.01) == (strength == 0.3)
 
 

@@ -14,7 +14,7 @@ from undersong_server.release.publish import _use
 
 SAMPLES = [
     Sample('He said "no"\nand left', "chest", "good", 0, "zero_shot"),
-    Sample("Ärztin – 患者 \u2028 🙂", "", "mixed", 3, "contrast", weight=0.25),
+    Sample("Ärztin – 患者 \u2028 🙂", "", "mixed", 3, "contrast"),
 ]
 
 
@@ -28,7 +28,6 @@ def test_both_formats_hold_every_sample(tmp_path):
         "generator": "mixed",
         "round": 3,
         "prompt_kind": "contrast",
-        "weight": 0.25,
     }
     assert sorted(os.listdir(tmp_path / "a" / "b")) == ["synthetic.jsonl", "synthetic.parquet"]
 

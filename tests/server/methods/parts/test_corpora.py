@@ -134,21 +134,3 @@ def test_frames_of_short_embeddings_and_of_missing_labels_are_whole():
     assert frame.directions.shape == (8, moments.DIRECTIONS)
     assert np.isfinite(frame.published()).all()
     assert np.isfinite(moments.posterior(texts, labels, np.ones(50), 3, None)[0]).all()
-
-
-def test_texts_of_little_weight_are_fewer_and_expected_sums_stay():
-    mean_one = np.array([0.2, 0.7, 2.1])
-    for below in (corpora.THINNED, corpora.THINNED_ALIKE):  # the second leaves no text lighter than the mean was
-        kept, left = corpora.thinned(7.0 * np.tile(mean_one, 4000), below, np.random.default_rng(0))
-        found = np.bincount(kept % 3, minlength=3) / 4000
-        assert found == pytest.approx(np.minimum(mean_one / below, 1.0), abs=0.02)
-        sums = np.bincount(kept % 3, weights=left)
-        assert sums / sums.sum() == pytest.approx(mean_one / 3, abs=0.01)
-        assert left.mean() == pytest.approx(1.0)
-        assert left / left.max() == pytest.approx(np.maximum(mean_one, below)[kept % 3] / 2.1)
-
-
-def test_texts_of_one_weight_are_all_kept():
-    kept, left = corpora.thinned(np.full(500, 0.3), 1.0, np.random.default_rng(0))
-    assert kept.tolist() == list(range(500))
-    assert left == pytest.approx(1.0)

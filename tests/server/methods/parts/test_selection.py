@@ -1,10 +1,13 @@
 import numpy as np
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from undersong_server.methods.parts.doubt import noise_effect
 from undersong_server.methods.parts.selection import (
     balanced_labels,
+    drawn_by_weight,
+    effective_size,
     generator_weights,
     highest,
     largest_remainder,
@@ -71,3 +74,32 @@ def test_only_scores_that_noise_does_not_explain_stand_out():
     assert set(range(20)) <= set(significant_votes(scores, among, 5.0).tolist())
     assert significant_votes(np.array([0.0, 1.0, -1.0]), np.arange(3), 0.0).tolist() == [1]
     assert len(significant_votes(scores, among[:0], 5.0)) == 0
+
+
+@given(st.lists(st.sampled_from([0.0, 0.01, 0.5, 1.0, 1.0, 7.0, 1e6]), min_size=1, max_size=30), st.integers(0, 99))
+@settings(max_examples=200, deadline=None)
+def test_a_weighted_corpus_becomes_as_many_different_texts_as_it_is_worth(weights, seed):
+    w = np.array(weights)
+    drawn = drawn_by_weight(w, np.random.default_rng(seed)).tolist()
+    assert drawn == sorted(set(drawn))
+    assert all(weights[row] > 0 for row in drawn)
+    assert effective_size(w) - 1 < len(drawn) <= effective_size(w) + 1e-6
+
+
+def test_texts_are_drawn_in_proportion_to_their_weights_as_far_as_a_text_can_be_drawn_once():
+    weights = np.repeat([1.2, 1.0, 0.2], 400)
+    drawn = np.zeros(1200)
+    for seed in range(400):
+        drawn[drawn_by_weight(weights, np.random.default_rng(seed))] += 1 / 400
+    assert drawn.sum() == pytest.approx(int(effective_size(weights)))
+    chance = np.repeat(drawn.reshape(3, 400).mean(axis=1), 400)
+    assert chance[0] == pytest.approx(1.0)
+    assert chance[400] / chance[800] == pytest.approx(5.0, abs=0.02)
+    assert (
+        np.abs(drawn - chance) <= 5.5 * np.sqrt(chance * np.maximum(1 - chance, 0.0) / 400) + 1e-9
+    ).all()  # false alarm about 1e-5
+
+
+def test_texts_of_one_weight_are_all_kept():
+    for weight in (0.1, 0.3, 1e300, 1e-300):
+        assert drawn_by_weight(np.full(12345, weight), np.random.default_rng(0)).tolist() == list(range(12345))
