@@ -87,7 +87,7 @@ def test_a_weighted_corpus_becomes_as_many_different_texts_as_it_is_worth(weight
 
 
 def test_texts_are_drawn_in_proportion_to_their_weights_as_far_as_a_text_can_be_drawn_once():
-    weights = np.repeat([1.2, 1.0, 0.2], 400)
+    weights = np.repeat([1.5, 0.5, 0.1], 400)
     drawn = np.zeros(1200)
     for seed in range(400):
         drawn[drawn_by_weight(weights, np.random.default_rng(seed))] += 1 / 400
