@@ -141,7 +141,7 @@ class Bench:
         return samples, figures
 
     def judged(self, samples: Sequence[Sample]) -> dict[str, float]:
-        """Adherence, distance and accuracy of texts."""
+        """Adherence, distance and panel score of texts."""
         if len({sample.label for sample in samples}) < 2:
             return {}
         labels = [sample.label for sample in samples]
@@ -155,7 +155,7 @@ class Bench:
         return {
             "adherence": float(np.mean(self.classifier.predict(texts) == np.array(labels))),
             "distance": 1.0 - float(np.mean(closest)),
-            "accuracy": report.trained[0].scores.accuracy,
+            "panel score": report.trained[0].scores.accuracy,
         }
 
     def orders(self, kind: str, examples: Sequence[tuple[str, str]] = ()) -> list[Order]:
