@@ -75,7 +75,6 @@ def measure(texts: int, embedded: int) -> dict[str, float]:
         train_private=tables["private"],
         overlap=tables["private"],
         membership=(tables["private"], tables["others"]),
-        head="linear",
     )
     seconds, worked = time.perf_counter() - begun, time.process_time() - worked
     assert len(report.distances) == 2

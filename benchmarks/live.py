@@ -10,8 +10,8 @@ llama.cpp's, `llama-server -m gemma-3-270m.gguf -t 1 -c 16384 --parallel 16` (a 
 50 to 60 tokens a second on one core). FOLDER holds banking10/train.jsonl and test.jsonl.
 
 Per kind of prompt, and per generator of the mixed pool: texts kept, answers by their kind (refused, cut, duplicate,
-...), label adherence (by a classifier of real texts), distance to the nearest real text of the label, accuracy of a
-linear model trained on the texts, tokens a second. `--methods` runs methods instead: with three temperatures of the
+...), label adherence (by a classifier of real texts), distance to the nearest real text of the label, panel
+score of the texts, tokens a second. `--methods` runs methods instead: with three temperatures of the
 model as generators, or (`--pool mixed`) with these, the model behind prefixes of different quality, and n-gram models.
 A base model then gets no number in its prompts, and with `--cache` all methods and seeds have the same texts wherever
 they order the same: the zero-shot ones.
