@@ -359,13 +359,12 @@ class Bench:
 
     def _judged(self, corpus: panel.Labelled, test: panel.Labelled, seed: int) -> dict[str, float]:
         found = panel.judge(corpus, test, seed=seed)
-        accuracies = {name: each.accuracy for name, each in found.models.items()}
         return {
             "accuracy": found.accuracy,
             "balanced_accuracy": found.balanced_accuracy,
             "macro_f1": found.macro_f1,
             "rarest_recall": found.rarest_recall,
-            **accuracies,
+            **found.accuracies(),
         }
 
     def _shared(self, task: Task) -> tuple[Embedder, EmbeddingCache, EmbeddingCache]:

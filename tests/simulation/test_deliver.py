@@ -1,5 +1,6 @@
 """Whole simulations of a small task with the packaged embedder: outputs, resume, refusals, secrecy."""
 
+import html
 import json
 import logging
 import os
@@ -25,6 +26,7 @@ from undersong_common.errors import ConfigurationError, PrivacyRefusal, Underson
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.table import read_table
 from undersong_protocol.manifest import Manifest
+from undersong_server.evaluation import panel
 from undersong_server.generators.interface import PromptFormat
 from undersong_server.generators.ngram import NgramGenerator
 from undersong_server.generators.settings import NgramSettings
@@ -365,18 +367,20 @@ def test_the_report_has_every_measure_intervals_and_the_encoder_but_nothing_of_t
     encoder = write_bert(tmp_path / "bert", ["pan", "oven", "rose", "spade"])
     path = make_task(tmp_path / "task", evaluation={"repeats": 2, "encoder": str(encoder)})
     delivered = run(path, tmp_path / "out")
-    rows = [(row.data, row.model.partition(" (")[0]) for row in delivered.report.accuracy]
-    kinds = ("linear head", "fine-tuned bert")
+    rows = [(row.data, row.model.partition(" (")[0].partition(":")[0]) for row in delivered.report.accuracy]
+    kinds = ("panel", "linear head", "fine-tuned bert")
     corpora = (deliver_module.OURS, deliver_module.MIXTURE, deliver_module.NO_PRIVACY)
     assert rows == [(data, kind) for data in corpora for kind in kinds]
-    assert [row.ours for row in delivered.report.accuracy] == [True, *[False] * 5]
+    assert [row.ours for row in delivered.report.accuracy] == [True, *[False] * 8]
     assert all(row.interval is not None for row in delivered.report.accuracy)
-    assert {"accuracy", "Frechet distance", "self-BLEU", "wrong labels"} <= {
+    assert {"panel score", "Frechet distance", "self-BLEU", "wrong labels"} <= {
         one.name for one in delivered.report.measures
     }
     page = (tmp_path / "out" / "report.html").read_text()
     assert "How good the texts are" in page
     assert "fine-tuned bert" in page
+    assert html.escape(panel.settings()) in page
+    assert panel.settings() in (tmp_path / "out" / "README.md").read_text()
     assert "over 2 seeds" in page
     assert deliver_module.NO_PRIVACY not in page
     assert set(delivered.to_json()["accuracy"]) == set(corpora)

@@ -110,7 +110,7 @@ def _distances(report: EvaluationReport) -> Table:
         table.add_row(name, *values)
 
     each = report.distances
-    row("texts compared (equal numbers, drawn by weight)", [f"{d.rows:,}" for d in each])
+    row("texts compared (equal numbers)", [f"{d.rows:,}" for d in each])
     row("Frechet distance (0 = same)", [_number(d.frechet) for d in each])
     row("precision: synthetic among the real", [_number(d.precision) for d in each])
     row("recall: real among the synthetic", [_number(d.recall) for d in each])

@@ -77,10 +77,18 @@ class PanelScores:
         """Number of real texts."""
         return next(iter(self.models.values())).rows
 
+    def accuracies(self) -> dict[str, float]:
+        """The accuracy of each model by its name."""
+        return {str(name): each.accuracy for name, each in self.models.items()}
+
     def figures(self) -> dict[str, float]:
         """Fractions by name: the panel score, each model's accuracy, macro-F1 and the rarest label's recall."""
-        accuracies = {name: each.accuracy for name, each in self.models.items()}
-        return {"panel": self.accuracy, **accuracies, "macro_f1": self.macro_f1, "rarest_recall": self.rarest_recall}
+        return {
+            "panel": self.accuracy,
+            **self.accuracies(),
+            "macro_f1": self.macro_f1,
+            "rarest_recall": self.rarest_recall,
+        }
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -122,8 +130,10 @@ def predict(model: Model, corpus: Labelled, texts: Sequence[str], embeddings: Fl
         return [corpus.labels[0]] * len(texts)
     if model == "words":
         return _words(corpus, texts)
-    kind, hidden = ("linear", ()) if model == "head" else ("mlp", MLP_UNITS)
-    trained = task_model.train(corpus.embeddings, corpus.labels, head=kind, hidden=hidden, seed=seed)
+    if model == "head":
+        trained = task_model.train(corpus.embeddings, corpus.labels, head="linear", seed=seed)
+    else:
+        trained = task_model.train(corpus.embeddings, corpus.labels, head="mlp", hidden=MLP_UNITS, seed=seed)
     return task_model.predict(trained, embeddings)
 
 

@@ -75,7 +75,8 @@ def _weights(data: ReportData, most: int) -> list[Text]:
 
 def _accuracy(data: ReportData) -> list[Text]:
     lines = []
-    for each in sorted(data.accuracy, key=lambda each: not each.ours)[:3]:
+    panels = {each.data: each for each in reversed(data.accuracy)}  # the panel is the first model of its data
+    for each in sorted(panels.values(), key=lambda each: (not each.ours, data.accuracy.index(each)))[:3]:
         note = " (not private)" if each.reads_private and "no privacy" not in each.data else ""
         figure = (f"{100 * each.accuracy:5.1f} %", "bold green" if each.ours else "bold")
         lines.append(Text.assemble(figure, f"  {each.data}{note}  ", (each.model.partition(": ")[2], "dim")))
