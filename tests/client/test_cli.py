@@ -6,8 +6,10 @@ import dataclasses
 import json
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from socketserver import StreamRequestHandler, ThreadingTCPServer
 
 import pytest
 
@@ -15,6 +17,7 @@ from tests.doubles.authority import Authority
 from tests.doubles.coordinator_stream import ScriptedCoordinator
 from tests.doubles.forgeries import FORGERIES, harmless
 from tests.doubles.party_home import command, joined, write_notes
+from tests.doubles.processes import free_port
 from tests.doubles.tiny_bert import write_bert
 from tests.doubles.typed import built, typed
 from undersong_client import checks
@@ -561,6 +564,65 @@ def test_check_tells_another_server_from_a_wrong_name(tmp_path, authority):
 def test_check_of_a_name_that_does_not_exist(tmp_path, authority):
     home = joined(tmp_path, authority, address="no-such-host.invalid:7443")
     assert grades(home, code=2)["name"][0] == "problem"
+
+
+PROXY_VARIABLES = [*checks.PROXIES, *checks.EXCEPTIONS, *checks.UNREAD_PROXIES]
+
+
+def test_check_tells_a_dead_proxy_from_a_dead_coordinator(tmp_path, authority, monkeypatch):
+    for name in PROXY_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    dead = f"http://user:secret@127.0.0.1:{free_port()}"
+    with ScriptedCoordinator(authority) as coordinator:
+        home = joined(tmp_path, authority, address=coordinator.address)
+        monkeypatch.setenv("https_proxy", dead)
+        found = grades(home, code=2)
+        assert found["proxy"][0] == "problem"
+        assert {"TLS", "port", "coordinator"}.isdisjoint(found)
+        assert "secret" not in str(found)
+        for exception in ("example.org, LOCALHOST", "127.0.0.0/8,host"):
+            monkeypatch.setenv("no_proxy", exception)
+            found = grades(home)
+            assert (found["proxy"][0], found["coordinator"][0]) == ("ok", "ok"), exception
+        monkeypatch.setenv("no_grpc_proxy", "example.org")  # counts instead of no_proxy
+        assert grades(home, code=2)["proxy"][0] == "problem"
+        for name in PROXY_VARIABLES:
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("HTTPS_PROXY", dead)  # which gRPC does not read
+        found = grades(home)
+        assert (found["proxy"][0], found["coordinator"][0]) == ("ok", "ok")
+
+
+@pytest.mark.parametrize(
+    ("excepted", "grade"), [("10.0.0.0/8", "ok"), ("10.1.2.3", "ok"), ("", "warning"), ("11.0.0.0/8,10.1", "warning")]
+)
+def test_check_reads_no_proxy_as_the_connection_does(tmp_path, authority, monkeypatch, excepted, grade):
+    home = joined(tmp_path, authority, address="10.1.2.3:7443")
+    monkeypatch.setenv("grpc_proxy", "http://proxy:3128")
+    monkeypatch.setenv("no_grpc_proxy", excepted)
+    findings = json.loads(command("check", "--offline", "--home", home, "--json"))["findings"]
+    assert next(each["grade"] for each in findings if each["name"] == "proxy") == grade
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 403 Forbidden\r\n\r\n", b"\x1b[2J 20\r\n\r\n", b""])
+def test_check_tells_a_proxy_that_refuses(tmp_path, authority, monkeypatch, answer):
+    for name in PROXY_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+    class Refusing(StreamRequestHandler):
+        def handle(self):
+            self.rfile.readline()
+            self.wfile.write(answer)
+
+    with ThreadingTCPServer(("127.0.0.1", 0), Refusing) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        home = joined(tmp_path, authority, address="coordinator.example:7443")  # only the proxy could know it
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.server_address[1]}")
+        found = grades(home, code=2)
+        proxy.shutdown()
+    assert found["proxy"][0] == "problem"
+    assert harmless(found["proxy"][1])
+    assert "name" not in found
 
 
 @pytest.mark.parametrize(("days", "grade", "code"), [(-1, "problem", 2), (5, "warning", 0), (60, "ok", 0)])
