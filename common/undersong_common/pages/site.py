@@ -374,7 +374,7 @@ class Site:
 
     def render_outside(self, template: str, title: str, **context: Any) -> str:
         """A screen for somebody without a session."""
-        nobody = {"base": "", "person": None, "csrf": "", "message": "", "asked": {}}
+        nobody: dict[str, Any] = {"base": "", "person": None, "csrf": "", "message": "", "asked": {}}
         return self.render(template, {**nobody, "title": title, **context})
 
     def _enter_form(self, request: Request, problem: str) -> Response:

@@ -34,7 +34,7 @@ class Pulse:
     away: str = ""
 
 
-class _Counted(StreamingResponse):
+class _Counted(StreamingResponse):  # type: ignore[misc]  # fastapi is untyped here
     """A stream that counts as its watcher's from the answer to its request until its connection ends."""
 
     def __init__(self, events: AsyncIterator[str], watching: Counter[object], watcher: object) -> None:
