@@ -195,7 +195,7 @@ def _disk(home: PartyHome) -> Finding:
 def _embedder(home: PartyHome) -> str:
     from undersong_common import embedders
 
-    return f"{home.settings.embedder}, SHA-256 {embedders.load(home.settings.embedder).fingerprint[:16]}..."
+    return f"{home.settings.embedder}, SHA-256 {embedders.check(home.settings.embedder).fingerprint[:16]}..."
 
 
 def _teacher_model(home: PartyHome) -> str:

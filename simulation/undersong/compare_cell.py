@@ -386,7 +386,7 @@ class Bench:
             environment = dict(os.environ)
             public = LayeredCache(MemoryCache(), PublicFileCache(public_cache_path(environment)))
             self._loaded |= {
-                "embedder": embedders.load(task.embedder.model),
+                "embedder": embedders.check(task.embedder.model),
                 "public": public,
                 "private": public if self.public_data else MemoryCache(),
                 "environment": environment,

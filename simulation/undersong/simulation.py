@@ -97,7 +97,7 @@ def simulate(
     """
     task = run_plan.task
     check_units(run_plan.plan.privacy, tables)
-    embedder = embedder or embedders.load(task.embedder.model)
+    embedder = embedder or embedders.check(task.embedder.model)
     clock, monotonic = clocks(insecure_noise_seed)
     made = SimulatedParties(task, workspace.state, workspace.parties_path, seed, insecure_noise_seed)
     made.draw_keys(workspace, tables)

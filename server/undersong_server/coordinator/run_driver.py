@@ -114,7 +114,7 @@ class RunDriver(ABC):
         self._reply_bytes = run_plan.plan.largest_reply_bytes
         journal = Journal(self.folder.journal_path)
         try:
-            embedder = embedders.load(run_plan.task.embedder.model)
+            embedder = embedders.check(run_plan.task.embedder.model)
             embed = CachedEmbedder(embedder, PublicFileCache(self._public_cache)).encode
             while True:
                 self.await_roster(planned, journal)
