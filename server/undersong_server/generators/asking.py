@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from undersong_common.errors import ConfigurationError, GenerationError
+from undersong_server.generators import batches
 from undersong_server.generators.interface import Answer, GenerationRequest, Generator
 from undersong_server.journal import Journal
 from undersong_server.progress import Progress
@@ -111,12 +112,14 @@ class Asking:
     ) -> list[Answer]:
         """Takes answers (step, index, answer) and further ``keys`` out of the journal, so that they are asked for anew.
 
-        What the answers cost stays in the journal; returns those that were paid for.
+        The generator's batches go too, or they would give the same answers again. What the answers cost stays in the
+        journal; returns those that were paid for.
         """
         paid = [answer for _, _, answer in useless if isinstance(answer, Answer) and answer.completion_tokens > 0]
         number = len(self._journal.items(_thrown_away_key(name)))
+        submitted = self._journal.items(batches.prefix(name))
         self._journal.exchange(
-            [*keys, *(_key(step, name, index) for step, index, _ in useless)],
+            [*keys, *submitted, *(_key(step, name, index) for step, index, _ in useless)],
             [(f"{_thrown_away_key(name)}{number + place:08}", _encode(answer)) for place, answer in enumerate(paid)],
         )
         return paid
