@@ -41,10 +41,8 @@ from undersong_protocol.plan import POST_QUANTUM_UP_TO, Privacy, Quorum, SumRequ
 from undersong_protocol.public import Input, Segment, encode_embeddings
 from undersong_protocol.secagg.parameters import Member, default_threshold
 from undersong_protocol.statistics import TopQVotes, top_q_votes
-from undersong_server.federation.blocks import PublicBlocks
-from undersong_server.federation.driver import introduce
+from undersong_server.federation.driver import Lazily, PublicBlocks, introduce
 from undersong_server.federation.pipelining import PipelinedFederation
-from undersong_server.federation.transport import Lazily
 from undersong_server.journal import Journal
 from undersong_server.operations.caches import public_cache_path
 from undersong_server.progress import Silent

@@ -47,7 +47,6 @@ from undersong_protocol.public import Input, Segment, encode_embeddings
 from undersong_protocol.secagg.parameters import Member, default_threshold
 from undersong_protocol.statistics import TopQVotes
 from undersong_server import defaults
-from undersong_server.coordinator import enrolment
 
 SIZES = (100, 300, 1000)
 CANDIDATES = 6000
@@ -99,7 +98,7 @@ def enrol(folder: Path, coordinator: Any, name: str) -> None:
     """A party's folder with keys, certificate, policy, budget and records, by the functions of its commands."""
     home = PartyHome.create(folder / name, PartySettings(name))
     keys.create(home)
-    package = enrolment.invite(coordinator, name, now=time.time())
+    package = coordinator.invite(name, now=time.time())
     allowed = policy.HospitalPolicy(
         statistics=tuple(statistics.names()),
         run_epsilon=math.inf,
@@ -109,7 +108,7 @@ def enrol(folder: Path, coordinator: Any, name: str) -> None:
     )
     policy.write(home, allowed)
     request = EnrolmentRequest.parse(joining.accept(home, package, package.fingerprint))
-    joining.install(home, enrolment.sign(coordinator, request, now=time.time()))
+    joining.install(home, coordinator.sign(request, now=time.time()))
     notes = folder / f"{name}.jsonl"
     rows = [{"text": f"{name} note {number}", "label": "ab"[number % 2]} for number in range(RECORDS)]
     notes.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -122,8 +121,7 @@ def enrol(folder: Path, coordinator: Any, name: str) -> None:
 def measure(parties: int, processes: int, patience_s: float, keepalive_s: float) -> dict[str, Any]:
     """One sum at one size; see the module."""
     from tests.doubles.parties import DIMENSION
-    from undersong_server.federation.blocks import PublicBlocks
-    from undersong_server.federation.driver import Federation
+    from undersong_server.federation.driver import Federation, PublicBlocks
     from undersong_server.journal import Journal
     from undersong_server.progress import Silent
 

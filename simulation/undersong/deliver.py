@@ -17,7 +17,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning
 from undersong_common.model_files import PACKAGED, model_folder
 from undersong_common.table import Table, concatenate, read_table
-from undersong_server.cluster.connection import Cluster
+from undersong_server.cluster import Cluster
 from undersong_server.evaluation.evaluate import evaluate_tables
 from undersong_server.evaluation.trained import Trained
 from undersong_server.methods import mixture
@@ -27,7 +27,7 @@ from undersong_server.release.publish import publish, report_data
 from undersong_server.report.data import Accuracy, ReportData
 from undersong_server.report.measures import Measure, measures_of
 from undersong_server.runs import planning
-from undersong_server.runs.building import build_author
+from undersong_server.runs.planning import build_author
 from undersong_server.runs.task import Task
 
 FREE_KINDS = ("ngram", "replay")  # a comparison may ask these again at no cost

@@ -218,7 +218,7 @@ def corpus(
     import torch
 
     from undersong_server.generators.local_transformers import TransformersGenerator, load
-    from undersong_server.runs.building import build_prompts
+    from undersong_server.runs.planning import build_prompts
 
     check(task, options)
     records, plan, source = begun(task, options, texts, insecure_noise_seed)

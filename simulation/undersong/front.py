@@ -12,7 +12,7 @@ from undersong.frames import FrameOrPath, is_frame, selected, to_jsonl, to_table
 from undersong.results import Comparison, Evaluation, Plan, Simulation, Verification
 from undersong.task_files import Task
 from undersong_common.errors import ConfigurationError
-from undersong_server.cluster.connection import connected
+from undersong_server.cluster import connected
 from undersong_server.evaluation.heads import Head
 from undersong_server.operations import evaluation, releases, tasks
 from undersong_server.operations.caches import public_cache_path

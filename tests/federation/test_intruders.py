@@ -21,7 +21,7 @@ from tests.doubles.stream import Credentials, Served, Stream, make_home
 from undersong_common.errors import ConfigurationError
 from undersong_protocol import framing
 from undersong_protocol.messages import transport_pb2 as wire
-from undersong_server.coordinator import enrolment, gate
+from undersong_server.coordinator import gate
 from undersong_server.coordinator.grpc_server import STREAMS_A_SECOND, STREAMS_AT_ONCE, STREAMS_OF_A_PARTY
 from undersong_server.coordinator.parties import Registry
 
@@ -116,7 +116,7 @@ def test_a_register_that_fails_once_is_asked_again(served, home, monkeypatch):
     with Stream(served.port, Credentials(home, "gone").for_grpc) as stream:
         stream.hello("gone")
         monkeypatch.setattr(Registry, "refusals", failing_first)
-        enrolment.revoke(home, "gone", "lost", now=time.time())
+        home.revoke("gone", "lost", now=time.time())
         assert "revoked" in stream.next("goodbye", 8.0).goodbye.reason
     assert len(asked) >= 2
 

@@ -32,8 +32,8 @@ from undersong_protocol.secagg.parameters import Member
 from undersong_protocol.statistics import LabelHistogram, TopQVotes
 from undersong_server.authority import Issued
 from undersong_server.operations import watching
-from undersong_server.runs.planned import Planned
-from undersong_server.runs.status import Awaited, AwaitedParty, RunStatus
+from undersong_server.runs.folder import Awaited, AwaitedParty, RunStatus
+from undersong_server.runs.planning import Planned
 
 pytestmark = pytest.mark.heavy
 

@@ -19,8 +19,7 @@ from undersong_server.operations import audit
 from undersong_server.operations.enrolment import roster
 from undersong_server.operations.runs import refusals
 from undersong_server.runs.plan_figures import PlanFigures, plan_figures
-from undersong_server.runs.planned import coordinator_task
-from undersong_server.runs.planning import plan_run
+from undersong_server.runs.planning import coordinator_task, plan_run
 
 KEPT = 200  # drafts; the oldest go
 HIDDEN = ("data.path", "output.dir", "evaluation")  # of no use to a coordinator's run

@@ -20,11 +20,9 @@ from undersong_protocol.secagg.parameters import Member
 from undersong_server import defaults
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.operations.enrolment import identities, roster
-from undersong_server.runs.folder import Action, RunFolder
+from undersong_server.runs.folder import FINAL, Action, RunFolder, RunStatus
 from undersong_server.runs.plan_figures import PlanFigures, plan_figures
-from undersong_server.runs.planned import Planned, coordinator_task
-from undersong_server.runs.planning import plan_run
-from undersong_server.runs.status import FINAL, RunStatus
+from undersong_server.runs.planning import Planned, coordinator_task, plan_run
 
 LOG_LINES = 20  # of a run's log that are shown with it
 

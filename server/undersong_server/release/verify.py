@@ -30,7 +30,7 @@ from undersong_server.release.files import CORPUS_NAMES, HASHED_NAMES, LEDGER_NA
 from undersong_server.release.papers import once, published_manifest, read_text, sha256_of
 from undersong_server.release.signature import ENROLLED, PublisherSignature, read_signature
 from undersong_server.release.verdict import REMEDY, Opened, Verdict
-from undersong_server.runs import foreign_statistics
+from undersong_server.runs.planning import register_named_statistics
 
 # What a value of another type or size than expected raises, wherever it is first used.
 MALFORMED = (KeyError, ValueError, TypeError, AttributeError, RecursionError, ArithmeticError, IndexError)
@@ -56,7 +56,7 @@ def verify(folder: Path, *, fingerprint: str | None = None, parties: Mapping[str
         raise PrivacyRefusal(f"{folder}: manifest.json is not the manifest of a run", REMEDY) from None
     if published.get("manifest_hash") != manifest.hash.hex():
         faults.append(f"the manifest was changed: its hash is {manifest.hash.hex()[:16]}..., not the one stated")
-    foreign_statistics.register_named((planned.statistic, planned.source) for planned in manifest.plan.sums)
+    register_named_statistics((planned.statistic, planned.source) for planned in manifest.plan.sums)
     try:
         manifest.verify()
     except UndersongError as error:

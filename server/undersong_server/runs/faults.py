@@ -19,7 +19,7 @@ from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_server.generators import GeneratorSettings
 from undersong_server.generators.replay import ReplayGenerator
 from undersong_server.generators.settings import NgramSettings, ReplaySettings, TransformersSettings, VllmSettings
-from undersong_server.runs.building import build_prompts
+from undersong_server.runs.planning import build_prompts
 from undersong_server.runs.task import Task
 
 _CHECK = "check the path"

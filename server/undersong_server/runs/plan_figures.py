@@ -12,8 +12,7 @@ from undersong_protocol.plan import Plan, PlannedSum, Privacy, Quorum
 from undersong_server import methods
 from undersong_server.generators import Estimate, GeneratorSettings
 from undersong_server.generators.orders import Order, Requests
-from undersong_server.runs.building import build_prompts
-from undersong_server.runs.planning import RunPlan
+from undersong_server.runs.planning import RunPlan, build_prompts
 
 PUBLIC_NOTICE = (
     "task.description, task.labels and the prompts go to the model provider: they count as public, so write nothing"

@@ -22,7 +22,7 @@ from undersong_server.console.context import ConsoleContext
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.json_files import replace_json
 from undersong_server.operations import drafts, enrolment, runs
-from undersong_server.runs.status import RunFailure, RunStatus
+from undersong_server.runs.folder import RunFailure, RunStatus
 
 pytestmark = pytest.mark.heavy
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from undersong_server.coordinator.places import Limits, Places, Rate, source_of
+from undersong_server.coordinator.gate import Limits, Places, Rate, source_of
 
 SMALL = Limits(in_all=20, unproven=8, unproven_a_source=3, known_factor=2, a_party=2, burst=1e9)
 

@@ -18,7 +18,7 @@ from undersong_protocol import bounds
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.operations import runs
 from undersong_server.operations.watching import watch
-from undersong_server.runs.status import Awaited, AwaitedParty, RunFailure, RunStatus
+from undersong_server.runs.folder import Awaited, AwaitedParty, RunFailure, RunStatus
 
 PARTIES = ("alpha", "beta", "gamma")
 

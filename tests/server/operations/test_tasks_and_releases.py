@@ -13,7 +13,7 @@ from undersong_server.operations import releases, runs, tasks
 from undersong_server.operations.caches import public_cache_path
 from undersong_server.release.files import JSONL_NAME, MANIFEST_NAME
 from undersong_server.runs import task
-from undersong_server.runs.status import RunStatus
+from undersong_server.runs.folder import RunStatus
 
 
 def test_a_template_is_written_once_and_takes_its_labels_from_a_table(tmp_path):
