@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -203,8 +204,9 @@ def compare(
     if is_frame(test):
         columns = [settings.data.text, *([settings.data.label or "label"] if settings.task.labels else [])]
         folder.mkdir(parents=True, exist_ok=True)
-        written = folder / "test.jsonl"
-        written.write_text(to_jsonl(selected(test, columns, "test")), encoding="utf-8")
+        content = to_jsonl(selected(test, columns, "test")).encode("utf-8")
+        written = folder / f"test-{hashlib.sha256(content).hexdigest()[:16]}.jsonl"  # no other command's file
+        written.write_bytes(content)
         test = written
     with notebook_progress.shown(progress) as display:
         rows = compared(

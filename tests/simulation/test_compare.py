@@ -303,6 +303,26 @@ def test_a_second_command_adds_to_the_folder_s_table_which_is_written_while_cell
         compared(bench.task_file, methods=["pretext"], seeds=range(1), **given, assignments=["privacy.delta=1e-6"])
 
 
+def test_two_commands_do_not_write_into_one_folder_at_once(bench, tmp_path, monkeypatch):
+    given = {**COMMAND, "test": bench.test, "out": tmp_path / "out", "progress": Silent(), "seeds": [0]}
+    refused = []
+
+    def measure(self, cell):
+        with pytest.raises(ConfigurationError, match="another command") as second:
+            compared(bench.task_file, methods=["mixture"], fresh=True, **given)
+        refused.append(second.value.remedy)
+        return figures(0.5)
+
+    monkeypatch.setattr(Bench, "measure", measure)
+    found = compared(bench.task_file, methods=["wasp", "mixture"], **given)
+    assert len(refused) == len(found["rows"]) == 2
+    monkeypatch.setattr(Bench, "measure", lambda _self, _cell: figures(0.6))
+    found = compared(
+        bench.task_file, methods=["wasp", "mixture", "private-only"], **given
+    )  # the lock went with its command
+    assert [row["metrics"]["accuracy"]["mean"] for row in found["rows"]] == [0.5, 0.5, 0.6]
+
+
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
