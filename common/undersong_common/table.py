@@ -10,7 +10,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,9 +113,11 @@ def table_of(
     user_types: set[type] = set()
     weights: list[float] = []
     known = set(labels)
+    columns = {"text": text, "label": label, "user": user, "weight": weight}
     for number, row in enumerate(rows, start=1):
         where = f"{source}: row {number}"
-        value = _cell(row, text, where, "text")
+        _check_columns(row, columns, where)
+        value = row[text]
         if skip_empty and (value is None or (isinstance(value, str) and not value.strip())):
             continue
         if not isinstance(value, str) or not value.strip():
@@ -124,7 +126,7 @@ def table_of(
             )
         texts.append(value)
         if label is not None:
-            name = _cell(row, label, where, "label")
+            name = row[label]
             if isinstance(name, bool | float) or name is None or str(name) == "":
                 raise ConfigurationError(f"{where}: the label column {label!r} is empty or not a label", "fill the row")
             if known and str(name) not in known:
@@ -133,13 +135,13 @@ def table_of(
                 )
             found.append(str(name))
         if user is not None:
-            identity = _cell(row, user, where, "user")
+            identity = row[user]
             if isinstance(identity, bool | float) or identity is None or str(identity) == "":
                 raise ConfigurationError(f"{where}: the user column {user!r} is empty or not an id", "fill the row")
             users.append(str(identity))
             user_types.add(type(identity))
         if weight is not None:
-            weights.append(_weight(_cell(row, weight, where, "weight"), f"{where}: the weight column {weight!r}"))
+            weights.append(_weight(row[weight], f"{where}: the weight column {weight!r}"))
     if len(user_types) > 1:
         # 7 and "7" would silently become one patient, or two: the file must say which.
         raise ConfigurationError(
@@ -162,7 +164,8 @@ def read_column(path: Path, column: str) -> tuple[str, ...]:
     """
     found = []
     for number, row in enumerate(_rows(path, UTF_8), start=1):
-        value = _cell(row, column, f"{path}: row {number}", "named")
+        _check_columns(row, {"named": column}, f"{path}: row {number}")
+        value = row[column]
         if value is None or str(value) == "":
             raise ConfigurationError(f"{path}: row {number}: the column {column!r} is empty", "fill the row")
         found.append(str(value))
@@ -191,10 +194,12 @@ def _weight(value: Any, where: str) -> float:
     return number
 
 
-def _cell(row: dict[str, Any], column: str, where: str, role: str) -> Any:
-    if column not in row:
-        raise ConfigurationError(f"{where}: has no column {column!r} (the {role} column)", nearest(column, row))
-    return row[column]
+def _check_columns(row: dict[str, Any], columns: Mapping[str, str | None], where: str) -> None:
+    """Raises ConfigurationError that names every column, by its role, that the row lacks."""
+    missing = [(role, column) for role, column in columns.items() if column is not None and column not in row]
+    if missing:
+        said = ", ".join(f"no column {column!r} (the {role} column)" for role, column in missing)
+        raise ConfigurationError(f"{where}: has {said}", "; ".join(nearest(column, row) for _, column in missing))
 
 
 def _rows(path: Path, encoding: str) -> Iterator[dict[str, Any]]:

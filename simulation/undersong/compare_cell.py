@@ -351,7 +351,8 @@ class Bench:
 
     def _tables(self, task: Task, seed: int) -> dict[str, Table]:
         """Each party's records by its name. All cells deal the same files, which are read once."""
-        from undersong.records import dealt, read_private_files
+        from undersong.records import dealt
+        from undersong_server.runs.tables import read_private_files
 
         if "private files" not in self._loaded:
             self._loaded["private files"] = read_private_files(task)

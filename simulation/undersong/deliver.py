@@ -16,7 +16,7 @@ from undersong_common.embedding import PublicFileCache
 from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning
 from undersong_common.model_files import PACKAGED, model_folder
-from undersong_common.table import Table, concatenate, read_table
+from undersong_common.table import Table, concatenate
 from undersong_server.cluster import Cluster
 from undersong_server.evaluation.evaluate import evaluate_tables
 from undersong_server.evaluation.trained import Trained
@@ -27,7 +27,9 @@ from undersong_server.release.publish import publish, report_data
 from undersong_server.report.data import Accuracy, ReportData
 from undersong_server.report.measures import Measure, measures_of
 from undersong_server.runs import planning
+from undersong_server.runs.plan_figures import cap_faults
 from undersong_server.runs.planning import build_author
+from undersong_server.runs.tables import read_test_file
 from undersong_server.runs.task import Task
 
 FREE_KINDS = ("ngram", "replay")  # a comparison may ask these again at no cost
@@ -80,10 +82,11 @@ def deliver(
     the run raises.
     """
     run_plan = planning.plan_run(task)
+    ConfigurationError.raise_together(cap_faults(run_plan))
     for remark in task.remarks:
         progress.say(remark)
     tables = private_tables(task, seed)
-    test = _test_table(task)
+    test = read_test_file(task)
     arguments: dict[str, Any] = {"seed": seed, "insecure_noise_seed": insecure_noise_seed}
     if engine != "inprocess":
         arguments["engine"] = engine  # what it prepares ahead, the other one could not end
@@ -123,17 +126,6 @@ def deliver(
     finally:
         workspace.journal.close()
     return Delivered(folder, report)
-
-
-def _test_table(task: Task) -> Table | None:
-    if task.evaluation.test is None:
-        return None
-    path = task.locate(task.evaluation.test)
-    if not task.task.labels:  # no task model, but every figure of the texts beside the test file's
-        return read_table(path, task.data.text)
-    if task.data.label is None:
-        raise ConfigurationError("evaluation.test needs data.label", "name the label column, or leave the test out")
-    return read_table(path, task.data.text, task.data.label, labels=task.task.labels)
 
 
 def _evaluated(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from undersong import notebook_progress
-from undersong.engines import Engine
+from undersong.engines import Engine, check_engine
 from undersong.frames import FrameOrPath, is_frame, selected, to_jsonl, to_table
 from undersong.results import Comparison, Evaluation, Plan, Simulation, Verification
 from undersong.task_files import Task
@@ -59,6 +59,7 @@ def simulate(
     """
     from undersong.deliver import deliver
 
+    check_engine(engine)
     if ray is not None and engine == "flower":
         raise ConfigurationError("Flower's engine has Ray for itself: no second cluster beside it", "leave one away")
     settings = task.settings()

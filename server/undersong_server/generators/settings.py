@@ -93,6 +93,10 @@ class CommonSettings(BaseModel):
         """Expected cost of ``calls`` calls with prompts of so many words."""
         raise NotImplementedError
 
+    def caps(self, estimate: Estimate) -> list[tuple[str, float, float]]:
+        """The caps that are set, each as (key, cap, the estimate's highest figure)."""
+        return []
+
     def identity(self) -> dict[str, Any]:
         """What may not change while a run goes on. A language model's table may be mended: its name and kind stay."""
         return self.model_dump(mode="json")
@@ -391,6 +395,14 @@ class OpenAISettings(CommonSettings, RequestFields):
         prompt, completion = self.price_per_1k_prompt or 0.0, self.price_per_1k_completion or 0.0
         factor = BATCH_PRICE if self.batch else 1.0
         return factor * (prompt_tokens * prompt + completion_tokens * completion) / 1000.0
+
+    def caps(self, estimate: Estimate) -> list[tuple[str, float, float]]:
+        price = (estimate.price_usd or (0.0, 0.0))[1]  # a price cap needs prices
+        found = (
+            ("token_budget", self.token_budget, estimate.tokens[1]),
+            ("price_budget_usd", self.price_budget_usd, price),
+        )
+        return [(key, cap, most) for key, cap, most in found if cap is not None]
 
     @property
     def _behind(self) -> str:

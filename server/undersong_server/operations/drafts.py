@@ -18,7 +18,7 @@ from undersong_server.json_files import read_json, replace_json
 from undersong_server.operations import audit
 from undersong_server.operations.enrolment import roster
 from undersong_server.operations.runs import refusals
-from undersong_server.runs.plan_figures import PlanFigures, plan_figures
+from undersong_server.runs.plan_figures import PlanFigures, cap_faults, plan_figures
 from undersong_server.runs.planning import coordinator_task, plan_run
 
 KEPT = 200  # drafts; the oldest go
@@ -153,6 +153,7 @@ def plan(home: Path, draft: Draft, parties: Sequence[str] | None = None) -> Draf
     """What a run of it would be. Raises the very ConfigurationError of `undersong run plan`."""
     names = roster(home, parties)
     made = plan_run(coordinator_task(draft.data, Path(draft.folder), names))
+    ConfigurationError.raise_together(cap_faults(made))
     return DraftPlan(names, plan_figures(made), tuple(refusals(home, names, made.plan)))
 
 
