@@ -175,6 +175,7 @@ class Bench:
         from undersong.records import check_units
         from undersong_server.generators import build_generators
         from undersong_server.runs.faults import task_faults
+        from undersong_server.runs.plan_figures import cap_faults
         from undersong_server.runs.planning import plan_run
 
         task = self.task(cell)
@@ -184,7 +185,7 @@ class Bench:
         elif cell.variant.training is not None:
             dp_classifier.check(task, cell.variant.training)
         if cell.variant.method:
-            plan_run(task)
+            ConfigurationError.raise_together(cap_faults(plan_run(task)))
             remarks = task.remarks
         federation, generator = (cell.parties, cell.records), cell.variant.generator
         if federation not in self._checked and (cell.epsilon is not None or not cell.variant.method):

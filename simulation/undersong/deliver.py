@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from undersong.engines import Engine
 from undersong.records import private_tables
 from undersong.simulation import Simulated, simulate
-from undersong.workspace import Workspace
+from undersong.workspace import Workspace, read_keys
 from undersong_common.embedding import PublicFileCache
 from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning
@@ -24,6 +26,7 @@ from undersong_server.methods import mixture
 from undersong_server.pool import Sample
 from undersong_server.progress import Progress
 from undersong_server.release.publish import publish, report_data
+from undersong_server.release.signature import SimulationSigner
 from undersong_server.report.data import Accuracy, ReportData
 from undersong_server.report.measures import Measure, measures_of
 from undersong_server.runs import planning
@@ -122,7 +125,11 @@ def deliver(
             test_set=task.evaluation.test or "",
             seconds=not insecure,  # such a run's outputs are compared byte for byte
         )
-        publish(workspace.folder, simulated.outcome, report)
+        keys = read_keys(workspace.state)
+        identities = {
+            name: Ed25519PrivateKey.from_private_bytes(bytes.fromhex(keys[f"identity/{name}"])) for name in tables
+        }
+        publish(workspace.folder, simulated.outcome, report, signer=SimulationSigner(identities))
     finally:
         workspace.journal.close()
     return Delivered(folder, report)

@@ -241,7 +241,7 @@ def verify(
 
     Args:
         corpus: a simulation, or the folder of any published data set.
-        fingerprint: of the coordinator that must have signed it; a simulation has none.
+        fingerprint: of the coordinator that must have signed it; a simulation has none, and is confirmed as such.
         parties: fingerprints by name of parties that must have taken part, as they have told them.
     """
     folder = corpus.folder if isinstance(corpus, Simulation) else Path(corpus)

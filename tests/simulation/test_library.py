@@ -126,7 +126,9 @@ def test_a_simulation_gives_corpus_weights_ledger_report_and_judges_it():
     assert len(found.scores) == 2
     assert list(found.distances["reference"]) == ["test file", "private training file"]
     verification = us.verify(run)
-    assert not verification.holds  # no coordinator has signed it
+    assert verification.holds
+    assert verification.to_json()["kind"] == "simulation"
+    assert str(verification).startswith("SIMULATION, CONFIRMED")
     assert "took part: party-1, party-2" in str(verification)
 
 

@@ -6,7 +6,8 @@ sum the parties' signed statements on who is in it; every party's receipt, charg
 Papers that fit together prove nothing about who wrote them: anybody can invent hospitals, give each a key and sign for
 all of them. So a data set is confirmed only by a fingerprint that the caller has from elsewhere: the coordinator's,
 whose signature covers the texts and certifies the keys of the parties it has enrolled; or a party's own, for what that
-party has signed.
+party has signed. A simulation claims no hospitals: that one program held all keys and wrote these files is shown by the
+signatures of all its parties under them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from undersong_protocol.receipt import Receipt, check_receipt
 from undersong_protocol.secagg.evidence import check_evidence
 from undersong_server.release.files import CORPUS_NAMES, HASHED_NAMES, LEDGER_NAME, MANIFEST_NAME
 from undersong_server.release.papers import once, published_manifest, read_text, sha256_of
-from undersong_server.release.signature import ENROLLED, PublisherSignature, read_signature
+from undersong_server.release.signature import ENROLLED, PublisherSignature, check_simulation, read_signature
 from undersong_server.release.verdict import REMEDY, Opened, Verdict
 from undersong_server.runs.planning import register_named_statistics
 
@@ -75,6 +76,7 @@ def verify(folder: Path, *, fingerprint: str | None = None, parties: Mapping[str
     _ledger(folder, checked, receipts, faults)
     unchecked, outside = _files(folder, published, faults)
     signature = _publisher_signature(published, fingerprint, faults)
+    simulated = _simulated(published, manifest, faults)
     confirmed = signature is not None and same_fingerprint(fingerprint or "", signature.fingerprint)
     known = _known(manifest, published if confirmed else {}, parties or {}, faults)
     total = max(spent.values(), default=0.0)
@@ -100,6 +102,7 @@ def verify(folder: Path, *, fingerprint: str | None = None, parties: Mapping[str
         signature=signature,
         confirmed=confirmed,
         known=known,
+        simulated=simulated,
         unchecked=unchecked,
         outside=outside,
     )
@@ -138,6 +141,14 @@ def _publisher_signature(
         if found is None or not same_fingerprint(fingerprint, found.fingerprint):
             faults.append(f"the coordinator's signature: {signer} signed it, not the one that was stated")
     return found
+
+
+def _simulated(published: Mapping[str, Any], manifest: Manifest, faults: list[str]) -> bool:
+    try:
+        return check_simulation(published, manifest.roster)
+    except PrivacyRefusal as refusal:
+        faults.append(f"the simulation's signatures: {refusal.problem}")
+        return False
 
 
 def _sums(manifest: Manifest, sums: Mapping[str, Any], faults: list[str]) -> dict[str, Opened]:

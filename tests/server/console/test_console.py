@@ -143,6 +143,27 @@ def test_two_clicks_on_plan_make_one_run(console, home, tasks):
     assert len(runs.list_runs(home)) == before + 1
 
 
+def test_only_task_files_are_offered(home, tmp_path):
+    task = '[task]\nname = "spring"\n'
+    files = {
+        "task": task,
+        "slip": task + "labels = [",
+        "pyproject": '[project]\nname = "undersong"\n',
+        "prompts": 'task = "write"\n',
+        "no TOML": "{",
+        "digits": f"a = {'1' * 5000}",
+    }
+    for name, text in files.items():
+        (tmp_path / f"{name}.toml").write_text(text, encoding="utf-8")
+    (tmp_path / "folder.toml").mkdir()
+    assert [path.stem for path in drafts.offered([tmp_path])] == ["slip", "task"]
+    for given in (files["pyproject"], files["prompts"]):
+        with pytest.raises(ConfigurationError, match=r"no \[task\] section"):
+            drafts.from_bytes(home, "the uploaded file", given.encode())
+    with pytest.raises(ConfigurationError, match="not valid TOML"):
+        drafts.from_file(home, tmp_path / "slip.toml")
+
+
 def test_actions_of_a_run_are_those_of_the_commands(console, home, tasks):
     runs.plan(home, next(tasks.glob("*.toml")), name="acted")
     address = "/runs/one/acted"
