@@ -84,14 +84,16 @@ class Policy:
         return found
 
 
-def check_trusted(plan: Plan, policy: Policy) -> None:
-    """Raises PrivacyRefusal for another package's statistic that the policy does not name with that very source.
+def check_statistics(plan: Plan, policy: Policy) -> None:
+    """Raises PrivacyRefusal for a statistic that the policy does not allow, or does not trust with that very source.
 
-    Asked before anything of a plan is built: what is not trusted is not imported either.
+    Asked before anything of a plan is built: a statistic that is not allowed is neither imported nor computed with.
     """
     trusted = dict(policy.trusted or ())
     for planned in plan.sums:
         if not planned.source:
+            if policy.statistics is not None and planned.statistic not in policy.statistics:
+                raise PrivacyRefusal(f"{planned.name}: the policy does not allow the statistic {planned.statistic!r}")
             continue
         if not isinstance(planned.source, str) or not SOURCE.fullmatch(planned.source):
             raise PrivacyRefusal(f"{planned.name}: its source is no SHA-256", "have the run planned anew")
@@ -115,7 +117,7 @@ def check_trusted(plan: Plan, policy: Policy) -> None:
 
 def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
     """Raises PrivacyRefusal that names the first bound which a plan with these parties exceeds."""
-    check_trusted(plan, policy)
+    check_statistics(plan, policy)
     privacy, quorum = plan.privacy, plan.quorum
     if privacy.epsilon > policy.largest_epsilon:
         raise PrivacyRefusal(
@@ -161,7 +163,3 @@ def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
             f"the run protects one {privacy.unit}, the policy wants one {' or one '.join(sorted(policy.units))}",
             "choose another privacy.unit",
         )
-    if policy.statistics is not None:
-        for planned in plan.sums:
-            if not planned.source and planned.statistic not in policy.statistics:
-                raise PrivacyRefusal(f"{planned.name}: the policy does not allow the statistic {planned.statistic!r}")
