@@ -15,7 +15,7 @@ from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy.budget import Budget
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.table import Table
-from undersong_protocol import codec
+from undersong_protocol import codec, statistics
 from undersong_protocol.bounds import Policy
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.messages import federation_pb2 as wire
@@ -101,6 +101,49 @@ def test_a_plan_beyond_the_policy_or_against_itself_is_refused(parties, plan, wo
         problem = refused(propose(parties["p0"], make_manifest(plan(), parties, LABELS)))
     assert words in problem
     assert problem in caplog.text  # the hospital reads the same words
+
+
+FLOOD = {"pairs": 1, "lengths": [1] * 200_000}
+
+
+def test_what_the_policy_does_not_allow_is_refused_before_anything_of_the_plan_is_built(parties, monkeypatch):
+    monkeypatch.setattr(statistics, "build", pytest.fail)
+    plan = changed_sum(plan_of(), statistic="fourier_features", parameters=FLOOD)
+    assert "does not allow the statistic" in refused(propose(parties["p0"], make_manifest(plan, parties, LABELS)))
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [FLOOD, {"labels": 2**54}, {"labels": float("1e300")}, {"labels": [[1] * 3000]}, {"labels": {"a": -(2**54)}}],
+)
+def test_a_statistic_s_numbers_are_bounded_before_it_is_built(parties, monkeypatch, parameters):
+    manifest = make_manifest(changed_sum(plan_of(), parameters=parameters), parties, LABELS)
+    monkeypatch.setattr(statistics, "build", pytest.fail)
+    assert "labels/0: parameters" in refused(propose(parties["p0"], manifest))
+
+
+@pytest.mark.parametrize(
+    ("where", "figure"),
+    [
+        (where, figure)
+        for where, named in (
+            ("privacy", ("epsilon", "max_per_unit", "max_records")),
+            ("quorum", ("parties", "threshold", "tolerated_dropouts", "colluders", "spare_attempts")),
+            ("sum", ("dimension", "l1", "l2", "linf", "scale", "sigma_integer", "modulus_bits", "sampling_rate")),
+            ("sum", ("first_rung_s",)),
+        )
+        for figure in named
+    ],
+)
+def test_every_number_of_a_plan_is_bounded_before_anything_is_built(parties, monkeypatch, where, figure):
+    plan, large = plan_of(Privacy(2.0, 1e-4, "user", 2, max_records=100)), {figure: 2**54}
+    if where == "sum":
+        plan = changed_sum(plan, **large)
+    else:
+        plan = dataclasses.replace(plan, **{where: dataclasses.replace(getattr(plan, where), **large)})
+    manifest = make_manifest(plan, parties, LABELS)
+    monkeypatch.setattr(statistics, "build", pytest.fail)
+    assert refused(propose(parties["p0"], manifest))
 
 
 @pytest.mark.heavy
