@@ -21,6 +21,7 @@ from undersong_common.privacy.noise import DiscreteLaplaceShare
 from undersong_protocol import ladder, statistics
 from undersong_protocol.secagg import noise_share, ring
 from undersong_protocol.secagg.noise_share import Law
+from undersong_protocol.secagg.parameters import check_quorum
 from undersong_protocol.sizes import (
     LARGEST_DIMENSION,
     LARGEST_MECHANISMS,
@@ -50,7 +51,6 @@ INTEGER_NORM_TOLERANCE = 2.0**-36  # relative; above what statistics.contributio
 REPLY_BYTES = 2**20  # of any reply, beside what grows with the run
 REPLY_BYTES_A_PARTY = 8192
 REPLY_BYTES_AN_ATTEMPT = 16_384  # of a sum: its charges and voids in a receipt, a few tries each
-POST_QUANTUM_UP_TO = 200  # parties: up to here the masks are post-quantum unless a plan says otherwise
 SOURCE = re.compile(r"([0-9a-f]{64})?")
 EPSILON_TOLERANCE = 1e-6  # relative; the calibration's bisection stops within it
 
@@ -417,6 +417,10 @@ def _check_sizes(plan: Plan) -> None:
     check_size("parties", parties, LARGEST_PARTIES)
     check_size("private sums", sums, LARGEST_SUMS)
     check_size("parties times private sums", parties * sums, LARGEST_PARTIES_TIMES_SUMS)
+    try:
+        check_quorum(parties, plan.quorum.threshold, plan.quorum.tolerated_dropouts, plan.quorum.colluders)
+    except ConfigurationError as error:
+        raise PrivacyRefusal(error.problem, error.remedy) from None
     check_size("spare attempts", plan.quorum.spare_attempts, LARGEST_SPARE_ATTEMPTS)
     check_size("records of a party", plan.privacy.max_records, LARGEST_RECORDS)
     check_size("records of a privacy unit", plan.privacy.max_per_unit, LARGEST_RECORDS_OF_A_UNIT)

@@ -21,6 +21,7 @@ from tests.doubles.processes import free_port
 from tests.doubles.tiny_bert import write_bert
 from tests.doubles.typed import built, typed
 from undersong_client import checks
+from undersong_client import policy as policy_file
 from undersong_client.approvals import Request, Requests
 from undersong_client.cli import app
 from undersong_client.outbox import Outbox
@@ -67,7 +68,7 @@ def proposed(
         *(SumRequest(f"votes/{n}", TopQVotes(q=8, candidates=60 * n, labels=2)) for n in (1, 2, 3)),
     ]
     own = Member("alpha", keys.identity(opened).public_key().public_bytes_raw())
-    others = [Member(name, bytes([number]) * 32) for number, name in enumerate(("beta", "delta", "gamma", "omega"))]
+    others = [Member(name, bytes([number]) * 32) for number, name in enumerate(("beta", "delta", "gamma", "omega"), 2)]
     plan = plan_sums(requests, Privacy(epsilon, 1e-5, unit, max_per_unit), quorum)
     task = {"name": "triage", "description": "a note", "labels": ["good", "bad"], **(task or {})}
     manifest = Manifest(run, task, "wasp", Embedder.load().fingerprint, (own, *others), plan)
@@ -246,9 +247,28 @@ def test_preview_of_a_run_without_post_quantum_masks_says_so_and_policy_decides(
     )
     said = command("policy", "set", "--require-post-quantum", "never", "--home", home)
     assert "require_post_quantum: never" in said
+    assert "minimum_colluders: default" in said
     words = command("preview", "spring", "--home", home)
     assert "Post-quantum masks are OFF" in words
     assert "This party REFUSES it" not in words
+
+
+def test_a_policy_demands_a_number_of_assumed_colluders(home):
+    proposed(home)
+    command("policy", "set", "--minimum-colluders", "few", "--home", home, code=2)
+    said = command("policy", "set", "--minimum-colluders", "3", "--home", home)
+    assert "minimum_colluders: 3" in said
+    assert "This party REFUSES it" in command("preview", "spring", "--home", home)
+    command("policy", "set", "--minimum-colluders", "default", "--home", home)
+    assert "This party REFUSES it" not in command("preview", "spring", "--home", home)
+
+
+def test_a_policy_signed_with_the_former_rule_demands_post_quantum_masks(home):
+    opened = PartyHome(home)
+    former = policy_file.read(opened)
+    object.__setattr__(former, "require_post_quantum", "up_to_200")
+    policy_file.write(opened, former)
+    assert policy_file.read(opened).require_post_quantum == "always"
 
 
 def test_words_are_of_statistics_that_exist():

@@ -64,7 +64,7 @@ def place(tmp_path_factory):
 
     opened = PartyHome(home)
     own = Member("alpha", keys.identity(opened).public_key().public_bytes_raw())
-    others = [Member(name, bytes([number]) * 32) for number, name in enumerate(("beta", "delta", "gamma", "omega"))]
+    others = [Member(name, bytes([number]) * 32) for number, name in enumerate(("beta", "delta", "gamma", "omega"), 2)]
     quorum = Quorum(parties=5, threshold=4, tolerated_dropouts=1, colluders=1)
     sums = [SumRequest("labels", LabelHistogram(2))]
     sums += [SumRequest(f"votes/{n}", TopQVotes(q=8, candidates=60 * n, labels=2)) for n in (1, 2, 3)]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
@@ -85,7 +85,7 @@ def read_signature(published: Mapping[str, Any]) -> PublisherSignature | None:
     try:
         publisher = {key: str(found[key]) for key in ("name", "ca_certificate", "signing_key")}
         key = bytes.fromhex(publisher["signing_key"])
-        Ed25519PublicKey.from_public_bytes(key).verify(bytes.fromhex(found["signature"]), _statement(rest, publisher))
+        verified(key, _statement(rest, publisher), bytes.fromhex(found["signature"]))
         return PublisherSignature(publisher["name"], coordinator_fingerprint(publisher["ca_certificate"], key))
     except (KeyError, TypeError, ValueError, InvalidSignature, ConfigurationError):
         raise PrivacyRefusal(

@@ -16,7 +16,7 @@ from undersong_common.plurals import counted
 from undersong_common.printable import name_fault, printable
 from undersong_common.table import SUFFIXES
 from undersong_protocol.manifest import LONGEST_DESCRIPTION, LONGEST_NAME
-from undersong_protocol.plan import POST_QUANTUM_UP_TO, Privacy, Quorum
+from undersong_protocol.plan import Privacy, Quorum
 from undersong_protocol.secagg.parameters import check_graph, check_quorum, default_threshold, defaults
 from undersong_protocol.sizes import LARGEST_PARTIES, LARGEST_SPARE_ATTEMPTS
 from undersong_server import methods
@@ -159,7 +159,7 @@ class FederationSection(Section):
     colluders: Annotated[int, Field(ge=0)] | None = None
     threshold: Annotated[int, Field(ge=1)] | None = None
     spare_attempts: Annotated[int, Field(ge=0, le=LARGEST_SPARE_ATTEMPTS)] = 0
-    post_quantum: bool | None = None
+    post_quantum: bool = True
 
 
 class MethodSection(BaseModel):
@@ -310,8 +310,7 @@ class Task(Section):
             check_graph(parties, dropouts, colluders)
         except ConfigurationError as error:
             raise ConfigurationError(f"[federation] {error.problem}", error.remedy) from None
-        post_quantum = parties <= POST_QUANTUM_UP_TO if given.post_quantum is None else given.post_quantum
-        return Quorum(parties, threshold, dropouts, colluders, given.spare_attempts, post_quantum)
+        return Quorum(parties, threshold, dropouts, colluders, given.spare_attempts, given.post_quantum)
 
     @property
     def remarks(self) -> tuple[str, ...]:

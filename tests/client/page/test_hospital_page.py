@@ -117,10 +117,11 @@ def test_pausing_budget_and_policy_do_what_the_commands_do(page, home):
     for wrong in ("nan", "-1", "much"):
         assert page.post("/budget", epsilon=wrong, delta="1e-5").status_code == 409
     fields = {"statistics": "top_q_votes", "units": "user", "minimum_parties": "4", "minimum_threshold": "3"}
-    chosen = {"require_post_quantum": "always", "share_policy": "yes"}
+    chosen = {"require_post_quantum": "always", "minimum_colluders": "2", "share_policy": "yes"}
     page.post("/policy", fields, approval="each", declared_units="0", required_parties="", **chosen)
     policy = json.loads(command("policy", "show", "--home", home, "--json"))
     assert (policy["statistics"], policy["units"], policy["minimum_parties"]) == (["top_q_votes"], ["user"], 4)
+    assert policy["minimum_colluders"] == 2
     assert (policy["require_post_quantum"], policy["share_policy"], policy["share_budget"]) == ("always", True, False)
 
 
