@@ -434,7 +434,7 @@ def _counts(value: object, *, least: int = 1) -> bool:
 
 
 def _number(value: object, *, infinite: bool = False) -> bool:
-    return type(value) in (int, float) and (abs(value) <= LARGEST_NUMBER or (infinite and value == math.inf))  # type: ignore[arg-type, operator]
+    return type(value) in (int, float) and (abs(value) <= LARGEST_NUMBER or (infinite and value == math.inf))  # type: ignore[arg-type]
 
 
 def plan_sums(requests: Sequence[SumRequest], privacy: Privacy, quorum: Quorum) -> Plan:
