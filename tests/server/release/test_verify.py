@@ -97,7 +97,7 @@ def _lower_sensitivity(value):
 
 
 def _another_roster(value):
-    value["manifest"]["roster"][1]["identity"] = "00" * 32
+    value["manifest"]["roster"][1]["identity"] = "02" * 32
 
 
 def _signature(value):
