@@ -287,7 +287,7 @@ def _print_costs(facts: LedgerFacts) -> None:
         [
             (
                 cost.run,
-                str(cost.releases),
+                f"{cost.releases}{' *' if cost.whole_plan else ''}",
                 f"{cost.epsilon:.4g}",
                 f"{cost.spent:.4g}",
                 "" if total is None else f"{max(0.0, total - cost.spent):.4g}",
@@ -297,6 +297,8 @@ def _print_costs(facts: LedgerFacts) -> None:
         ],
         "",
     )
+    if any(cost.whole_plan for cost in facts.runs):
+        show_lines(["* Charged at its whole plan: stopping a run of sub-sampled or Laplace sums does not refund."])
     if len(facts.runs) > 1:
         show_lines(["Runs of Gaussian noise cost less together than the sum of each alone."])
 

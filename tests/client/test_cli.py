@@ -28,7 +28,7 @@ from undersong_client.outbox import Outbox
 from undersong_client.state import PartyHome
 from undersong_common import entry
 from undersong_common.privacy.accounting import Gaussian
-from undersong_common.privacy.ledger import Charge, Ledger
+from undersong_common.privacy.ledger import Charge, Ledger, PlanPrice
 from undersong_protocol import statistics
 from undersong_protocol.enrolment import EnrolmentRequest, party_fingerprint
 from undersong_protocol.manifest import Manifest
@@ -56,6 +56,7 @@ def proposed(
     max_per_unit: int = 4,
     task: dict[str, object] | None = None,
     post_quantum: bool = True,
+    rate: float = 1.0,
 ) -> Manifest:
     """A run of five parties, as the daemon would have kept it."""
     from undersong_client import keys
@@ -65,7 +66,7 @@ def proposed(
     quorum = Quorum(parties=5, threshold=4, tolerated_dropouts=1, colluders=1, post_quantum=post_quantum)
     requests = [
         SumRequest("labels", LabelHistogram(2)),
-        *(SumRequest(f"votes/{n}", TopQVotes(q=8, candidates=60 * n, labels=2)) for n in (1, 2, 3)),
+        *(SumRequest(f"votes/{n}", TopQVotes(q=8, candidates=60 * n, labels=2), sampling_rate=rate) for n in (1, 2, 3)),
     ]
     own = Member("alpha", keys.identity(opened).public_key().public_bytes_raw())
     others = [Member(name, bytes([number]) * 32) for number, name in enumerate(("beta", "delta", "gamma", "omega"), 2)]
@@ -228,6 +229,24 @@ def test_preview_says_in_plain_words_what_leaves_and_what_it_costs(home):
     assert value["objections"] == []
     assert value["privacy"]["epsilon_if_all_others_collude"] > 1.5
     assert [release["releases"] for release in value["releases"]] == [1, 3]
+
+
+def test_preview_of_a_run_with_sub_samples_says_that_stopping_does_not_refund(home):
+    said = "Stopping this run does not refund"
+    proposed(home)
+    assert said not in command("preview", "spring", "--home", home)
+    manifest = proposed(home, run="autumn", rate=0.5)
+    assert said in command("preview", "autumn", "--home", home)
+    assert not json.loads(command("preview", "autumn", "--home", home, "--json"))["privacy"]["stopping_refunds"]
+    ledger = Ledger.read(PartyHome(home).ledger)
+    first = manifest.plan.sums[0]
+    charge = Charge("autumn", manifest.hash.hex(), first.name, 0, (first.event(),), "", (Gaussian(1.0),))
+    ledger.begin(charge, PlanPrice(tuple(manifest.plan.charged_events()), tuple(manifest.plan.alone_events())))
+    ledger.charge(charge)
+    ledger.close("autumn", manifest.hash.hex())
+    shown = command("ledger", "--home", home)
+    assert "1 *" in shown
+    assert "Charged at its whole plan" in shown
 
 
 def test_preview_lists_what_the_guard_will_refuse(home):

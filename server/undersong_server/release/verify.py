@@ -23,6 +23,7 @@ from undersong_common.canonical import canonical_json
 from undersong_common.errors import ConfigurationError, PeerFault, PrivacyRefusal, UndersongError
 from undersong_common.printable import printable
 from undersong_common.privacy import accounting
+from undersong_common.privacy.budget import charged_of
 from undersong_protocol.enrolment import party_fingerprint, same_fingerprint
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.receipt import Receipt, check_receipt
@@ -200,12 +201,13 @@ def _spending(
     if not math.isfinite(plan.privacy.epsilon):
         return {member.name: math.inf for member in manifest.roster}
     spent = {}
+    whole = plan.charged_events()
     for member in manifest.roster:
         took_part = [found for found in opened.values() if member.name in found.survivors]
         receipt = final.get(member.name)
         if receipt is None:
             # What is not here may have been left out: sums that were opened, and this party's part in them.
-            events = plan.charged_events()
+            events = whole
         else:
             counted = {(charge.query, charge.attempt): charge.question for charge in receipt.counted}
             for found in took_part:
@@ -215,7 +217,8 @@ def _spending(
                     faults.append(f"{place}, though its vector is in the sum")
                 elif counted[slot] != found.question:
                     faults.append(f"{place}, for the question that the sum answers")
-            events = [plan[charge.query].event() for charge in receipt.counted]
+            charged = [plan[charge.query].event() for charge in receipt.counted]
+            events = list(charged_of(charged, whole)) if receipt.charges else []
         spent[member.name] = accounting.epsilon(events, plan.privacy.delta) if events else 0.0
     return spent
 
@@ -227,7 +230,8 @@ def _alone(manifest: Manifest, receipt: Receipt | None) -> float:
         return math.inf
     if receipt is None:
         return plan.epsilon_if_all_others_collude() if plan.sums else 0.0
-    events = [plan[charge.query].event_alone(plan.quorum) for charge in receipt.left]
+    left = [plan[charge.query].event_alone(plan.quorum) for charge in receipt.left]
+    events = charged_of(left, plan.alone_events()) if receipt.charges else ()
     return accounting.epsilon(events, plan.usable_delta) if events else 0.0
 
 
