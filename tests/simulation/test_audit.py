@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.tasks import make_task
@@ -20,17 +22,23 @@ from undersong.audit import AuditSettings, Observations, report
 from undersong.audit_cli import lines
 from undersong.canaries import KINDS, Canary, make_canaries, planted
 from undersong.corpus_attacks import CONFIDENCE, ENTROPY, SIMILARITY, TRIPLES, attack_corpus
+from undersong.noninterference import coordinator as hostile
 from undersong.noninterference import rounds
+from undersong.noninterference.bodies import QUIET
+from undersong.noninterference.public_examples import well_formed
+from undersong.noninterference.questions import LABELS, NAMES, facts_of
 from undersong_client import grid_vectors
 from undersong_client.attempts import Attempts
 from undersong_client.party import Party
+from undersong_client.records import PrivateRecords
 from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy import noise
 from undersong_common.privacy.accounting import gaussian_mu
 from undersong_common.table import Table
 from undersong_protocol.messages import secagg_pb2 as secagg
-from undersong_protocol.statistics import contribution
+from undersong_protocol.plan import Privacy
+from undersong_protocol.statistics import PublicInputs, contribution
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.interface import Rows, Sensitivity
 from undersong_protocol.vectors import GridVector
@@ -178,6 +186,37 @@ def test_the_corpus_is_attacked_by_its_texts_and_by_the_task_model() -> None:
     nothing = attack_corpus([], canaries, ["hill", "lake"], embed)
     assert set(nothing) == set(found)
     assert not any(scores.any() for scores in nothing.values())
+
+
+PRIVACIES = [
+    Privacy(4.0, 1e-4),
+    Privacy(4.0, 1e-4, "user", 3),
+    Privacy(4.0, 1e-4, "user", 3, "sum", max_records=9),
+]
+
+
+@pytest.mark.parametrize("privacy", PRIVACIES, ids=["sample", "mean", "sum"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_sound_clamp_and_sound_coins_are_not_accused(name: str, privacy: Privacy) -> None:
+    """Every registered statistic: rows outside the bound leave the bound, and coins decide."""
+    texts = tuple(f"note {row}" for row in range(12))
+    table = Table(texts, ("good",) * 12, tuple(f"user {row // 3}" for row in range(12)))
+    unit, units = (
+        PrivateRecords(part, LABELS, privacy, key=bytes(32), embed=embed)
+        for part in (table.take([0] if privacy.unit == "sample" else [0, 1, 2]), table)
+    )
+
+    @settings(QUIET, max_examples=3, phases=[Phase.generate])
+    @given(data=st.data())
+    def tried(data: st.DataObject) -> None:
+        statistic = data.draw(well_formed(name, facts_of(LABELS))).statistic
+        planned = hostile.plan((statistic,), privacy, 3, 1.0).sums[0]
+        shares = module.clamped_shares(planned, unit, units, PublicInputs(), privacy)
+        assert min(shares) >= 0.5
+        assert max(shares) <= 1.0 + module.BOUND_TOLERANCE
+        assert module.coins_matter(replace(planned, sampling_rate=0.6), units, PublicInputs(), privacy)
+
+    tried()
 
 
 Patch = Callable[[pytest.MonkeyPatch], None]
