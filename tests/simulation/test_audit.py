@@ -249,7 +249,7 @@ def rows_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_clamp(monkeypatch: pytest.MonkeyPatch) -> None:
     """A unit's rows count as they are, however long."""
     monkeypatch.setattr(contribution, "_clipped", lambda _statistic, matrix: matrix)
-    add = contribution._add_rounded
+    add: Any = contribution._add_rounded
     unbounded = Sensitivity(math.inf, math.inf, math.inf)
     monkeypatch.setattr(contribution, "_add_rounded", lambda *given: add(*given[:4], unbounded, given[5]))
 
