@@ -30,7 +30,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,6 @@ from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.public import Input, Segment, encode_embeddings
 from undersong_protocol.secagg.parameters import Member, defaults
 from undersong_protocol.statistics import TopQVotes
-from undersong_server.coordinator import enrolment
 from undersong_server.defaults import KEEPALIVE_S
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -125,14 +123,14 @@ class Daemons:
             for number in range(NOTES):
                 file.write(json.dumps({"text": f"{name} note {number}", "label": "ab"[number % 2]}) + "\n")
         package_path = self._folder / f"{name}.package"
-        package = enrolment.invite(self._home, name, now=time.time())
+        package = self._home.invite(name, now=time.time())
         package_path.write_bytes(package.sign(self._home.authority().signing_key))
         hospital("init", name)
         fingerprint = Package.parse(package_path.read_bytes()).fingerprint
         request_path = self._folder / f"{name}.request"
         hospital("enroll", package_path, "--fingerprint", fingerprint, "--request-out", request_path)
         request = EnrolmentRequest.parse(request_path.read_bytes())
-        (self._folder / f"{name}.grant").write_bytes(enrolment.sign(self._home, request, now=time.time()))
+        (self._folder / f"{name}.grant").write_bytes(self._home.sign(request, now=time.time()))
         hospital("enroll", "--grant", self._folder / f"{name}.grant")
         hospital("data", "add", notes, "--text-field", "text", "--label-field", "label")
         hospital("budget", "set", "--epsilon", 1000, "--delta", "1e-3")
@@ -194,7 +192,7 @@ def served(folder: Path, keepalive_s: float = KEEPALIVE_S) -> Iterator[Served]:
             registry=parties,
             transport=transport,
             metrics=metrics,
-            renew=partial(enrolment.renew, home),
+            renew=home.renew,
             keepalive_s=keepalive_s,
         )
         with closing(server):
@@ -241,8 +239,7 @@ def _sums(
     report: Callable[[str], None],
 ) -> dict[str, Any]:
     names = daemons.names
-    from undersong_server.federation.blocks import PublicBlocks
-    from undersong_server.federation.driver import Federation
+    from undersong_server.federation.driver import Federation, PublicBlocks
     from undersong_server.journal import Journal
     from undersong_server.progress import Silent
 

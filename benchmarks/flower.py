@@ -37,14 +37,13 @@ import numpy as np
 from benchmarks.federation import cpu_seconds
 from undersong_common.embedding import CachedEmbedder, Embedder, EmbeddingCache, PublicFileCache, publishable
 from undersong_protocol.manifest import Manifest
-from undersong_protocol.plan import POST_QUANTUM_UP_TO, Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.public import Input, Segment, encode_embeddings
+from undersong_protocol.secagg.graph import COMPLETE_UP_TO
 from undersong_protocol.secagg.parameters import Member, default_threshold
 from undersong_protocol.statistics import TopQVotes, top_q_votes
-from undersong_server.federation.blocks import PublicBlocks
-from undersong_server.federation.driver import introduce
+from undersong_server.federation.driver import Lazily, PublicBlocks, introduce
 from undersong_server.federation.pipelining import PipelinedFederation
-from undersong_server.federation.transport import Lazily
 from undersong_server.journal import Journal
 from undersong_server.operations.caches import public_cache_path
 from undersong_server.progress import Silent
@@ -192,7 +191,7 @@ def measure(
         statistic = TopQVotes(q=8, candidates=CANDIDATES, labels=len(task.task.labels))
         tenth = parties // 10
         quorum = Quorum(
-            parties, default_threshold(parties, tenth), tenth, tenth, post_quantum=parties <= POST_QUANTUM_UP_TO
+            parties, default_threshold(parties, tenth), tenth, tenth, post_quantum=parties <= COMPLETE_UP_TO
         )
         plan = plan_sums([SumRequest("votes", statistic)], Privacy(4.0, 1e-5), quorum)
         assert plan.sums[0].dimension == 2 * CANDIDATES

@@ -30,8 +30,7 @@ from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.public import Input, MemoryBlocks, Segment, encode_texts
 from undersong_protocol.statistics.fourier import FourierFeatures
 from undersong_protocol.statistics.terms import TermHistogram
-from undersong_server.federation.blocks import PublicBlocks
-from undersong_server.federation.driver import Federation
+from undersong_server.federation.driver import Federation, PublicBlocks
 from undersong_server.journal import Journal
 from undersong_server.methods.parts.keyphrases import Densities
 from undersong_server.progress import Silent

@@ -42,12 +42,12 @@ from undersong_common.tls import only_tls_1_3
 from undersong_protocol import statistics
 from undersong_protocol.enrolment import EnrolmentRequest
 from undersong_protocol.manifest import Manifest
-from undersong_protocol.plan import POST_QUANTUM_UP_TO, Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.public import Input, Segment, encode_embeddings
+from undersong_protocol.secagg.graph import COMPLETE_UP_TO
 from undersong_protocol.secagg.parameters import Member, default_threshold
 from undersong_protocol.statistics import TopQVotes
 from undersong_server import defaults
-from undersong_server.coordinator import enrolment
 
 SIZES = (100, 300, 1000)
 CANDIDATES = 6000
@@ -99,17 +99,18 @@ def enrol(folder: Path, coordinator: Any, name: str) -> None:
     """A party's folder with keys, certificate, policy, budget and records, by the functions of its commands."""
     home = PartyHome.create(folder / name, PartySettings(name))
     keys.create(home)
-    package = enrolment.invite(coordinator, name, now=time.time())
+    package = coordinator.invite(name, now=time.time())
     allowed = policy.HospitalPolicy(
         statistics=tuple(statistics.names()),
         run_epsilon=math.inf,
         total_epsilon=math.inf,
         total_delta=1e-3,
         approval="standing",
+        require_post_quantum="never",  # larger federations are measured without
     )
     policy.write(home, allowed)
     request = EnrolmentRequest.parse(joining.accept(home, package, package.fingerprint))
-    joining.install(home, enrolment.sign(coordinator, request, now=time.time()))
+    joining.install(home, coordinator.sign(request, now=time.time()))
     notes = folder / f"{name}.jsonl"
     rows = [{"text": f"{name} note {number}", "label": "ab"[number % 2]} for number in range(RECORDS)]
     notes.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -122,8 +123,7 @@ def enrol(folder: Path, coordinator: Any, name: str) -> None:
 def measure(parties: int, processes: int, patience_s: float, keepalive_s: float) -> dict[str, Any]:
     """One sum at one size; see the module."""
     from tests.doubles.parties import DIMENSION
-    from undersong_server.federation.blocks import PublicBlocks
-    from undersong_server.federation.driver import Federation
+    from undersong_server.federation.driver import Federation, PublicBlocks
     from undersong_server.journal import Journal
     from undersong_server.progress import Silent
 
@@ -139,7 +139,7 @@ def measure(parties: int, processes: int, patience_s: float, keepalive_s: float)
         shares = [silent, *(names[tenth:][start::processes] for start in range(processes))]
         workers = [stack.enter_context(_ended(_start(folder, share))) for share in shares]
         wait(lambda: len(server.connected) == parties, 60.0 + parties)
-        quorum = Quorum(*(parties, default_threshold(parties, 1), tenth, 1), post_quantum=parties <= POST_QUANTUM_UP_TO)
+        quorum = Quorum(*(parties, default_threshold(parties, 1), tenth, 1), post_quantum=parties <= COMPLETE_UP_TO)
         with closing(home.registry()) as registry:
             identities = {party.name: bytes.fromhex(party.identity) for party in registry.parties()}
         votes = TopQVotes(q=8, candidates=CANDIDATES, labels=2)

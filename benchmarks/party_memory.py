@@ -173,8 +173,7 @@ def _rounds(folder: Path, party: Any, records: int, report: Callable[[str], None
     from undersong_protocol.public import Input, Segment, encode_embeddings
     from undersong_protocol.secagg.parameters import Member
     from undersong_protocol.statistics import TopQVotes
-    from undersong_server.federation.blocks import PublicBlocks
-    from undersong_server.federation.driver import Federation
+    from undersong_server.federation.driver import Federation, PublicBlocks
     from undersong_server.journal import Journal
     from undersong_server.progress import Silent
 

@@ -1,7 +1,8 @@
 """Checks of the documents, run by ``make check``.
 
 Links resolve, with their anchors; what code, tests and pages cite (a page below docs/ with a "Section" or a number)
-is there; every command of every program is documented, and what a page types is a command with the options that it has.
+is there; every command of every program is documented, and what a page, a script or a message types is a command with
+the options that it has. An option that stands alone belongs to a command that its section names.
 """
 
 from __future__ import annotations
@@ -22,10 +23,17 @@ CITATION = re.compile(r"(?:docs/|\[)([\w-]+\.md)(?:\]\([^)]*\))?(?:,\s+(?:\"([^\
 COMMENT_SIGN = re.compile(r"\n\s*(?:#|//|\*)?\s*")
 FENCED = re.compile(r"^```.*?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"^ {4}.*$", re.MULTILINE)
+SECTION = re.compile(r"^#+ ", re.MULTILINE)
+MESSAGE = re.compile(r"(?<!`)`(?!`)([^`\n]+\n?[^`\n]*)`(?!`)|<code>([^<]+)</code>")
 CODE_SPAN = re.compile(r"`([^`]+)`")
 COMMAND_LINE = re.compile(r"(?:^|[;&|(]|/bin/|\$ |\bdo )\s*(undersong(?:-party)?) ([^;&|#)\n]*)", re.MULTILINE)
 SUBCOMMAND = re.compile(r"[a-z]+(?:-[a-z]+)*")
 OPTION = re.compile(r"--[a-z][a-z-]*[a-z]")
+SCRIPTS = ("*.sh", "*.service", "Makefile", "*.yaml", "*Dockerfile*")
+OTHER_PROGRAMS = {  # options that stand alone and are of pytest, the benchmarks, Flower, vLLM or llama.cpp
+    *("--durations", "--summary", "--quick", "--node-config", "--root-certificates", "--insecure", "--parallel"),
+    *("--auth-supernode-private-key", "--disable-runtime-dependency-installation", "--max-model-len"),
+}
 CITING = ("*.md", "*.py", "*.proto", "*.toml", "*.sh", "*.service", "Makefile", "*.yaml")
 
 
@@ -85,27 +93,54 @@ def undocumented_commands() -> Iterator[str]:
     """Every command must be named, as it is typed, in the README or below docs/."""
     text = "\n".join(document.read_text(encoding="utf-8") for document in documents())
     for program, tree in command_trees().items():
-        for command in _commands(program, tree):
+        for command, _ in _commands(program, tree):
             if command not in text:
                 yield f"`{command}` is in no document"
 
 
 def unknown_command_lines() -> Iterator[str]:
-    """Command lines in code, within a line or in a block, whose command or option a program does not have."""
+    """Command lines whose command or option a program does not have: in code of a page, in a message, in a script."""
     trees = command_trees()
-    for document in documents():
-        for program, typed in _command_lines(document.read_text(encoding="utf-8")):
+    typed_code = [(page, _code(page.read_text(encoding="utf-8"))) for page in documents()]
+    typed_code += [(source, _messages(source.read_text(encoding="utf-8"))) for source in tracked("*.py", "*.j2")]
+    typed_code += [(script, [_joined(script.read_text(encoding="utf-8"))]) for script in tracked(*SCRIPTS)]
+    for source, code in typed_code:
+        for program, typed in (found for each in code for found in COMMAND_LINE.findall(each)):
             if problem := _unknown(trees.get(program), typed.split()):
-                yield f"{document.relative_to(ROOT)}: `{program} {typed}`: {problem}"
+                yield f"{source.relative_to(ROOT)}: `{program} {typed}`: {problem}"
 
 
-def _command_lines(text: str) -> Iterator[tuple[str, str]]:
-    """Program and the rest of the line, of each command line in a page's code."""
-    joined = text.replace("\\\n", " ")
-    code = [*FENCED.findall(joined), *INDENTED.findall(joined)]
-    code += [span.replace("\n", " ") for span in CODE_SPAN.findall(FENCED.sub("", text))]
-    for each in code:
-        yield from COMMAND_LINE.findall(each)
+def unknown_options() -> Iterator[str]:
+    """Options alone in code that no command has which their section names; any command's where it names none."""
+    options: dict[str, set[str]] = {}
+    for program, tree in command_trees().items():
+        for name, command in _commands(program, tree):
+            options.setdefault(name.partition(" ")[2], set()).update(_options(command))
+    for document in documents():
+        for section in SECTION.split(document.read_text(encoding="utf-8")):
+            code = _code(section)
+            named = [name for name in options if any(re.search(rf"(?<![\w-]){name}(?![\w-])", each) for each in code)]
+            known = OTHER_PROGRAMS.union(*(options[name] for name in named or options))
+            alone = {found[0] for each in code if not each.startswith(" ") and (found := OPTION.match(each))}
+            for option in sorted(alone - known):
+                whose = f"of {', '.join(sorted(named))}" if named else "of a command"
+                yield f"{document.relative_to(ROOT)}: `{option}` is no option {whose}: name the command beside it"
+
+
+def _code(text: str) -> list[str]:
+    """A page's blocks of code and spans of code, each on lines of its own."""
+    joined = _joined(text)
+    spans = [span.replace("\n", " ") for span in CODE_SPAN.findall(FENCED.sub("", text))]
+    return [*FENCED.findall(joined), *INDENTED.findall(joined), *spans]
+
+
+def _messages(text: str) -> list[str]:
+    """Spans of code in a program's messages and docstrings."""
+    return ["".join(span).replace("\n", " ") for span in MESSAGE.findall(text)]
+
+
+def _joined(text: str) -> str:
+    return text.replace("\\\n", " ")
 
 
 def _unknown(command: object, words: list[str]) -> str:
@@ -115,12 +150,14 @@ def _unknown(command: object, words: list[str]) -> str:
         return _unknown(below[words[0]], words[1:]) if words[0] in below else f"no command {words[0]}"
     if getattr(command, "context_settings", {}).get("ignore_unknown_options"):
         return ""  # the rest is another program's
-    known = {
-        "--help",
-        *(name for each in getattr(command, "params", ()) for name in (*each.opts, *each.secondary_opts)),
-    }
+    known = _options(command)
     asked = (found[0] for word in words if (found := OPTION.match(word)))
     return ", ".join(f"no option {each}" for each in asked if each not in known)
+
+
+def _options(command: object) -> set[str]:
+    params = getattr(command, "params", ())
+    return {"--help", *(name for each in params for name in (*each.opts, *each.secondary_opts))}
 
 
 def programs() -> list[tuple[str, typer.Typer]]:
@@ -138,17 +175,19 @@ def command_trees() -> dict[str, object]:
     return {program: typer.main.get_command(app) for program, app in programs()}
 
 
-def _commands(name: str, command: object) -> Iterator[str]:
+def _commands(name: str, command: object) -> Iterator[tuple[str, object]]:
+    """Each command as it is typed, with its definition."""
     below = getattr(command, "commands", None)
     if not below:
-        yield name
+        yield name, command
         return
     for word, child in below.items():
         yield from _commands(f"{name} {word}", child)
 
 
 def main() -> None:
-    problems = [*broken_links(), *broken_citations(), *undocumented_commands(), *unknown_command_lines()]
+    checks = (broken_links, broken_citations, undocumented_commands, unknown_command_lines, unknown_options)
+    problems = [problem for check in checks for problem in check()]
     for problem in problems:
         print(problem)
     sys.exit(1 if problems else 0)

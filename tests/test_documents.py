@@ -28,6 +28,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
 
 
 WHERE = "docs" + "/"  # apart, so that the check does not follow this file's own examples
+OPEN = "<" + "code>"  # likewise
 PAGE = "# Privacy\n\n## Noise\n\n1. the first\n2. the second\n"
 
 
@@ -74,3 +75,44 @@ def test_a_command_line_of_a_page_is_one_of_the_programs(
     repository({"README.md": f"# A page\n\n{page}\n"})
     found = list(documents.unknown_command_lines())
     assert (found == []) if problem is None else (len(found) == 1 and problem in found[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("start.sh", "undersong coordinator init \\\n    --address HOST --metrics HOST\n", None),
+        ("start.sh", "undersong coordinator serve \\\n    --metrics HOST\n", "no option --metrics"),
+        ("errors.py", '"""Raises; see `undersong\nverify --strict`."""\n', "no option --strict"),
+        ("page.html.j2", f"<p>Read {OPEN}undersong-party reqests</code>.</p>\n", "no command reqests"),
+        ("errors.py", 'TAG = "undersong receipt"\n', None),
+    ],
+)
+def test_a_command_line_of_a_script_or_a_message_is_one_of_the_programs(
+    repository: Repository, name: str, text: str, problem: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "command_trees", lambda: TREES)
+    repository({name: text})
+    found = list(documents.unknown_command_lines())
+    assert (found == []) if problem is None else (len(found) == 1 and problem in found[0])
+
+
+@pytest.mark.parametrize(
+    ("section", "unknown"),
+    [
+        ("`undersong coordinator serve`: figures answer on `--metrics`", ["--metrics"]),
+        ("`undersong coordinator init`: figures answer on `--metrics`", []),
+        ("figures answer on `--metrics`", []),  # of some command
+        ("figures answer on `--metricks HOST`", ["--metricks"]),
+        ("    undersong coordinator serve\n\n## Others\n\n`undersong coordinator init` and `--metrics`", []),
+    ],
+)
+def test_an_option_alone_is_of_a_command_of_its_section(
+    repository: Repository, section: str, unknown: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "command_trees", lambda: TREES)
+    repository({"README.md": f"# A page\n\n{section}\n"})
+    assert [found.split("`")[1] for found in documents.unknown_options()] == unknown
+
+
+def test_every_command_and_option_of_this_repository_is_there() -> None:
+    assert [*documents.unknown_command_lines(), *documents.unknown_options()] == []

@@ -28,6 +28,7 @@ from undersong_protocol.secagg.party import PartyMachine
 from undersong_protocol.secagg.transitions import Phase, Stage
 
 COINS_BYTES = 32
+COINS_PURPOSE = "/coins"  # after an attempt's key: the entropy of its subsample is a stream of its own
 LONGEST_REPLY_BYTES = 4096
 """In the machine's state; to write a row of its own takes longer than to write a shorter reply three times."""
 FREE_ATTEMPTS = 8
@@ -150,7 +151,7 @@ class Attempts:
         entropy = self._entropy(key)
         parameters = manifest.sum_parameters(query, number)
         machine = PartyMachine.open(parameters, self._name, self._identity, entropy, self._encapsulate)
-        coins, count = entropy(COINS_BYTES), begun.count + 1
+        coins, count = self._entropy(key + COINS_PURPOSE)(COINS_BYTES), begun.count + 1
         return Attempt(key, manifest, query, number, machine, None, coins, count=count, before=begun.last)
 
     def last(self, manifest: Manifest, query: str) -> int:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import ipaddress
 import shutil
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from undersong_client import cautions, datasets, enrolment, keys, plugins, policy
 from undersong_client.connection import secure_channel
@@ -28,7 +31,11 @@ HEALTH = "/grpc.health.v1.Health/Check"
 CONNECT_S = 8.0
 SMALLEST_FREE_BYTES = 2**30
 EXPIRY_WARNING_DAYS = 14
-PROXIES = ("grpc_proxy", "https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY")
+PROXIES, EXCEPTIONS = ("grpc_proxy", "https_proxy", "http_proxy"), ("no_grpc_proxy", "no_proxy")  # as gRPC reads them
+UNREAD_PROXIES = ("HTTPS_PROXY", "HTTP_PROXY")
+DEFAULT_PROXY_PORT = 443
+LONGEST_ANSWER_BYTES = 8192
+REMEDY_PROXY = "add the coordinator's host to no_proxy, or run with --no-proxy"
 
 
 @dataclass(frozen=True)
@@ -71,9 +78,9 @@ def check(
     if home.settings.teacher_model:
         yield _ask("teacher model", lambda: _teacher_model(home))
     yield _certificate(home, now)
-    yield _proxy(environment)
+    yield _proxy(home, environment)
     if not offline:
-        yield from _network(home, time.time if now_s is None else lambda: now)
+        yield from _network(home, environment, time.time if now_s is None else lambda: now)
 
 
 def _ask(name: str, question: Callable[[], str]) -> Finding:
@@ -188,7 +195,7 @@ def _disk(home: PartyHome) -> Finding:
 def _embedder(home: PartyHome) -> str:
     from undersong_common import embedders
 
-    return f"{home.settings.embedder}, SHA-256 {embedders.load(home.settings.embedder).fingerprint[:16]}..."
+    return f"{home.settings.embedder}, SHA-256 {embedders.check(home.settings.embedder).fingerprint[:16]}..."
 
 
 def _teacher_model(home: PartyHome) -> str:
@@ -214,19 +221,53 @@ def _certificate(home: PartyHome, now: float) -> Finding:
     )
 
 
-def _proxy(environment: Mapping[str, str]) -> Finding:
-    found = [name for name in PROXIES if environment.get(name)]
-    if not found:
-        return Finding("proxy", "ok", "none is configured")
+def _proxy(home: PartyHome, environment: Mapping[str, str]) -> Finding:
+    name, value = _first(environment, PROXIES)
+    if not value:
+        ignored = [each for each in UNREAD_PROXIES if environment.get(each)]
+        says = f"{', '.join(ignored)} is set and not read: the daemon reads {', '.join(PROXIES)}"
+        return Finding("proxy", "ok", says if ignored else "none is configured")
+    with contextlib.suppress(UndersongError):  # said by the findings below
+        addresses = enrolment.coordinator(home).addresses
+        if not any(_proxy_of(environment, address) for address in addresses):
+            return Finding("proxy", "ok", f"{name} is set and not used: the daemon dials the coordinator directly")
     return Finding(
         "proxy",
         "warning",
-        f"{', '.join(found)} is set: the daemon dials through it",
-        "a proxy must pass CONNECT to the coordinator's port; else add its host to no_proxy, or run with --no-proxy",
+        f"{name} is set: the daemon dials through it",
+        f"a proxy must pass CONNECT to the coordinator's port; else {REMEDY_PROXY}",
     )
 
 
-def _network(home: PartyHome, clock: Callable[[], float]) -> Iterator[Finding]:
+def _first(environment: Mapping[str, str], names: Sequence[str]) -> tuple[str, str]:
+    """Returns the first of these variables that is set, with its value, which may be empty."""
+    return next(((name, environment[name]) for name in names if name in environment), ("", ""))
+
+
+def _proxy_of(environment: Mapping[str, str], address: str) -> SplitResult | None:
+    """Returns the proxy through which gRPC dials an address, by gRPC's own rules; None if it dials directly."""
+    try:
+        found = urlsplit(_first(environment, PROXIES)[1])
+        usable = found.scheme == "http" and found.hostname and (found.port or DEFAULT_PROXY_PORT)
+    except ValueError:
+        return None
+    host = address.rpartition(":")[0].strip("[]")
+    excepted = _first(environment, EXCEPTIONS)[1].split(",")
+    if not usable or any(_excepts(entry.strip(), host) for entry in excepted if entry):
+        return None
+    return found
+
+
+def _excepts(entry: str, host: str) -> bool:
+    """Tells if one entry of ``no_proxy`` holds for a host: the end of its name, or a network."""
+    if host.lower().endswith(entry.lower()):
+        return True
+    with contextlib.suppress(ValueError):
+        return "/" in entry and ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
+    return False
+
+
+def _network(home: PartyHome, environment: Mapping[str, str], clock: Callable[[], float]) -> Iterator[Finding]:
     try:
         coordinator = enrolment.coordinator(home)
     except UndersongError as error:
@@ -234,7 +275,6 @@ def _network(home: PartyHome, clock: Callable[[], float]) -> Iterator[Finding]:
         return
     offset = None
     for address in coordinator.addresses:
-        host, _, port = address.rpartition(":")
         answer, told = _health(home, coordinator, address)
         if told is not None and offset is None:
             offset = clock() - told
@@ -248,7 +288,7 @@ def _network(home: PartyHome, clock: Callable[[], float]) -> Iterator[Finding]:
                 "ask the operator whether this party was revoked, and for a new invitation if so",
             )
         else:
-            yield from _why_not(home, coordinator, host.strip("[]"), int(port))
+            yield from _why_not(home, coordinator, address, _proxy_of(environment, address))
     yield _clock(home, offset)
 
 
@@ -276,7 +316,11 @@ def _health(home: PartyHome, coordinator: Coordinator, address: str) -> tuple[st
             return None, None
 
 
-def _why_not(home: PartyHome, coordinator: Coordinator, host: str, port: int) -> Iterator[Finding]:
+def _why_not(home: PartyHome, coordinator: Coordinator, address: str, proxy: SplitResult | None) -> Iterator[Finding]:
+    host, port = address.rpartition(":")[0].strip("[]"), int(address.rpartition(":")[2])
+    if proxy is not None:
+        yield from _through(home, coordinator, host, address, proxy)
+        return
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -305,6 +349,35 @@ def _dial(home: PartyHome, coordinator: Coordinator, host: str, port: int) -> It
         return
     yield Finding(place, "ok", "open")
     with raw:
+        yield _tls(home, coordinator, host, raw)
+
+
+def _through(
+    home: PartyHome, coordinator: Coordinator, host: str, address: str, proxy: SplitResult
+) -> Iterator[Finding]:
+    """Dials as the daemon does: the proxy alone resolves the coordinator's name and reaches its port."""
+    name, port = proxy.hostname or "", proxy.port or DEFAULT_PROXY_PORT
+    place = f"proxy {printable(name)}:{port}"
+    pair = base64.b64encode(unquote(proxy.netloc.rpartition("@")[0]).encode()).decode()
+    login = f"Proxy-Authorization: Basic {pair}\r\n" if pair else ""
+    try:
+        raw = socket.create_connection((name, port), timeout=CONNECT_S)
+    except OSError as error:
+        says = f"cannot be reached: {error.strerror or 'no answer'}"
+        yield Finding(place, "problem", says, f"start the proxy or correct its address; or {REMEDY_PROXY}")
+        return
+    with raw:
+        answer = b""
+        with contextlib.suppress(OSError):
+            raw.sendall(f"CONNECT {address} HTTP/1.1\r\nHost: {address}\r\n{login}\r\n".encode())
+            while b"\r\n\r\n" not in answer and len(answer) < LONGEST_ANSWER_BYTES and (more := raw.recv(1)):
+                answer += more
+        status = answer.partition(b"\r\n")[0].decode("latin-1")
+        if status.split(" ")[1:2] != ["200"]:
+            says = f"does not pass CONNECT to {address}: {printable(status, 100) or 'no answer'}"
+            yield Finding(place, "problem", says, f"ask who runs the proxy to allow it; or {REMEDY_PROXY}")
+            return
+        yield Finding(place, "ok", f"passes CONNECT to {address}")
         yield _tls(home, coordinator, host, raw)
 
 

@@ -98,6 +98,7 @@ def add(
         charge_missing=charge_missing,
         receipts=receipts or (),
         confirm=lambda found: confirm_cautions(found, despite_cautions),
+        progress=_progress(time.monotonic()),
     )
     if as_json:
         print_json(added.to_json())
@@ -111,6 +112,7 @@ def add(
     if found.users is not None:
         people = unit_word("user", user_field, found.users)
         print(f"{found.users} {people}; the one with most records has {found.largest_user}")
+    _print_without_vector(added.without_vector)
     print(f"data set {added.fingerprint[:16]}...; nothing was sent")
     if added.restored is not None:
         _print_restored(added.restored)
@@ -160,20 +162,25 @@ def _print_restored(restored: Restored) -> None:
 @data_app.command()
 def embed(home: HomeFolder = None, as_json: AsJson = False, quiet: entry.Quiet = False) -> None:
     """Computes the records' embeddings now and keeps them encrypted; the daemon would do it later. Sends nothing."""
-    from undersong_client import datasets
-    from undersong_client.hospital_computation import Embeddings
+    from undersong_client.operations import data
     from undersong_common import embedders
 
     opened = PartyHome(home_of(home))
-    texts = datasets.load(opened).table.texts
     begun = time.monotonic()
     progress = (lambda _done, _total: None) if quiet else _progress(begun)
-    Embeddings(opened, embedders.load(opened.settings.embedder), progress)(texts)
+    records, without = data.embed(opened, embedders.load(opened.settings.embedder), progress)
     took = time.monotonic() - begun
     if as_json:
-        print_json({"records": len(texts), "seconds": round(took, 3)})
+        print_json({"records": records, "without_vector": without, "seconds": round(took, 3)})
     elif not quiet:
-        print(f"{counted(len(texts), 'record is', 'records are')} embedded ({took:.0f} s)")
+        print(f"{counted(records, 'record is', 'records are')} embedded ({took:.0f} s)")
+        _print_without_vector(without)
+
+
+def _print_without_vector(records: int) -> None:
+    if records:
+        has = counted(records, "record has", "records have")
+        print(f"{has} no vector from the embedder and will count as zero in every sum; nobody else is told")
 
 
 def _progress(begun: float) -> Any:
@@ -280,7 +287,7 @@ def _print_costs(facts: LedgerFacts) -> None:
         [
             (
                 cost.run,
-                str(cost.releases),
+                f"{cost.releases}{' *' if cost.whole_plan else ''}",
                 f"{cost.epsilon:.4g}",
                 f"{cost.spent:.4g}",
                 "" if total is None else f"{max(0.0, total - cost.spent):.4g}",
@@ -290,6 +297,8 @@ def _print_costs(facts: LedgerFacts) -> None:
         ],
         "",
     )
+    if any(cost.whole_plan for cost in facts.runs):
+        show_lines(["* Charged at its whole plan: stopping a run of sub-sampled or Laplace sums does not refund."])
     if len(facts.runs) > 1:
         show_lines(["Runs of Gaussian noise cost less together than the sum of each alone."])
 

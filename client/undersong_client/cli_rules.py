@@ -115,8 +115,14 @@ def set_policy(
     require_post_quantum: Annotated[
         str | None,
         typer.Option(
-            help="Which runs must have post-quantum masks, which no later quantum computer opens: always, up_to_200"
-            " (parties), never."
+            help="Which runs must have post-quantum masks, which no later quantum computer opens: always, never."
+        ),
+    ] = None,
+    minimum_colluders: Annotated[
+        str | None,
+        typer.Option(
+            help="Runs that assume fewer colluding parties are refused: a number, or default, which is what a plan"
+            " assumes for its number of parties (1 from four parties on)."
         ),
     ] = None,
     share_budget: Annotated[
@@ -148,6 +154,7 @@ def set_policy(
         approval=approval,
         declared_units=declared_units,
         require_post_quantum=require_post_quantum,
+        minimum_colluders=None if minimum_colluders is None else rules.colluders(minimum_colluders),
         share_budget=share_budget,
         share_policy=share_policy,
         confirm=lambda against: confirm_cautions(against, despite_cautions),

@@ -76,16 +76,15 @@ def grid_vector(
 def rows_one_by_one(statistic: Statistic, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
     """Each record's row by itself; one at which the statistic fails, whatever it raises, counts as zero."""
     nothing = sp.csr_array((1, statistic.dimension))
-    found: list[Any] = []
-    for place in range(len(records)):
-        found.append(nothing)
+
+    def row(place: int) -> sp.csr_array[Any]:
         try:
-            row = sp.csr_array(statistic.rows(_One(records, place), public, {}).take(np.zeros(1, dtype=np.int64)))
-            found[-1] = row if row.shape == nothing.shape else nothing
-        except Exception:  # noqa: BLE001, S112 - of another package; the caller has logged that it fails
-            continue
-    matrix = sp.vstack(found, format="csr") if found else sp.csr_array((0, statistic.dimension))
-    return Rows(sp.csr_array(matrix), records.units)
+            found = sp.csr_array(statistic.rows(_One(records, place), public, {}).take(np.zeros(1, dtype=np.int64)))
+        except Exception:  # noqa: BLE001 - of another package; the caller has logged that it fails
+            return nothing
+        return found if found.shape == nothing.shape else nothing
+
+    return Rows(lambda asked: sp.csr_array(sp.vstack([row(place) for place in asked], format="csr")), records.units)
 
 
 class _One:

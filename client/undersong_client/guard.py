@@ -32,7 +32,7 @@ def review(
         PrivacyRefusal: names what is refused.
         ConfigurationError: the party itself is not ready.
     """
-    bounds.check_trusted(manifest.plan, policy)  # first: what follows builds the plan's statistics
+    bounds.check_statistics(manifest.plan, policy)  # first: what follows builds the plan's statistics
     manifest.verify()
     mine = [member for member in manifest.roster if member.name == name]
     if not mine or mine[0].identity != identity:

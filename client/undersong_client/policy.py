@@ -11,8 +11,8 @@ from undersong_client.state import PartyHome, WrittenByAnotherVersion, read_json
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_protocol import enrolment
+from undersong_protocol.bounds import MinimumColluders, RequirePostQuantum, post_quantum_rule
 from undersong_protocol.bounds import Policy as Bounds
-from undersong_protocol.bounds import RequirePostQuantum
 
 TAG = "undersong policy"
 Approval = Literal["each", "standing"]
@@ -36,7 +36,9 @@ class HospitalPolicy:
             below 1 / declared_units is refused, and the operator reads that number. 0: none is declared.
         required_parties: ``NAME=FINGERPRINT`` of parties that must take part; a coordinator can invent any others.
         approval: "each" run waits for a person, or "standing": every run within these bounds is signed.
-        require_post_quantum: "always", "up_to_200" parties or "never": the other runs may have classical masks.
+        require_post_quantum: "always" refuses runs without post-quantum masks, "never" accepts them.
+        minimum_colluders: runs that assume fewer colluding parties are refused; "default": fewer than a plan assumes by
+            default for its number of parties.
         trusted_statistics: ``NAME=SHA256`` of other packages' statistics: only these are ever imported here, and only
             while their installed source has that hash.
     """
@@ -53,7 +55,8 @@ class HospitalPolicy:
     approval: Approval = "each"
     declared_units: int = 0
     required_parties: tuple[str, ...] = ()
-    require_post_quantum: RequirePostQuantum = "up_to_200"
+    require_post_quantum: RequirePostQuantum = "always"
+    minimum_colluders: MinimumColluders = "default"
     trusted_statistics: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -79,6 +82,9 @@ class HospitalPolicy:
                 raise ConfigurationError(
                     f"the trusted statistic {trusted!r} is no NAME=SHA256", "undersong-party policy plugins shows them"
                 )
+        least = self.minimum_colluders
+        if least != "default" and (type(least) is not int or least < 0):
+            raise ConfigurationError(f"the smallest number of colluders is {least!r}", 'write a number or "default"')
         if self.approval not in get_args(Approval):
             raise ConfigurationError(f"approval {self.approval!r} is unknown", 'write "each" or "standing"')
         if self.require_post_quantum not in get_args(RequirePostQuantum):
@@ -111,6 +117,7 @@ class HospitalPolicy:
             declared_units=self.declared_units,
             required_parties=tuple(enrolment.named_party(required) for required in self.required_parties),
             require_post_quantum=self.require_post_quantum,
+            minimum_colluders=self.minimum_colluders,
             trusted=tuple(self.trusted.items()),
         )
 
@@ -157,6 +164,8 @@ def read(home: PartyHome) -> HospitalPolicy:
             key: tuple(item) if isinstance(item, list) else item for key, item in dict(body or {}).items()
         }
         fields |= {key: float(fields[key]) for key in ("run_epsilon", "total_epsilon")}
+        if "require_post_quantum" in fields:
+            fields["require_post_quantum"] = post_quantum_rule(fields["require_post_quantum"])
         return HospitalPolicy(**fields)
     except (TypeError, KeyError, ValueError):
         raise WrittenByAnotherVersion(

@@ -132,6 +132,7 @@ def figures(
             "max_per_unit": privacy.max_per_unit,
             "max_records": privacy.max_records,
             "epsilon_if_all_others_collude": _finite(manifest.plan.epsilon_if_all_others_collude()),
+            "stopping_refunds": accounting.is_one_gaussian(manifest.plan.charged_events()),
         },
         "cost": cost,
         "party": party,
@@ -290,6 +291,10 @@ def _costs(value: dict[str, Any]) -> Section:
         f"The promise holds even if {_colluders(value['colluders'])}.",
         f"If every other party colludes against you, your own noise alone still gives {alone}.",
     ]
+    if not privacy["stopping_refunds"]:
+        sentences.append(
+            "Stopping this run does not refund: its whole plan is charged when the first vector is asked for."
+        )
     if not cost:
         return Section("What it costs:", tuple(sentences))
     delta = f"delta {cost['delta']:g}"

@@ -21,7 +21,7 @@ from undersong_client.state import FILE_MODE, PartyHome, read_input
 from undersong_common.canonical import canonical_json
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy import statement
-from undersong_common.privacy.budget import Budget
+from undersong_common.privacy.budget import Budget, compressed
 from undersong_common.privacy.ledger import Ledger, PlanPrice
 from undersong_common.privacy.statement import RunSpending
 from undersong_protocol.manifest import Manifest
@@ -223,9 +223,11 @@ def _spending(manifest: Manifest, receipt: Receipt) -> RunSpending:
     return RunSpending(
         manifest.run,
         manifest.hash.hex(),
-        statement.compressed(event for charge in receipt.counted for event in charge.events),
-        statement.compressed(plan[charge.query].event_alone(plan.quorum) for charge in receipt.charges),
-        PlanPrice(tuple(plan.charged_events()), tuple(plan.alone_events())),
+        compressed(event for charge in receipt.counted for event in charge.events),
+        compressed(plan[charge.query].event_alone(plan.quorum) for charge in receipt.charges),
+        PlanPrice(tuple(plan.charged_events()), tuple(plan.alone_events()))
+        if receipt.charges or not receipt.closed
+        else PlanPrice(),
         receipt.closed,
     )
 

@@ -18,17 +18,25 @@ Model = TypeVar("Model", bound=BaseModel)
 def read_toml(path: Path) -> dict[str, Any]:
     """The parsed file. Raises ConfigurationError that names the file (and the line, where the syntax is wrong)."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return parse_toml(str(path), path.read_bytes())
     except FileNotFoundError:
         raise ConfigurationError(
             f"{path}: no such file", "check the path, or write one with `undersong init`"
         ) from None
     except IsADirectoryError:
         raise ConfigurationError(f"{path}: is a folder, not a task file", "name the TOML file inside it") from None
+
+
+def parse_toml(name: str, data: bytes) -> dict[str, Any]:
+    """The parsed contents of the file ``name``. Raises ConfigurationError as :func:`read_toml`."""
+    try:
+        return tomllib.loads(data.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{path}: is not UTF-8 (byte {error.start})", "save the file as UTF-8") from None
+        raise ConfigurationError(f"{name}: is not UTF-8 (byte {error.start})", "save the file as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{path}: is not valid TOML: {error}", "correct the line that is named") from None
+        raise ConfigurationError(f"{name}: is not valid TOML: {error}", "correct the line that is named") from None
+    except (ValueError, RecursionError):  # a number of thousands of digits, lists in lists in lists
+        raise ConfigurationError(f"{name}: is no task file", "choose another file") from None
 
 
 def override(data: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from undersong_common import plugins
-from undersong_common.arrays import Float32
+from undersong_common.arrays import Float32, Float64
 from undersong_common.canonical import tagged_hash
-from undersong_common.embedding import Embedder, Progress
+from undersong_common.embedding import TRIAL_TEXTS, Embedder, Progress
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.fixed_order import row_norms
-from undersong_common.model_files import embedding_size, model_folder
+from undersong_common.model_files import PACKAGED, embedding_size, model_folder
+
+log = logging.getLogger(__name__)
 
 PREFIX = "plug-in:"
 _NAMED = re.compile(r"plug-in:([^@\s]+)(?:@([0-9a-f]{64}))?")
@@ -45,9 +48,9 @@ class ForeignEmbedder(Embedder):
     ``fingerprint`` covers its source and what its model says of its own files.
     """
 
-    def __init__(self, model: ForeignModel, source: str) -> None:
+    def __init__(self, model: ForeignModel, source: str, name: str = "of another package") -> None:
         stated = str(model.fingerprint).encode("utf-8")
-        super().__init__(source, tagged_hash("undersong embedder of another package", source.encode(), stated).hex())
+        super().__init__(name, tagged_hash("undersong embedder of another package", source.encode(), stated).hex())
         self._foreign = model
         self._one = threading.Lock()
 
@@ -55,31 +58,46 @@ class ForeignEmbedder(Embedder):
     def dimension(self) -> int:
         return int(self._foreign.dimension)
 
+    def try_out(self) -> None:
+        """Raises as :meth:`Embedder.try_out`, and whatever the package raises for a public text."""
+        for text in TRIAL_TEXTS:
+            self._vector(text)
+        super().try_out()
+
     def encode(self, texts: Sequence[str], progress: Progress | None = None) -> Float32:
-        """As :meth:`Embedder.encode`; zero also where the package fails at a text, whose words stay here."""
+        """Returns rows as :meth:`Embedder.encode`; zero also where the package fails at a text, whose words stay here.
+
+        The log says how many texts it failed at.
+        """
         result = np.zeros((len(texts), self.dimension), dtype=np.float32)
+        failed = 0
         for row, text in enumerate(texts):
-            with self._one:
-                result[row] = self._row(text)
+            try:
+                with self._one:
+                    result[row] = self._vector(text)
+            except (Exception, SystemExit):  # noqa: BLE001 - its words may hold the text, and no text may end a party
+                failed += 1
             if progress is not None:
                 progress(row + 1, len(texts))
+        if failed:
+            log.warning("the embedder %s fails at %d of %d texts: they count as zero", self._source, failed, len(texts))
         return result
 
-    def _row(self, text: str) -> Any:
-        try:
-            values = np.asarray(self._foreign.embed(text), dtype=np.float64).reshape(1, self.dimension)
-        except UndersongError:
-            raise
-        except Exception:  # noqa: BLE001 - its words may hold the text, and no text may make a party fail
-            return 0.0
-        exact = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
-        return (exact / np.maximum(row_norms(exact), 1e-12)[:, None])[0]
+    def _vector(self, text: str) -> Float64:
+        """Returns the unit vector, or zeros where the package gives zeros; raises whatever is wrong with it."""
+        values: Float64 = np.asarray(self._foreign.embed(text), dtype=np.float64).reshape(1, self.dimension)
+        if not np.isfinite(values).all():
+            raise ValueError("a coordinate is no finite number")
+        unit: Float64 = (values / np.maximum(row_norms(values), 1e-12)[:, None])[0]
+        return unit
 
 
 def load(model: str | Path) -> Embedder:
-    """The embedder of that name. Of another package nothing is imported before its source has the stated hash.
+    """Returns the embedder of that name; another package's is tried out on public texts before it is returned.
 
-    Raises ConfigurationError where there is none, or another one than stated; else as :meth:`Embedder.load`.
+    Nothing of another package is imported before its source has the stated hash.
+
+    Raises ConfigurationError: there is none, it is not the stated one, or it is broken; else as :meth:`Embedder.load`.
     """
     if not _is_foreign(model):
         return Embedder.load(model)
@@ -93,7 +111,29 @@ def load(model: str | Path) -> Embedder:
             f"the embedder {name!r} of {plugin.words} has the source {source}, not {stated}",
             "install the release whose hash you were told",
         )
-    return ForeignEmbedder(plugins.load(plugin, stated)(), source)
+    make = plugins.load(plugin, stated)
+    try:
+        found = ForeignEmbedder(make(), source, name)
+        found.try_out()
+    except UndersongError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ConfigurationError(
+            f"the embedder {name!r} of {plugin.words} fails at a public text: {type(error).__name__}: {error}",
+            "correct it, or name another embedder",
+        ) from error
+    return found
+
+
+def check(model: str | Path) -> Embedder:
+    """Returns the embedder of that name, tried out; the packaged one, which is pinned file by file, is not loaded.
+
+    Raises ConfigurationError as :func:`load`, and for a local folder whose model is broken.
+    """
+    found = load(model)
+    if model != PACKAGED:
+        found.try_out()
+    return found
 
 
 def dimension(model: str) -> int:

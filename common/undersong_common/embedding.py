@@ -54,6 +54,12 @@ _TOKENS_A_BATCH = 192
 _NARROWEST = 4  # tokens; widths are multiples of it, or of an eighth of the next power of two
 _DEFAULT_LIMIT = 512  # tokens of a text, where the model names none
 _TRIED = ("alpha", "of", "the", "chest", "was", "1987")  # words of the texts that try out a batch
+# Public texts that try out a model. No two have the same number of words or the same letters.
+TRIAL_TEXTS = (
+    "Where is my card?",
+    "The patient was seen with pain in the chest since Monday.",
+    "A film from 1987 that is too long, with a good ending and much music in every scene.",
+)
 _TEXTS_A_SLAB = 4096  # texts embedded between two writes to a cache
 _QUERY_KEYS = 500  # below SQLite's limit of host parameters
 
@@ -98,7 +104,9 @@ def _from_grid(grid: Int16) -> Float32:
 
 
 class Embedder:
-    """A sentence-transformers model in a local folder. Nothing is fetched; the model is loaded at the first use.
+    """A sentence-transformers model in a local folder. Nothing is fetched.
+
+    The model is loaded, and tried out on public texts, at the first use.
 
     Attributes:
         fingerprint: SHA-256 (hex) over all files of the folder; parties compare theirs before a run.
@@ -129,6 +137,24 @@ class Embedder:
     def dimension(self) -> int:
         """Length of an embedding. Raises ConfigurationError where the folder's settings do not tell."""
         return model_files.embedding_size(model_files.model_folder(self._source))
+
+    def try_out(self) -> None:
+        """Embeds public texts twice; returns if each has a vector of its own, with the same bits both times.
+
+        Raises ConfigurationError: a text has no vector, its bits differ, or different texts share a vector. Every sum
+        of a run would cost budget and say nothing.
+        """
+        rows = self.encode(TRIAL_TEXTS)
+        again = self.encode(TRIAL_TEXTS[::-1])[::-1]
+        if not rows.any(axis=1).all():
+            fault = "gives no vector for a public text"
+        elif rows.tobytes() != again.tobytes():
+            fault = "gives other bits when it embeds the same text again"
+        elif len(np.unique(_to_grid(rows), axis=0)) < len(rows):
+            fault = "gives the same vector for different texts"
+        else:
+            return
+        raise ConfigurationError(f"the embedder {self._source} {fault}", "correct it, or name another embedder")
 
     def encode(self, texts: Sequence[str], progress: Progress | None = None) -> Float32:
         """Unit embeddings, float32 [n, d], in the order of ``texts``; zero where the model gives no number, or fails.
@@ -271,6 +297,11 @@ class Embedder:
                         trust_remote_code=False,
                         model_kwargs={"use_safetensors": True},
                     ).eval()
+                try:
+                    self.try_out()
+                except ConfigurationError:
+                    self._model = None
+                    raise
             return self._model
 
 

@@ -6,6 +6,8 @@ embedding or a clean vector: messages are built from public names, counts and po
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class UndersongError(Exception):
     """Base of every expected failure. ``exit_code`` is the process's exit status when it reaches an entry point."""
@@ -22,6 +24,14 @@ class ConfigurationError(UndersongError):
     """Fix the configuration, the command line or the input file, then run again."""
 
     exit_code = 2
+
+    @classmethod
+    def raise_together(cls, faults: Iterable[tuple[str, str]]) -> None:
+        """Raises one error that names every (problem, remedy); returns where there is no fault."""
+        found = list(faults)
+        if found:
+            problems, remedies = zip(*found, strict=True)
+            raise cls("\n".join(problems), "; ".join(dict.fromkeys(remedies)))
 
 
 class PrivacyRefusal(UndersongError):

@@ -84,6 +84,30 @@ def checked_hashes(model: str | Path) -> dict[str, str]:
     return hashes
 
 
+def check_language_model(folder: Path, place: str) -> None:
+    """Checks the folder of a model that writes texts, whose files are not listed and hashed as an embedder's are.
+
+    Args:
+        place: who asks, as an error begins.
+
+    Raises ConfigurationError: the folder holds no model, or a setting has the libraries fetch and run code of a hub
+    although nobody trusts it (CVE-2026-4372, CVE-2026-5241).
+    """
+    if not (folder / "config.json").is_file():
+        raise ConfigurationError(
+            f"{place}: {folder} is not the folder of a model (it has no config.json)",
+            "name a folder as save_pretrained writes it, tokenizer included",
+        )
+    for path in sorted(folder.rglob("*.json")):
+        if "config" not in path.name.lower():
+            continue
+        for key, value in _items(_read(path, object)):
+            if (key == "trust_remote_code" and value) or ("attn_implementation" in key and "/" in str(value)):
+                raise ConfigurationError(
+                    f"{place}: {path}: {key} asks for code of a hub", f"read what it names, or take {key} out"
+                )
+
+
 def fingerprint(tag: str, hashes: Mapping[str, str]) -> str:
     """SHA-256 (hex) over the names and hashes of a folder's files."""
     return tagged_hash(tag, *(part.encode() for name, digest in hashes.items() for part in (name, digest))).hex()

@@ -9,7 +9,7 @@ import codecs
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,9 +106,11 @@ def table_of(
     users: list[str] = []
     user_types: set[type] = set()
     known = set(labels)
+    columns = {"text": text, "label": label, "user": user}
     for number, row in enumerate(rows, start=1):
         where = f"{source}: row {number}"
-        value = _cell(row, text, where, "text")
+        _check_columns(row, columns, where)
+        value = row[text]
         if skip_empty and (value is None or (isinstance(value, str) and not value.strip())):
             continue
         if not isinstance(value, str) or not value.strip():
@@ -117,7 +119,7 @@ def table_of(
             )
         texts.append(value)
         if label is not None:
-            name = _cell(row, label, where, "label")
+            name = row[label]
             if isinstance(name, bool | float) or name is None or str(name) == "":
                 raise ConfigurationError(f"{where}: the label column {label!r} is empty or not a label", "fill the row")
             if known and str(name) not in known:
@@ -126,7 +128,7 @@ def table_of(
                 )
             found.append(str(name))
         if user is not None:
-            identity = _cell(row, user, where, "user")
+            identity = row[user]
             if isinstance(identity, bool | float) or identity is None or str(identity) == "":
                 raise ConfigurationError(f"{where}: the user column {user!r} is empty or not an id", "fill the row")
             users.append(str(identity))
@@ -152,7 +154,8 @@ def read_column(path: Path, column: str) -> tuple[str, ...]:
     """
     found = []
     for number, row in enumerate(_rows(path, UTF_8), start=1):
-        value = _cell(row, column, f"{path}: row {number}", "named")
+        _check_columns(row, {"named": column}, f"{path}: row {number}")
+        value = row[column]
         if value is None or str(value) == "":
             raise ConfigurationError(f"{path}: row {number}: the column {column!r} is empty", "fill the row")
         found.append(str(value))
@@ -171,10 +174,12 @@ def column_names(path: Path, encoding: str = UTF_8) -> list[str]:
     raise ConfigurationError(f"{path}: has no rows", "name a file with at least one record")
 
 
-def _cell(row: dict[str, Any], column: str, where: str, role: str) -> Any:
-    if column not in row:
-        raise ConfigurationError(f"{where}: has no column {column!r} (the {role} column)", nearest(column, row))
-    return row[column]
+def _check_columns(row: dict[str, Any], columns: Mapping[str, str | None], where: str) -> None:
+    """Raises ConfigurationError that names every column, by its role, that the row lacks."""
+    missing = [(role, column) for role, column in columns.items() if column is not None and column not in row]
+    if missing:
+        said = ", ".join(f"no column {column!r} (the {role} column)" for role, column in missing)
+        raise ConfigurationError(f"{where}: has {said}", "; ".join(nearest(column, row) for _, column in missing))
 
 
 def _rows(path: Path, encoding: str) -> Iterator[dict[str, Any]]:

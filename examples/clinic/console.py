@@ -1,7 +1,7 @@
 """A coordinator, five hospitals with the clinic's notes, and the pages of all six: a person does the rest by clicking.
 
 Run it with ``make demo-console``. The hospitals have their data and a budget and belong to nobody yet. Each hospital's
-daemon starts by itself once its certificate is installed. Everything ends with Ctrl-C; the next start begins anew.
+daemon starts by itself once its certificate is installed. Ctrl-C or SIGTERM ends it; the next start begins anew.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class ConsoleDemo:
             home = self.folder / name
             joining.create(home, name)
             checkpoints = self.folder / "state" / "undersong" / "ledgers"
-            data.add(home, notes, text="text", label="label", user="patient", checkpoints=checkpoints)
+            held = shutil.copy(notes, self.folder / f"{name}.jsonl")  # what guards it stands beside it
+            data.add(home, Path(held), text="text", label="label", user="patient", checkpoints=checkpoints)
             rules.set_budget(home, epsilon=8.0, delta=1e-4, per_run=5.0)
             log = self.folder / f"{name} daemon.txt"
             self.start(f"{name} page", HOSPITAL, "page", "--home", home, "--port", 0, "--log", log)
@@ -128,6 +129,7 @@ class ConsoleDemo:
 def main() -> None:
     notes = {name: HERE / "data" / "hospitals" / f"{name}.jsonl" for name in HOSPITALS}
     print("starting a coordinator, five hospitals and six pages: about half a minute", flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # leaves the demo, which ends its programs
     with ConsoleDemo(Path("runs") / "demo-console", notes) as demo, contextlib.suppress(KeyboardInterrupt):
         print("\nOpen each link once, within 15 minutes:")
         for name, link in demo.links.items():

@@ -14,10 +14,12 @@ from typing import Any, Literal, get_args
 from undersong_common.errors import PrivacyRefusal
 from undersong_common.plurals import counted
 from undersong_protocol.enrolment import party_fingerprint
-from undersong_protocol.plan import POST_QUANTUM_UP_TO, SOURCE, Plan
-from undersong_protocol.secagg.parameters import Member
+from undersong_protocol.plan import SOURCE, Plan
+from undersong_protocol.secagg.parameters import Member, defaults
 
-RequirePostQuantum = Literal["always", "up_to_200", "never"]
+RequirePostQuantum = Literal["always", "never"]
+MinimumColluders = int | Literal["default"]
+FORMER_UP_TO_200 = "up_to_200"  # a former choice of RequirePostQuantum; a roster of invented parties evaded it
 LONGEST_JSON = 16_384  # characters
 
 
@@ -35,8 +37,9 @@ class Policy:
         declared_units: a public bound on how many privacy units its data set has; a run whose delta is not below
             1 / declared_units is refused. 0: nothing is declared, and no such run is refused.
         required_parties: names and fingerprints of parties without which a run is refused.
-        require_post_quantum: which runs must have post-quantum masks: "always" all, "up_to_200" those of so many
-            parties, "never" none.
+        require_post_quantum: "always" refuses a run without post-quantum masks, of any size; "never" accepts it.
+        minimum_colluders: a run that assumes fewer colluding parties is refused; "default" demands what a plan assumes
+            by default for its number of parties (docs/secagg.md, "Manifest").
         trusted: names and source hashes (SHA-256, hex) of other packages' statistics that it allows, beside
             ``statistics``; None trusts what its program has loaded.
     """
@@ -50,6 +53,7 @@ class Policy:
     declared_units: int = 0
     required_parties: tuple[tuple[str, str], ...] = ()
     require_post_quantum: RequirePostQuantum = "never"
+    minimum_colluders: MinimumColluders = 0
     trusted: tuple[tuple[str, str], ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -68,6 +72,7 @@ class Policy:
         """Raises ValueError, KeyError or TypeError for what is none."""
         names = {key: value[key] for key in ("statistics", "units")}
         trusted = value.get("trusted", ())  # a party of an earlier version trusts none
+        colluders = value.get("minimum_colluders", 0)  # nor does it demand any
         found = cls(
             largest_epsilon=float(value["largest_epsilon"]),
             largest_delta=float(value["largest_delta"]),
@@ -75,7 +80,8 @@ class Policy:
             minimum_threshold=int(value["minimum_threshold"]),
             declared_units=int(value["declared_units"]),
             required_parties=tuple((str(name), str(print_)) for name, print_ in value["required_parties"]),
-            require_post_quantum=value["require_post_quantum"],
+            require_post_quantum=post_quantum_rule(value["require_post_quantum"]),
+            minimum_colluders="default" if colluders == "default" else int(colluders),
             trusted=None if trusted is None else tuple((str(name), str(source)) for name, source in trusted),
             **{key: None if each is None else frozenset(map(str, each)) for key, each in names.items()},
         )
@@ -84,14 +90,21 @@ class Policy:
         return found
 
 
-def check_trusted(plan: Plan, policy: Policy) -> None:
-    """Raises PrivacyRefusal for another package's statistic that the policy does not name with that very source.
+def post_quantum_rule(stated: Any) -> Any:
+    """A rule as it is written down; the former "up_to_200" is read as "always"."""
+    return "always" if stated == FORMER_UP_TO_200 else stated
 
-    Asked before anything of a plan is built: what is not trusted is not imported either.
+
+def check_statistics(plan: Plan, policy: Policy) -> None:
+    """Raises PrivacyRefusal for a statistic that the policy does not allow, or does not trust with that very source.
+
+    Asked before anything of a plan is built: a statistic that is not allowed is neither imported nor computed with.
     """
     trusted = dict(policy.trusted or ())
     for planned in plan.sums:
         if not planned.source:
+            if policy.statistics is not None and planned.statistic not in policy.statistics:
+                raise PrivacyRefusal(f"{planned.name}: the policy does not allow the statistic {planned.statistic!r}")
             continue
         if not isinstance(planned.source, str) or not SOURCE.fullmatch(planned.source):
             raise PrivacyRefusal(f"{planned.name}: its source is no SHA-256", "have the run planned anew")
@@ -115,7 +128,7 @@ def check_trusted(plan: Plan, policy: Policy) -> None:
 
 def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
     """Raises PrivacyRefusal that names the first bound which a plan with these parties exceeds."""
-    check_trusted(plan, policy)
+    check_statistics(plan, policy)
     privacy, quorum = plan.privacy, plan.quorum
     if privacy.epsilon > policy.largest_epsilon:
         raise PrivacyRefusal(
@@ -147,10 +160,14 @@ def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
             f"{counted(quorum.threshold, 'party', 'parties')} could open the sums of the run, the policy wants"
             f" {policy.minimum_threshold}"
         )
-    if not quorum.post_quantum and (
-        policy.require_post_quantum == "always"
-        or (policy.require_post_quantum == "up_to_200" and quorum.parties <= POST_QUANTUM_UP_TO)
-    ):
+    least = defaults(quorum.parties)[2] if policy.minimum_colluders == "default" else policy.minimum_colluders
+    if quorum.colluders < least:
+        raise PrivacyRefusal(
+            f"the run assumes {counted(quorum.colluders, 'colluding party', 'colluding parties')}, the policy wants"
+            f" {least}",
+            f"plan the run with federation.colluders = {least} or more, or change the policy",
+        )
+    if policy.require_post_quantum == "always" and not quorum.post_quantum:
         raise PrivacyRefusal(
             "the run's masks are not post-quantum: who records its messages could open them with a later quantum"
             " computer; the policy wants hybrid masks",
@@ -161,7 +178,3 @@ def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
             f"the run protects one {privacy.unit}, the policy wants one {' or one '.join(sorted(policy.units))}",
             "choose another privacy.unit",
         )
-    if policy.statistics is not None:
-        for planned in plan.sums:
-            if not planned.source and planned.statistic not in policy.statistics:
-                raise PrivacyRefusal(f"{planned.name}: the policy does not allow the statistic {planned.statistic!r}")

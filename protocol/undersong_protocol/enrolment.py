@@ -31,6 +31,7 @@ from cryptography.x509.oid import NameOID
 
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError
+from undersong_protocol.secagg.keys import check_identity, verified
 
 VERSION = 1
 LARGEST_FILE_BYTES = 256 * 2**10
@@ -178,7 +179,7 @@ class Package:
                 addresses=tuple(check_address(a) for a in _texts(body, "addresses", MOST_ADDRESSES)),
                 server_name=_text(body, "server_name"),
                 ca_certificate=_text(body, "ca_certificate"),
-                signing_key=_bytes(body, "signing_key", 32),
+                signing_key=_identity_key(body, "signing_key"),
                 party=check_party_name(_text(body, "party")),
                 token=_bytes(body, "token", TOKEN_BYTES),
                 expires_s=_integer(body, "expires_s"),
@@ -261,7 +262,7 @@ class EnrolmentRequest:
             request = cls(
                 party=check_party_name(_text(body, "party")),
                 certificate_request=_text(body, "certificate_request"),
-                identity=_bytes(body, "identity", 32),
+                identity=_identity_key(body, "identity"),
                 renewal=renewal,
                 token_proof=_bytes(body, "token_proof", 0 if renewal else 32),
             )
@@ -359,7 +360,7 @@ class Grant:
             grant = cls(
                 coordinator=check_party_name(_text(body, "coordinator")),
                 party=check_party_name(_text(body, "party")),
-                identity=_bytes(body, "identity", 32),
+                identity=_identity_key(body, "identity"),
                 certificate=_text(body, "certificate"),
                 chain=_texts(body, "chain", LONGEST_CHAIN),
             )
@@ -459,7 +460,7 @@ def _opened(kind: str, data: bytes) -> tuple[dict[str, Any], bytes]:
 
 def _verify(kind: str, body: Mapping[str, Any], signature: bytes, key: bytes, remedy: str) -> None:
     try:
-        Ed25519PublicKey.from_public_bytes(key).verify(signature, tagged_hash(kind, canonical_json(dict(body))))
+        verified(key, tagged_hash(kind, canonical_json(dict(body))), signature)
     except (InvalidSignature, ValueError):
         raise ConfigurationError(f"the {kind[10:]} is not signed by whom it should be", remedy) from None
 
@@ -484,6 +485,19 @@ def _text(body: Mapping[str, Any], key: str) -> str:
     value = body[key]
     if not isinstance(value, str) or "\0" in value:
         raise TypeError
+    return value
+
+
+def _identity_key(body: Mapping[str, Any], key: str) -> bytes:
+    """An Ed25519 public key, 32 bytes. Raises ConfigurationError for one that proves nothing about who signs."""
+    value = _bytes(body, key, 32)
+    try:
+        check_identity(value)
+    except ValueError:
+        raise ConfigurationError(
+            f"the file's {key} is no Ed25519 key of large order: anybody could sign in its name",
+            "make keys with a correct program, and the file again",
+        ) from None
     return value
 
 

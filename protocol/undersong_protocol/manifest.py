@@ -17,7 +17,7 @@ from undersong_common.plurals import counted
 from undersong_common.printable import name_fault, printable
 from undersong_protocol.enrolment import check_party_name
 from undersong_protocol.plan import Plan
-from undersong_protocol.secagg.keys import verified
+from undersong_protocol.secagg.keys import check_identity, verified
 from undersong_protocol.secagg.parameters import Member, SumParameters
 from undersong_protocol.sizes import (
     LARGEST_LABELS,
@@ -176,6 +176,15 @@ class Manifest:
             raise PrivacyRefusal("the roster is not sorted or names a party twice")
         if len({member.identity for member in self.roster}) != len(names):
             raise PrivacyRefusal("two parties of the roster share one identity key")
+        for member in self.roster:
+            try:
+                check_identity(member.identity)
+            except ValueError:
+                raise PrivacyRefusal(
+                    f"the identity of party {member.name} is no Ed25519 key of large order: anybody could sign in its"
+                    " name",
+                    "have the party enrolled with a key of its own",
+                ) from None
         if len(names) != self.plan.quorum.parties:
             held = counted(len(names), "party", "parties")
             raise PrivacyRefusal(f"the roster has {held}, the plan {self.plan.quorum.parties}")

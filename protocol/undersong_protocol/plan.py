@@ -21,11 +21,17 @@ from undersong_common.privacy.noise import DiscreteLaplaceShare
 from undersong_protocol import ladder, statistics
 from undersong_protocol.secagg import noise_share, ring
 from undersong_protocol.secagg.noise_share import Law
+from undersong_protocol.secagg.parameters import check_quorum
 from undersong_protocol.sizes import (
     LARGEST_DIMENSION,
     LARGEST_MECHANISMS,
+    LARGEST_NUMBER,
+    LARGEST_PARAMETERS,
     LARGEST_PARTIES,
     LARGEST_PARTIES_TIMES_SUMS,
+    LARGEST_RECORDS,
+    LARGEST_RECORDS_OF_A_UNIT,
+    LARGEST_SCALE,
     LARGEST_SPARE_ATTEMPTS,
     LARGEST_SUMS,
     check_size,
@@ -45,7 +51,6 @@ INTEGER_NORM_TOLERANCE = 2.0**-36  # relative; above what statistics.contributio
 REPLY_BYTES = 2**20  # of any reply, beside what grows with the run
 REPLY_BYTES_A_PARTY = 8192
 REPLY_BYTES_AN_ATTEMPT = 16_384  # of a sum: its charges and voids in a receipt, a few tries each
-POST_QUANTUM_UP_TO = 200  # parties: up to here the masks are post-quantum unless a plan says otherwise
 SOURCE = re.compile(r"([0-9a-f]{64})?")
 EPSILON_TOLERANCE = 1e-6  # relative; the calibration's bisection stops within it
 
@@ -279,6 +284,13 @@ class Plan:
         if len(set(names)) != len(names):
             raise PrivacyRefusal("the plan names a private sum twice", "give every sum its own name")
         for planned in self.sums:
+            if not 0.0 < planned.sampling_rate <= 1.0:
+                raise PrivacyRefusal(f"{planned.name}: sampling rate {planned.sampling_rate} is not in (0, 1]")
+            if not ladder.FIRST_S <= planned.first_rung_s <= ladder.LARGEST_FIRST_S:
+                raise PrivacyRefusal(
+                    f"{planned.name}: first rung {planned.first_rung_s:g} s is not between {ladder.FIRST_S:g} and"
+                    f" {ladder.LARGEST_FIRST_S:g} s"
+                )
             statistic = planned.build()
             if planned.dimension != statistic.dimension:
                 raise PrivacyRefusal(f"{planned.name}: dimension {planned.dimension} is not {statistic.dimension}")
@@ -293,17 +305,10 @@ class Plan:
                     raise PrivacyRefusal(f"{planned.name}: {norm} sensitivity {stated} is not {true}")
             if planned.modulus_bits != _modulus_bits(statistic, planned, self.privacy, self.quorum):
                 raise PrivacyRefusal(f"{planned.name}: modulus of {planned.modulus_bits} bits does not fit its sum")
-            if not 0.0 < planned.sampling_rate <= 1.0:
-                raise PrivacyRefusal(f"{planned.name}: sampling rate {planned.sampling_rate} is not in (0, 1]")
             if planned.sampling_rate < 1.0 and statistic.whole:
                 raise PrivacyRefusal(
                     f"{planned.name}: {planned.statistic} cannot be taken of a subsample of units",
                     "plan it with sampling rate 1",
-                )
-            if not ladder.FIRST_S <= planned.first_rung_s <= ladder.LARGEST_FIRST_S:
-                raise PrivacyRefusal(
-                    f"{planned.name}: first rung {planned.first_rung_s:g} s is not between {ladder.FIRST_S:g} and"
-                    f" {ladder.LARGEST_FIRST_S:g} s"
                 )
             if planned.law not in get_args(Law):
                 raise PrivacyRefusal(f"{planned.name}: noise law {planned.law!r} is unknown")
@@ -370,7 +375,7 @@ def _check_form(plan: Plan) -> None:
     for planned in plan.sums:
         if not isinstance(planned.name, str) or not isinstance(planned.statistic, str):
             wrong.append("a private sum's name")
-        elif not isinstance(planned.parameters, Mapping):
+        elif not isinstance(planned.parameters, Mapping) or not _readable(planned.parameters):
             wrong.append(f"{planned.name}: parameters")
         elif not isinstance(planned.source, str) or not SOURCE.fullmatch(planned.source):
             wrong.append(f"{planned.name}: source")
@@ -388,23 +393,48 @@ def _check_form(plan: Plan) -> None:
         raise PrivacyRefusal(f"the plan's figure is not one of its kind: {wrong[0]}", "have the run planned anew")
 
 
+def _readable(parameters: Mapping[str, Any]) -> bool:
+    """Whether a statistic's parameters are few and each number is of a size that some statistic takes."""
+    values: list[Any] = [parameters]
+    for value in values:  # which grows by what it holds
+        if isinstance(value, Mapping):
+            values += value.values()
+        elif isinstance(value, (list, tuple)):
+            values += value
+        elif type(value) in (int, float) and not abs(value) <= LARGEST_NUMBER:  # true for NaN
+            return False
+        if len(values) > LARGEST_PARAMETERS:
+            return False
+    return True
+
+
 def _check_sizes(plan: Plan) -> None:
-    """No plan keeps a party busy without end, or makes it allocate what it has not. Raises PrivacyRefusal."""
+    """No plan keeps a party busy without end, or makes it allocate what it has not. Raises PrivacyRefusal.
+
+    Asked before a statistic is built from the plan.
+    """
     parties, sums = plan.quorum.parties, len(plan.sums)
     check_size("parties", parties, LARGEST_PARTIES)
     check_size("private sums", sums, LARGEST_SUMS)
     check_size("parties times private sums", parties * sums, LARGEST_PARTIES_TIMES_SUMS)
+    try:
+        check_quorum(parties, plan.quorum.threshold, plan.quorum.tolerated_dropouts, plan.quorum.colluders)
+    except ConfigurationError as error:
+        raise PrivacyRefusal(error.problem, error.remedy) from None
     check_size("spare attempts", plan.quorum.spare_attempts, LARGEST_SPARE_ATTEMPTS)
+    check_size("records of a party", plan.privacy.max_records, LARGEST_RECORDS)
+    check_size("records of a privacy unit", plan.privacy.max_per_unit, LARGEST_RECORDS_OF_A_UNIT)
     for planned in plan.sums:
         check_size(f"coordinates in {planned.name}", planned.dimension, LARGEST_DIMENSION)
+        check_size(f"integer units of {planned.name}", planned.scale, LARGEST_SCALE)
 
 
 def _counts(value: object, *, least: int = 1) -> bool:
-    return type(value) is int and least <= value < 2**53
+    return type(value) is int and least <= value <= LARGEST_NUMBER
 
 
 def _number(value: object, *, infinite: bool = False) -> bool:
-    return type(value) in (int, float) and (math.isfinite(value) or (infinite and value == math.inf))  # type: ignore[arg-type]
+    return type(value) in (int, float) and (abs(value) <= LARGEST_NUMBER or (infinite and value == math.inf))  # type: ignore[arg-type]
 
 
 def plan_sums(requests: Sequence[SumRequest], privacy: Privacy, quorum: Quorum) -> Plan:

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import PeerFault
 from undersong_common.printable import printable
 from undersong_common.privacy.ledger import VOIDED_VECTORS, Charge, charge_of
 from undersong_protocol.manifest import Manifest
+from undersong_protocol.secagg.keys import verified
 
 TAG = "undersong receipt"
 VERSION = 2
@@ -63,8 +63,8 @@ def check_receipt(manifest: Manifest, party: str, body: bytes, signature: bytes)
     if member is None:
         raise PeerFault(party, "is not in the roster of this run")
     try:
-        Ed25519PublicKey.from_public_bytes(member.identity).verify(signature, tagged_hash(TAG, body))
-    except InvalidSignature:
+        verified(member.identity, tagged_hash(TAG, body), signature)
+    except (InvalidSignature, ValueError):
         raise PeerFault(party, "has not signed this receipt", "the receipt was changed; get a fresh copy") from None
     try:
         value = json.loads(body)

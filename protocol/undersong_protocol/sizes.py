@@ -15,6 +15,11 @@ LARGEST_PARTIES_TIMES_SUMS = 500_000  # the noise of every sum is checked agains
 LARGEST_LABELS = 1_000
 LARGEST_DIMENSION = 2**24  # of one private sum
 LARGEST_SPARE_ATTEMPTS = 100
+LARGEST_PARAMETERS = 2_048  # values of one statistic's public parameters
+LARGEST_NUMBER = 2**53  # of any kind in a plan
+LARGEST_RECORDS = 2**40  # of a party, for the modulus
+LARGEST_RECORDS_OF_A_UNIT = 2**20
+LARGEST_SCALE = 2**41  # integer units per natural unit
 LARGEST_MECHANISMS = 32  # that differ, where losses are composed numerically: each takes a tenth of a second
 
 

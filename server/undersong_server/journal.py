@@ -1,7 +1,8 @@
 """The coordinator's journal: every value a run obtains, kept under a deterministic key before it is used.
 
-A method is a plain function; resume runs it again and the journal answers, so nothing is spent, billed or asked
-twice. SQLite in WAL mode: a value is on disk when ``put`` returns.
+A method is a plain function; resume runs it again and the journal answers, so nothing is spent twice. Nothing is billed
+or asked twice, except requests in flight when the process died. SQLite in WAL mode: a value is on disk when ``put``
+returns.
 """
 
 from __future__ import annotations

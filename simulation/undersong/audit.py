@@ -1,18 +1,23 @@
 """``undersong audit``: attacks real runs of a task with planted records, and says what epsilon the attacks prove.
 
-Every run is one whole simulation: real parties, noise, masks and method, with canaries planted by fair coins. Two
-attackers are played. One reads every opened sum and knows all records but the canary: the strongest attacker that the
-promise speaks of. The other has the published corpus alone (Meeus et al. 2025). What an attack proves is a lower bound;
-the promise is an upper one. Whether anything else speaks than the opened sums is played beside these runs: a hostile
-coordinator against two copies of a party (undersong.noninterference).
+Every run is one whole simulation: real parties, noise, masks and method, with canaries planted by fair coins. Up to
+five attackers are played. One reads every opened sum and knows all records but the canary: the strongest attacker that
+the promise speaks of. The others have the published corpus alone (Meeus et al. 2025). What an attack proves is a lower
+bound; the promise is an upper one. All bounds of one audit hold together with the stated confidence.
+
+The audit has all parties, so it also measures: the noise that the sums hold beside the vectors that entered them, what
+the clamp leaves of rows outside their bound, and whether the coins of a subsample decide it. A hostile coordinator is
+played beside these runs against two copies of a party (undersong.noninterference).
 """
 
 from __future__ import annotations
 
 import hmac
 import math
+import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
@@ -21,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from undersong.canaries import Canary, make_canaries, planted
 from undersong.corpus_attacks import attack_corpus
@@ -29,11 +35,11 @@ from undersong_client.records import PrivateRecords
 from undersong_common import embedders
 from undersong_common.arrays import Bools, Float64, Int64
 from undersong_common.embedding import CachedEmbedder, Embed, MemoryCache
-from undersong_common.errors import ConfigurationError
-from undersong_common.privacy.accounting import gaussian_mu
+from undersong_common.errors import ConfigurationError, InternalError
+from undersong_common.privacy.accounting import Gaussian, epsilon, gaussian_mu
 from undersong_common.table import Table, concatenate
-from undersong_protocol.plan import PlannedSum, Privacy
-from undersong_protocol.statistics import PublicInputs
+from undersong_protocol.plan import Plan, PlannedSum, Privacy
+from undersong_protocol.statistics import PublicInputs, Rows
 from undersong_protocol.vectors import GridVector, NoisySum
 from undersong_server.evaluation.lower_bounds import CONFIDENCE, Detection, orthogonal_scores
 from undersong_server.federation.driver import opened_sum
@@ -46,6 +52,11 @@ if TYPE_CHECKING:
 
 RARE_WORDS = 20_000  # of the language's commonest: the later half is rare
 NOISE_ALARM = 1e-6  # how often an audit of a sound build would find too little noise
+COINS_ALARM = 1e-9  # how often a sound subsample would look as if its coins did not matter
+MOST_COINS = 20_000  # subsamples drawn for that: so many suffice for sampling rates up to 0.998
+OUTSIDE = 1_000.0  # times its bound: a row with which the clamp is probed
+FEWEST_UNITS = 4  # integer units that must be left of a clamped row, so that rounding takes half of it at most
+LEAST_NOISE = 0.05  # smallest share of the planned noise for which an audit's power is computed
 BOUND_TOLERANCE = 1e-6  # above what rounding lets a norm pass its bound
 LEARNT = 0.5  # share of the runs from which the corpus attacks learn their thresholds
 
@@ -65,7 +76,7 @@ class AuditSettings:
 
     task_file: Path
     assignments: tuple[str, ...] = ()
-    runs: int = 16
+    runs: int = 64
     canaries: int = 24
     seed: int = 0
     jobs: int = 2
@@ -81,17 +92,21 @@ class Observations:
         sums: each one's score in all opened sums together, float64 [c]: N(0, 1) without it.
         signals: how far the score lies higher with it, as planned noise counts, float64 [c].
         corpus: scores of the attacks on the corpus, by name, float64 [c].
-        noise: (coordinates, sum of squares in units of the variance that the parties must draw together) of what the
-            opened Gaussian sums hold beside the parties' exact vectors.
+        noise: by Gaussian sum, (coordinates, sum of squares in units of the variance that the parties must draw
+            together) of what was opened beside the vectors that entered the sum.
         largest: a canary's largest contribution to a sum over the bound that the plan declares for it.
+        clamp: the smallest and the largest share of its declared bound that was left of a row far outside it.
+        coins: sums whose subsample does not depend on the party's secret coins, or in which coins come twice.
     """
 
     present: Bools
     sums: Float64
     signals: Float64
     corpus: Mapping[str, Float64]
-    noise: tuple[int, float]
+    noise: Mapping[str, tuple[int, float]]
     largest: float
+    clamp: tuple[float, float] = (1.0, 1.0)
+    coins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -102,11 +117,13 @@ class Verdict:
         attack: what it looks at, in words.
         detection: its hits and false alarms at a threshold fixed beforehand.
         epsilon: lower bound, at the promise's delta and the detection's confidence.
+        most: the largest lower bound that so many runs can give, if every guess is right.
     """
 
     attack: str
     detection: Detection
     epsilon: float
+    most: float
 
 
 @dataclass(frozen=True)
@@ -120,10 +137,12 @@ class AuditReport:
         runs, canaries: simulations, and canaries per run.
         signal: mean shift of a planted canary's score over the largest that the promise allows, 0 to about 1.
         noise: deviation of the noise in the opened sums over what the parties must draw together: (found, upper
-            bound); None where units are sub-sampled, since nobody can know whose contributions to take away, and where
-            no sum is Gaussian.
+            bound), of all sums together or of the one that shows most; None if no sum is Gaussian.
         largest: of all canaries' contributions over the bound that the plan declares; above 1 the bound is wrong.
-        verdicts: one per attack.
+        clamp, coins: as of :class:`Observations`, over all runs.
+        verdicts: one per attack; their bounds hold together.
+        refutable_by_noise, refutable_by_attack: the smallest epsilon, of a build that draws too little Gaussian noise,
+            that this audit would have refuted more likely than not; None if it could have refuted no epsilon.
         played: what two copies of a party told a hostile coordinator; empty where that was left out.
     """
 
@@ -138,7 +157,11 @@ class AuditReport:
     signal: float
     noise: tuple[float, float] | None
     largest: float
+    clamp: tuple[float, float]
+    coins: tuple[str, ...]
     verdicts: tuple[Verdict, ...]
+    refutable_by_noise: float | None
+    refutable_by_attack: float | None
     played: tuple[Played, ...] = ()
 
     @property
@@ -153,6 +176,10 @@ class AuditReport:
             found.append(f"the opened sums hold {self.noise[0]:.3g} of the noise's planned deviation")
         if self.largest > 1.0 + BOUND_TOLERANCE:
             found.append(f"one unit contributes {self.largest:.3g} of the declared sensitivity")
+        if self.clamp[1] > 1.0 + BOUND_TOLERANCE or self.clamp[0] < 0.5:
+            wrong = self.clamp[1] if self.clamp[1] > 1.0 + BOUND_TOLERANCE else self.clamp[0]
+            found.append(f"rows outside their bound are not clamped: {wrong:.3g} of the declared sensitivity is left")
+        found += [f"{name}: the coins of its subsample are not secret" for name in self.coins]
         found += [f"{each.body}: {each.found.partition(chr(10))[0]}" for each in self.played if each.found]
         return found
 
@@ -201,59 +228,95 @@ def report(
     played: Sequence[Played] = (),
 ) -> AuditReport:
     """What the observations of all runs prove together, and what the conversations found."""
-    mu = gaussian_mu(promise.epsilon, promise.delta)
-    present = np.concatenate([each.present for each in observed])
-    scores = np.concatenate([each.sums for each in observed])
-    sums = Detection.at(scores[present], scores[~present], mu / 2)
-    gaussian = all(planned.law == "gaussian" and planned.sampling_rate == 1.0 for planned in run_plan.plan.sums)
-    bound = sums.epsilon_if_gaussian(promise.delta) if gaussian else sums.epsilon(promise.delta)
-    verdicts = [Verdict("every opened sum, by somebody who knows all other records", sums, bound)]
-    verdicts += [_corpus_verdict(name, observed, promise.delta) for name in observed[0].corpus]
+    plan, delta = run_plan.plan, promise.delta
+    mu = gaussian_mu(promise.epsilon, delta)
+    alarm = (1.0 - CONFIDENCE) / (1 + len(observed[0].corpus))
+    sums = Detection.of_runs([(each.present, each.sums) for each in observed], mu / 2, alarm)
+    gaussian = all(planned.law == "gaussian" and planned.sampling_rate == 1.0 for planned in plan.sums)
+    verdicts = [_verdict("every opened sum, by somebody who knows all other records", sums, delta, gaussian)]
+    verdicts += [_corpus_verdict(name, observed, delta, alarm) for name in observed[0].corpus]
+    signal = float(np.mean(np.concatenate([each.signals for each in observed])))
+    noise = _noise(observed)
+    measured = noise[0] / noise[1] if noise else 0.0  # the share of the planned noise that is found too little
+    attacked = _attack_power(sums, signal, mu, lambda found: _proven(found, delta, gaussian) > promise.epsilon)
     return AuditReport(
         task=run_plan.task.task.name,
         method=run_plan.task.method.name,
         unit=promise.unit,
         epsilon=promise.epsilon,
-        delta=promise.delta,
+        delta=delta,
         overrides=settings.assignments,
         runs=len(observed),
         canaries=settings.canaries,
-        signal=float(np.mean(np.concatenate([each.signals for each in observed]))) / mu,
-        noise=_noise(run_plan, observed),
+        signal=signal / mu,
+        noise=noise,
         largest=max(each.largest for each in observed),
+        clamp=(min(each.clamp[0] for each in observed), max(each.clamp[1] for each in observed)),
+        coins=tuple(dict.fromkeys(name for each in observed for name in each.coins)),
         verdicts=tuple(verdicts),
+        refutable_by_noise=_epsilon_with(plan, max(measured, LEAST_NOISE)) if noise else None,
+        refutable_by_attack=None if attacked is None else _epsilon_with(plan, attacked),
         played=tuple(played),
     )
 
 
-def _noise(run_plan: RunPlan, observed: Sequence[Observations]) -> tuple[float, float] | None:
-    """Deviation over the planned one, with its upper bound: a sum of squares of normals is chi-square."""
+def _noise(observed: Sequence[Observations]) -> tuple[float, float] | None:
+    """Deviation over the planned one, with its upper bound, where that is smallest: of all sums together, or of one.
+
+    A sum of squares of normals is chi-square. The bounds hold together with a chance of 1 - ``NOISE_ALARM``.
+    """
     from scipy.stats import chi2
 
-    if any(planned.sampling_rate < 1.0 for planned in run_plan.plan.sums):
-        return None
-    coordinates = sum(each.noise[0] for each in observed)
-    square = sum(each.noise[1] for each in observed)
-    if not coordinates:
-        return None
-    return math.sqrt(square / coordinates), math.sqrt(square / float(chi2.ppf(NOISE_ALARM, coordinates)))
+    names = list(dict.fromkeys(name for each in observed for name in each.noise))
+    groups = [names, *([name] for name in names)]
+    found = []
+    for group in groups if names else []:
+        parts = [each.noise[name] for each in observed for name in group if name in each.noise]
+        coordinates, square = sum(part[0] for part in parts), math.fsum(part[1] for part in parts)
+        least = float(chi2.ppf(NOISE_ALARM / len(groups), coordinates))
+        found.append((math.sqrt(square / least), math.sqrt(square / coordinates)))
+    upper, deviation = min(found, default=(0.0, 0.0))
+    return (deviation, upper) if found else None
 
 
-def _corpus_verdict(name: str, observed: Sequence[Observations], delta: float) -> Verdict:
+def _proven(detection: Detection, delta: float, gaussian: bool) -> float:
+    return detection.epsilon_if_gaussian(delta) if gaussian else detection.epsilon(delta)
+
+
+def _verdict(attack: str, detection: Detection, delta: float, gaussian: bool) -> Verdict:
+    perfect = replace(detection, right=(1.0,) * len(detection.right))
+    return Verdict(attack, detection, _proven(detection, delta, gaussian), _proven(perfect, delta, gaussian))
+
+
+def _corpus_verdict(name: str, observed: Sequence[Observations], delta: float, alarm: float) -> Verdict:
     """A threshold that told the first runs' canaries apart best, judged on the others."""
-    learnt = max(1, round(LEARNT * len(observed)))
-
-    def gathered(part: Sequence[Observations]) -> tuple[Float64, Float64]:
-        present = np.concatenate([each.present for each in part])
-        scores = np.concatenate([each.corpus[name] for each in part])
-        return scores[present], scores[~present]
-
-    shown, hidden = gathered(observed[:learnt])
+    runs = [(each.present, each.corpus[name]) for each in observed]
+    learnt = max(1, round(LEARNT * len(runs)))
+    present, scores = (np.concatenate(column) for column in zip(*runs[:learnt], strict=True))
+    shown, hidden = scores[present], scores[~present]
     gains = {float(t): float((shown > t).mean() - (hidden > t).mean()) for t in np.unique([*shown, *hidden])}
     threshold = max(gains, key=gains.__getitem__) if len(shown) and len(hidden) else math.inf
-    rest = observed[learnt:]
-    detection = Detection.at(*gathered(rest), threshold) if rest else Detection(0, 0, 0, 0)
-    return Verdict(name, detection, detection.epsilon(delta))
+    return _verdict(name, Detection.of_runs(runs[learnt:], threshold, alarm), delta, gaussian=False)
+
+
+def _attack_power(detection: Detection, signal: float, mu: float, refutes: Callable[[Detection], bool]) -> float | None:
+    """The largest share of the planned noise at which the attack on the sums is expected to refute the promise."""
+    from scipy.stats import norm
+
+    for share in np.geomspace(1.0, LEAST_NOISE, 50):
+        right = float(norm.cdf((signal - mu / 2) / share) + norm.cdf(mu / 2 / share)) / 2
+        if refutes(replace(detection, right=(right,) * len(detection.right))):
+            return float(share)
+    return None
+
+
+def _epsilon_with(plan: Plan, share: float) -> float:
+    """Epsilon of a build whose Gaussian sums hold this share of the planned noise."""
+    events = [
+        replace(event, noise_multiplier=event.noise_multiplier * share) if isinstance(event, Gaussian) else event
+        for event in plan.charged_events()
+    ]
+    return epsilon(events, plan.usable_delta)
 
 
 def _check(settings: AuditSettings, run_plan: RunPlan) -> None:
@@ -281,7 +344,9 @@ class _Watched:
 
     def __init__(self) -> None:
         self.sums: dict[str, tuple[PlannedSum, PublicInputs]] = {}
-        self.vectors: dict[str, list[Int64]] = {}  # exact, per party, as if no unit were left out by sub-sampling
+        # By sum and party: the vector of its last attempt, and the one as if no unit were left out by sub-sampling.
+        self.vectors: dict[str, dict[PrivateRecords, tuple[Int64, Int64]]] = {}
+        self.coins: dict[str, list[bytes]] = {}  # by sub-sampled sum
 
     def __call__(
         self,
@@ -297,9 +362,15 @@ class _Watched:
         everyone = found
         if planned.sampling_rate < 1.0:
             everyone = grid_vector(_unsampled(planned), records, public, privacy, coins=coins, memory=memory)
+            self.coins.setdefault(planned.name, []).append(coins)
         self.sums[planned.name] = planned, public
-        self.vectors.setdefault(planned.name, []).append(everyone.values)
+        self.vectors.setdefault(planned.name, {})[records] = found.values, everyone.values
         return found
+
+    def repeated_coins(self) -> set[str]:
+        """Sums with coins that another attempt, party or sum has too."""
+        counts = Counter(coins for each in self.coins.values() for coins in each)
+        return {name for name, each in self.coins.items() if any(counts[coins] > 1 for coins in each)}
 
 
 _LOADED: dict[str, Any] = {}  # of one worker process: the embedder, and what it has embedded
@@ -345,17 +416,7 @@ def observe(settings: AuditSettings, number: int) -> Observations:
     opened = {name: found for name, found in sums.items() if found is not None}
     attacked = _attack_sums(run_plan, watched, opened, canaries, present, embed)
     corpus = attack_corpus(outcome.samples, canaries, task.task.labels, embed)
-    return Observations(present, attacked.scores, attacked.signals, corpus, attacked.noise, attacked.largest)
-
-
-@dataclass(frozen=True, eq=False)
-class _Attacked:
-    """:class:`Observations` of the opened sums."""
-
-    scores: Float64
-    signals: Float64
-    noise: tuple[int, float]
-    largest: float
+    return replace(attacked, corpus=corpus)
 
 
 def _canaries(settings: AuditSettings, run_plan: RunPlan, private: Table) -> list[Canary]:
@@ -383,20 +444,22 @@ def _attack_sums(
     canaries: Sequence[Canary],
     present: Bools,
     embed: Embed,
-) -> _Attacked:
-    """Every canary's score and signal, float64 [c], over all opened sums with the weights of the plan.
+) -> Observations:
+    """What all opened sums show of every canary, with the weights of the plan; without an attack on the corpus.
 
     A sum weighs as much as the plan lets it tell of one unit, L2 sensitivity over sigma, so that the weighted score of
     an absent canary is N(0, 1) however its own contributions turn out. Where units are sub-sampled their coins are
     unknown: the contributions then count at the sampling rate, and what is left of the others adds to the noise.
     """
-    privacy = run_plan.plan.privacy
-    alone = [
-        PrivateRecords(canary.rows, run_plan.task.task.labels, privacy, key=bytes(32), embed=embed)
-        for canary in canaries
-    ]
+    privacy, labels = run_plan.plan.privacy, run_plan.task.task.labels
+
+    def held(rows: Table) -> PrivateRecords:
+        return PrivateRecords(rows, labels, privacy, key=bytes(32), embed=embed)
+
+    alone, everyone = [held(each.rows) for each in canaries], held(concatenate([each.rows for each in canaries]))
     scores, signals, square = np.zeros(len(canaries)), np.zeros(len(canaries)), 0.0
-    coordinates, noise_square, largest = 0, 0.0, 0.0
+    noise: dict[str, tuple[int, float]] = {}
+    largest, clamps, coins = 0.0, [], watched.repeated_coins()
     for name, found_sum in opened.items():
         planned, public = watched.sums[name]
         whole = _unsampled(planned)
@@ -404,25 +467,96 @@ def _attack_sums(
             [grid_vector(whole, records, public, privacy, coins=bytes(32), memory={}).values for records in alone],
             dtype=np.float64,
         )
-        known = planned.sampling_rate * np.sum(watched.vectors[name], axis=0)
-        residual = (found_sum.values - known) / planned.sigma_integer
+        entered, unsampled = (np.sum(each, axis=0) for each in zip(*watched.vectors[name].values(), strict=True))
+        residual = (found_sum.values - planned.sampling_rate * unsampled) / planned.sigma_integer
         found, signal = orthogonal_scores(rows / planned.sigma_integer, residual, present, rate=planned.sampling_rate)
         if planned.law == "gaussian":
             # Every survivor draws, and the honest ones' noise alone must reach the plan's.
             survivors = len(found_sum.survivors)
-            drawn = planned.drawn_sigma_integer / planned.sigma_integer
-            variance = drawn * drawn * survivors / (survivors - run_plan.plan.quorum.colluders)
-            coordinates, noise_square = (
-                coordinates + len(residual),
-                noise_square + float(residual @ residual) / variance,
-            )
+            if survivors != len(watched.vectors[name]):
+                raise InternalError(f"{name}: the vectors of {survivors} parties are in the sum, others were watched")
+            variance = planned.drawn_sigma_integer**2 * survivors / (survivors - run_plan.plan.quorum.colluders)
+            left = (found_sum.values - entered).astype(np.float64)
+            noise[name] = len(left), float(left @ left) / variance
         norms = np.sqrt(np.einsum("ck,ck->c", rows, rows))
         largest = max(largest, float(norms.max()) / (planned.l2 * planned.scale))
+        clamps += clamped_shares(planned, alone[0], everyone, public, privacy)
+        if planned.sampling_rate < 1.0 and not coins_matter(planned, everyone, public, privacy):
+            coins.add(name)
         weight = planned.l2 / planned.sigma
         scores += weight * found
-        signals += weight * signal
+        signals += weight * planned.sampling_rate * signal
         square += weight * weight
-    return _Attacked(scores / math.sqrt(square), signals / math.sqrt(square), (coordinates, noise_square), largest)
+    deviation = math.sqrt(square)
+    clamp = (min(clamps), max(clamps))
+    return Observations(
+        present, scores / deviation, signals / deviation, {}, noise, largest, clamp, tuple(sorted(coins))
+    )
+
+
+def clamped_shares(
+    planned: PlannedSum, unit: PrivateRecords, units: PrivateRecords, public: PublicInputs, privacy: Privacy
+) -> list[float]:
+    """Shares of the declared bounds that are left of rows far outside them: about 1 each, and never more.
+
+    One unit with rows of one large coordinate, upwards and downwards, and with large rows; and a party with more
+    ``units`` (two or more) than it may count.
+    """
+    planned = _unsampled(planned)
+    far = OUTSIDE * planned.linf
+    bounds = np.array([planned.l1, planned.l2, planned.linf]) * planned.scale
+    largest = bounds[2] / privacy.norm_factor  # coordinate of one clamped row
+
+    def share(records: PrivateRecords, row: sp.csr_array[Any], allowed: Privacy, bound: Float64) -> float:
+        every = sp.csr_array(sp.vstack([row] * len(records), format="csr"))
+        vector = grid_vector(
+            planned,
+            records,
+            public,
+            allowed,
+            coins=bytes(32),
+            memory={},
+            rows=lambda *_: Rows(every, records.units),
+        ).values.astype(np.float64)
+        sizes = np.abs(vector)
+        return float(np.max(np.array([sizes.sum(), np.sqrt(sizes @ sizes), sizes.max()]) / bound))
+
+    one = sp.csr_array(([far], ([0], [0])), shape=(1, planned.dimension))
+    found = [share(unit, row, privacy, bounds) for row in (one, -one)]
+    found.append(share(units, one, replace(privacy, max_records=1), np.array([np.inf, np.inf, largest])))
+    flat = share(unit, sp.csr_array(np.full((1, planned.dimension), far)), privacy, bounds)
+    # Rounding toward zero leaves little of coordinates of a few integer units.
+    return [*(found if largest >= FEWEST_UNITS else (max(each, 1.0) for each in found)), max(flat, 1.0)]
+
+
+def coins_matter(planned: PlannedSum, units: PrivateRecords, public: PublicInputs, privacy: Privacy) -> bool:
+    """Whether a party's coins decide who takes part; False for a sound build with a chance of ``COINS_ALARM``.
+
+    Every unit contributes as much as it may to one coordinate. Whatever the others do, one unit's coin leaves a given
+    vector a probability of max(rate, 1 - rate) at most.
+    """
+    likeliest = max(planned.sampling_rate, 1.0 - planned.sampling_rate)
+    draws = 1 + math.ceil(math.log(COINS_ALARM) / math.log(likeliest))
+    linf = planned.linf / privacy.norm_factor
+    if draws > MOST_COINS or linf * planned.scale < 1.0:
+        return True  # too few draws, or too small numbers, to accuse anybody
+    row = sp.csr_array(([linf] * len(units), ([*range(len(units))], [0] * len(units))), (len(units), planned.dimension))
+    allowed = replace(privacy, max_records=len(units))
+    seen = set()
+    for _ in range(draws):
+        vector = grid_vector(
+            planned,
+            units,
+            public,
+            allowed,
+            coins=os.urandom(32),
+            memory={},
+            rows=lambda *_: Rows(row, units.units),
+        )
+        seen.add(vector.values.tobytes())
+        if len(seen) > 1:
+            return True
+    return False
 
 
 def _unsampled(planned: PlannedSum) -> PlannedSum:

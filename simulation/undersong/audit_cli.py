@@ -21,7 +21,7 @@ MEANING = (
 
 def audit(
     task_file: TaskFile,
-    runs: Annotated[int, typer.Option(help="Whole simulations to attack.", min=2)] = 16,
+    runs: Annotated[int, typer.Option(help="Whole simulations to attack.", min=2)] = 64,
     canaries: Annotated[int, typer.Option(help="Records that each run plants or not, by fair coins.", min=1)] = 16,
     samples: Annotated[
         int | None, typer.Option(help="Texts that a run writes (else as the task says, and takes its time).", min=1)
@@ -41,7 +41,7 @@ def audit(
     """Attacks real runs of a task with planted records; states what epsilon the attacks prove beside the promise.
 
     A hostile coordinator also talks to two copies of a party that differ in their records. Exit code 3 where more is
-    proven than was promised, noise or sensitivity are not the planned ones, or the copies answer differently.
+    proven than was promised, noise, sensitivity or coins are not the planned ones, or the copies answer differently.
     """
     from undersong.audit import AuditSettings
     from undersong.audit import audit as attack
@@ -58,9 +58,16 @@ def audit(
         raise typer.Exit(PrivacyRefusal.exit_code)
 
 
+def _refutable(found: AuditReport) -> str:
+    ways = (found.refutable_by_noise, "by the measured noise"), (found.refutable_by_attack, "by the first attack")
+    return ", ".join(f"{'none' if epsilon is None else f'{epsilon:.3g}'} {how}" for epsilon, how in ways)
+
+
 def lines(found: AuditReport) -> list[str]:
     """The report as a person reads it."""
-    confidence = found.verdicts[0].detection.confidence
+    from undersong.audit import OUTSIDE
+    from undersong_server.evaluation.lower_bounds import CONFIDENCE
+
     shown = [
         f"{found.task!r} with {found.method}: promised epsilon {found.epsilon:g} at delta {found.delta:g}"
         f" per {found.unit}",
@@ -72,12 +79,17 @@ def lines(found: AuditReport) -> list[str]:
         shown.append(
             f"  {verdict.attack}: proves epsilon >= {verdict.epsilon:.3g}"
             f" ({seen.hits} of {seen.present} planted records found, {seen.false_alarms} of {seen.absent} false"
-            f" alarms; {confidence:.1%} confidence)"
+            f" alarms; so many runs prove {verdict.most:.3g} at most)"
         )
+    shown.append(f"  all of these hold together with {CONFIDENCE:.1%} confidence, over runs")
     shown.append(f"  a planted record moves its score by {found.signal:.0%} of what the promise allows")
     if found.noise is not None:
         shown.append(f"  the noise in the opened sums is {found.noise[0]:.3f} of what the parties must draw together")
     shown.append(f"  the largest contribution of a planted record is {found.largest:.6g} of the declared sensitivity")
+    shown.append(
+        f"  of rows {OUTSIDE:g} times their bound, {found.clamp[0]:.6g} to {found.clamp[1]:.6g} of that bound is left"
+    )
+    shown.append(f"smallest epsilon that this audit could have refuted, by too little noise: {_refutable(found)}")
     if found.played:
         shown.append(
             f"  a hostile coordinator sent {sum(each.messages for each in found.played):,} messages to two copies of a"

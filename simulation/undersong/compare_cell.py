@@ -175,6 +175,7 @@ class Bench:
         from undersong.records import check_units
         from undersong_server.generators import build_generators
         from undersong_server.runs.faults import task_faults
+        from undersong_server.runs.plan_figures import cap_faults
         from undersong_server.runs.planning import plan_run
 
         task = self.task(cell)
@@ -184,7 +185,7 @@ class Bench:
         elif cell.variant.training is not None:
             dp_classifier.check(task, cell.variant.training)
         if cell.variant.method:
-            plan_run(task)
+            ConfigurationError.raise_together(cap_faults(plan_run(task)))
             remarks = task.remarks
         federation, generator = (cell.parties, cell.records), cell.variant.generator
         if federation not in self._checked and (cell.epsilon is not None or not cell.variant.method):
@@ -351,7 +352,8 @@ class Bench:
 
     def _tables(self, task: Task, seed: int) -> dict[str, Table]:
         """Each party's records by its name. All cells deal the same files, which are read once."""
-        from undersong.records import dealt, read_private_files
+        from undersong.records import dealt
+        from undersong_server.runs.tables import read_private_files
 
         if "private files" not in self._loaded:
             self._loaded["private files"] = read_private_files(task)
@@ -376,7 +378,7 @@ class Bench:
             environment = dict(os.environ)
             public = LayeredCache(MemoryCache(), PublicFileCache(public_cache_path(environment)))
             self._loaded |= {
-                "embedder": embedders.load(task.embedder.model),
+                "embedder": embedders.check(task.embedder.model),
                 "public": public,
                 "private": public if self.public_data else MemoryCache(),
                 "environment": environment,

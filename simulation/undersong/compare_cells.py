@@ -20,7 +20,7 @@ from typing import Any
 from undersong.compare_cell import PRIVATE_ONLY, Bench, Cell, Variant
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_server import methods
-from undersong_server.cluster.connection import SINGLE_THREAD
+from undersong_server.cluster import SINGLE_THREAD
 from undersong_server.progress import Progress
 from undersong_server.release.files import write_files
 

@@ -12,7 +12,7 @@ from typing import Any
 from undersong.compare_cell import Bench, Cell
 from undersong.compare_cells import Measured, guarded
 from undersong_common.errors import UndersongError
-from undersong_server.cluster.connection import Cluster
+from undersong_server.cluster import Cluster
 
 _benches: dict[tuple[Any, ...], Bench] = {}  # of this worker: what its cells share stays loaded
 

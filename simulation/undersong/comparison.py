@@ -13,10 +13,13 @@ from typing import Any
 from undersong import compare_ray, compare_table
 from undersong.compare_cell import Bench, Cell, read_test
 from undersong.compare_cells import CELLS, Grid, compare, default_jobs, frechet_rows, known_cells, read_kept
+from undersong_common.errors import ConfigurationError
+from undersong_common.lock import holding
 from undersong_server.progress import Progress
 from undersong_server.release.files import write_files
 from undersong_server.runs import task as tasks
 
+LOCK = "comparison.lock"  # held by the one command that measures cells and writes the tables of a folder
 WRITING_SHARE = 0.05  # of the time, at most, that writing tables between two cells takes
 
 
@@ -57,49 +60,54 @@ def compared(
             processes of this machine.
         public_data: the private records are public: their embeddings are kept on this disk.
 
-    Raises ConfigurationError for a grid or a task that cannot run.
+    Raises ConfigurationError for a grid or a task that cannot run, and where another command writes into ``out``.
     """
     task = tasks.load(task_file, assignments)
     table = read_test(test, task)
     samples = task.options.samples or 2 * len(table)
-    if fresh and out.is_dir():
-        shutil.rmtree(out / CELLS, ignore_errors=True)
-        (out / f"{name}.json").unlink(missing_ok=True)
-    bench = Bench(
-        task_file,
-        tuple(assignments),
-        test.absolute(),
-        frechet_rows(len(table), samples),
-        insecure_noise_seed=insecure_noise_seed,
-        test_table=table,
-        public_data=public_data,
+    out.mkdir(parents=True, exist_ok=True)
+    busy = ConfigurationError(
+        f"{out}: another command is comparing into this folder", "wait until it ends, or name another folder with --out"
     )
-    path = out / f"{name}.json"
-    kept = read_kept(
-        path,
-        bench.fingerprint(),
-        another=f"{path}: is the table of another comparison",
-        without_it="the table begins anew",
-    )
-    before = None if kept is None else Grid.from_json(kept["grid"])
-    known = () if before is None else tuple(variant.name for variant in before.variants)
-    given = Grid.of(
-        methods=methods,
-        epsilons=epsilons,
-        parties=parties,
-        records=records,
-        seeds=seeds,
-        baseline=baseline,
-        others=known,
-    )
-    whole = given if before is None else before.with_more(given)
-    if baseline is not None:
-        whole = replace(whole, baseline=baseline)
-    commands = [*dict.fromkeys([*(kept["commands"] if kept else ()), command])]
-    tables = _Tables(bench, whole, out, name, f"{task.task.name}", commands)
-    measure = None if ray is None else compare_ray.over(ray)
-    compare(bench, given, out, jobs=jobs or default_jobs(), progress=progress, ended=tables.add, measure=measure)
-    return tables.write()
+    with holding(out / LOCK, busy):
+        if fresh:
+            shutil.rmtree(out / CELLS, ignore_errors=True)
+            (out / f"{name}.json").unlink(missing_ok=True)
+        bench = Bench(
+            task_file,
+            tuple(assignments),
+            test.absolute(),
+            frechet_rows(len(table), samples),
+            insecure_noise_seed=insecure_noise_seed,
+            test_table=table,
+            public_data=public_data,
+        )
+        path = out / f"{name}.json"
+        kept = read_kept(
+            path,
+            bench.fingerprint(),
+            another=f"{path}: is the table of another comparison",
+            without_it="the table begins anew",
+        )
+        before = None if kept is None else Grid.from_json(kept["grid"])
+        known = () if before is None else tuple(variant.name for variant in before.variants)
+        given = Grid.of(
+            methods=methods,
+            epsilons=epsilons,
+            parties=parties,
+            records=records,
+            seeds=seeds,
+            baseline=baseline,
+            others=known,
+        )
+        whole = given if before is None else before.with_more(given)
+        if baseline is not None:
+            whole = replace(whole, baseline=baseline)
+        commands = [*dict.fromkeys([*(kept["commands"] if kept else ()), command])]
+        tables = _Tables(bench, whole, out, name, f"{task.task.name}", commands)
+        measure = None if ray is None else compare_ray.over(ray)
+        compare(bench, given, out, jobs=jobs or default_jobs(), progress=progress, ended=tables.add, measure=measure)
+        return tables.write()
 
 
 class _Tables:

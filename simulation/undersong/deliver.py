@@ -8,26 +8,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from undersong.engines import Engine
 from undersong.records import private_tables
 from undersong.simulation import Simulated, simulate
-from undersong.workspace import Workspace
+from undersong.workspace import Workspace, read_keys
 from undersong_common.embedding import PublicFileCache
 from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning
 from undersong_common.model_files import PACKAGED, model_folder
-from undersong_common.table import Table, concatenate, read_table
-from undersong_server.cluster.connection import Cluster
+from undersong_common.table import Table, concatenate
+from undersong_server.cluster import Cluster
 from undersong_server.evaluation.evaluate import evaluate_tables
 from undersong_server.evaluation.trained import FIGURES, Trained
 from undersong_server.methods import mixture
 from undersong_server.pool import Sample
 from undersong_server.progress import Progress
 from undersong_server.release.publish import publish, report_data
+from undersong_server.release.signature import SimulationSigner
 from undersong_server.report.data import Accuracy, ReportData
 from undersong_server.report.measures import Measure, measures_of
 from undersong_server.runs import planning
-from undersong_server.runs.building import build_author
+from undersong_server.runs.plan_figures import cap_faults
+from undersong_server.runs.planning import build_author
+from undersong_server.runs.tables import read_test_file
 from undersong_server.runs.task import Task
 
 FREE_KINDS = ("ngram", "replay")  # a comparison may ask these again at no cost
@@ -80,10 +85,11 @@ def deliver(
     the run raises.
     """
     run_plan = planning.plan_run(task)
+    ConfigurationError.raise_together(cap_faults(run_plan))
     for remark in task.remarks:
         progress.say(remark)
     tables = private_tables(task, seed)
-    test = _test_table(task)
+    test = read_test_file(task)
     arguments: dict[str, Any] = {"seed": seed, "insecure_noise_seed": insecure_noise_seed}
     if engine != "inprocess":
         arguments["engine"] = engine  # what it prepares ahead, the other one could not end
@@ -119,21 +125,14 @@ def deliver(
             test_set=task.evaluation.test or "",
             seconds=not insecure,  # such a run's outputs are compared byte for byte
         )
-        publish(workspace.folder, simulated.outcome, report)
+        keys = read_keys(workspace.state)
+        identities = {
+            name: Ed25519PrivateKey.from_private_bytes(bytes.fromhex(keys[f"identity/{name}"])) for name in tables
+        }
+        publish(workspace.folder, simulated.outcome, report, signer=SimulationSigner(identities))
     finally:
         workspace.journal.close()
     return Delivered(folder, report)
-
-
-def _test_table(task: Task) -> Table | None:
-    if task.evaluation.test is None:
-        return None
-    path = task.locate(task.evaluation.test)
-    if not task.task.labels:  # no task model, but every figure of the texts beside the test file's
-        return read_table(path, task.data.text)
-    if task.data.label is None:
-        raise ConfigurationError("evaluation.test needs data.label", "name the label column, or leave the test out")
-    return read_table(path, task.data.text, task.data.label, labels=task.task.labels)
 
 
 def _evaluated(

@@ -22,6 +22,7 @@ from undersong.dpsgd_training import Example, Schedule, Trainer
 from undersong_client import entropy
 from undersong_common import configuration
 from undersong_common.errors import ConfigurationError
+from undersong_common.model_files import check_language_model
 from undersong_common.privacy import accounting
 from undersong_server.generators.interface import PromptFormat
 from undersong_server.generators.settings import TransformersSettings
@@ -144,12 +145,8 @@ def check_training(task: Task, options: Training, packages: Sequence[str]) -> No
 
 
 def check_model_folder(options: Training, folder: Path) -> None:
-    """Raises ConfigurationError where ``folder`` holds no model."""
-    if not (folder / "config.json").is_file():
-        raise ConfigurationError(
-            f"{options.name}: {folder} is not the folder of a model (it has no config.json)",
-            "name a folder as save_pretrained writes it, tokenizer included",
-        )
+    """Raises ConfigurationError as :func:`undersong_common.model_files.check_language_model`."""
+    check_language_model(folder, options.name)
 
 
 def trained_model_folder(task: Task, options: Options) -> Path:
@@ -221,7 +218,7 @@ def corpus(
     import torch
 
     from undersong_server.generators.local_transformers import TransformersGenerator, load
-    from undersong_server.runs.building import build_prompts
+    from undersong_server.runs.planning import build_prompts
 
     check(task, options)
     records, plan, source = begun(task, options, texts, insecure_noise_seed)

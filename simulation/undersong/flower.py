@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any
 from undersong.parties import SimulatedParties, clocks
 from undersong.records import private_tables
 from undersong_common.errors import ConfigurationError, InternalError, TransportError
-from undersong_server.cluster import connection
-from undersong_server.federation.transport import Lazily, Transport
+from undersong_server import cluster
+from undersong_server.federation.driver import Lazily, Transport
 from undersong_server.progress import Progress
-from undersong_server.runs import foreign_statistics
 from undersong_server.runs.execution import Outcome
+from undersong_server.runs.planning import register_installed_statistics
 from undersong_server.runs.task import Task
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def over_flower(
     """
     for name, value in OFFLINE.items():
         os.environ.setdefault(name, value)
-    connection.prepare("--engine flower", "--engine flower")
+    cluster.prepare("--engine flower", "--engine flower")
     try:
         import ray  # noqa: F401
         from flwr.clientapp import ClientApp
@@ -182,7 +182,7 @@ class _ActorState:
         self._names = list(self._tables)
         self._blocks = DiskBlocks(state / "blocks")
         self._model = task.embedder.model
-        foreign_statistics.register_installed()
+        register_installed_statistics()
 
     @cached_property
     def _embedder(self) -> CachedEmbedder:

@@ -48,8 +48,18 @@ def to_table(source: FrameOrPath | None, text: str, label: str | None, what: str
         return None
     if isinstance(source, str | Path):
         return Path(source)
-    rows = selected(source, [text, *([label] if label else [])], what).to_dict("records")
-    return table_of(rows, what, text, label)
+    return rows_of(selected(source, [text, *([label] if label else [])], what), what, text, label)
+
+
+def rows_of(
+    frame: Frame, what: str, text: str, label: str | None, user: str | None = None, *, labels: Sequence[str] = ()
+) -> Table:
+    """The frame's rows by the rule of files: as they are written, so that every kind of missing value is one.
+
+    Raises ConfigurationError that names the frame (by ``what``), the row and the remedy.
+    """
+    rows = (json.loads(line) for line in to_jsonl(frame).split("\n") if line)
+    return table_of(rows, what, text, label, user, labels=labels)
 
 
 def frame_of(rows: Sequence[Mapping[str, Any]]) -> Frame:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from undersong import notebook_progress
-from undersong.engines import Engine
+from undersong.engines import Engine, check_engine
 from undersong.frames import FrameOrPath, is_frame, selected, to_jsonl, to_table
 from undersong.results import Comparison, Evaluation, Plan, Simulation, Verification
 from undersong.task_files import Task
 from undersong_common.errors import ConfigurationError
-from undersong_server.cluster.connection import connected
+from undersong_server.cluster import connected
 from undersong_server.evaluation.heads import Head
 from undersong_server.operations import evaluation, releases, tasks
 from undersong_server.operations.caches import public_cache_path
@@ -58,6 +59,7 @@ def simulate(
     """
     from undersong.deliver import deliver
 
+    check_engine(engine)
     if ray is not None and engine == "flower":
         raise ConfigurationError("Flower's engine has Ray for itself: no second cluster beside it", "leave one away")
     settings = task.settings()
@@ -202,8 +204,9 @@ def compare(
     if is_frame(test):
         columns = [settings.data.text, *([settings.data.label or "label"] if settings.task.labels else [])]
         folder.mkdir(parents=True, exist_ok=True)
-        written = folder / "test.jsonl"
-        written.write_text(to_jsonl(selected(test, columns, "test")), encoding="utf-8")
+        content = to_jsonl(selected(test, columns, "test")).encode("utf-8")
+        written = folder / f"test-{hashlib.sha256(content).hexdigest()[:16]}.jsonl"  # no other command's file
+        written.write_bytes(content)
         test = written
     with notebook_progress.shown(progress) as display:
         rows = compared(
@@ -236,7 +239,7 @@ def verify(
 
     Args:
         corpus: a simulation, or the folder of any published data set.
-        fingerprint: of the coordinator that must have signed it; a simulation has none.
+        fingerprint: of the coordinator that must have signed it; a simulation has none, and is confirmed as such.
         parties: fingerprints by name of parties that must have taken part, as they have told them.
     """
     folder = corpus.folder if isinstance(corpus, Simulation) else Path(corpus)

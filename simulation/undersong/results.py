@@ -239,7 +239,7 @@ class Verification(Shown):
 
     @property
     def holds(self) -> bool:
-        """Whether all papers fit together and a coordinator that the caller knows has signed them."""
+        """Whether all papers fit together, and are a simulation's or signed by a coordinator that the caller knows."""
         return self.verdict.holds
 
     @property

@@ -17,14 +17,11 @@ from undersong_common.arrays import Float32, Int16
 from undersong_common.embedding import CachedEmbedder, Embed, Embedder, EmbeddingCache, MemoryCache
 from undersong_common.table import Table
 from undersong_protocol.public import MemoryBlocks
-from undersong_server.cluster.connection import Cluster
-from undersong_server.cluster.embedding import spread
-from undersong_server.federation.driver import STAGE_TIMEOUT_S
-from undersong_server.federation.transport import Transport
+from undersong_server.cluster import Cluster, spread
+from undersong_server.federation.driver import STAGE_TIMEOUT_S, Transport
 from undersong_server.progress import Progress
-from undersong_server.runs.building import build_author
 from undersong_server.runs.execution import Outcome, execute
-from undersong_server.runs.planning import RunPlan
+from undersong_server.runs.planning import RunPlan, build_author
 from undersong_server.runs.task import Task
 
 FLOWER_TIMEOUT_S = 3600.0
@@ -97,7 +94,7 @@ def simulate(
     """
     task = run_plan.task
     check_units(run_plan.plan.privacy, tables)
-    embedder = embedder or embedders.load(task.embedder.model)
+    embedder = embedder or embedders.check(task.embedder.model)
     clock, monotonic = clocks(insecure_noise_seed)
     made = SimulatedParties(task, workspace.state, workspace.parties_path, seed, insecure_noise_seed)
     made.draw_keys(workspace, tables)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from undersong.frames import Frame, is_frame, selected, to_jsonl
+from undersong.frames import Frame, is_frame, rows_of, selected, to_jsonl
 from undersong_common.errors import ConfigurationError
 from undersong_common.plurals import counted
 from undersong_server.runs import task as tasks
@@ -80,15 +80,21 @@ class Task:
             folder: where everything is written, readable by this user only. None takes a temporary folder, which is
                 removed when the task is no longer used: nothing private stays on disk.
 
-        Raises ConfigurationError for a missing column, a wrong key, or a folder that holds another task.
+        Raises ConfigurationError for a missing column, a row that a plan would refuse, a wrong key, or a folder that
+        holds another task.
         """
         kept = tempfile.TemporaryDirectory(prefix="undersong-task-") if folder is None else None
         place = Path(kept.name if kept is not None else folder or "").absolute()
         columns = [text, *([label] if label else []), *([user] if user else [])]
+        several = isinstance(records, Mapping)
         parts = records if isinstance(records, Mapping) else {RECORDS: records}
-        frames = {party: selected(frame, columns, f"records of {party}") for party, frame in parts.items()}
+        named = {party: f"records of {party}" if several else RECORDS for party in parts}
+        frames = {party: selected(frame, columns, named[party]) for party, frame in parts.items()}
+        tables = [
+            rows_of(frame, named[party], text, label, user, labels=labels or ()) for party, frame in frames.items()
+        ]
         if labels is None and label is not None:
-            labels = sorted({str(each) for frame in frames.values() for each in frame[label]})
+            labels = sorted({each for table in tables for each in table.labels or ()})
         files = {f"{PRIVATE}/{party}.jsonl": to_jsonl(frame) for party, frame in frames.items()}
         described = []
         for generator in generators:
@@ -108,7 +114,7 @@ class Task:
         }
         document["data"] |= {} if label is None else {"label": label}
         document["data"] |= {} if user is None else {"user": user}
-        if not isinstance(records, Mapping):
+        if not several:
             document["data"]["path"] = f"{PRIVATE}/{RECORDS}.jsonl"
         if test is not None:
             files[TEST_NAME] = to_jsonl(selected(test, [text, *([label] if label else [])], "test"))

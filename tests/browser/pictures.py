@@ -47,8 +47,9 @@ def main() -> None:
                 page.goto(served.link(f"ada-{width}"))
                 page.get_by_role("button", name="Enter").click()
                 page.wait_for_url("**/account")
+                base = page.url.removesuffix("/account")
                 for screen, path in screens.items():
-                    page.goto(f"{served.address}{path}")
+                    page.goto(f"{base}{path}")
                     page.wait_for_load_state("load")
                     height = page.evaluate("document.documentElement.scrollHeight")
                     clip = {"x": 0, "y": 0, "width": pixels, "height": min(height, HIGHEST[width])}

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 
+import httpx
 import pytest
 
 from tests.browser.conftest import CONSOLE_SCREENS, served_console, served_page
@@ -186,6 +190,7 @@ def test_everything_is_reached_by_keys_alone(console, window):
     operator.page.wait_for_function("document.getElementById('code').value.length > 20")
     operator.page.locator("#code").press("Enter")
     operator.page.wait_for_url("**/account")
+    operator.base = operator.page.url.removesuffix("/account")
     operator.go("/")
     operator.page.keyboard.press("Tab")
     assert operator.page.evaluate("document.activeElement.textContent") == "Skip to the content"
@@ -210,9 +215,60 @@ def test_without_script_it_works_by_reloading(console, window):
     plain.page.locator("#code").fill(secret)
     plain.page.get_by_role("button", name="Enter").click()
     plain.page.wait_for_url("**/account")
+    plain.base = plain.page.url.removesuffix("/account")
     plain.go("/runs/one/triage%20spring")
     assert "reload it to see what is new" in plain.page.inner_text("body")
     plain.page.get_by_role("heading", name="Course").wait_for()
+
+
+class Foreign(BaseHTTPRequestHandler):
+    """A page of somebody else on another port of this host; ``asked`` is whatever reaches it."""
+
+    asked: ClassVar[list[tuple[str, str]]] = []
+
+    def do_GET(self):
+        self.asked.append((self.path, str(self.headers)))
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<title>foreign</title><h1>Foreign</h1>")
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", [True, False])
+def test_another_port_of_this_host_gets_no_cookie_and_with_one_gets_nothing(console, window, script):
+    operator = window(console.address, script=script)
+    address, _, secret = console.link(f"ada-{script}").partition("#")
+    operator.page.goto(address)
+    operator.page.locator("#code").fill(secret)
+    operator.page.get_by_role("button", name="Enter").click()
+    operator.page.wait_for_url("**/account")
+    operator.base = operator.page.url.removesuffix("/account")
+    name = console.site.settings.cookie
+    cookie = next(each["value"] for each in operator.context.cookies() if each["name"] == name)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Foreign) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        foreign = f"http://127.0.0.1:{server.server_port}"
+        Foreign.asked.clear()
+        for path in ("/", "/runs", "/s/", f"/s/{'x' * 43}/runs"):
+            operator.page.goto(f"{foreign}{path}")
+        operator.go("/runs")
+        operator.page.goto(f"{foreign}/after")
+        assert {"/", "/runs", "/after"} <= {path for path, _ in Foreign.asked}
+        halves = (cookie, operator.base.rpartition("/")[2])
+        assert not any(half in f"{path} {told}" for half in halves for path, told in Foreign.asked)
+        server.shutdown()
+    for path in ("/", "/runs", "/people", "/stream?topic=all"):
+        answer = httpx.get(f"{console.address}{path}", headers={"Cookie": f"{name}={cookie}"})
+        assert answer.status_code in (303, 401), path
+    # It was not the cookie: the tab goes on, and so do links in new ones.
+    operator.go("/runs")
+    with operator.context.expect_page() as opened:
+        operator.page.get_by_role("link", name="Parties", exact=True).click(modifiers=["Control"])
+    opened.value.get_by_role("heading", name="Parties").wait_for()
 
 
 @pytest.mark.slow

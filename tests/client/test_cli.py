@@ -6,8 +6,10 @@ import dataclasses
 import json
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from socketserver import StreamRequestHandler, ThreadingTCPServer
 
 import pytest
 
@@ -15,16 +17,18 @@ from tests.doubles.authority import Authority
 from tests.doubles.coordinator_stream import ScriptedCoordinator
 from tests.doubles.forgeries import FORGERIES, harmless
 from tests.doubles.party_home import command, joined, write_notes
+from tests.doubles.processes import free_port
 from tests.doubles.tiny_bert import write_bert
 from tests.doubles.typed import built, typed
 from undersong_client import checks
+from undersong_client import policy as policy_file
 from undersong_client.approvals import Request, Requests
 from undersong_client.cli import app
 from undersong_client.outbox import Outbox
 from undersong_client.state import PartyHome
 from undersong_common import entry
 from undersong_common.privacy.accounting import Gaussian
-from undersong_common.privacy.ledger import Charge, Ledger
+from undersong_common.privacy.ledger import Charge, Ledger, PlanPrice
 from undersong_protocol import statistics
 from undersong_protocol.enrolment import EnrolmentRequest, party_fingerprint
 from undersong_protocol.manifest import Manifest
@@ -52,6 +56,7 @@ def proposed(
     max_per_unit: int = 4,
     task: dict[str, object] | None = None,
     post_quantum: bool = True,
+    rate: float = 1.0,
 ) -> Manifest:
     """A run of five parties, as the daemon would have kept it."""
     from undersong_client import keys
@@ -61,10 +66,10 @@ def proposed(
     quorum = Quorum(parties=5, threshold=4, tolerated_dropouts=1, colluders=1, post_quantum=post_quantum)
     requests = [
         SumRequest("labels", LabelHistogram(2)),
-        *(SumRequest(f"votes/{n}", TopQVotes(q=8, candidates=60 * n, labels=2)) for n in (1, 2, 3)),
+        *(SumRequest(f"votes/{n}", TopQVotes(q=8, candidates=60 * n, labels=2), sampling_rate=rate) for n in (1, 2, 3)),
     ]
     own = Member("alpha", keys.identity(opened).public_key().public_bytes_raw())
-    others = [Member(name, bytes([number]) * 32) for number, name in enumerate(("beta", "delta", "gamma", "omega"))]
+    others = [Member(name, bytes([number]) * 32) for number, name in enumerate(("beta", "delta", "gamma", "omega"), 2)]
     plan = plan_sums(requests, Privacy(epsilon, 1e-5, unit, max_per_unit), quorum)
     task = {"name": "triage", "description": "a note", "labels": ["good", "bad"], **(task or {})}
     manifest = Manifest(run, task, "wasp", Embedder.load().fingerprint, (own, *others), plan)
@@ -226,6 +231,24 @@ def test_preview_says_in_plain_words_what_leaves_and_what_it_costs(home):
     assert [release["releases"] for release in value["releases"]] == [1, 3]
 
 
+def test_preview_of_a_run_with_sub_samples_says_that_stopping_does_not_refund(home):
+    said = "Stopping this run does not refund"
+    proposed(home)
+    assert said not in command("preview", "spring", "--home", home)
+    manifest = proposed(home, run="autumn", rate=0.5)
+    assert said in command("preview", "autumn", "--home", home)
+    assert not json.loads(command("preview", "autumn", "--home", home, "--json"))["privacy"]["stopping_refunds"]
+    ledger = Ledger.read(PartyHome(home).ledger)
+    first = manifest.plan.sums[0]
+    charge = Charge("autumn", manifest.hash.hex(), first.name, 0, (first.event(),), "", (Gaussian(1.0),))
+    ledger.begin(charge, PlanPrice(tuple(manifest.plan.charged_events()), tuple(manifest.plan.alone_events())))
+    ledger.charge(charge)
+    ledger.close("autumn", manifest.hash.hex())
+    shown = command("ledger", "--home", home)
+    assert "1 *" in shown
+    assert "Charged at its whole plan" in shown
+
+
 def test_preview_lists_what_the_guard_will_refuse(home):
     proposed(home, epsilon=2.5)
     words = command("preview", "spring", "--home", home)
@@ -243,9 +266,28 @@ def test_preview_of_a_run_without_post_quantum_masks_says_so_and_policy_decides(
     )
     said = command("policy", "set", "--require-post-quantum", "never", "--home", home)
     assert "require_post_quantum: never" in said
+    assert "minimum_colluders: default" in said
     words = command("preview", "spring", "--home", home)
     assert "Post-quantum masks are OFF" in words
     assert "This party REFUSES it" not in words
+
+
+def test_a_policy_demands_a_number_of_assumed_colluders(home):
+    proposed(home)
+    command("policy", "set", "--minimum-colluders", "few", "--home", home, code=2)
+    said = command("policy", "set", "--minimum-colluders", "3", "--home", home)
+    assert "minimum_colluders: 3" in said
+    assert "This party REFUSES it" in command("preview", "spring", "--home", home)
+    command("policy", "set", "--minimum-colluders", "default", "--home", home)
+    assert "This party REFUSES it" not in command("preview", "spring", "--home", home)
+
+
+def test_a_policy_signed_with_the_former_rule_demands_post_quantum_masks(home):
+    opened = PartyHome(home)
+    former = policy_file.read(opened)
+    object.__setattr__(former, "require_post_quantum", "up_to_200")
+    policy_file.write(opened, former)
+    assert policy_file.read(opened).require_post_quantum == "always"
 
 
 def test_words_are_of_statistics_that_exist():
@@ -561,6 +603,65 @@ def test_check_tells_another_server_from_a_wrong_name(tmp_path, authority):
 def test_check_of_a_name_that_does_not_exist(tmp_path, authority):
     home = joined(tmp_path, authority, address="no-such-host.invalid:7443")
     assert grades(home, code=2)["name"][0] == "problem"
+
+
+PROXY_VARIABLES = [*checks.PROXIES, *checks.EXCEPTIONS, *checks.UNREAD_PROXIES]
+
+
+def test_check_tells_a_dead_proxy_from_a_dead_coordinator(tmp_path, authority, monkeypatch):
+    for name in PROXY_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    dead = f"http://user:secret@127.0.0.1:{free_port()}"
+    with ScriptedCoordinator(authority) as coordinator:
+        home = joined(tmp_path, authority, address=coordinator.address)
+        monkeypatch.setenv("https_proxy", dead)
+        found = grades(home, code=2)
+        assert found["proxy"][0] == "problem"
+        assert {"TLS", "port", "coordinator"}.isdisjoint(found)
+        assert "secret" not in str(found)
+        for exception in ("example.org, LOCALHOST", "127.0.0.0/8,host"):
+            monkeypatch.setenv("no_proxy", exception)
+            found = grades(home)
+            assert (found["proxy"][0], found["coordinator"][0]) == ("ok", "ok"), exception
+        monkeypatch.setenv("no_grpc_proxy", "example.org")  # counts instead of no_proxy
+        assert grades(home, code=2)["proxy"][0] == "problem"
+        for name in PROXY_VARIABLES:
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("HTTPS_PROXY", dead)  # which gRPC does not read
+        found = grades(home)
+        assert (found["proxy"][0], found["coordinator"][0]) == ("ok", "ok")
+
+
+@pytest.mark.parametrize(
+    ("excepted", "grade"), [("10.0.0.0/8", "ok"), ("10.1.2.3", "ok"), ("", "warning"), ("11.0.0.0/8,10.1", "warning")]
+)
+def test_check_reads_no_proxy_as_the_connection_does(tmp_path, authority, monkeypatch, excepted, grade):
+    home = joined(tmp_path, authority, address="10.1.2.3:7443")
+    monkeypatch.setenv("grpc_proxy", "http://proxy:3128")
+    monkeypatch.setenv("no_grpc_proxy", excepted)
+    findings = json.loads(command("check", "--offline", "--home", home, "--json"))["findings"]
+    assert next(each["grade"] for each in findings if each["name"] == "proxy") == grade
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 403 Forbidden\r\n\r\n", b"\x1b[2J 20\r\n\r\n", b""])
+def test_check_tells_a_proxy_that_refuses(tmp_path, authority, monkeypatch, answer):
+    for name in PROXY_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+    class Refusing(StreamRequestHandler):
+        def handle(self):
+            self.rfile.readline()
+            self.wfile.write(answer)
+
+    with ThreadingTCPServer(("127.0.0.1", 0), Refusing) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        home = joined(tmp_path, authority, address="coordinator.example:7443")  # only the proxy could know it
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.server_address[1]}")
+        found = grades(home, code=2)
+        proxy.shutdown()
+    assert found["proxy"][0] == "problem"
+    assert harmless(found["proxy"][1])
+    assert "name" not in found
 
 
 @pytest.mark.parametrize(("days", "grade", "code"), [(-1, "problem", 2), (5, "warning", 0), (60, "ok", 0)])

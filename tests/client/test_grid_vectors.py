@@ -30,8 +30,7 @@ from undersong_protocol.plan import Privacy, Quorum, SumRequest, Unit, plan_sums
 from undersong_protocol.public import Input, Segment, block_id, encode_numbers
 from undersong_protocol.secagg.parameters import defaults
 from undersong_protocol.statistics.projections import Projections
-from undersong_server.federation.blocks import PublicBlocks
-from undersong_server.federation.driver import Federation
+from undersong_server.federation.driver import Federation, PublicBlocks
 from undersong_server.journal import Journal
 from undersong_server.progress import Silent
 

@@ -15,12 +15,12 @@ from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy.budget import Budget
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.table import Table
-from undersong_protocol import codec
+from undersong_protocol import codec, statistics
 from undersong_protocol.bounds import Policy
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.messages import federation_pb2 as wire
 from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.secagg.parameters import Member
+from undersong_protocol.secagg.parameters import Member, default_threshold
 from undersong_protocol.statistics import LabelHistogram, LengthHistogram
 from undersong_protocol.statistics.teacher_votes import TeacherVotes
 
@@ -103,6 +103,49 @@ def test_a_plan_beyond_the_policy_or_against_itself_is_refused(parties, plan, wo
     assert problem in caplog.text  # the hospital reads the same words
 
 
+FLOOD = {"pairs": 1, "lengths": [1] * 200_000}
+
+
+def test_what_the_policy_does_not_allow_is_refused_before_anything_of_the_plan_is_built(parties, monkeypatch):
+    monkeypatch.setattr(statistics, "build", pytest.fail)
+    plan = changed_sum(plan_of(), statistic="fourier_features", parameters=FLOOD)
+    assert "does not allow the statistic" in refused(propose(parties["p0"], make_manifest(plan, parties, LABELS)))
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [FLOOD, {"labels": 2**54}, {"labels": float("1e300")}, {"labels": [[1] * 3000]}, {"labels": {"a": -(2**54)}}],
+)
+def test_a_statistic_s_numbers_are_bounded_before_it_is_built(parties, monkeypatch, parameters):
+    manifest = make_manifest(changed_sum(plan_of(), parameters=parameters), parties, LABELS)
+    monkeypatch.setattr(statistics, "build", pytest.fail)
+    assert "labels/0: parameters" in refused(propose(parties["p0"], manifest))
+
+
+@pytest.mark.parametrize(
+    ("where", "figure"),
+    [
+        (where, figure)
+        for where, named in (
+            ("privacy", ("epsilon", "max_per_unit", "max_records")),
+            ("quorum", ("parties", "threshold", "tolerated_dropouts", "colluders", "spare_attempts")),
+            ("sum", ("dimension", "l1", "l2", "linf", "scale", "sigma_integer", "modulus_bits", "sampling_rate")),
+            ("sum", ("first_rung_s",)),
+        )
+        for figure in named
+    ],
+)
+def test_every_number_of_a_plan_is_bounded_before_anything_is_built(parties, monkeypatch, where, figure):
+    plan, large = plan_of(Privacy(2.0, 1e-4, "user", 2, max_records=100)), {figure: 2**54}
+    if where == "sum":
+        plan = changed_sum(plan, **large)
+    else:
+        plan = dataclasses.replace(plan, **{where: dataclasses.replace(getattr(plan, where), **large)})
+    manifest = make_manifest(plan, parties, LABELS)
+    monkeypatch.setattr(statistics, "build", pytest.fail)
+    assert refused(propose(parties["p0"], manifest))
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("named", ["", "an empty folder"])
 def test_a_run_with_fine_tuned_teachers_is_not_signed_without_a_model_that_works(tmp_path, named):
@@ -142,8 +185,6 @@ def test_too_few_parties_are_refused(parties):
 @pytest.mark.parametrize(
     ("wanted", "post_quantum", "accepted"),
     [
-        ("up_to_200", True, True),
-        ("up_to_200", False, False),
         ("always", False, False),
         ("always", True, True),
         ("never", False, True),
@@ -159,19 +200,54 @@ def test_a_run_whose_masks_are_not_post_quantum_is_refused_by_name(parties, want
         assert "the run's masks are not post-quantum" in refused(reply)
 
 
-def test_above_200_parties_the_policy_leaves_post_quantum_masks_to_the_plan():
-    assert HospitalPolicy().require_post_quantum == "up_to_200"
-    for parties, wanted, accepted in ((200, "up_to_200", False), (201, "up_to_200", True), (201, "always", False)):
-        roster = tuple(Member(f"p{number:03d}", number.to_bytes(32, "big")) for number in range(parties))
-        plan = plan_of(Privacy(math.inf, 1e-4), Quorum(parties, parties // 2 + 1, 0, 0, post_quantum=False), sums=1)
-        manifest = Manifest("run", {"name": "task", "labels": LABELS}, "wasp", "00" * 32, roster, plan)
-        policy = Policy(largest_epsilon=math.inf, require_post_quantum=wanted)
-        given = {"name": "p000", "identity": bytes(32), "embedder": "00" * 32}
-        if accepted:
-            review(manifest, policy, **given)
-        else:
-            with pytest.raises(PrivacyRefusal, match="not post-quantum"):
-                review(manifest, policy, **given)
+def reviewed(parties: int, policy: Policy, colluders: int = 0, *, post_quantum: bool) -> None:
+    roster = tuple(Member(f"p{number:03d}", (number + 2).to_bytes(32, "little")) for number in range(parties))
+    quorum = Quorum(parties, default_threshold(parties, colluders), 0, colluders, post_quantum=post_quantum)
+    plan = plan_of(Privacy(math.inf, 1e-4), quorum, sums=1)
+    manifest = Manifest("run", {"name": "task", "labels": LABELS}, "wasp", "00" * 32, roster, plan)
+    review(manifest, policy, name="p000", identity=(2).to_bytes(32, "little"), embedder="00" * 32)
+
+
+@pytest.mark.parametrize("parties", [4, 200, 201])
+def test_invented_parties_do_not_make_classical_masks_acceptable(parties):
+    """The rule once counted the roster's keys: 4 hospitals and 197 invented ones got classical masks."""
+    assert HospitalPolicy().require_post_quantum == "always"
+    policy = Policy(math.inf, require_post_quantum=HospitalPolicy().require_post_quantum)
+    with pytest.raises(PrivacyRefusal, match="not post-quantum"):
+        reviewed(parties, policy, post_quantum=False)
+    reviewed(parties, Policy(math.inf), post_quantum=False)
+
+
+def test_a_policy_that_was_shared_or_signed_with_the_former_rule_demands_post_quantum_masks_always():
+    former = Policy(2.0).to_json() | {"require_post_quantum": "up_to_200"}
+    assert Policy.from_json(former).require_post_quantum == "always"
+
+
+@pytest.mark.parametrize(
+    ("least", "parties", "colluders", "accepted"),
+    [
+        ("default", 3, 0, True),
+        ("default", 4, 0, False),
+        ("default", 4, 1, True),
+        (2, 7, 1, False),
+        (2, 7, 2, True),
+        (0, 7, 0, True),
+    ],
+)
+def test_a_run_that_assumes_fewer_colluders_than_the_policy_demands_is_refused(least, parties, colluders, accepted):
+    policy = Policy(math.inf, minimum_colluders=least)
+    assert Policy.from_json(policy.to_json()) == policy
+    if accepted:
+        reviewed(parties, policy, colluders, post_quantum=True)
+    else:
+        with pytest.raises(PrivacyRefusal, match="colluding"):
+            reviewed(parties, policy, colluders, post_quantum=True)
+
+
+def test_a_hospital_demands_the_colluders_that_a_plan_assumes_by_default():
+    assert HospitalPolicy().bounds.minimum_colluders == "default"
+    with pytest.raises(ConfigurationError):
+        HospitalPolicy(minimum_colluders=-1)
 
 
 def test_a_figure_that_is_neither_on_nor_off_is_refused(parties):
@@ -205,7 +281,7 @@ def test_the_same_run_over_another_roster_is_refused(parties):
 
 def test_a_roster_without_this_partys_own_key_is_refused(parties):
     manifest = make_manifest(plan_of(), parties, LABELS)
-    members = [dataclasses.replace(m, identity=bytes(32)) if m.name == "p0" else m for m in manifest.roster]
+    members = [dataclasses.replace(m, identity=b"\2" * 32) if m.name == "p0" else m for m in manifest.roster]
     forged = dataclasses.replace(manifest, roster=tuple(members))
     assert "own name and key" in refused(propose(parties["p0"], forged))
 

@@ -274,6 +274,21 @@ def test_what_fails_at_one_text_fails_at_no_other(tmp_path: Path, monkeypatch: p
     assert not beside[[1, 3]].any()
 
 
+@pytest.mark.parametrize("number", [np.nan, 0.0])
+def test_a_folder_s_broken_model_is_refused_when_it_is_loaded(tmp_path: Path, number: float) -> None:
+    from safetensors.torch import load_file, save_file
+
+    weights = write_embedder(tmp_path / "model", ["card", "chest"]) / "model.safetensors"
+    broken = load_file(weights)
+    for values in broken.values():
+        values.fill_(number)
+    save_file(broken, weights, metadata={"format": "pt"})
+    embedder = Embedder.load(tmp_path / "model")
+    for _ in range(2):  # nobody may use it later either
+        with pytest.raises(ConfigurationError):
+            embedder.encode(["a record"])
+
+
 def test_the_model_that_is_loaded_is_the_one_with_the_fingerprint(tmp_path: Path) -> None:
     folder = write_embedder(tmp_path / "model", WORDS)
     embedder = Embedder.load(folder)

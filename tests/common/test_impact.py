@@ -46,3 +46,10 @@ def test_an_attack_that_proves_more_than_the_promise_refutes_it_whatever_the_fil
     section = impact.audit_section({**GOOD, "verdicts": [{"attack": "a", "epsilon": 9.0, "detection": SEEN}]})
     assert section.loud
     assert all(point.startswith("REFUTED") for point in section.points)
+
+
+def test_it_says_how_much_an_audit_could_have_refuted():
+    could = impact.audit_section({**GOOD, "refutable_by_noise": 2.1, "refutable_by_attack": None})
+    assert any("refuted epsilon 2.1 and more" in point for point in could.points)
+    could_not = impact.audit_section({**GOOD, "refutable_by_noise": None, "refutable_by_attack": None})
+    assert any("no epsilon" in point for point in could_not.points)

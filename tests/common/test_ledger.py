@@ -17,7 +17,7 @@ from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy import accounting, statement
 from undersong_common.privacy import ledger as ledger_module
 from undersong_common.privacy.accounting import DiscreteLaplace, Gaussian, Laplace, Pure
-from undersong_common.privacy.budget import Budget, add_events, parts, price, surely_within
+from undersong_common.privacy.budget import Budget, add_events, compressed, parts, price, surely_within
 from undersong_common.privacy.ledger import VOIDED_VECTORS, Charge, Ledger, PlanPrice
 from undersong_common.privacy.statement import RunSpending, Statement
 
@@ -312,6 +312,72 @@ def test_a_budget_of_one_part_is_for_gaussian_runs_or_for_one_other_run(path: Pa
         ledger.charge(vote(1, "a", multiplier=1000.0))
 
 
+# A run that is not purely Gaussian
+
+SAMPLED = [Charge("s", HASH, f"votes/{n}", 0, (Gaussian(2.0, 0.5),), "", (Gaussian(1.0, 0.5),)) for n in range(3)]
+WHOLE = PlanPrice((Gaussian(2.0, 0.5, 4),), (Gaussian(1.0, 0.5, 13),))
+
+
+def ended(ledger: Ledger, charge: Charge, end: str) -> None:
+    ledger.charge(charge)
+    if end == "withdrawn":
+        ledger.withdraw(charge)
+    elif end != "charged":
+        ledger.send(charge, VECTOR)
+    if end == "void":
+        ledger.void(charge, "ee" * 32)
+    if end in ("closed", "withdrawn"):
+        ledger.close("s", HASH)
+
+
+@pytest.mark.parametrize("end", ["charged", "open", "closed", "void", "withdrawn"])
+def test_a_sub_sampled_run_costs_its_whole_plan_from_its_first_charge(path: Path, end: str) -> None:
+    """Stopping adaptively is no refund: the price of the sums so far understated delta by 3.0 to 3.9 times."""
+    ledger = Ledger.open(path, "f", Budget(30.0, 1e-5))
+    ledger.begin(SAMPLED[0], WHOLE)
+    assert ledger.spent(1e-5) == 0.0  # nothing was charged yet
+    ended(ledger, SAMPLED[0], end)
+    whole, alone = accounting.epsilon(WHOLE.events, 1e-5), accounting.epsilon(WHOLE.alone, 1e-5)
+    for each in (ledger, Ledger.open(path, "f")):
+        assert each.spent(1e-5) == pytest.approx(whole)
+        assert each.spent_if_all_others_collude(1e-5) == pytest.approx(alone)
+        (cost,) = each.costs(1e-5)
+        assert (cost.epsilon, cost.spent, cost.whole_plan) == (pytest.approx(whole), pytest.approx(whole), True)
+        (stated,) = statement.of_ledger(each).runs
+        assert (stated.events, stated.alone) == (WHOLE.events, WHOLE.alone)
+        assert stated.at_most().events == WHOLE.events
+
+
+def test_the_whole_plan_is_charged_once_and_a_gaussian_run_as_it_goes(path: Path) -> None:
+    ledger = Ledger.open(path, "f", Budget(30.0, 1e-5))
+    ledger.begin(SAMPLED[0], WHOLE)
+    for charge in SAMPLED:
+        ended(ledger, charge, "open")
+        assert ledger.spent(1e-5) == pytest.approx(accounting.epsilon(WHOLE.events, 1e-5))
+    other = Ledger.open(path.with_name("other"), "f")
+    other.begin(vote(1), PlanPrice((Gaussian(2.0, count=9),)))
+    other.charge(vote(1))
+    assert other.spent(1e-5) == pytest.approx(accounting.epsilon([Gaussian(2.0)], 1e-5))
+    assert not other.costs(1e-5)[0].whole_plan
+
+
+def test_the_budget_is_checked_for_the_whole_plan(path: Path) -> None:
+    """A run that stops after one sum leaves what its plan leaves, also if its sums so far are Gaussian."""
+    whole = accounting.epsilon([Gaussian(2.0), Laplace(1.0, 3)], 5e-6)
+    plan = PlanPrice((Gaussian(2.0), Laplace(1.0, 3)))
+    ledger = Ledger.open(path, "f", Budget(whole + 1.0, 1e-5, 2))
+    ledger.begin(vote(1), plan)
+    ledger.charge(vote(1))
+    ledger.close("r", HASH)
+    next_run = Charge("next", HASH, "", 0, (Laplace(1.0, 3),))
+    with pytest.raises(PrivacyRefusal, match="would bring this data set to epsilon"):
+        ledger.check_room(next_run)
+    small = Ledger.open(path.with_name("small"), "f", Budget(whole * 0.9, 1e-5, 2))
+    small.begin(vote(1), plan)
+    with pytest.raises(PrivacyRefusal, match="would bring this data set to epsilon"):
+        small.charge(vote(1))
+
+
 @pytest.mark.parametrize("parts", [0, -1])
 def test_a_budget_has_at_least_one_part(parts: int) -> None:
     with pytest.raises(ConfigurationError, match="parts"):
@@ -419,8 +485,8 @@ def test_totals_are_kept_up_with_every_entry(path: Path) -> None:
             totals = {total.run: total for total in each.totals()}
             assert list(totals) == list(counted)
             for run, total in totals.items():
-                assert total.events == statement.compressed(counted[run])
-                assert total.alone == statement.compressed(alone[run])
+                assert total.events == compressed(counted[run])
+                assert total.alone == compressed(alone[run])
 
     for charge in charges:
         ledger.charge(charge)

@@ -16,15 +16,14 @@ from undersong_protocol.public import Input, MemoryBlocks, resolve
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.vectors import NoisySum
 from undersong_server import methods
-from undersong_server.federation.blocks import PublicBlocks
+from undersong_server.federation.driver import PublicBlocks
 from undersong_server.generators.orders import Order
 from undersong_server.journal import Journal
 from undersong_server.methods.interface import RunContext
 from undersong_server.pool import Sample
 from undersong_server.progress import Silent
-from undersong_server.runs.building import build_author
 from undersong_server.runs.execution import Outcome, execute
-from undersong_server.runs.planning import RunPlan
+from undersong_server.runs.planning import RunPlan, build_author
 from undersong_server.runs.task import Task
 
 

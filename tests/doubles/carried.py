@@ -27,7 +27,6 @@ from undersong_common.errors import UndersongError
 from undersong_common.privacy.ledger import Ledger
 from undersong_protocol.enrolment import EnrolmentRequest, Package
 from undersong_protocol.messages import federation_pb2, secagg_pb2
-from undersong_server.coordinator import enrolment
 
 NOISE_SEED = 7
 TRANSPORTS = ("in process", "in process, batches", "gRPC", "Flower")
@@ -74,14 +73,12 @@ class Hospitals:
         ]
         notes.write_text("".join(json.dumps(row) + "\n" for row in rows))
         package.write_bytes(
-            enrolment.invite(self.coordinator, name, now=time.time()).sign(self.coordinator.authority().signing_key)
+            self.coordinator.invite(name, now=time.time()).sign(self.coordinator.authority().signing_key)
         )
         hospital("init", name, "--insecure-noise-seed", NOISE_SEED)
         fingerprint = Package.parse(package.read_bytes()).fingerprint
         hospital("enroll", package, "--fingerprint", fingerprint, "--request-out", request)
-        grant.write_bytes(
-            enrolment.sign(self.coordinator, EnrolmentRequest.parse(request.read_bytes()), now=time.time())
-        )
+        grant.write_bytes(self.coordinator.sign(EnrolmentRequest.parse(request.read_bytes()), now=time.time()))
         hospital("enroll", "--grant", grant)
         hospital("data", "add", notes, "--text-field", "text", "--label-field", "label", "--user-field", "patient")
         hospital("budget", "set", "--epsilon", self._budget, "--delta", "1e-3")

@@ -30,7 +30,7 @@ class Window:
     def __init__(
         self, browser: Any, address: str, *, width: int = 1280, dark: bool = False, script: bool = True
     ) -> None:
-        self.address = address
+        self.address = self.base = address  # of the page; of its session, once somebody has entered
         self.context = browser.new_context(
             viewport={"width": width, "height": 900},
             color_scheme="dark" if dark else "light",
@@ -61,10 +61,11 @@ class Window:
         self.page.goto(link)
         self.page.get_by_role("button", name="Enter").click()
         self.page.wait_for_url("**/account")
+        self.base = self.page.url.removesuffix("/account")
         return self
 
     def go(self, path: str) -> Any:
-        self.page.goto(f"{self.address}{path}")
+        self.page.goto(f"{self.base}{path}")
         return self.page
 
     def check(self, name: str) -> None:

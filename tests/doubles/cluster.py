@@ -8,7 +8,7 @@ from typing import Any
 
 
 class PickledCalls:
-    """What :class:`undersong_server.cluster.connection.Cluster` does for who gives it work.
+    """What :class:`undersong_server.cluster.Cluster` does for who gives it work.
 
     Attributes:
         cores: as many as were asked for.

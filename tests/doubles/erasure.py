@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from undersong_client import keys
 from undersong_client import party as party_module
+from undersong_client.attempts import COINS_PURPOSE
 from undersong_client.outbox import Outbox
 from undersong_client.state import PartyHome
 from undersong_client.store import Store
@@ -40,11 +41,12 @@ class Secrets:
 
     def entropy(self, purpose: str) -> Entropy:
         """The operating system's, remembered under the attempt's name and the secret's."""
-        names = iter((*SECRETS, "coins"))
+        attempt = purpose.removesuffix(COINS_PURPOSE)
+        names = iter(SECRETS if attempt == purpose else ("coins",))
 
         def drawn(count: int) -> bytes:
             value = os.urandom(count)
-            self.named[f"{purpose} {next(names)}"] = value
+            self.named[f"{attempt} {next(names)}"] = value
             return value
 
         return drawn

@@ -17,8 +17,8 @@ from undersong_server.operations import enrolment, runs
 from undersong_server.release.publish import publish, report_data
 from undersong_server.release.signature import Signer
 from undersong_server.runs import task as tasks
+from undersong_server.runs.folder import Awaited, AwaitedParty, RunFailure, RunStatus
 from undersong_server.runs.planning import plan_run
-from undersong_server.runs.status import Awaited, AwaitedParty, RunFailure, RunStatus
 
 GENERATORS = ("handbook", "mixed", "offdomain")
 WEIGHTS = ((0.33, 0.33, 0.34), (0.46, 0.31, 0.23), (0.58, 0.27, 0.15), (0.63, 0.25, 0.12))

@@ -7,6 +7,16 @@ import re
 from fastapi.testclient import TestClient
 
 HOST = "127.0.0.1:8700"
+OUTSIDE = ("/s/", "/enter", "/login", "/oidc/")
+
+
+class _Client(TestClient):
+    """Asks under its session's address; ``/x`` stands for that address and ``/x``."""
+
+    base = ""
+
+    def request(self, method, url, **options):
+        return super().request(method, url if url.startswith(OUTSIDE) else f"{self.base}{url}", **options)
 
 
 class Browser:
@@ -14,7 +24,7 @@ class Browser:
 
     def __init__(self, site, *, host=HOST, scheme="http"):
         self.site = site
-        self.client = TestClient(site.application, base_url=f"{scheme}://{host}", follow_redirects=False)
+        self.client = _Client(site.application, base_url=f"{scheme}://{host}", follow_redirects=False)
 
     def get(self, path, **options):
         return self.client.get(path, **options)
@@ -30,4 +40,13 @@ class Browser:
     def enter(self, secret):
         done = self.post("/enter", code=secret)
         assert done.status_code == 303, done.text
+        return self.entered(done.headers["location"])
+
+    def entered(self, address):
+        """Goes on under the session's address, as the first of its screens has it."""
+        self.client.base = re.match(r"/s/[\w-]{43}(?=/)", address)[0]
         return self
+
+    def led(self, answer):
+        """Where an answer leads within the session."""
+        return answer.headers["location"].removeprefix(self.client.base)

@@ -15,8 +15,7 @@ from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.public import Input, MemoryBlocks, Segment, encode_embeddings
 from undersong_protocol.secagg.parameters import defaults
 from undersong_protocol.statistics import TopQVotes
-from undersong_server.federation.blocks import PublicBlocks
-from undersong_server.federation.driver import Federation
+from undersong_server.federation.driver import Federation, PublicBlocks
 from undersong_server.journal import Journal
 from undersong_server.progress import Silent
 
@@ -24,7 +23,7 @@ LABELS = ("x", "y")
 PARTIES = tuple(f"p{number}" for number in range(5))
 
 
-def federated(folder, epsilon):
+def federated(folder, epsilon, *, rate=1.0):
     """What a run of five parties leaves behind, and its plan; p2 is silent in the second sum."""
     tables = make_tables(5, 10, LABELS)
     store = MemoryBlocks()
@@ -32,7 +31,7 @@ def federated(folder, epsilon):
     threshold, dropouts, colluders = defaults(5)
     statistic = TopQVotes(q=3, candidates=10, labels=2)
     plan = plan_sums(
-        [SumRequest(f"votes/{t}", statistic) for t in (1, 2, 3)],
+        [SumRequest(f"votes/{t}", statistic, sampling_rate=rate) for t in (1, 2, 3)],
         Privacy(epsilon, 1e-5),
         Quorum(5, threshold, dropouts, colluders),
     )

@@ -8,7 +8,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from undersong_protocol import framing
 from undersong_protocol.enrolment import EnrolmentRequest, Grant, new_tls_key
 from undersong_protocol.messages import transport_pb2 as wire
 from undersong_server.authority import Authority
-from undersong_server.coordinator import enrolment
 from undersong_server.coordinator.grpc_server import GrpcServer
 from undersong_server.coordinator.grpc_transport import GrpcTransport
 from undersong_server.coordinator.home import CoordinatorHome, CoordinatorSettings
@@ -37,12 +35,12 @@ class Credentials:
         self.name = name
         self.identity = Ed25519PrivateKey.generate()
         self.tls = new_tls_key()
-        package = enrolment.invite(home, name, now=now)
+        package = home.invite(name, now=now)
         request = EnrolmentRequest.make(name, self.tls, self.identity, package.token)
         authority = home.authority()
         self.ca = authority.certificate_pem
         signed = EnrolmentRequest.parse(request.sign(self.identity))
-        grant = enrolment.sign(home, signed, now=now, days=days)
+        grant = home.sign(signed, now=now, days=days)
         self.certificate = Grant.parse(
             grant, signing_key=authority.signing_public, ca_certificate=self.ca.decode()
         ).certificate.encode()
@@ -87,7 +85,7 @@ class Served:
             registry=self.registry,
             transport=self.transport,
             metrics=self.metrics,
-            renew=partial(enrolment.renew, home),
+            renew=home.renew,
             keepalive_s=keepalive_s,
         )
         self.port = self.server.port

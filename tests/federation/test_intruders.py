@@ -21,7 +21,7 @@ from tests.doubles.stream import Credentials, Served, Stream, make_home
 from undersong_common.errors import ConfigurationError
 from undersong_protocol import framing
 from undersong_protocol.messages import transport_pb2 as wire
-from undersong_server.coordinator import enrolment, gate
+from undersong_server.coordinator import gate
 from undersong_server.coordinator.grpc_server import STREAMS_A_SECOND, STREAMS_AT_ONCE, STREAMS_OF_A_PARTY
 from undersong_server.coordinator.parties import Registry
 
@@ -116,7 +116,7 @@ def test_a_register_that_fails_once_is_asked_again(served, home, monkeypatch):
     with Stream(served.port, Credentials(home, "gone").for_grpc) as stream:
         stream.hello("gone")
         monkeypatch.setattr(Registry, "refusals", failing_first)
-        enrolment.revoke(home, "gone", "lost", now=time.time())
+        home.revoke("gone", "lost", now=time.time())
         assert "revoked" in stream.next("goodbye", 8.0).goodbye.reason
     assert len(asked) >= 2
 
@@ -261,9 +261,9 @@ def test_silent_connections_from_many_addresses_keep_nobody_out(served, keys, ca
         begun = time.monotonic()
         assert still_serves(served, keys)
         assert time.monotonic() - begun < gate.HANDSHAKE_S / 2
-        limits = served.server._gate._places.limits
-        assert len(served.server._gate._places) <= limits.unproven
-        wait_for(lambda: refused(served, gate.CROWDED) >= 800 - limits.unproven - 8)
+        limits = served.server._gate.limits.limits
+        assert len(served.server._gate.limits) <= limits.unauthenticated
+        wait_for(lambda: refused(served, gate.CROWDED) >= 800 - limits.unauthenticated - 8)
         assert sum(gate.CROWDED in line for line in refusals(caplog)) == 8  # one line an address
     finally:
         for connection in opened:
@@ -286,9 +286,9 @@ def test_two_thousand_silent_connections_from_eight_addresses(served, keys):
                 entering = time.monotonic()
                 assert still_serves(served, keys)
                 assert time.monotonic() - entering < 5.0
-        places = served.server._gate._places
-        assert places.unproven <= places.limits.unproven
-        wait_for(lambda: places.unproven == 0, gate.HANDSHAKE_S + 5.0)  # given up, though nobody closed them
+        held = served.server._gate.limits
+        assert held.unauthenticated <= held.limits.unauthenticated
+        wait_for(lambda: held.unauthenticated == 0, gate.HANDSHAKE_S + 5.0)  # given up, though nobody closed them
         assert still_serves(served, keys)
         assert time.monotonic() - begun < 60.0
     finally:
@@ -313,7 +313,7 @@ def test_silent_streams_of_one_party_keep_no_other_out(served, home, keys):
         wait_for(lambda: refused(served, gate.PARTY_CROWDED) > 0, 20.0)
         assert still_serves(served, keys)
         assert served.server._streams["loud"] <= STREAMS_OF_A_PARTY
-        wait_for(lambda: len(served.server._gate._places) <= served.server._gate._places.limits.a_party + 1, 20.0)
+        wait_for(lambda: len(served.server._gate.limits) <= served.server._gate.limits.limits.per_party + 1, 20.0)
     finally:
         for stream in streams:
             stream.close()

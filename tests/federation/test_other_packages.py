@@ -30,12 +30,11 @@ from undersong_common.errors import PrivacyRefusal
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg.parameters import Member, defaults
-from undersong_server.federation.blocks import PublicBlocks
-from undersong_server.federation.driver import introduce
+from undersong_server.federation.driver import PublicBlocks, introduce
 from undersong_server.federation.pipelining import PipelinedFederation
 from undersong_server.journal import Journal
 from undersong_server.progress import Silent
-from undersong_server.runs import foreign_statistics
+from undersong_server.runs.planning import register_statistics
 
 pytestmark = pytest.mark.slow
 
@@ -181,7 +180,7 @@ def test_flower_s_client_app_answers_a_foreign_statistic_while_its_hash_is_trust
         def federation(run):
             statistic = plugins.load(plugins.find("statistics", NAME))(most=3)
             request = SumRequest("sentences", statistic)
-            foreign_statistics.register([request])
+            register_statistics([request])
             found = introduce(transport, sorted(hospitals.homes), 60.0)
             manifest = Manifest(
                 run=run,

@@ -17,8 +17,7 @@ from undersong_protocol import codec
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.plan import SumRequest, plan_sums
 from undersong_protocol.statistics import LabelHistogram
-from undersong_server.federation.blocks import PublicBlocks
-from undersong_server.federation.driver import Federation
+from undersong_server.federation.driver import Federation, PublicBlocks
 from undersong_server.journal import Journal
 from undersong_server.progress import Silent
 from undersong_server.runs import execution

@@ -22,8 +22,7 @@ from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.public import Input, Segment, encode_embeddings
 from undersong_protocol.secagg.parameters import Member, defaults
 from undersong_protocol.statistics import TopQVotes
-from undersong_server.federation.blocks import PublicBlocks
-from undersong_server.federation.driver import Federation, introduce
+from undersong_server.federation.driver import Federation, PublicBlocks, introduce
 from undersong_server.federation.pipelining import PipelinedFederation
 from undersong_server.journal import Journal
 from undersong_server.progress import Silent

@@ -22,6 +22,7 @@ from undersong.noninterference import bodies, hospital
 from undersong.noninterference.hospital import Interference, MakePair
 from undersong_client import cautions, grid_vectors
 from undersong_client.approvals import PersonalConsent
+from undersong_client.attempts import Attempts
 from undersong_client.computation import RecordComputation
 from undersong_client.party import Party
 from undersong_common.errors import ConfigurationError, InternalError, PrivacyRefusal, UndersongError
@@ -213,6 +214,22 @@ def _(monkeypatch: pytest.MonkeyPatch) -> None:
     wrapped(monkeypatch, grid_vectors, "poisson_subsample", subsample)
 
 
+@broken("the coins of a subsample follow from the plan", "one_subsample")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    def new(original: Any, self: Attempts, manifest: Any, query: str, number: int) -> Any:
+        return dataclasses.replace(original(self, manifest, query, number), coins=manifest.hash)
+
+    wrapped(monkeypatch, Attempts, "new", new)
+
+
+@broken("the coins of a subsample are always the same", "one_subsample")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    def subsample(original: Any, records: Any, rate: float, _coins: bytes) -> Any:
+        return original(records, rate, bytes(32))
+
+    wrapped(monkeypatch, grid_vectors, "poisson_subsample", subsample)
+
+
 @broken("a vector leaves at once, at no rung")
 def _(monkeypatch: pytest.MonkeyPatch) -> None:
     wrapped(monkeypatch, Party, "answer", lambda f, *given: dataclasses.replace(f(*given), first_rung_s=0.0))
@@ -294,7 +311,7 @@ def test_a_breakage_is_found(make_pair: MakePair, monkeypatch: pytest.MonkeyPatc
     if name not in WATCHED:
         monkeypatch.setattr(hospital.Read, "__call__", lambda self, what: None)
     patch(monkeypatch)
-    arguments = () if body.func is bodies.conversation else (statistic,)
+    arguments = () if body.func in (bodies.conversation, bodies.one_subsample) else (statistic,)
     if body.func is bodies.one_unit:
         body = partial(body, good=True)  # what is refused shows no vector
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from undersong.noninterference.bodies import QUIET, conversation
+from undersong.noninterference.bodies import QUIET, conversation, one_subsample
 from undersong.noninterference.hospital import MakePair
 
 pytestmark = pytest.mark.heavy
@@ -26,3 +26,9 @@ def test_the_conversations_went_far_enough_to_mean_something() -> None:
     """Vectors came and were different, and sums were opened: else nothing was compared above."""
     least = {"different vectors": 4, "opened sums": 4, "stage unmask": 2, "pending": 1, "refusal": 9}
     assert all(TRIED[what] >= count for what, count in least.items()), TRIED
+
+
+@settings(QUIET, max_examples=3)
+@given(data=st.data())
+def test_the_coins_of_a_subsample_change_the_vector_and_nothing_else(make_pair: MakePair, data: st.DataObject) -> None:
+    assert one_subsample(make_pair, data.draw)["different vectors"] == 1

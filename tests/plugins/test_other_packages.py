@@ -408,7 +408,7 @@ def test_an_embedder_embeds_each_text_by_itself_and_is_pinned_at_a_party(package
     command("init", "alpha", "--embedder", f"plug-in:letters@{source}", "--home", tmp_path / "alpha")
 
 
-def test_an_embedder_that_fails_gives_zeros():
+def test_an_embedder_that_fails_at_a_text_gives_zeros(caplog):
     class Broken:
         dimension = 3
         fingerprint = ""
@@ -416,7 +416,53 @@ def test_an_embedder_that_fails_gives_zeros():
         def embed(self, text):
             if text == "bad":
                 raise ValueError(text)
-            return [float("nan"), 3.0, 4.0]
+            if text == "end":
+                raise SystemExit
+            if text == "refuse":
+                raise ConfigurationError(text, text)
+            if text == "odd":
+                return [float("nan"), 3.0, 4.0]
+            return [3.0, 4.0] if text == "short" else [0.0, 3.0, 4.0]
 
-    rows = embedders.ForeignEmbedder(Broken(), "0" * 64).encode(["bad", "good"])
-    assert rows.tolist() == [[0.0, 0.0, 0.0], pytest.approx([0.0, 0.6, 0.8])]
+    bad = ["bad", "end", "refuse", "odd", "short"]
+    rows = embedders.ForeignEmbedder(Broken(), "0" * 64).encode([*bad, "good"])
+    assert rows.tolist() == [[0.0, 0.0, 0.0]] * len(bad) + [pytest.approx([0.0, 0.6, 0.8])]
+    (told,) = caplog.messages
+    assert "5 of 6" in told
+    assert not any(text in told for text in bad)
+
+
+BROKEN = {
+    "raises": "raise KeyError(text)",
+    "ends": "raise SystemExit",
+    "has another shape": "return [1.0] * 25",
+    "is not finite": "return [float('inf'), *found[1:]]",
+    "is zero": "return [0.0] * 26",
+    "differs between calls": "self.calls = getattr(self, 'calls', 0) + 1; return [*found[1:], self.calls]",
+    "is the same for all": "return [1.0] * 26",
+}
+
+
+@pytest.mark.parametrize("line", BROKEN.values(), ids=BROKEN.keys())
+def test_a_broken_embedder_is_refused_where_it_is_loaded(package, tmp_path, line):
+    file = package / "sentences" / "embedder.py"
+    file.write_text(file.read_text().replace("return [", "found = [") + f"        {line}\n")
+    pinned = f"plug-in:letters@{plugins.source_hash(plugins.find('embedders', 'letters'))}"
+    with pytest.raises(ConfigurationError, match="letters"):
+        embedders.load(pinned)
+    with pytest.raises(ConfigurationError, match="letters"):
+        embedders.dimension("plug-in:letters")
+    given = task(tmp_path / "task", f'embedder.model="{pinned}"')
+    assert any("letters" in fault for fault, _ in task_faults(given))
+    command("init", "alpha", "--embedder", pinned, "--home", tmp_path / "alpha", code=2)
+
+
+def test_a_party_s_own_people_are_told_at_how_many_records_its_embedder_fails(package, tmp_path):
+    pinned = f"plug-in:letters@{plugins.source_hash(plugins.find('embedders', 'letters'))}"
+    command("init", "alpha", "--embedder", pinned, "--home", tmp_path / "alpha")
+    notes = tmp_path / "notes.jsonl"
+    notes.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("a note", "1234", "another note")))
+    told = json.loads(command("data", "add", notes, "--home", tmp_path / "alpha", "--json"))
+    assert told["without_vector"] == 1
+    told = json.loads(command("data", "embed", "--home", tmp_path / "alpha", "--json"))
+    assert (told["records"], told["without_vector"]) == (3, 1)

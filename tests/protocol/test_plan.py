@@ -192,7 +192,7 @@ def test_the_samplers_own_distance_is_paid_from_delta_before_the_noise_spends_an
 def test_a_roster_that_no_mask_graph_withstands_is_refused_before_anything_is_asked():
     quorum = Quorum(parties=201, threshold=176, tolerated_dropouts=20, colluders=150)
     plan = wasp_plan(Privacy(4, 1e-5), quorum, releases=1)
-    roster = tuple(Member(f"p{number:03}", number.to_bytes(32, "big")) for number in range(201))
+    roster = tuple(Member(f"p{number:03}", (number + 2).to_bytes(32, "little")) for number in range(201))
     manifest = Manifest("a run", {"labels": []}, "wasp", "00" * 32, roster, plan)
     with pytest.raises(PrivacyRefusal, match="no neighbourhood of 201 parties") as refused:
         manifest.verify()

@@ -16,7 +16,7 @@ from undersong_common.database import transaction
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.enrolment import EnrolmentRequest, Package, new_tls_key
 from undersong_server.authority import Authority
-from undersong_server.coordinator import enrolment, parties
+from undersong_server.coordinator import parties
 from undersong_server.coordinator.parties import Registry
 
 
@@ -65,12 +65,12 @@ def test_a_partys_certificate_is_for_clients_only_and_carries_its_name(home):
 
 
 def test_an_invitation_admits_one_request(home):
-    package = enrolment.invite(home, "lung", now=time.time())
+    package = home.invite("lung", now=time.time())
     assert Package.parse(package.sign(home.authority().signing_key)).token == package.token
     request, again = (request_of("lung", package.token) for _ in range(2))
-    enrolment.sign(home, request, now=time.time())
+    home.sign(request, now=time.time())
     with pytest.raises(ConfigurationError, match="used already"):
-        enrolment.sign(home, again, now=time.time())
+        home.sign(again, now=time.time())
 
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY_RECOVERY, sqlite3.SQLITE_BUSY_SNAPSHOT])
@@ -92,31 +92,31 @@ def test_who_writes_waits_while_another_process_writes_to_the_register_or_repair
 
 
 def test_an_invitation_ends_and_a_guessed_token_is_refused(home):
-    package = enrolment.invite(home, "liver", now=time.time(), days=1)
+    package = home.invite("liver", now=time.time(), days=1)
     with pytest.raises(ConfigurationError, match="does not prove"):
-        enrolment.sign(home, request_of("liver", b"\0" * 32), now=time.time())
+        home.sign(request_of("liver", b"\0" * 32), now=time.time())
     with pytest.raises(ConfigurationError, match="expired"):
-        enrolment.sign(home, request_of("liver", package.token), now=time.time() + 2 * 86400)
+        home.sign(request_of("liver", package.token), now=time.time() + 2 * 86400)
 
 
 def test_a_name_is_never_given_twice(home):
     Credentials(home, "spleen")
     with pytest.raises(ConfigurationError, match="enrolled already"):
-        enrolment.invite(home, "spleen", now=time.time())
-    enrolment.revoke(home, "spleen", "left", now=time.time())
+        home.invite("spleen", now=time.time())
+    home.revoke("spleen", "left", now=time.time())
     with pytest.raises(ConfigurationError, match="never given again"):
-        enrolment.invite(home, "spleen", now=time.time())
+        home.invite("spleen", now=time.time())
 
 
 def test_a_stranger_cannot_renew_in_a_partys_name(home):
     Credentials(home, "kidney")
     with pytest.raises(ConfigurationError, match="only the enrolled party itself"):
-        enrolment.sign(home, request_of("kidney", None), now=time.time())
+        home.sign(request_of("kidney", None), now=time.time())
 
 
 def test_the_revocation_list_names_every_revoked_certificate(home):
     keys = Credentials(home, "brain")
-    enrolment.revoke(home, "brain", "lost", now=time.time())
+    home.revoke("brain", "lost", now=time.time())
     revoked = x509.load_pem_x509_crl((home.path / "authority" / "revoked.crl").read_bytes())
     serial = x509.load_pem_x509_certificate(keys.certificate).serial_number
     assert revoked.get_revoked_certificate_by_serial_number(serial) is not None

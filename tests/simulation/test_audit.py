@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.tasks import make_task
@@ -18,17 +22,25 @@ from undersong.audit import AuditSettings, Observations, report
 from undersong.audit_cli import lines
 from undersong.canaries import KINDS, Canary, make_canaries, planted
 from undersong.corpus_attacks import CONFIDENCE, ENTROPY, SIMILARITY, TRIPLES, attack_corpus
+from undersong.noninterference import coordinator as hostile
 from undersong.noninterference import rounds
+from undersong.noninterference.bodies import QUIET
+from undersong.noninterference.public_examples import well_formed
+from undersong.noninterference.questions import LABELS, NAMES, facts_of
 from undersong_client import grid_vectors
+from undersong_client.attempts import Attempts
 from undersong_client.party import Party
+from undersong_client.records import PrivateRecords
 from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy import noise
 from undersong_common.privacy.accounting import gaussian_mu
 from undersong_common.table import Table
 from undersong_protocol.messages import secagg_pb2 as secagg
+from undersong_protocol.plan import Privacy
+from undersong_protocol.statistics import PublicInputs, contribution
 from undersong_protocol.statistics.contribution import contribute
-from undersong_protocol.statistics.interface import Rows
+from undersong_protocol.statistics.interface import Rows, Sensitivity
 from undersong_protocol.vectors import GridVector
 from undersong_server.pool import Sample
 from undersong_server.progress import Silent
@@ -65,7 +77,8 @@ def observed(
         scores = present * mu + noise * rng.normal(size=canaries)
         square = noise * noise * float(rng.chisquare(5000))
         corpus = {"chance": rng.normal(size=canaries)}
-        found.append(Observations(present, scores, np.full(canaries, mu), corpus, (5000, square), largest))
+        noises = {"votes": (5000, square)}
+        found.append(Observations(present, scores, np.full(canaries, mu), corpus, noises, largest))
     return found
 
 
@@ -85,29 +98,54 @@ def test_a_sound_build_is_not_accused() -> None:
 
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
 def test_halved_noise_is_caught_by_the_noise_and_by_the_attack(epsilon: float) -> None:
-    halved = observed(gaussian_mu(epsilon, 1e-5), 0.5, runs=100)
+    halved = observed(gaussian_mu(epsilon, 1e-5), 0.5, runs=200)
     found = concluded(halved, epsilon)
     assert any("of the noise's planned deviation" in fault for fault in found.faults)
     assert found.verdicts[0].epsilon > epsilon
 
 
 def test_a_doubled_sensitivity_is_caught_by_the_bound_and_by_the_attack() -> None:
-    found = concluded(observed(2 * gaussian_mu(4.0, 1e-5), 1.0, runs=60, largest=2.0))
+    found = concluded(observed(2 * gaussian_mu(4.0, 1e-5), 1.0, runs=100, largest=2.0))
     assert any("of the declared sensitivity" in fault for fault in found.faults)
     assert found.verdicts[0].epsilon > 4.0
     assert any(line.startswith("REFUTED") for line in lines(found))
 
 
 def test_a_corpus_that_shows_its_canaries_is_caught_and_chance_is_not() -> None:
-    runs = observed(0.0, 1.0, runs=40)
-    shown = [
-        Observations(
-            each.present, each.sums, each.signals, {"copies": each.present.astype(np.float64)}, each.noise, each.largest
-        )
-        for each in runs
-    ]
+    runs = observed(0.0, 1.0, runs=100)
+    shown = [replace(each, corpus={"copies": each.present.astype(np.float64)}) for each in runs]
     assert concluded(shown, 1.0).verdicts[1].epsilon > 1.0
     assert concluded(runs).verdicts[1].epsilon == 0.0
+
+
+def test_halved_noise_in_one_small_sum_of_many_is_caught() -> None:
+    """It moves the deviation of all sums together by 2 %; each sum is looked at, and the alarm divided among them."""
+    rng = np.random.default_rng(3)
+    runs = observed(0.0, 1.0)
+    small = [replace(each, noise={**each.noise, "labels": (100, 0.25 * float(rng.chisquare(100)))}) for each in runs]
+    assert concluded(runs).faults == []
+    assert ["of the noise's planned deviation" in fault for fault in concluded(small).faults] == [True]
+
+
+def test_the_audit_says_which_epsilon_it_could_have_refuted() -> None:
+    mu = gaussian_mu(4.0, 1e-5)
+    few, many = concluded(observed(mu, 1.0, runs=16)), concluded(observed(mu, 1.0, runs=100))
+    assert few.refutable_by_attack is None  # as so few runs cannot, however often the attack is right
+    assert few.verdicts[0].most < 4.0 < many.verdicts[0].most
+    assert many.refutable_by_attack is not None
+    assert many.refutable_by_noise is not None
+    assert 4.0 < many.refutable_by_noise < 4.2 < many.refutable_by_attack < 12.0
+    assert any("none by the first attack" in line for line in lines(few))
+    # What it names, it refutes: a build of that epsilon, with some luck to spare.
+    share = mu / gaussian_mu(1.3 * many.refutable_by_attack, 1e-5)
+    assert concluded(observed(mu, share, runs=100)).verdicts[0].epsilon > 4.0
+
+
+def test_five_attackers_share_one_alarm() -> None:
+    one, five = observed(0.0, 1.0), observed(0.0, 1.0)
+    five = [replace(each, corpus={str(number): each.corpus["chance"] for number in range(4)}) for each in five]
+    assert concluded(one).verdicts[0].detection.alarm == pytest.approx(1e-3 / 2)
+    assert [verdict.detection.alarm for verdict in concluded(five).verdicts] == pytest.approx([1e-3 / 5] * 5)
 
 
 @pytest.mark.parametrize(
@@ -150,6 +188,37 @@ def test_the_corpus_is_attacked_by_its_texts_and_by_the_task_model() -> None:
     assert not any(scores.any() for scores in nothing.values())
 
 
+PRIVACIES = [
+    Privacy(4.0, 1e-4),
+    Privacy(4.0, 1e-4, "user", 3),
+    Privacy(4.0, 1e-4, "user", 3, "sum", max_records=9),
+]
+
+
+@pytest.mark.parametrize("privacy", PRIVACIES, ids=["sample", "mean", "sum"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_sound_clamp_and_sound_coins_are_not_accused(name: str, privacy: Privacy) -> None:
+    """Every registered statistic: rows outside the bound leave the bound, and coins decide."""
+    texts = tuple(f"note {row}" for row in range(12))
+    table = Table(texts, ("good",) * 12, tuple(f"user {row // 3}" for row in range(12)))
+    unit, units = (
+        PrivateRecords(part, LABELS, privacy, key=bytes(32), embed=embed)
+        for part in (table.take([0] if privacy.unit == "sample" else [0, 1, 2]), table)
+    )
+
+    @settings(QUIET, max_examples=3, phases=[Phase.generate])
+    @given(data=st.data())
+    def tried(data: st.DataObject) -> None:
+        statistic = data.draw(well_formed(name, facts_of(LABELS))).statistic
+        planned = hostile.plan((statistic,), privacy, 3, 1.0).sums[0]
+        shares = module.clamped_shares(planned, unit, units, PublicInputs(), privacy)
+        assert min(shares) >= 0.5
+        assert max(shares) <= 1.0 + module.BOUND_TOLERANCE
+        assert module.coins_matter(replace(planned, sampling_rate=0.6), units, PublicInputs(), privacy)
+
+    tried()
+
+
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -177,12 +246,52 @@ def rows_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grid_vectors, "contribute", twice)
 
 
+def no_clamp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A unit's rows count as they are, however long."""
+    monkeypatch.setattr(contribution, "_clipped", lambda _statistic, matrix: matrix)
+    add: Any = contribution._add_rounded
+    unbounded = Sensitivity(math.inf, math.inf, math.inf)
+    monkeypatch.setattr(contribution, "_add_rounded", lambda *given: add(*given[:4], unbounded, given[5]))
+
+
+def no_clamp_but_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A unit's rows are not clamped; one that passes the bound is left out at the end."""
+    monkeypatch.setattr(contribution, "_clipped", lambda _statistic, matrix: matrix)
+
+
+def no_cap_on_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = contribute
+    monkeypatch.setattr(
+        grid_vectors, "contribute", lambda *given, **named: sound(*given, **{**named, "max_records": None})
+    )
+
+
+def public_coins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who takes part follows from the records alone."""
+    sound = grid_vectors.poisson_subsample
+    monkeypatch.setattr(
+        grid_vectors, "poisson_subsample", lambda records, rate, _coins: sound(records, rate, bytes(32))
+    )
+
+
+def same_coins(monkeypatch: pytest.MonkeyPatch) -> None:
+    new = Attempts.new
+    monkeypatch.setattr(Attempts, "new", lambda *given: replace(new(*given), coins=bytes(32)))
+
+
+WASP = 'name = "wasp"\nsamples = 24\nrounds = 3\nvotes = 3\nexamples = 4\nshortlist = 4'
+SAMPLED = 'name = "dpga"\npopulation = 16\nelite = 4\nrounds = 2\nkeywords = false\nembedding_size = 48'
+
+
 @pytest.fixture
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AuditSettings:
-    """An audit of a small task whose embedder has no weights."""
+def small(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AuditSettings:
+    """An audit of a small task whose embedder has no weights; the test names its method's section."""
     monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
     monkeypatch.setattr(module, "_LOADED", {})
-    return AuditSettings(make_task(tmp_path / "task", records=12, method={"name": "wasp"}), runs=2, canaries=8)
+    task = make_task(tmp_path / "task", records=12)
+    whole = re.sub(r"(?<=\[method\]\n)[^\[]*", request.param + "\n", task.read_text(encoding="utf-8"))
+    task.write_text(whole, encoding="utf-8")
+    return AuditSettings(task, runs=2, canaries=8)
 
 
 def audited_here(settings: AuditSettings) -> module.AuditReport:
@@ -192,25 +301,36 @@ def audited_here(settings: AuditSettings) -> module.AuditReport:
     return report(settings, run_plan, run_plan.plan.privacy, runs)
 
 
+CLAMP = "rows outside their bound are not clamped"
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize(
-    ("patch", "words"),
+    ("small", "patch", "words"),
     [
-        (halved_noise, "of the noise's planned deviation"),
-        (doubled_sensitivity, "one unit contributes 2 of"),
-        (rows_counted_twice, "one unit contributes 2 of"),
-        (None, ""),
+        pytest.param(WASP, halved_noise, {"of the noise's planned deviation"}, id="noise halved"),
+        pytest.param(SAMPLED, halved_noise, {"of the noise's planned deviation"}, id="noise halved, sub-sampled"),
+        pytest.param(WASP, doubled_sensitivity, {"one unit contributes 2 of", CLAMP}, id="sensitivity doubled"),
+        pytest.param(WASP, rows_counted_twice, {"one unit contributes 2 of", CLAMP}, id="a row counted twice"),
+        pytest.param(WASP, no_clamp, {CLAMP}, id="no clamp"),
+        pytest.param(WASP, no_clamp_but_the_last, {CLAMP}, id="no clamp but the last"),
+        pytest.param(WASP, no_cap_on_records, {CLAMP}, id="no cap on records"),
+        pytest.param(SAMPLED, public_coins, {"the coins of its subsample are not secret"}, id="public coins"),
+        pytest.param(SAMPLED, same_coins, {"the coins of its subsample are not secret"}, id="the same coins"),
+        pytest.param(WASP, None, set(), id="sound"),
+        pytest.param(SAMPLED, None, set(), id="sound, sub-sampled"),
     ],
-    ids=["noise halved", "sensitivity doubled", "a row counted twice", "sound"],
+    indirect=["small"],
 )
 def test_planted_faults_are_caught_in_real_runs(
-    small: AuditSettings, monkeypatch: pytest.MonkeyPatch, patch: Patch | None, words: str
+    small: AuditSettings, monkeypatch: pytest.MonkeyPatch, patch: Patch | None, words: set[str]
 ) -> None:
+    """A sound build is accused with a chance of 1e-3 by the attacks together, 1e-6 by the noise and 1e-9 by coins."""
     if patch is not None:
         patch(monkeypatch)
     faults = audited_here(small).faults
-    assert len(faults) == (patch is not None), faults
-    assert words in "".join(faults)
+    assert all(any(word in fault for word in words) for fault in faults), faults
+    assert all(any(word in fault for fault in faults) for word in words), faults
 
 
 @pytest.mark.heavy
@@ -242,7 +362,7 @@ def test_a_refusal_that_speaks_is_caught_and_the_sound_party_is_not(monkeypatch:
 
 def test_what_is_played_follows_from_the_plan() -> None:
     assert rounds.bodies_of(["top_q_votes", "top_q_votes", "unheard of"]) == [
-        *("conversations", "one sum of top_q_votes", "one unit of top_q_votes")
+        *("conversations", "one subsample", "one sum of top_q_votes", "one unit of top_q_votes")
     ]
 
 

@@ -228,7 +228,7 @@ def test_cells_deal_private_files_that_a_worker_has_read_once(bench, monkeypatch
         read.append(path.name)
         return read_table(path, *arguments, **options)
 
-    monkeypatch.setattr("undersong.records.read_table", counted)
+    monkeypatch.setattr("undersong_server.runs.tables.read_table", counted)
     cells = [grid().cell(Variant.parse("wasp"), 4.0, (10, 100), seed) for seed in (0, 1)]
     first, second = (bench._tables(bench.task(cell), cell.seed) for cell in cells)
     assert read == ["private.jsonl"]
@@ -283,6 +283,26 @@ def test_a_second_command_adds_to_the_folder_s_table_which_is_written_while_cell
     assert (found["baseline"], len(found["rows"]), len(written)) == ("private-only", 3, 7)
     with pytest.raises(ConfigurationError, match="another comparison"):
         compared(bench.task_file, methods=["pretext"], seeds=range(1), **given, assignments=["privacy.delta=1e-6"])
+
+
+def test_two_commands_do_not_write_into_one_folder_at_once(bench, tmp_path, monkeypatch):
+    given = {**COMMAND, "test": bench.test, "out": tmp_path / "out", "progress": Silent(), "seeds": [0]}
+    refused = []
+
+    def measure(self, cell):
+        with pytest.raises(ConfigurationError, match="another command") as second:
+            compared(bench.task_file, methods=["mixture"], fresh=True, **given)
+        refused.append(second.value.remedy)
+        return figures(0.5)
+
+    monkeypatch.setattr(Bench, "measure", measure)
+    found = compared(bench.task_file, methods=["wasp", "mixture"], **given)
+    assert len(refused) == len(found["rows"]) == 2
+    monkeypatch.setattr(Bench, "measure", lambda _self, _cell: figures(0.6))
+    found = compared(
+        bench.task_file, methods=["wasp", "mixture", "private-only"], **given
+    )  # the lock went with its command
+    assert [row["metrics"]["accuracy"]["mean"] for row in found["rows"]] == [0.5, 0.5, 0.6]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from tests.doubles import processes
-from tests.doubles.tasks import LABELS, make_task, write_rows
+from tests.doubles.tasks import LABELS, Row, make_task, write_rows
 from tests.doubles.tiny_bert import write_bert
 from undersong import deliver as deliver_module
 from undersong.deliver import deliver
@@ -30,6 +30,7 @@ from undersong_server.evaluation import panel
 from undersong_server.generators.interface import PromptFormat
 from undersong_server.generators.ngram import NgramGenerator
 from undersong_server.generators.settings import NgramSettings
+from undersong_server.operations import tasks as task_files
 from undersong_server.progress import Silent
 from undersong_server.release.files import OUTPUT_NAMES
 from undersong_server.runs import task as tasks
@@ -398,6 +399,27 @@ def test_a_task_without_labels_has_the_figures_of_its_texts_and_no_task_model(ha
     assert "bits per word" in (tmp_path / "out" / "report.html").read_text()
 
 
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"text": "a note", "label": "attic"}, "row 3: its label is not in task.labels"),
+        ({"text": " ", "label": LABELS[0]}, "row 3: the text column 'text' is empty or not text"),
+        ({"text": "a note", "label": None}, "row 3: the label column 'label' is empty or not a label"),
+        ({"note": "a note"}, "row 3: has no column 'text' (the text column), no column 'label' (the label column)"),
+    ],
+)
+def test_plan_and_simulation_refuse_the_same_rows_of_every_file_at_once(hashed, tmp_path, row, said):
+    path = make_task(tmp_path)
+    good: Row = {"text": "a note", "label": LABELS[0], "user": "a"}
+    spoilt = [write_rows(tmp_path / "private" / f"site-{n}.jsonl", [good, good, {"user": "b", **row}]) for n in (0, 1)]
+    with pytest.raises(ConfigurationError) as planned:
+        task_files.plan(path)
+    with pytest.raises(ConfigurationError) as simulated:
+        run(path, tmp_path / "out")
+    assert planned.value.problem == simulated.value.problem == "\n".join(f"{file}: {said}" for file in spoilt)
+    assert not (tmp_path / "out").exists()
+
+
 def test_private_files_are_read_once(hashed, tmp_path, monkeypatch):
     read = []
 
@@ -405,6 +427,6 @@ def test_private_files_are_read_once(hashed, tmp_path, monkeypatch):
         read.append(path.name)
         return read_table(path, *arguments, **options)
 
-    monkeypatch.setattr("undersong.records.read_table", counted)
+    monkeypatch.setattr("undersong_server.runs.tables.read_table", counted)
     run(make_task(tmp_path), tmp_path / "out")
-    assert sorted(read) == ["site-0.jsonl", "site-1.jsonl", "site-2.jsonl"]
+    assert sorted(read) == ["site-0.jsonl", "site-1.jsonl", "site-2.jsonl", "test.jsonl"]

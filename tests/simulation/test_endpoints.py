@@ -25,6 +25,7 @@ from undersong.deliver import Delivered, deliver
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_server.generators import BudgetExhausted
 from undersong_server.journal import Journal
+from undersong_server.operations import tasks as task_files
 from undersong_server.progress import Silent
 from undersong_server.runs import task as tasks
 
@@ -177,19 +178,36 @@ def test_nothing_that_is_no_text_gets_into_the_corpus_and_the_counts_are_right(t
     assert "several texts" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
 
 
-def test_money_that_is_raised_goes_on_with_what_was_paid(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("key", "cap"), [("price_budget_usd", 32.0), ("token_budget", 14_000)])
+def test_plan_and_simulation_refuse_a_cap_below_the_plan_before_a_call_is_made(
+    tmp_path: Path, key: str, cap: float
+) -> None:
     writer = Writer()
+    given = {"price_per_1k_prompt": 1.0, "price_per_1k_completion": 1.0, key: cap}
+    with serving(ChatServer(writer)) as server, pytest.raises(ConfigurationError) as simulated:
+        run(tmp_path, tmp_path / "out", server.url, **given)
+    with pytest.raises(ConfigurationError) as planned:
+        task_files.plan(tmp_path / "task.toml")
+    assert planned.value.problem == simulated.value.problem
+    assert f"generator far: {key} is {cap:g}" in planned.value.problem
+    assert (writer.calls, (tmp_path / "out").exists()) == (0, False)
+    enough = planned.value.remedy.split()[3]
+    assert task_files.plan(tmp_path / "task.toml", [f"generators.0.{key}={enough}"]).figures.cost is not None
+
+
+def test_money_that_is_raised_goes_on_with_what_was_paid(tmp_path: Path) -> None:
+    writer = Writer(lambda _number, text: completion(f"<text>{text}</text>", usage=(2000, 100)))  # more than planned
     prices = {"price_per_1k_prompt": 1.0, "price_per_1k_completion": 1.0, "concurrency": 2}
     with serving(ChatServer(writer)) as server:
         with pytest.raises(BudgetExhausted, match="raise the budget and run the same command again"):
-            run(tmp_path, tmp_path / "out", server.url, price_budget_usd=1.25, **prices)
+            run(tmp_path, tmp_path / "out", server.url, price_budget_usd=40.0, **prices)
         asked = writer.calls
         assert 0 < asked < 24
         delivered = run(tmp_path, tmp_path / "out", server.url, price_budget_usd=300.0, **prices)
     assert len(writer.prompts) == len(set(writer.prompts))
     (use,) = delivered.report.usage
     assert use.calls == writer.calls
-    assert use.price_usd == pytest.approx(0.018 * writer.calls)
+    assert use.price_usd == pytest.approx(2.1 * writer.calls)
 
 
 def test_another_generator_of_the_same_name_is_another_run(tmp_path: Path) -> None:

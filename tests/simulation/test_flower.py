@@ -5,7 +5,7 @@ from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkStat
 from tests.doubles.flower_memory import FlowerInMemory
 from tests.doubles.hospitals import CLINIC, operator
 from undersong import flower
-from undersong_server.federation.transport import Lazily
+from undersong_server.federation.driver import Lazily
 from undersong_server.flower.transport import FlowerTransport
 
 

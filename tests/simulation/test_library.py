@@ -129,7 +129,9 @@ def test_a_simulation_gives_corpus_weights_ledger_report_and_judges_it():
     assert found.scores["model"].tolist() == ["panel", "panel"]
     assert list(found.distances["reference"]) == ["test file", "private training file"]
     verification = us.verify(run)
-    assert not verification.holds  # no coordinator has signed it
+    assert verification.holds
+    assert verification.to_json()["kind"] == "simulation"
+    assert str(verification).startswith("SIMULATION, CONFIRMED")
     assert "took part: party-1, party-2" in str(verification)
 
 
@@ -240,8 +242,26 @@ def test_rows_of_a_frame_are_checked_as_those_of_a_file():
     rows = [{"text": "a", "label": "x"}, {"text": " ", "label": "x"}]
     with pytest.raises(ConfigurationError, match="the frame: row 2: the text column"):
         table_of(rows, "the frame", "text", "label")
-    with pytest.raises(ConfigurationError, match=r"records\.jsonl: row 1: the text column"):
-        us.simulate(task(records=frame(3).assign(note=None)), progress=Silent())
+    with pytest.raises(ConfigurationError, match="records: row 1: the text column"):
+        task(records=frame(3).assign(note=None))
+
+
+@pytest.mark.parametrize("missing", [float("nan"), None, "NA", ""])
+@pytest.mark.parametrize("labels", [None, LABELS])
+def test_a_missing_label_of_a_frame_is_refused_and_never_a_public_label(missing, labels):
+    import pandas
+
+    rows = frame(4)
+    dtype = "string" if missing == "NA" else object
+    rows["topic"] = pandas.Series([*rows["topic"][:3], pandas.NA if missing == "NA" else missing], dtype=dtype)
+    with pytest.raises(ConfigurationError, match="records of north: row 4: the label column 'topic' is empty"):
+        task(records={"south": frame(6), "north": rows}, labels=labels, parties=None)
+
+
+def test_an_engine_that_there_is_not_is_refused():
+    with pytest.raises(ConfigurationError, match="spark") as refused:
+        us.simulate(task(), engine="spark")
+    assert "inprocess" in refused.value.remedy
 
 
 def test_a_notebook_s_progress_is_one_line_and_escapes_what_it_shows():

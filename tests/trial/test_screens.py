@@ -32,8 +32,8 @@ from undersong_protocol.secagg.parameters import Member
 from undersong_protocol.statistics import LabelHistogram, TopQVotes
 from undersong_server.authority import Issued
 from undersong_server.operations import watching
-from undersong_server.runs.planned import Planned
-from undersong_server.runs.status import Awaited, AwaitedParty, RunStatus
+from undersong_server.runs.folder import Awaited, AwaitedParty, RunStatus
+from undersong_server.runs.planning import Planned
 
 pytestmark = pytest.mark.heavy
 
@@ -64,7 +64,7 @@ def place(tmp_path_factory):
 
     opened = PartyHome(home)
     own = Member("alpha", keys.identity(opened).public_key().public_bytes_raw())
-    others = [Member(name, bytes([number]) * 32) for number, name in enumerate(("beta", "delta", "gamma", "omega"))]
+    others = [Member(name, bytes([number]) * 32) for number, name in enumerate(("beta", "delta", "gamma", "omega"), 2)]
     quorum = Quorum(parties=5, threshold=4, tolerated_dropouts=1, colluders=1)
     sums = [SumRequest("labels", LabelHistogram(2))]
     sums += [SumRequest(f"votes/{n}", TopQVotes(q=8, candidates=60 * n, labels=2)) for n in (1, 2, 3)]

@@ -15,8 +15,11 @@ from undersong_client.datasets import Survey
 from undersong_client.policy import HospitalPolicy
 from undersong_client.recovery import Recovered, Source
 from undersong_client.state import PartyHome, read_input
+from undersong_common import embedders
+from undersong_common.embedding import Embedder, Progress
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
+from undersong_common.model_files import PACKAGED
 from undersong_common.privacy.budget import Budget
 from undersong_common.privacy.ledger import Ledger, RunCost
 from undersong_common.table import UTF_8
@@ -77,18 +80,24 @@ class Restored:
 
 @dataclass(frozen=True)
 class AddedData:
-    """A data set that was declared."""
+    """A data set that was declared.
+
+    Attributes:
+        without_vector: records that an embedder other than the packaged one gives no vector; they count as zero.
+    """
 
     survey: Survey
     fingerprint: str
     entries: int
     restored: Restored | None
+    without_vector: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return {
             **asdict(self.survey),
             "fingerprint": self.fingerprint,
             "ledger_entries": self.entries,
+            "without_vector": self.without_vector,
             "restored": None if self.restored is None else self.restored.to_json(),
         }
 
@@ -108,8 +117,11 @@ def add(
     charge_missing: bool = False,
     receipts: Sequence[Path] = (),
     confirm: Callable[[Sequence[str]], None] = lambda _cautions: None,
+    progress: Progress = lambda _done, _total: None,
 ) -> AddedData:
     """Declares a file as this party's data set and seals a copy; sends nothing.
+
+    An embedder other than the packaged one is tried out first, and embeds the records at once.
 
     Args:
         text, label, user: columns; "" for none.
@@ -117,15 +129,19 @@ def add(
         checkpoints: the user's folder for heads of ledgers.
         backup, charge_missing, receipts: as of :func:`restore_ledger`, where releases were made before.
         confirm: called with what speaks against this data set, where something does; may refuse.
+        progress: called with (done, total) texts while they are embedded.
 
     Raises:
-        ConfigurationError: the file, a column, a daemon that runs, or a second data set without ``new_version``.
+        ConfigurationError: the file, a column, a daemon that runs, a second data set without ``new_version``, or a
+            broken embedder.
         PrivacyRefusal: the data set was released from before and its ledger is not here.
     """
     opened = PartyHome(home)
     if opened.settings.drill and not invented(opened, file):
         raise ConfigurationError(f"{home}: is a drill's", "real records belong in a folder that `init` made")
     allowed = policy.read(opened)
+    named = opened.settings.embedder
+    other = None if named == PACKAGED else embedders.check(named)
     with opened.running():
         added = datasets.add(
             opened,
@@ -142,8 +158,17 @@ def add(
             confirm=confirm,
             at=time.time(),
         )
+        without = 0 if other is None else embed(opened, other, progress)[1]
     restored = None if added.recovered is None else _restored(added.recovered, allowed)
-    return AddedData(added.survey, added.ledger.fingerprint, len(added.ledger.entries()), restored)
+    return AddedData(added.survey, added.ledger.fingerprint, len(added.ledger.entries()), restored, without)
+
+
+def embed(home: PartyHome, embedder: Embedder, progress: Progress) -> tuple[int, int]:
+    """Embeds the records and keeps the vectors encrypted; returns how many records there are, and how many fail."""
+    from undersong_client.hospital_computation import Embeddings
+
+    rows = Embeddings(home, embedder, progress)(datasets.load(home).table.texts)
+    return len(rows), int((~rows.any(axis=1)).sum())
 
 
 def invented(home: PartyHome, file: Path) -> bool:

@@ -139,7 +139,8 @@ def _spent(request: Request, value: Mapping[str, Any], ledger: LedgerFacts) -> S
         found.append(("charged to the ledger", "nothing: no vector was asked for"))
     else:
         at = f"at the budget's delta, {ledger.spending.delta:g}"
-        found.append(("charged to the ledger", f"epsilon {cost.epsilon:.4g} {at}; {cost.releases} releases"))
+        releases = f"{cost.releases} releases{', charged at its whole plan' if cost.whole_plan else ''}"
+        found.append(("charged to the ledger", f"epsilon {cost.epsilon:.4g} {at}; {releases}"))
         found.append(("spent in all after it", f"epsilon {cost.spent:.4g} {at}"))
     found.append(("head of the ledger now", ledger.head))
     return Section(

@@ -13,6 +13,7 @@ from undersong_client.enrolment import Coordinator
 from undersong_client.state import PartyHome, PartySettings
 from undersong_common import embedders
 from undersong_common.errors import UndersongError
+from undersong_common.model_files import PACKAGED
 from undersong_protocol import statistics
 from undersong_protocol.enrolment import check_party_name, party_fingerprint
 
@@ -27,10 +28,12 @@ def create(
         insecure_noise_seed: tests only; reproducible keys and noise, no privacy.
         drill: a rehearsal's folder, whose only data set will be invented records.
 
-    Raises ConfigurationError for an invalid name, or where the folder holds anything.
+    Raises ConfigurationError for an invalid name, a folder that holds anything, or a missing or broken embedder.
     """
     check_party_name(name)
     embedders.check_pinned(embedder)
+    if embedder != PACKAGED:
+        embedders.check(embedder)
     made = PartyHome.create(
         home, PartySettings(name, embedder=embedder, insecure_noise_seed=insecure_noise_seed, drill=drill)
     )

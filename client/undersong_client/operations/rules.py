@@ -15,6 +15,7 @@ from undersong_client.state import PartyHome
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy.ledger import Ledger
 from undersong_protocol import statistics
+from undersong_protocol.bounds import MinimumColluders
 from undersong_protocol.enrolment import named_party
 from undersong_protocol.weak_choices import weak_delta
 
@@ -132,6 +133,7 @@ def set_policy(
     approval: str | None = None,
     declared_units: int | None = None,
     require_post_quantum: str | None = None,
+    minimum_colluders: MinimumColluders | None = None,
     share_budget: bool | None = None,
     share_policy: bool | None = None,
     confirm: Confirm = lambda _cautions: None,
@@ -141,6 +143,7 @@ def set_policy(
     Args:
         named_statistics: those that are allowed.
         required_parties: each ``NAME=FINGERPRINT``; an empty list takes back every one of before.
+        minimum_colluders: "default" demands what a plan assumes by default for its number of parties.
         confirm: called with what the records speak against, where they do; may refuse.
 
     Raises ConfigurationError that names the rule.
@@ -157,6 +160,7 @@ def set_policy(
         "approval": approval,
         "declared_units": declared_units,
         "require_post_quantum": require_post_quantum,
+        "minimum_colluders": minimum_colluders,
     }
     _change(opened, {key: value for key, value in changes.items() if value is not None}, confirm)
     if share_budget is not None:
@@ -164,6 +168,16 @@ def set_policy(
     if share_policy is not None:
         opened.change(share_policy=share_policy)
     return show(home)
+
+
+def colluders(stated: str) -> MinimumColluders:
+    """The rule that a person wrote. Raises ConfigurationError for neither a whole number nor "default"."""
+    text = stated.strip()
+    if text == "default":
+        return "default"
+    if not text.isdecimal():
+        raise ConfigurationError(f"the smallest number of colluders is {text!r}", 'write a whole number or "default"')
+    return int(text)
 
 
 def installed(home: Path) -> tuple[Installed, ...]:

@@ -294,6 +294,7 @@ class HospitalPage:
             approval=visit.form.get("approval", "each"),
             declared_units=_whole(visit, "declared_units"),
             require_post_quantum=visit.form.get("require_post_quantum"),
+            minimum_colluders=rules.colluders(visit.form.get("minimum_colluders", "default")),
             share_budget="share_budget" in visit.form,
             share_policy="share_policy" in visit.form,
             confirm=lambda cautions: _despite(visit, cautions),

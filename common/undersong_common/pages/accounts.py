@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import secrets
 import sqlite3
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -26,7 +27,9 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
 SHORTEST_PASSWORD, LONGEST_PASSWORD = 12, 512
 LINK_S = 15 * 60.0
 IDLE_S, SESSION_S = 30 * 60.0, 12 * 3600.0
-FAILURES, FAILURES_S = 5, 5 * 60.0  # of one source before it has to wait
+FAILURES_S = 5 * 60.0  # a failed log-in counts for so long
+FAILURES, SOURCE_FAILURES, ACCOUNT_FAILURES = 5, 20, 100  # of an account at one source; of a source; of an account
+HASHES_AT_ONCE = 2  # argon2id takes 64 MiB each
 REMEDY_LINK = "ask for a new link on the terminal"
 
 
@@ -89,6 +92,7 @@ class Accounts:
         self._store = store
         self._clock = clock
         self._hasher = hasher or PasswordHasher()
+        self._hashing = threading.BoundedSemaphore(HASHES_AT_ONCE)
         self._nobody = self._hasher.hash(secrets.token_urlsafe(16))
 
     # People
@@ -153,14 +157,15 @@ class Accounts:
         return secret
 
     def enter_by_link(self, secret: str, *, address: str) -> str:
-        """A new session's secret. Raises PrivacyRefusal where the link was used, has expired, or never was."""
-        self._allow(address)
+        """Returns a new session's secret. Raises PrivacyRefusal for a link that was used, has expired, or never was."""
         with self._store.transaction() as database:
+            tries = self._reserve(database, {f"link at {address}": FAILURES})
             row = database.execute("SELECT * FROM link WHERE secret = ?", (digest(secret.strip()),)).fetchone()
-            if row is not None:
+            known = row is not None and row["expires_at"] >= self._clock()
+            if known:
                 database.execute("DELETE FROM link WHERE secret = ?", (row["secret"],))
-        if row is None or row["expires_at"] < self._clock():
-            self._failed(address)
+                self._forget(database, tries)
+        if not known:
             raise PrivacyRefusal("this link was used already or has expired", REMEDY_LINK)
         return self.begin(row["account"], address=address)
 
@@ -173,48 +178,61 @@ class Accounts:
                 f"the password has {len(password)} characters", f"choose one of {SHORTEST_PASSWORD} or more"
             )
         self.person(name)
-        hashed = self._hasher.hash(password)
+        with self._hashing:
+            hashed = self._hasher.hash(password)
         with self._store.transaction() as database:
             database.execute("UPDATE account SET password = ? WHERE name = ?", (hashed, name))
             database.execute("DELETE FROM session WHERE account = ? AND secret <> ?", (name, digest(keep)))
 
     def enter_by_password(self, name: str, password: str, *, address: str) -> str:
-        """A new session's secret. Raises PrivacyRefusal; it takes as long for a name that nobody has."""
-        sources = (address, f"account {name}")
-        for source in sources:
-            self._allow(source)
+        """Returns a new session's secret. Raises PrivacyRefusal; it takes as long for a name that nobody has.
+
+        The try is counted before the password is looked at, and forgotten where it fits.
+        """
+        limits = {f"{name} at {address}": FAILURES, address: SOURCE_FAILURES, f"account {name}": ACCOUNT_FAILURES}
         with self._store.transaction() as database:
+            tries = self._reserve(database, limits)
             row = database.execute("SELECT password FROM account WHERE name = ?", (name,)).fetchone()
         hashed = row["password"] if row is not None and row["password"] else self._nobody
         try:
-            self._hasher.verify(hashed, password[:LONGEST_PASSWORD])
+            with self._hashing:
+                self._hasher.verify(hashed, password[:LONGEST_PASSWORD])
             known = hashed != self._nobody
         except (VerificationError, InvalidHashError):
             known = False
         if not known:
-            for source in sources:
-                self._failed(source)
             raise PrivacyRefusal("name and password do not fit", "try again, or ask an administrator for a link")
+        with self._store.transaction() as database:
+            self._forget(database, tries)
         return self.begin(name, address=address)
 
-    def _allow(self, source: str) -> None:
-        now = self._clock()
-        with self._store.transaction() as database:
-            database.execute("DELETE FROM failure WHERE at < ?", (now - FAILURES_S,))
-            rows = database.execute("SELECT at FROM failure WHERE source = ? ORDER BY at", (source,)).fetchall()
-        if len(rows) >= FAILURES:
-            raise TooManyAttempts(rows[-FAILURES]["at"] + FAILURES_S - now)
+    def _reserve(self, database: sqlite3.Connection, limits: Mapping[str, int]) -> list[tuple[int | None]]:
+        """Counts a try under each key of ``limits`` before it is made; returns its rows.
 
-    def _failed(self, source: str) -> None:
-        with self._store.transaction() as database:
-            database.execute("INSERT INTO failure (source, at) VALUES (?, ?)", (source, self._clock()))
+        Raises TooManyAttempts, and writes nothing, if one of them has as many as its limit.
+        """
+        now = self._clock()
+        database.execute("DELETE FROM failure WHERE at < ?", (now - FAILURES_S,))
+        for key, most in limits.items():
+            rows = database.execute("SELECT at FROM failure WHERE source = ? ORDER BY at", (key,)).fetchall()
+            if len(rows) >= most:
+                raise TooManyAttempts(rows[-most]["at"] + FAILURES_S - now)
+        insert = "INSERT INTO failure (source, at) VALUES (?, ?)"
+        return [(database.execute(insert, (key, now)).lastrowid,) for key in limits]
+
+    @staticmethod
+    def _forget(database: sqlite3.Connection, tries: list[tuple[int | None]]) -> None:
+        database.executemany("DELETE FROM failure WHERE rowid = ?", tries)
 
     # Sessions
 
     def begin(self, name: str, *, address: str) -> str:
-        """Begins a session of a person who has shown who they are; returns its secret, for a cookie."""
+        """Begins a session of a person who has shown who they are; returns its secret.
+
+        The secret is two random ones with a point between: one for a cookie and one for the address.
+        """
         self.person(name)
-        secret, now = secrets.token_urlsafe(32), self._clock()
+        secret, now = f"{secrets.token_urlsafe(32)}.{secrets.token_urlsafe(32)}", self._clock()
         with self._store.transaction() as database:
             number = 1 + (database.execute("SELECT MAX(number) FROM session").fetchone()[0] or 0)
             database.execute(
@@ -225,7 +243,7 @@ class Accounts:
         return secret
 
     def session(self, secret: str, *, active: bool = True) -> Session | None:
-        """The session of a cookie; None where there is none or it has ended.
+        """Returns the session of a whole secret; None for an unknown one, or if it has ended.
 
         Args:
             active: False for a request that no person made, which does not put off the end of an idle session.

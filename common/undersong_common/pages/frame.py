@@ -1,10 +1,13 @@
-"""What every request passes first: the Host header, the size of what is sent, and the headers of every answer."""
+"""Every request passes this first: the Host header, the session's address, the size of what is sent, all headers."""
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
+
+from fastapi import HTTPException
 
 from undersong_common.printable import printable
 
@@ -15,7 +18,9 @@ Application = Callable[
     [Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]
 ]
 
-LARGEST_BODY_BYTES = 8 * 2**20
+LARGEST_BODY_BYTES, LARGEST_OPEN_BODY_BYTES = 8 * 2**20, 2**16  # under a session's address; elsewhere
+TOO_LARGE = "What was sent is too large."
+INSIDE = re.compile(r"/s/([A-Za-z0-9_-]{43})(/.*)", re.DOTALL)  # the half of a session's secret that is no cookie
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self';"
     " base-uri 'none'; frame-ancestors 'none'; report-uri /csp-report"
@@ -35,6 +40,8 @@ HEADERS = {
 class Frame:
     """Wraps an application. A page of this machine must not be reached under another name: a name that an attacker's
     server gives out may lead here (DNS rebinding).
+
+    A path under a session's address reaches the application without that prefix; ``scope["tab"]`` holds its secret.
 
     Args:
         hosts: values of the Host header that are answered, each with its port.
@@ -63,8 +70,11 @@ class Frame:
             log.warning("refused a request for the host %s", printable(", ".join(asked), 100))
             await _refuse(send, 421, "This page is not served under that name.\n", self._headers)
             return
-        if not length.isdigit() or int(length) > LARGEST_BODY_BYTES:
-            await _refuse(send, 413, "What was sent is too large.\n", self._headers)
+        if inside := INSIDE.fullmatch(scope["path"]):
+            scope = {**scope, "tab": inside[1], "path": inside[2]}
+        most = LARGEST_BODY_BYTES if inside else LARGEST_OPEN_BODY_BYTES
+        if not length.isdigit() or int(length) > most:
+            await _refuse(send, 413, f"{TOO_LARGE}\n", self._headers)
             return
         received = 0
 
@@ -72,7 +82,9 @@ class Frame:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
-            return {"type": "http.disconnect"} if received > LARGEST_BODY_BYTES else message
+            if received > most:
+                raise HTTPException(413, TOO_LARGE)
+            return message
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":

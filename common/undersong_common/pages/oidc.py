@@ -24,7 +24,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
-from undersong_common.pages.site import Site
+from undersong_common.pages.site import Site, session_base
 from undersong_common.printable import printable
 
 ALGORITHMS = ["RS256", "ES256", "EdDSA", "PS256"]
@@ -97,9 +97,9 @@ class _OidcLogin:
             answer: Response = act(request)
             return answer
         except UndersongError as error:
-            shown = {"title": "Log in", "problem": f"{error.problem}. {error.remedy}.", "person": None, "csrf": ""}
-            context = {**shown, "message": "", "asked": {}, "address": request.url.path}
-            return HTMLResponse(self._site.render("refused.html.j2", context), status_code=403)
+            problem = f"{error.problem}. {error.remedy}."
+            text = self._site.render_outside("refused.html.j2", "Log in", address=request.url.path, problem=problem)
+            return HTMLResponse(text, status_code=403)
 
     def _begin(self, request: Request) -> Response:
         addresses = self._addresses()
@@ -152,12 +152,8 @@ class _OidcLogin:
         secret = self._site.accounts.begin(account.name, address=source)
         self._site.audit.note(account.name, "log in by the identity provider", source)
         # A cookie that is SameSite=Strict is not sent with what another site began: one step more on our own.
-        answer = HTMLResponse(
-            self._site.render(
-                "entered.html.j2",
-                {"title": "Logged in", "person": None, "csrf": "", "message": "", "asked": {}, "address": "/oidc"},
-            )
-        )
+        text = self._site.render_outside("entered.html.j2", "Logged in", address="/oidc", base=session_base(secret))
+        answer = HTMLResponse(text)
         self._site.set_session(answer, secret)
         answer.delete_cookie(self._cookie, path="/")
         return answer

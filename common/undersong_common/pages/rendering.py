@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from jinja2.ext import Extension
 from markupsafe import Markup, escape
 
 from undersong_common.pages.actions import new_key
@@ -18,6 +19,13 @@ from undersong_common.plurals import noun
 from undersong_common.printable import printable, printable_lines
 
 LONGEST = 2_000  # characters of one shown value
+
+
+class _Inside(Extension):
+    """Puts every link and form of a template under the session's address, the variable ``base``."""
+
+    def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
+        return re.sub(r'\b(href|action)="/(?!assets/)', r'\1="{{ base }}/', source)
 
 
 def environment(packages: Sequence[str]) -> Environment:
@@ -31,6 +39,7 @@ def environment(packages: Sequence[str]) -> Environment:
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_visible,
+        extensions=[_Inside],
         trim_blocks=True,
         lstrip_blocks=True,
     )

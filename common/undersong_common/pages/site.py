@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+import re
 import secrets
 import threading
 import traceback
@@ -132,6 +133,7 @@ class Visit:
         message = self.site.accounts.take_message(self.secret) if "part" not in self.query else ""
         return {
             "title": title,
+            "base": self.base,
             "person": self.person,
             "csrf": "" if self.session is None else self.session.csrf,
             "address": self.request.url.path,
@@ -164,8 +166,13 @@ class Visit:
         self.site.audit.note(self.person.name, what, about)
 
     @property
+    def base(self) -> str:
+        """What stands before every path in the address of this session's screens."""
+        return session_base(self.secret)
+
+    @property
     def secret(self) -> str:
-        return str(self.request.cookies.get(self.site.settings.cookie, ""))
+        return self.site.secret(self.request)
 
     @property
     def source(self) -> str:
@@ -225,13 +232,15 @@ class Site:
         """Adds an action: it is done once per form, and returns the address where the browser goes then."""
 
         async def endpoint(request: Request) -> Response:
+            if await run_in_threadpool(self.who, request) is None:  # before anything is read of whoever asks
+                return self._to_login(request)
             form = await _read_form(request)
 
             def handler(visit: Visit) -> Response:
                 visit.form, visit.lists, visit.files = form
                 self._check_form(visit)
                 location = actions.once(self.store, visit.form.get("action", ""), lambda: act(visit))
-                return RedirectResponse(location, status_code=303)
+                return RedirectResponse(f"{visit.base}{location}", status_code=303)
 
             return await run_in_threadpool(self._answer, request, handler, least)
 
@@ -242,13 +251,17 @@ class Site:
         self._api.add_api_route(path, endpoint, methods=["GET"], response_model=None)
 
     def who(self, request: Request, *, active: bool = True) -> tuple[Account, Session | None] | None:
-        """Who asks: by the session's cookie, or by a script's token for reading."""
+        """Returns who asks: by both halves of the session's secret, or by a script's token for reading."""
         header = request.headers.get("authorization", "")
         if header.startswith("Bearer ") and request.method == "GET":
             account = self.accounts.by_token(header.removeprefix("Bearer "))
             return None if account is None else (account, None)
-        session = self.accounts.session(request.cookies.get(self.settings.cookie, ""), active=active)
+        session = self.accounts.session(self.secret(request), active=active)
         return None if session is None else (session.account, session)
+
+    def secret(self, request: Request) -> str:
+        """Returns the session's secret: the half in the cookie, which may reach other ports, and that in the path."""
+        return f"{request.cookies.get(self.settings.cookie, '')}.{request.scope.get('tab', '')}"
 
     def _answer(self, request: Request, handler: Handler, least: Role) -> Response:
         found = self.who(request, active="part" not in request.query_params)
@@ -302,9 +315,13 @@ class Site:
         """A form that somebody without a session sends: bound to this browser by a cookie of its own."""
 
         async def get(request: Request) -> Response:
+            if "tab" in request.scope:
+                return RedirectResponse(path, status_code=303)
             return await run_in_threadpool(form, request, "")
 
         async def post(request: Request) -> Response:
+            if "tab" in request.scope:  # where more would be read
+                return RedirectResponse(path, status_code=303)
             fields, _, _ = await _read_form(request)
 
             def answer() -> Response:
@@ -330,31 +347,35 @@ class Site:
 
     def entered(self, secret: str, location: str) -> Response:
         """Sends a browser on with its session's cookie."""
-        answer = RedirectResponse(location, status_code=303)
+        answer = RedirectResponse(f"{session_base(secret)}{location}", status_code=303)
         self.set_session(answer, secret)
         answer.delete_cookie(f"{self.settings.cookie}_form", path="/")
         return answer
 
     def set_session(self, answer: Response, secret: str) -> None:
-        """Gives a browser its session."""
-        self._set_cookie(answer, self.settings.cookie, secret)
+        """Gives a browser the half of its session's secret that is a cookie.
 
-    def _set_cookie(self, answer: Response, name: str, value: str) -> None:
-        answer.set_cookie(name, value, httponly=True, secure=self.settings.tls, samesite="strict", path="/")
+        Over loopback it is sent below the other half's path only, for which no server on another port is asked. Over
+        TLS the prefix ``__Host-`` wants it sent everywhere.
+        """
+        path = "/" if self.settings.tls else f"{session_base(secret)}/"
+        self._set_cookie(answer, self.settings.cookie, secret.partition(".")[0], path)
+
+    def _set_cookie(self, answer: Response, name: str, value: str, path: str = "/") -> None:
+        answer.set_cookie(name, value, httponly=True, secure=self.settings.tls, samesite="strict", path=path)
 
     def _outside(self, request: Request, template: str, title: str, problem: str) -> Response:
         csrf = secrets.token_urlsafe(16)
-        found: dict[str, Any] = {
-            "title": title,
-            "problem": problem,
-            "csrf": csrf,
-            "person": None,
-            "message": "",
-            "asked": {},
-        }
-        answer = HTMLResponse(self.render(template, {**found, "address": request.url.path}))
+        answer = HTMLResponse(
+            self.render_outside(template, title, address=request.url.path, problem=problem, csrf=csrf)
+        )
         self._set_cookie(answer, f"{self.settings.cookie}_form", csrf)
         return answer
+
+    def render_outside(self, template: str, title: str, **context: Any) -> str:
+        """A screen for somebody without a session."""
+        nobody: dict[str, Any] = {"base": "", "person": None, "csrf": "", "message": "", "asked": {}}
+        return self.render(template, {**nobody, "title": title, **context})
 
     def _enter_form(self, request: Request, problem: str) -> Response:
         return self._outside(request, "enter.html.j2", "Enter by a link", problem)
@@ -373,6 +394,8 @@ class Site:
         name, password = fields.get("name", ""), fields.get("password", "")
         try:
             secret = self.accounts.enter_by_password(name, password, address=source)
+        except TooManyAttempts:  # writes nothing: whoever is refused must not fill the disk
+            raise
         except PrivacyRefusal:
             self.audit.note("nobody", "log-in refused", printable(name, 64))
             raise
@@ -423,7 +446,8 @@ class Site:
             if len(body) > 4096:
                 break
         if len(self.violations) < 100:
-            self.violations.append(printable(body[:1000].decode("utf-8", "replace"), 1000))
+            told = re.sub(r"/s/[\w-]+", "/s/...", body[:1000].decode("utf-8", "replace"))  # no secret in a log
+            self.violations.append(printable(told, 1000))
             log.warning("a browser reports what the policy %r refused: %s", POLICY[:18], self.violations[-1])
         return Response(status_code=204)
 
@@ -445,6 +469,12 @@ async def _read_form(request: Request) -> tuple[dict[str, str], dict[str, list[s
             else:
                 files[name] = await value.read()
     return {name: values[-1] for name, values in fields.items()}, fields, files
+
+
+def session_base(secret: str) -> str:
+    """Returns what stands before every path of a session: the half of its secret that is no cookie; "" without one."""
+    tab = secret.partition(".")[2]
+    return f"/s/{tab}" if tab else ""
 
 
 def is_number(text: str) -> bool:

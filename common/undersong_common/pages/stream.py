@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from typing import Any
 
 from fastapi.concurrency import run_in_threadpool
 from fastapi.requests import Request
@@ -15,7 +17,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from undersong_common.pages.site import Site
 
 BEAT_S = 1.0
-MOST_STREAMS = 200
+MOST_STREAMS, MOST_OF_SESSION = 200, 10
 LASTS_S = 3600.0  # then the browser connects again, and who asks is looked at anew
 
 
@@ -32,6 +34,21 @@ class Pulse:
     away: str = ""
 
 
+class _Counted(StreamingResponse):  # type: ignore[misc]  # fastapi is untyped here
+    """A stream that counts as its watcher's from the answer to its request until its connection ends."""
+
+    def __init__(self, events: AsyncIterator[str], watching: Counter[object], watcher: object) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self._watching, self._watcher = watching, watcher
+        watching[watcher] += 1
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._watching[self._watcher] -= 1
+
+
 class Stream:
     """Server-sent events ``pulse``: the first is a snapshot, so that whoever connects again misses nothing.
 
@@ -44,7 +61,7 @@ class Stream:
         self._look = look
         self._seen: dict[str, tuple[float, Pulse]] = {}
         self._looking: dict[str, asyncio.Lock] = {}
-        self._watching = 0
+        self._watching: Counter[object] = Counter()  # streams of each session
         site.raw("/stream", self._endpoint)
         site.raw("/alive", self._alive)
 
@@ -52,10 +69,12 @@ class Stream:
         found = await run_in_threadpool(lambda: self._site.who(request, active=False))
         if found is None:
             return JSONResponse({"problem": "nobody is logged in"}, status_code=401)
-        if self._watching >= MOST_STREAMS:
-            return JSONResponse({"problem": "too many pages are open"}, status_code=503)
+        account, session = found
+        watcher = account.name if session is None else session.number
+        if self._watching[watcher] >= MOST_OF_SESSION or self._watching.total() >= MOST_STREAMS:
+            return JSONResponse({"problem": "too many pages are open"}, status_code=429)
         topic = request.query_params.get("topic", "")[:200]
-        return StreamingResponse(self._events(request, topic), media_type="text/event-stream")
+        return _Counted(self._events(request, topic), self._watching, watcher)
 
     async def _alive(self, request: Request) -> Response:
         """Whether a stream that was refused would be given: a browser's event source does not say why it ended."""
@@ -63,19 +82,15 @@ class Stream:
         return Response(status_code=401 if found is None else 204)
 
     async def _events(self, request: Request, topic: str) -> AsyncIterator[str]:
-        self._watching += 1
-        try:
-            end = time.monotonic() + LASTS_S
-            while time.monotonic() < end and not self._site.ending.is_set():
-                pulse = await self._pulse(topic)
-                data = {"version": pulse.version, "away": pulse.away, "at": time.time()}
-                yield f"event: pulse\ndata: {json.dumps(data)}\n\n"
-                await asyncio.sleep(BEAT_S)
-                if await run_in_threadpool(lambda: self._site.who(request, active=False)) is None:
-                    yield "event: ended\ndata: {}\n\n"
-                    return
-        finally:
-            self._watching -= 1
+        end = time.monotonic() + LASTS_S
+        while time.monotonic() < end and not self._site.ending.is_set():
+            pulse = await self._pulse(topic)
+            data = {"version": pulse.version, "away": pulse.away, "at": time.time()}
+            yield f"event: pulse\ndata: {json.dumps(data)}\n\n"
+            await asyncio.sleep(BEAT_S)
+            if await run_in_threadpool(lambda: self._site.who(request, active=False)) is None:
+                yield "event: ended\ndata: {}\n\n"
+                return
 
     async def _pulse(self, topic: str) -> Pulse:
         lock = self._looking.setdefault(topic, asyncio.Lock())

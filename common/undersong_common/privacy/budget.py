@@ -90,6 +90,37 @@ def surely_within(found: Sequence[Sequence[Event]], epsilon: float, delta: float
     return accounting.delta(found[0], epsilon) <= delta
 
 
+def charged_of(charged: Iterable[Event], plan: Iterable[Event]) -> tuple[Event, ...]:
+    """Returns what a run costs that has charged at least once, equal events as one.
+
+    Unsampled Gaussians alone cost what was charged. Any other run costs its whole ``plan``, however early it stops:
+    whoever stops it has read its sums, and the price of the sums so far does not hold for an adaptive stop
+    (docs/privacy.md, "Accounting").
+
+    >>> charged_of([Pure(0.1)], [Pure(0.1), Pure(0.2)])
+    (Pure(epsilon=0.1, count=1), Pure(epsilon=0.2, count=1))
+    """
+    charged, plan = compressed(charged), tuple(plan)
+    return charged if accounting.is_one_gaussian((*charged, *plan)) else at_least(charged, plan)
+
+
+def at_least(one: Iterable[Event], other: Iterable[Event]) -> tuple[Event, ...]:
+    """Returns each event as often as it occurs in ``one`` or in ``other``, whichever has it more often."""
+    return as_events(count_events(one) | count_events(other))
+
+
+def compressed(events: Iterable[Event]) -> tuple[Event, ...]:
+    """Equal events as one, their counts added."""
+    return as_events(count_events(events))
+
+
+def count_events(events: Iterable[Event]) -> Counter[Event]:
+    """How often each event occurs, by the event of count 1."""
+    counts: Counter[Event] = Counter()
+    add_events(counts, events)
+    return counts
+
+
 def add_events(counts: Counter[Event], events: Iterable[Event]) -> None:
     """Adds how often each event occurs, by the event of count 1."""
     for event in events:

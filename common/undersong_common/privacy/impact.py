@@ -110,13 +110,21 @@ def audit_section(found: Mapping[str, Any] | None) -> Section:
         f"a hostile coordinator sent {sum(_count(each['messages']) for each in played):,} messages to two copies of a"
         " party that differ in their records; it compared every byte of their answers but for masked vectors"
     ] * bool(played)
+    if "refutable_by_noise" in found:
+        known = (found["refutable_by_noise"], found["refutable_by_attack"])
+        smallest = min((_number(epsilon) for epsilon in known if epsilon is not None), default=math.inf)
+        points.append(
+            f"of a build that draws too little noise, it could have refuted epsilon {smallest:.3g} and more"
+            if math.isfinite(smallest)
+            else "it could have refuted no epsilon: it had too few runs"
+        )
     points += [f"REFUTED: {fault}" for fault in faults] or ["nothing refuted the promise"]
     return Section(
         title,
         (
             f"The task {printable(str(found['task']), 120)!r} with the method {printable(str(found['method']), 60)!r}"
             f" was attacked in {_count(found['runs'])} simulated runs with {_count(found['canaries'])} planted records"
-            f" each, at a promise of epsilon {promised:g}. The figures hold with {confidence:.1%} confidence.",
+            f" each, at a promise of epsilon {promised:g}. The figures hold together with {confidence:.1%} confidence.",
             "An attack that fails proves nothing: these are lower bounds. One that succeeded beyond the promise would"
             " refute it.",
         ),

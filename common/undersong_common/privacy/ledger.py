@@ -15,6 +15,9 @@ values: names, hashes, noise multipliers and rates only. The kinds are
     lost        what an earlier ledger of the data set had charged that cannot be found any more (see ``statement``)
     format      from here on the file is written as this version writes it
 
+A run of unsampled Gaussian noise alone costs what its entries say. Any other run costs its whole plan from its first
+charge on, whether it is closed or not, and whatever is withdrawn or void (``budget.charged_of``).
+
 A line is one write, and every method that writes returns after fsync; what a crash leaves without its newline was never
 acted upon and is dropped at the next opening. Everything else that does not fit the chain is refused, never repaired.
 What a chain cannot show is that whole lines are missing at its end; :attr:`Ledger.head` is there to be kept elsewhere.
@@ -36,11 +39,12 @@ from typing import Any, Literal
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.files import FileIdentity, file_identity, sync_folder
-from undersong_common.privacy.accounting import Event
+from undersong_common.privacy.accounting import Event, is_one_gaussian
 from undersong_common.privacy.budget import (
     Budget,
     add_events,
     as_events,
+    charged_of,
     events_from_json,
     events_json,
     parts,
@@ -98,12 +102,16 @@ class PlanPrice:
 
 @dataclass(frozen=True)
 class RunCost:
-    """What one run has cost: ``epsilon`` by itself, ``spent`` with everything before it; both at one delta."""
+    """What one run has cost: ``epsilon`` by itself, ``spent`` with everything before it; both at one delta.
+
+    ``whole_plan``: it is charged at its whole plan, however many ``releases`` it has made.
+    """
 
     run: str
     releases: int
     epsilon: float
     spent: float
+    whole_plan: bool
 
 
 @dataclass(frozen=True)
@@ -111,7 +119,7 @@ class RunTotal:
     """What one run has charged in all; a run that was lost (``lost``) with what it was found to have charged.
 
     Attributes:
-        events: what counts, equal events as one.
+        events: what counts, equal events as one (``budget.charged_of``).
         alone: of every vector that left, as everyone else together would see it; likewise.
         plan: its whole plan; nothing where it never charged here (or version 1 did).
         closed: whether it has ended for this party.
@@ -272,7 +280,7 @@ class Ledger:
         here, among those).
         """
         self.refresh()
-        runs = _by_run([*self._lost, *self._counted()])
+        runs = self._known()
         return self._spent(runs, delta, self._divided(runs))
 
     def spent_if_all_others_collude(self, delta: float, charge: Charge | None = None) -> float:
@@ -287,30 +295,30 @@ class Ledger:
         left = [charge for slot, charge in self._charges.items() if slot in self._sent] + self._lost
         if any(not charge.alone for charge in left):
             return math.inf
-        runs = _by_run([Charge(c.run, c.manifest, c.query, c.attempt, c.alone) for c in left])
+        runs = {run: total.alone for run, total in self._totals().items() if total.alone}
         if charge is not None:
-            runs[charge.run] = list(charge.alone)
+            runs[charge.run] = charge.alone
         return self._spent(runs, delta, self._divided(runs))
 
     def spent_with(self, charge: Charge, delta: float) -> float:
         """Epsilon, at ``delta``, should the run of ``charge`` end up having charged all its events."""
         self.refresh()
-        runs = {**_by_run([*self._lost, *self._counted()]), charge.run: charge.events}
+        runs = {**self._known(), charge.run: charge.events}
         return self._spent(runs, delta, self._divided(runs))
 
     def costs(self, delta: float) -> list[RunCost]:
         """What each run has cost at ``delta``, by its first charge; the last total is :meth:`spent`."""
         self.refresh()
-        counted = [*self._lost, *self._counted()]
-        runs = _by_run(counted)
+        releases = Counter(charge.run for charge in [*self._lost, *self._counted()])
+        runs = self._known()
         divided = self._divided(runs)
         found: list[RunCost] = []
         so_far: dict[str, Sequence[Event]] = {}
         for run, events in runs.items():
             so_far[run] = events
-            releases = sum(charge.run == run for charge in counted)
-            alone = price({run: events}, delta, divided) if events else 0.0
-            found.append(RunCost(run, releases, alone, self._spent(so_far, delta, divided)))
+            alone = price({run: events}, delta, divided)
+            whole_plan = not is_one_gaussian(events)
+            found.append(RunCost(run, releases[run], alone, self._spent(so_far, delta, divided), whole_plan))
         return found
 
     def run_entries(self, run: str) -> list[dict[str, Any]]:
@@ -339,17 +347,7 @@ class Ledger:
     def totals(self) -> list[RunTotal]:
         """What each run has charged; what was lost first, then by first charge."""
         self.refresh()
-        return [
-            RunTotal(
-                run,
-                tally.manifest,
-                as_events(tally.events),
-                as_events(tally.alone),
-                self._plans.get(run, PlanPrice()),
-                run in self._closed,
-            )
-            for run, tally in self._tallied().items()
-        ]
+        return list(self._totals().values())
 
     def refresh(self) -> None:
         """Reads what other processes have appended."""
@@ -461,8 +459,9 @@ class Ledger:
                     raise PrivacyRefusal(f"{_place(charge)} is {ended}", "start a new attempt")
             self._check_question(charge)
             self._check_spare(charge, spare_attempts)
-            known = self._known()
-            self._check_budget(known, charge, (*known.get(charge.run, ()), *charge.events))
+            tally, plan = self._tallied().get(charge.run, _Tally()), self._plans.get(charge.run, PlanPrice())
+            events = charged_of((*as_events(tally.events), *charge.events), plan.events)
+            self._check_budget(self._known(), charge, events)
             self._append(file, {"kind": "charge", **_charge_json(charge), "at": at})
 
     def send(self, charge: Charge, vector: str, *, at: float = 0.0) -> None:
@@ -731,7 +730,16 @@ class Ledger:
 
     def _known(self) -> dict[str, tuple[Event, ...]]:
         """What counts, by run, equal events as one."""
-        return {run: as_events(tally.events) for run, tally in self._tallied().items() if tally.events}
+        return {run: total.events for run, total in self._totals().items() if total.events}
+
+    def _totals(self) -> dict[str, RunTotal]:
+        found = {}
+        for run, tally in self._tallied().items():
+            plan = self._plans.get(run, PlanPrice())
+            events = charged_of(as_events(tally.events), plan.events)
+            alone = charged_of(as_events(tally.alone), plan.alone)
+            found[run] = RunTotal(run, tally.manifest, events, alone, plan, run in self._closed)
+        return found
 
     def _tallied(self) -> dict[str, _Tally]:
         # A charge and a vector that left are added as they come; what takes something away is counted anew.
@@ -829,13 +837,6 @@ def _add(tallies: dict[str, _Tally], charge: Charge, what: _Counted) -> None:
         add_events(tally.events, charge.events)
     elif what == "sent":
         add_events(tally.alone, charge.alone)
-
-
-def _by_run(charges: Sequence[Charge]) -> dict[str, list[Event]]:
-    runs: dict[str, list[Event]] = {}
-    for charge in charges:
-        runs.setdefault(charge.run, []).extend(charge.events)
-    return runs
 
 
 def _place(charge: Charge) -> str:

@@ -6,13 +6,20 @@ about private values than the ledger does. What cannot be shown any more counts 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from undersong_common.privacy.accounting import Event
-from undersong_common.privacy.budget import Budget, add_events, as_events, events_from_json, events_json
+from undersong_common.privacy.budget import (
+    Budget,
+    as_events,
+    at_least,
+    charged_of,
+    count_events,
+    events_from_json,
+    events_json,
+)
 from undersong_common.privacy.ledger import Charge, Ledger, PlanPrice
 
 VERSION = 2
@@ -23,9 +30,9 @@ class RunSpending:
     """One run at one party.
 
     Attributes:
-        events: what it has charged and what counts, compressed (``count``).
-        alone: every vector that left, as everyone else together would see it.
-        plan: its whole plan; nothing where that is not known.
+        events: what counts of it, compressed (``count``): :class:`ledger.RunTotal`.
+        alone: the same as everyone else together would see it.
+        plan: its whole plan; nothing if that is not known, or if it has ended without a charge.
         closed: whether it has ended: it cannot have charged more.
     """
 
@@ -38,10 +45,10 @@ class RunSpending:
 
     def at_most(self, other: RunSpending | None = None) -> RunSpending:
         """What this run may have cost, given also what another source shows of it: an open one its whole plan."""
-        plan = PlanPrice() if self.closed else self.plan
-        events, alone = _largest(self.events, plan.events), _largest(self.alone, plan.alone)
+        price = charged_of if self.closed else at_least
+        events, alone = price(self.events, self.plan.events), price(self.alone, self.plan.alone)
         if other is not None:
-            events, alone = _largest(events, other.events), _largest(alone, other.alone)
+            events, alone = at_least(events, other.events), at_least(alone, other.alone)
         return replace(self, events=events, alone=alone)
 
 
@@ -135,20 +142,5 @@ def missing(ledger: Ledger, shown: Iterable[RunSpending]) -> list[Charge]:
     return charges
 
 
-def compressed(events: Iterable[Event]) -> tuple[Event, ...]:
-    """Equal events as one, their counts added."""
-    return as_events(_counted(events))
-
-
-def _counted(events: Iterable[Event]) -> Counter[Event]:
-    counts: Counter[Event] = Counter()
-    add_events(counts, events)
-    return counts
-
-
-def _largest(one: Sequence[Event], other: Sequence[Event]) -> tuple[Event, ...]:
-    return as_events(_counted(one) | _counted(other))
-
-
 def _without(events: Sequence[Event], known: Sequence[Event]) -> tuple[Event, ...]:
-    return as_events(_counted(events) - _counted(known))
+    return as_events(count_events(events) - count_events(known))

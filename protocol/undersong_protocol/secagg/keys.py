@@ -42,6 +42,9 @@ _LOW_ORDER = frozenset(
         39382357235489614581723060781553021112529911719440698176882885853963445705823,
     )
 )
+# The y-coordinates of the Ed25519 points of order 1, 2, 4 and 8; the sign of x may be either (RFC 8032, section 5.1).
+_ORDER_8 = int.from_bytes(bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little")
+_LOW_ORDER_IDENTITIES = frozenset((0, 1, _FIELD - 1, _ORDER_8, _FIELD - _ORDER_8))
 # Every sealing key encrypts one message, so the nonce may be constant.
 _NONCE = bytes(12)
 
@@ -203,16 +206,27 @@ def _statement(sid: bytes, stage: int, party: int, body_digest: bytes) -> bytes:
 
 @lru_cache(maxsize=1 << 14)
 def verified(key: bytes, statement: bytes, signature: bytes) -> None:
-    """Raise InvalidSignature (or ValueError for a malformed key) unless the Ed25519 signature is valid.
+    """Raise InvalidSignature (or ValueError: :func:`check_identity`) unless the Ed25519 signature is valid.
 
     Successes are remembered, failures are not: many simulated parties in one process read the same adverts.
     """
     _identity(key).verify(signature, statement)
 
 
+def check_identity(key: bytes) -> None:
+    """Raise ValueError unless ``key`` is a canonical Ed25519 public key that is not of low order.
+
+    Anybody can make signatures that verify under a key of low order: it would be an identity of everybody.
+    """
+    y = int.from_bytes(key, "little") & (2**255 - 1)
+    if len(key) != KEY_BYTES or y >= _FIELD or y in _LOW_ORDER_IDENTITIES:
+        raise ValueError("no Ed25519 public key of large order")
+
+
 @lru_cache(maxsize=1 << 11)
 def _identity(key: bytes) -> Ed25519PublicKey:
     """An enrolled key, read once for all of a run's signatures."""
+    check_identity(key)
     return Ed25519PublicKey.from_public_bytes(key)
 
 

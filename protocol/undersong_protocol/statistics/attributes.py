@@ -19,6 +19,7 @@ import scipy.sparse as sp
 
 from undersong_common.arrays import Float32, Int64
 from undersong_common.errors import ConfigurationError
+from undersong_protocol.statistics.contribution import BLOCK_ROWS
 from undersong_protocol.statistics.histogram import COUNT_SCALE
 from undersong_protocol.statistics.inputs import (
     LARGEST_LABEL,
@@ -35,9 +36,10 @@ from undersong_protocol.statistics.interface import (
     Rows,
     Sensitivity,
     Statistic,
+    at_columns,
 )
 from undersong_protocol.statistics.nearest import NONE, NearestFurthest
-from undersong_protocol.statistics.registry import positive_integer, register
+from undersong_protocol.statistics.registry import positive_integer, positive_integers, register
 from undersong_protocol.statistics.votes import TopQVotes
 
 VALUES = "values"
@@ -67,16 +69,10 @@ class Attributes:
 
     def check(self, statistic: str) -> None:
         """Raises ConfigurationError for numbers that cannot be."""
-        positive_integer(statistic, "labels", self.labels, least=0)
-        if not isinstance(self.lists, tuple):
-            raise ConfigurationError(f"{statistic}.lists is {self.lists!r}", "give the number of values of each list")
-        # Their number before anything is multiplied or paired: a peer's plan is built before anybody has agreed to it.
-        if not 1 <= len(self.sizes) <= MOST_ATTRIBUTES:
-            raise ConfigurationError(
-                f"{statistic} has {len(self.sizes)} attributes", f"give one or more, and at most {MOST_ATTRIBUTES}"
-            )
-        for size in self.sizes:
-            positive_integer(statistic, "lists", size, most=LARGEST_LABEL)
+        positive_integer(statistic, "labels", self.labels, least=0, most=LARGEST_LABEL)
+        if self.lists or not self.labels:
+            most = MOST_ATTRIBUTES - bool(self.labels)
+            positive_integers(statistic, "lists", self.lists, entries=most, most=LARGEST_LABEL)
         if self.combinations > LARGEST_LABEL:
             raise ConfigurationError(
                 f"{statistic} has {len(self.sizes)} attributes of too many combinations",
@@ -190,17 +186,18 @@ class AttributeMarginals(Statistic):
         self.attributes.check_values(public, facts)
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        values = self.attributes.of(records.embeddings, records.labels, public)
-        columns, before = [], 0
-        for table, shape in zip(self.tables, self.shapes, strict=True):
-            place = _numbered([values[attribute] for attribute in table], shape)
-            columns.append(np.where(place == NONE, NONE, place + before))
-            before += math.prod(shape)
-        found = np.stack(columns, axis=1)
-        counted = found != NONE
-        starts = np.concatenate([[0], np.cumsum(counted.sum(axis=1))])
-        matrix = sp.csr_array((np.ones(starts[-1]), found[counted], starts), shape=(len(records), self.dimension))
-        return Rows(matrix, records.units)
+        embeddings, labels = records.embeddings, records.labels
+
+        def compute(asked: Int64) -> sp.csr_array[Any]:
+            values = self.attributes.of(embeddings[asked], labels[asked], public)
+            columns, before = [], 0
+            for table, shape in zip(self.tables, self.shapes, strict=True):
+                place = _numbered([values[attribute] for attribute in table], shape)
+                columns.append(np.where(place == NONE, NONE, place + before))
+                before += math.prod(shape)
+            return at_columns(np.stack(columns, axis=1), np.ones(len(columns)), self.dimension)
+
+        return Rows(compute, records.units, width=len(self.tables))
 
 
 @register
@@ -269,8 +266,12 @@ class AttributeVotes(Statistic):
         return self._votes.rows(_Classed(records, self._classes(records, public)), public, {})
 
     def _classes(self, records: RecordView, public: PublicInputs) -> Int64:
-        attributes = self.attributes
-        return attributes.combination(attributes.of(records.embeddings, records.labels, public))
+        attributes, found = self.attributes, np.empty(len(records), dtype=np.int64)
+        for start in range(0, len(records), BLOCK_ROWS):
+            block = slice(start, start + BLOCK_ROWS)
+            values = attributes.of(records.embeddings[block], records.labels[block], public)
+            found[block] = attributes.combination(values)
+        return found
 
 
 class _Classed:

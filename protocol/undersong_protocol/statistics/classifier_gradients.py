@@ -10,6 +10,7 @@ import numpy as np
 
 from undersong_common.arrays import Float64, Int64
 from undersong_common.fixed_order import row_norms, softmax
+from undersong_protocol.sizes import LARGEST_LABELS
 from undersong_protocol.statistics.inputs import (
     COEFFICIENTS,
     check_embedding_size,
@@ -32,7 +33,6 @@ from undersong_protocol.statistics.registry import positive_integer, register
 # Integer units. Coordinates are products of a place and a probability, mostly small, and rounding toward zero takes
 # from each, often the same way: of 8 000 records up to 1 from a sum's coordinate, at a scale of 1024 up to 4.
 GRADIENT_SCALE = 4096
-BLOCK_RECORDS = 4096
 
 
 @register
@@ -63,7 +63,7 @@ class ClassifierGradients(Statistic):
 
     def __post_init__(self) -> None:
         positive_integer(self.name, "directions", self.directions)
-        positive_integer(self.name, "labels", self.labels, least=2)
+        positive_integer(self.name, "labels", self.labels, least=2, most=LARGEST_LABELS)
 
     @property
     def dimension(self) -> int:
@@ -102,13 +102,9 @@ class ClassifierGradients(Statistic):
         embeddings, labels = records.embeddings, labels_within(records.labels, self.labels)
 
         def compute(asked: Int64) -> Float64:
-            matrix = np.zeros((len(asked), self.directions + 1, self.labels))
-            for start in range(0, len(asked), BLOCK_RECORDS):
-                block = asked[start : start + BLOCK_RECORDS]
-                x = embeddings[block].astype(np.float64)
-                place = places(x, projections[:-1], projections[-1])
-                error = _errors(x, labels[block], classifier)
-                np.multiply(place[:, :, None], error[:, None, :], out=matrix[start : start + BLOCK_RECORDS])
+            x = embeddings[asked].astype(np.float64)
+            place = places(x, projections[:-1], projections[-1])
+            matrix: Float64 = place[:, :, None] * _errors(x, labels[asked], classifier)[:, None, :]
             return matrix.reshape(len(asked), self.dimension)
 
         return Rows(compute, records.units)

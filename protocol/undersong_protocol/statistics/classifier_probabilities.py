@@ -25,7 +25,6 @@ from undersong_protocol.statistics.registry import positive_integer, register
 # Integer units. Of many classes most have a probability below 1/K for most records, and rounding toward zero takes
 # from these coordinates the same way: of 8 000 records up to 2 from a sum's coordinate, at a scale of 1024 up to 8.
 PROBABILITY_SCALE = 4096
-BLOCK_RECORDS = 4096
 
 
 @register
@@ -84,11 +83,7 @@ class ClassifierProbabilities(Statistic):
         factor = PLACE * math.sqrt(self.classes / (self.classes - 1))
 
         def compute(asked: Int64) -> Float64:
-            matrix = np.full((len(asked), self.dimension), COUNT)
-            for start in range(0, len(asked), BLOCK_RECORDS):
-                x = embeddings[asked[start : start + BLOCK_RECORDS]].astype(np.float64)
-                p = softmax(x @ classifier[:-1] + classifier[-1])  # of exact logits
-                matrix[start : start + BLOCK_RECORDS, 1:] = factor * (p - 1.0 / self.classes)
-            return matrix
+            p = softmax(embeddings[asked].astype(np.float64) @ classifier[:-1] + classifier[-1])  # of exact logits
+            return np.hstack([np.full((len(asked), 1), COUNT), factor * (p - 1.0 / self.classes)])
 
         return Rows(compute, records.units)

@@ -11,6 +11,7 @@ import numpy as np
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.fixed_order import row_sums, softmax
+from undersong_protocol.sizes import LARGEST_LABELS
 from undersong_protocol.statistics.histogram import COUNT_SCALE
 from undersong_protocol.statistics.inputs import (
     COEFFICIENTS,
@@ -34,7 +35,6 @@ from undersong_protocol.statistics.interface import (
 )
 from undersong_protocol.statistics.registry import positive_integer, register
 
-BLOCK_RECORDS = 4096
 NEVER = -COEFFICIENTS.largest  # bias of a label that a classifier has not seen
 
 
@@ -64,7 +64,7 @@ class ClassifierVotes(Statistic):
 
     def __post_init__(self) -> None:
         positive_integer(self.name, "classifiers", self.classifiers, least=2)
-        positive_integer(self.name, "labels", self.labels, least=2)
+        positive_integer(self.name, "labels", self.labels, least=2, most=LARGEST_LABELS)
         if type(self.hard) is not bool:
             raise ConfigurationError(f"{self.name}.hard is {self.hard!r}", "give true or false")
 
@@ -103,15 +103,11 @@ class ClassifierVotes(Statistic):
         embeddings, labels = records.embeddings, labels_within(records.labels, self.labels)
 
         def compute(asked: Int64) -> Matrix:
-            matrix = np.zeros((len(asked), self.classifiers))
-            for start in range(0, len(asked), BLOCK_RECORDS):
-                block = asked[start : start + BLOCK_RECORDS]
-                known = labels[block] >= 0
-                own = np.where(known, labels[block], 0)
-                scores = self._scores(embeddings[block].astype(np.float64), own, parameters)
-                mean = row_sums(scores) / self.classifiers
-                matrix[start : start + BLOCK_RECORDS] = (scores - mean[:, None]) * known[:, None]
-            return matrix
+            known = labels[asked] >= 0
+            own = np.where(known, labels[asked], 0)
+            scores = self._scores(embeddings[asked].astype(np.float64), own, parameters)
+            mean = row_sums(scores) / self.classifiers
+            return (scores - mean[:, None]) * known[:, None]
 
         return Rows(compute, records.units)
 
@@ -162,4 +158,4 @@ class ClassifierVotesInBlocks(ClassifierVotes):
         def compute(asked: Int64) -> Matrix:
             return in_blocks(np.asarray(within.take(asked)), block[asked], self.dimension)
 
-        return Rows(compute, records.units)
+        return Rows(compute, records.units, width=self.classifiers)

@@ -13,6 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import reduce
+from operator import add
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +27,7 @@ from undersong_protocol.statistics.interface import Matrix, Rows, Sensitivity, S
 from undersong_protocol.vectors import GridVector
 
 CHUNK_ELEMENTS = 1 << 21  # of a dense matrix at a time: 16 MiB of float64
+BLOCK_ROWS = 4096  # that a function is asked for at a time, so that what it needs beside a row's numbers stays small
 # A norm may pass its bound by this much: the last bits of the float64 that states the bound, such as sqrt(43690) / 128.
 TOLERANCE = 2.0**-40
 LARGEST_INTEGER = 2.0**53  # float64 holds every integer below, so scaling and rounding are exact there
@@ -81,8 +84,10 @@ def contribute(
 
 def _unit_sums(statistic: Statistic, rows: Rows, order: Int64, counts: Int64) -> Iterator[tuple[Matrix, Int64]]:
     """Sums of clipped rows per unit, [u, dimension], with the rows of each unit, in blocks of whole units."""
-    per_block = max(1, CHUNK_ELEMENTS // max(1, statistic.dimension))
-    if not callable(rows.matrix) and sp.issparse(rows.matrix):
+    per_block = max(1, CHUNK_ELEMENTS // (rows.width or statistic.dimension))
+    if callable(rows.matrix):
+        per_block = min(per_block, BLOCK_ROWS)
+    elif sp.issparse(rows.matrix):
         per_block = max(per_block, 1 << 20)
     ends = np.cumsum(counts)
     first = 0  # unit
@@ -94,12 +99,12 @@ def _unit_sums(statistic: Statistic, rows: Rows, order: Int64, counts: Int64) ->
         if stop - start <= per_block:
             yield _sum_units(_clipped(statistic, rows.take(order[start:stop])), sizes), sizes
         else:  # one unit larger than a block: its rows are added block by block
-            parts = range(start, stop, per_block)
-            sums = [
-                _sum_units(_clipped(statistic, part), np.array([part.shape[0]]))
-                for part in (rows.take(order[begin : min(begin + per_block, stop)]) for begin in parts)
-            ]
-            yield sum(sums[1:], start=sums[0]), sizes
+            parts = (rows.take(order[begin : min(begin + per_block, stop)]) for begin in range(start, stop, per_block))
+            # One sum is kept, not one of every block: a plan chooses how wide a sum is and how many blocks there are.
+            yield (
+                reduce(add, (_sum_units(_clipped(statistic, part), np.array([part.shape[0]])) for part in parts)),
+                sizes,
+            )
         first = last
 
 

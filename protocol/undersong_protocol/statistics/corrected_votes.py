@@ -9,11 +9,19 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.sparse as sp
 
-from undersong_common.arrays import Float64
+from undersong_common.arrays import Float64, Int64
 from undersong_protocol.statistics import hubness
 from undersong_protocol.statistics.histogram import COUNT_SCALE
 from undersong_protocol.statistics.inputs import check_embeddings, check_names, check_shape, check_task_labels
-from undersong_protocol.statistics.interface import PublicFacts, PublicInputs, RecordView, Rows, Sensitivity, Statistic
+from undersong_protocol.statistics.interface import (
+    PublicFacts,
+    PublicInputs,
+    RecordView,
+    Rows,
+    Sensitivity,
+    Statistic,
+    at_columns,
+)
 from undersong_protocol.statistics.registry import positive_integer, register
 from undersong_protocol.statistics.votes import LARGEST_Q
 
@@ -75,13 +83,13 @@ class CorrectedVotes(Statistic):
         hubness.CORRECTION.check("hubness correction", correction)
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        columns = hubness.nearest(records, public, self.q, labelled=self.labels > 0)
-        weights = np.broadcast_to(self.weights, columns.shape)
-        cast = columns != hubness.NONE
-        starts = np.concatenate([[0], np.cumsum(cast.sum(axis=1))])
-        return Rows(
-            sp.csr_array((weights[cast], columns[cast], starts), shape=(len(records), self.dimension)), records.units
-        )
+        embeddings, labels = records.embeddings, records.labels if self.labels else None
+
+        def compute(asked: Int64) -> sp.csr_array[Any]:
+            columns = hubness.nearest(embeddings[asked], None if labels is None else labels[asked], public, self.q)
+            return at_columns(columns, self.weights, self.dimension)
+
+        return Rows(compute, records.units, width=self.q)
 
 
 @register

@@ -83,4 +83,4 @@ class EmbeddingSum(Statistic):
             return sp.csr_array((values, columns, starts), shape=(len(asked), self.dimension))
 
         labels = labels_within(records.labels, self.labels)
-        return Rows(by_label if self.labels else compute, records.units)
+        return Rows(by_label if self.labels else compute, records.units, width=self.size)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 
 from undersong_common.arrays import Float32, Float64, Int64
@@ -20,6 +21,7 @@ from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError
 from undersong_common.fixed_order import STEPS_A_TURN, cosines, sines
 from undersong_common.privacy.stream import KeyStream
+from undersong_protocol.sizes import LARGEST_LABELS
 from undersong_protocol.statistics.inputs import (
     Grid,
     check_embedding_size,
@@ -38,10 +40,15 @@ from undersong_protocol.statistics.interface import (
     in_blocks,
 )
 from undersong_protocol.statistics.phrases import matcher
-from undersong_protocol.statistics.registry import positive_integer, register
+from undersong_protocol.statistics.registry import positive_integer, positive_integers, register
 
 LEAST_WEIGHT = 0.1  # of the largest, so that rounding to integers stays as fine as it was meant
 FEATURE_SCALE = 1024  # integer units: rounding toward zero takes 1/2048 of a feature on average
+LARGEST_PAIRS = 2**13
+LARGEST_PHRASES = 64  # of a record, and of a structure's length
+MOST_LENGTHS = 32
+LARGEST_PHASES = 2**28  # that a party computes of public terms and random frequencies, two bytes each
+AVERAGED_PHRASES = 64  # of one record at a time
 FREQUENCIES = Grid(bits=22, largest=2.0**13)  # turns per unit of length: the widest are 225 deviations of at most 9
 FREQUENCIES.check_exact(record_bits=11, record_norm=1.0)
 
@@ -64,8 +71,8 @@ class FourierFeatures(Statistic):
     Attributes:
         pairs: m.
         classes: labels of the task; 0 puts all records into one block.
-        lengths: of the structures, released together.
-        phrases: most phrases of a record, L (not for ``averaged``).
+        lengths: of the structures, released together; at most 32, each from 1 to 64.
+        phrases: most phrases of a record, L, from 1 to 64 (not for ``averaged``).
         averaged: as above; then lengths is (1,).
         width: u times the length.
         seed: of the public frequencies.
@@ -90,14 +97,11 @@ class FourierFeatures(Statistic):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        positive_integer(self.name, "pairs", self.pairs)
-        positive_integer(self.name, "classes", self.classes, least=0)
-        positive_integer(self.name, "phrases", self.phrases)
-        positive_integer(self.name, "seed", self.seed, least=0)
-        if not isinstance(self.lengths, tuple) or not self.lengths:
-            raise ConfigurationError(f"{self.name}.lengths is {self.lengths!r}", "give the structures' lengths")
-        for length in self.lengths:
-            positive_integer(self.name, "lengths", length)
+        positive_integer(self.name, "pairs", self.pairs, most=LARGEST_PAIRS)
+        positive_integer(self.name, "classes", self.classes, least=0, most=LARGEST_LABELS)
+        positive_integer(self.name, "phrases", self.phrases, most=LARGEST_PHRASES)
+        positive_integer(self.name, "seed", self.seed, least=0, most=2**53)
+        positive_integers(self.name, "lengths", self.lengths, entries=MOST_LENGTHS, most=LARGEST_PHRASES)
         if type(self.averaged) is not bool or (self.averaged and self.lengths != (1,)):
             raise ConfigurationError(f"{self.name}: averaged phrases have one structure, of length 1")
         if not isinstance(self.width, int | float) or not 0 < self.width < 1e6:
@@ -163,22 +167,31 @@ class FourierFeatures(Statistic):
         check_embeddings("terms", vectors, facts, labels=0, most=len(vectors.values))
         if len(vectors.values) != len(terms):
             raise ConfigurationError("the published terms and their embeddings differ in number", "publish both again")
+        filled = sum(min(length, self.phrases) for length in self.lengths)
+        phases = self.pairs * (filled * (len(terms) + 1) + sum(self.lengths) * (facts.embedding_size + 1))
+        if phases > LARGEST_PHASES:
+            raise ConfigurationError(
+                f"{self.name}: {phases} phases of the published terms are asked for; {LARGEST_PHASES} are allowed",
+                "publish fewer terms, or plan fewer pairs or lengths",
+            )
         matcher(tuple(terms))
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
         terms = matcher(tuple(public.texts_of("terms")))
         vectors = public.embeddings_of("terms").values
-        most = None if self.averaged else self.phrases
-        found = [terms.of(text, most) for text in records.texts]
-        labels = labels_within(records.labels, self.classes) if self.classes else np.zeros(len(found), dtype=np.int64)
-        taking = np.array([row for row, one in enumerate(found) if one and labels[row] >= 0], dtype=np.int64)
-        kept = [found[row] for row in taking]
-        features = self._averages(kept, vectors) if self.averaged else self._sequences(kept, vectors)
+        texts, most = records.texts, None if self.averaged else self.phrases
+        labels = labels_within(records.labels, self.classes) if self.classes else np.zeros(len(texts), dtype=np.int64)
+        taking = np.array(
+            [row for row, text in enumerate(texts) if labels[row] >= 0 and terms.of(text, 1)], dtype=np.int64
+        )
+        features = self._averages(vectors) if self.averaged else self._sequences(vectors)
 
         def compute(asked: Int64) -> sp.csr_array[Any]:
-            return in_blocks(features(asked), labels[taking[asked]], self.dimension)
+            rows = taking[asked]
+            found = [terms.of(texts[row], most) for row in rows]
+            return in_blocks(features(found), labels[rows], self.dimension)
 
-        return Rows(compute, records.units[taking])
+        return Rows(compute, records.units[taking], width=self.class_dimension)
 
     def phases(self, structure: int, position: int, vectors: Float32) -> Int64:
         """w.x of each term at a position of a structure, int64 [N + 1, m]; the last row is the unfilled position.
@@ -198,35 +211,43 @@ class FourierFeatures(Statistic):
         phases = np.vstack([vectors.astype(np.float64) @ frequencies[:-1], frequencies[-1:]])
         return np.rint(phases * STEPS_A_TURN).astype(np.int64) & (STEPS_A_TURN - 1)
 
-    def _averages(self, found: Sequence[list[int]], vectors: Float32) -> Callable[[Int64], Float64]:
-        phases = self.phases(0, 0, vectors)[:-1]
-        table = np.hstack([cosines(phases), sines(phases)])
+    def _averages(self, vectors: Float32) -> Callable[[Sequence[list[int]]], Float64]:
+        phases = self.phases(0, 0, vectors)[:-1].astype(np.uint16)
 
-        def features(asked: Int64) -> Float64:
-            return np.array([table[found[row]].mean(axis=0) for row in asked]).reshape(-1, self.class_dimension)
+        def average(terms: list[int]) -> Float64:
+            # A long text has as many phrases as there are terms: a few of them at a time.
+            total = np.zeros(self.class_dimension)
+            for start in range(0, len(terms), AVERAGED_PHRASES):
+                phase = phases[terms[start : start + AVERAGED_PHRASES]].astype(np.int64)
+                total += np.hstack([cosines(phase), sines(phase)]).sum(axis=0)
+            return total / len(terms)
+
+        def features(found: Sequence[list[int]]) -> Float64:
+            return np.array([average(terms) for terms in found]).reshape(-1, self.class_dimension)
 
         return features
 
-    def _sequences(self, found: Sequence[list[int]], vectors: Float32) -> Callable[[Int64], Float64]:
-        columns = np.full((len(found), self.phrases), len(vectors), dtype=np.int64)
-        for row, one in enumerate(found):
-            columns[row, : len(one)] = one
+    def _sequences(self, vectors: Float32) -> Callable[[Sequence[list[int]]], Float64]:
         weights = self.weights
-        tables: list[list[Int64]] = []
+        tables: list[list[npt.NDArray[np.uint16]]] = []
         behind: list[Int64] = []  # the phase of the positions that no record fills
         for structure, length in enumerate(self.lengths):
             filled = min(length, self.phrases)
-            tables.append([self.phases(structure, position, vectors) for position in range(filled)])
-            rest = [self.phases(structure, position, vectors[:0])[-1] for position in range(filled, length)]
-            total: Int64 = np.sum([np.zeros(self.pairs, dtype=np.int64), *rest], axis=0)
+            tables.append([self.phases(structure, position, vectors).astype(np.uint16) for position in range(filled)])
+            total = np.zeros(self.pairs, dtype=np.int64)
+            for position in range(filled, length):
+                total += self.phases(structure, position, vectors[:0])[-1]
             behind.append(total)
 
-        def features(asked: Int64) -> Float64:
+        def features(found: Sequence[list[int]]) -> Float64:
+            columns = np.full((len(found), self.phrases), len(vectors), dtype=np.int64)
+            for row, one in enumerate(found):
+                columns[row, : len(one)] = one
             parts = []
             for positions, unfilled, weight in zip(tables, behind, weights, strict=True):
-                phase: Int64 = np.repeat(unfilled[None, :], len(asked), axis=0)
+                phase: Int64 = np.repeat(unfilled[None, :], len(found), axis=0)
                 for position, table in enumerate(positions):
-                    phase += table[columns[asked, position]]
+                    phase += table[columns[:, position]]
                 parts += [weight * cosines(phase), weight * sines(phase)]
             return np.hstack(parts)
 

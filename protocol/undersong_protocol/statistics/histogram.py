@@ -8,15 +8,24 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy.sparse as sp
 
 from undersong_common.arrays import Int64
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.statistics.inputs import check_names, check_task_labels
-from undersong_protocol.statistics.interface import PublicFacts, PublicInputs, RecordView, Rows, Sensitivity, Statistic
-from undersong_protocol.statistics.registry import positive_integer, register
+from undersong_protocol.statistics.inputs import LARGEST_LABEL, check_names, check_task_labels, labels_within
+from undersong_protocol.statistics.interface import (
+    PublicFacts,
+    PublicInputs,
+    RecordView,
+    Rows,
+    Sensitivity,
+    Statistic,
+    at_columns,
+)
+from undersong_protocol.statistics.registry import positive_integer, positive_integers, register
 
 COUNT_SCALE = 256  # integer units per count (docs/privacy.md, "Noise"): shares of the noise stay well above 3 units
+
+MOST_EDGES = 1024
 
 
 @register
@@ -64,10 +73,9 @@ class LengthHistogram(Statistic):
     edges: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.edges, tuple) or len(self.edges) < 2:
+        positive_integers(self.name, "edges", self.edges, entries=MOST_EDGES, least=0, most=LARGEST_LABEL)
+        if len(self.edges) < 2:
             raise ConfigurationError("length_histogram.edges needs at least two numbers of words", "give bin edges")
-        for edge in self.edges:
-            positive_integer(self.name, "edges", edge, least=0)
         if any(low >= high for low, high in pairwise(self.edges)):
             raise ConfigurationError("length_histogram.edges do not increase", "sort them and remove repeats")
 
@@ -94,9 +102,7 @@ class LengthHistogram(Statistic):
 
 def one_hot(bins: Int64, units: Int64, dimension: int) -> Rows:
     """One count per record at its bin, int64 [M]; a bin outside [0, dimension) counts nowhere."""
-    inside = (bins >= 0) & (bins < dimension)
-    starts = np.concatenate([[0], np.cumsum(inside)])
-    return Rows(sp.csr_array((np.ones(starts[-1]), bins[inside], starts), shape=(len(bins), dimension)), units)
+    return Rows(at_columns(labels_within(bins, dimension)[:, None], np.ones(1), dimension), units)
 
 
 def _word_counts(texts: Iterable[str]) -> Int64:

@@ -8,15 +8,14 @@ casts the same votes, so that no sensitivity changes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_protocol.statistics.inputs import Grid
-from undersong_protocol.statistics.interface import PublicInputs, RecordView
+from undersong_protocol.statistics.interface import PublicInputs
+from undersong_protocol.statistics.nearest import NONE, by_label
 
-NONE = -1
 NEIGHBOURS = 10
 # Scores 2 cos(z, x) of quantised embeddings are multiples of 2^-21 of at most 2: with r on the same grid and at most 1
 # float32 holds every one exactly, so that every party and every rerun finds the same nearest candidates.
@@ -55,30 +54,22 @@ def products_with_others(embeddings: Float32, labels: Int64) -> Iterator[tuple[I
             yield rows, block, products
 
 
-def nearest(records: RecordView, public: PublicInputs, q: int, *, labelled: bool) -> Int64:
+def nearest(embeddings: Float32, labels: Int64 | None, public: PublicInputs, q: int) -> Int64:
     """The q highest scoring candidates of each record's label, int64 [M, q], best first, ties to the lower index.
 
     ``NONE`` stands where a record has fewer. Public inputs: embeddings "candidates", numbers "hubness correction".
+
+    Args:
+        embeddings: of the records, float32 [M, d].
+        labels: of the records, int64 [M]; None compares every record with every candidate.
     """
     given, correction = public.embeddings_of("candidates"), public.numbers_of("hubness correction").astype(np.float32)
-    found = np.full((len(records), q), NONE, dtype=np.int64)
-    groups: list[tuple[Any, Any]]
-    if labelled:
-        names = np.intersect1d(records.labels, given.labels)
-        groups = [
-            (np.flatnonzero(records.labels == name), np.flatnonzero(given.labels == name))
-            for name in names
-            if name != NONE
-        ]
-    else:
-        groups = [(np.arange(len(records)), np.arange(len(given.values)))]
-    for rows, columns in groups:
-        if not len(rows) or not len(columns):
-            continue
+    found = np.full((len(embeddings), q), NONE, dtype=np.int64)
+    for rows, columns in by_label(labels, None if labels is None else given.labels, len(embeddings), len(given.values)):
         kept = min(q, len(columns))
         step = max(1, BLOCK_ELEMENTS // len(columns))
         for start in range(0, len(rows), step):
             block = rows[start : start + step]
-            scores = 2 * (records.embeddings[block] @ given.values[columns].T) - correction[columns]
+            scores = 2 * (embeddings[block] @ given.values[columns].T) - correction[columns]
             found[block, :kept] = columns[np.argsort(-scores, axis=1, kind="stable")[:, :kept]]
     return found

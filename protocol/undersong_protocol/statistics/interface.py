@@ -132,13 +132,17 @@ class Rows:
     """The rows of a party's records before clipping. Private.
 
     Attributes:
-        matrix: float64 [R, dimension] in natural units, sparse (CSR) or dense; or, where a dense one would not fit
-            into memory, a function that computes the rows of the given positions, int64 [r] -> [r, dimension].
+        matrix: float64 [R, dimension] in natural units, sparse (CSR) or dense; or a function that computes the rows of
+            the given positions, int64 [r] -> [r, dimension]. A statistic whose rows grow with a number of its plan
+            gives a function: no buffer grows with the records times such a number (docs/privacy.md,
+            "Non-interference").
         units: privacy unit of each row, int64 [R].
+        width: numbers that such a function stores for a row; None where it stores a whole row.
     """
 
     matrix: Matrix | Callable[[Int64], Matrix]
     units: Int64
+    width: int | None = None
 
     def __repr__(self) -> str:
         return f"Rows({len(self)})"
@@ -161,7 +165,7 @@ class Rows:
         positions = np.flatnonzero(kept[self.units])
         if callable(self.matrix):
             compute = self.matrix
-            return Rows(lambda asked: compute(positions[asked]), self.units[positions])
+            return Rows(lambda asked: compute(positions[asked]), self.units[positions], self.width)
         return Rows(self.matrix[positions], self.units[positions])
 
 
@@ -175,6 +179,18 @@ def in_blocks(values: Float64, block: Int64, dimension: int) -> sp.csr_array[Any
     columns = block[:, None] * width + np.arange(width)
     starts = np.arange(rows + 1) * width
     return sp.csr_array((values.ravel(), columns.ravel(), starts), shape=(rows, dimension))
+
+
+def at_columns(columns: Int64, weights: Float64, dimension: int) -> sp.csr_array[Any]:
+    """Rows with a weight at each chosen column, sparse [m, dimension]; a negative column counts nowhere.
+
+    Args:
+        columns: int64 [m, k], each at most once in a row; weights: of the k places, float64 [k].
+    """
+    counted = columns >= 0
+    starts = np.concatenate([[0], np.cumsum(counted.sum(axis=1))])
+    values = np.broadcast_to(weights, columns.shape)[counted]
+    return sp.csr_array((values, columns[counted], starts), shape=(len(columns), dimension))
 
 
 class Statistic(ABC):

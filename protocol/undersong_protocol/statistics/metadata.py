@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy.sparse as sp
 
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
@@ -30,6 +29,7 @@ from undersong_protocol.statistics.interface import (
     Rows,
     Sensitivity,
     Statistic,
+    at_columns,
 )
 from undersong_protocol.statistics.nearest import NONE, NearestFurthest
 from undersong_protocol.statistics.registry import positive_integer, register
@@ -127,10 +127,7 @@ class MetadataHistograms(Statistic):
             if size
         ]
         columns = np.stack([part(records, public) for part in bins], axis=1)
-        counted = columns != NONE
-        starts = np.concatenate([[0], np.cumsum(counted.sum(axis=1))])
-        matrix = sp.csr_array((np.ones(starts[-1]), columns[counted], starts), shape=(len(records), self.dimension))
-        return Rows(matrix, records.units)
+        return Rows(at_columns(columns, np.ones(len(bins)), self.dimension), records.units)
 
     def _label_bins(self, records: RecordView, public: PublicInputs) -> Int64:
         if not self.labels:

@@ -70,9 +70,13 @@ class NearestFurthest:
                 f"{self._private.shape[-1]}",
                 "embed both with the same model",
             )
-        for rows, columns in _by_label(self._labels, labels, len(self._private), len(candidates)):
-            self._compare(rows, columns, candidates)
-        self.candidates += len(candidates)
+        # The fewest records that are compared at once meet no more candidates than a block of scores has room for.
+        for start in range(0, len(candidates), BLOCK_SCORES // BLOCK_ROWS):
+            part = slice(start, start + BLOCK_SCORES // BLOCK_ROWS)
+            values, names = candidates[part], None if labels is None else labels[part]
+            for rows, columns in by_label(self._labels, names, len(self._private), len(values)):
+                self._compare(rows, columns, values)
+            self.candidates += len(values)
 
     def _compare(self, rows: Int64, columns: Int64, candidates: Float32) -> None:
         import torch
@@ -141,7 +145,7 @@ def top_q(
     return state.near, state.far
 
 
-def _by_label(
+def by_label(
     row_labels: Int64 | None, column_labels: Int64 | None, rows: int, columns: int
 ) -> Iterator[tuple[Int64, Int64]]:
     """Positions of the records and of the candidates of each label that both have."""
@@ -210,7 +214,7 @@ def _top_q_of_integers(
     near, far = (np.full((len(x), q), NONE, dtype=np.int64) for _ in range(2))
     double, square = (1 << max(0, shift + 1)), (1 << max(0, -shift - 1))
     norms = np.einsum("nd,nd->n", c.astype(np.int64), c.astype(np.int64)) * square
-    for rows, columns in _by_label(row_labels, column_labels, len(x), len(c)):
+    for rows, columns in by_label(row_labels, column_labels, len(x), len(c)):
         kept = min(q, len(columns))
         size = max(16, BLOCK_SCORES // len(columns))
         for start in range(0, len(rows), size):

@@ -59,7 +59,7 @@ class OuterProducts(Statistic):
     labels: int = 0
 
     def __post_init__(self) -> None:
-        positive_integer(self.name, "size", self.size)
+        positive_integer(self.name, "size", self.size, most=LARGEST_EMBEDDING)
         positive_integer(self.name, "labels", self.labels, least=0)
 
     @property

@@ -34,7 +34,6 @@ from undersong_protocol.statistics.registry import positive_integer, register
 PROJECTION_SCALE = 1024  # integer units: rounding toward zero takes 1/2048 of a unit on average
 COUNT = 0.5  # of the row's length is for counting the record, the rest for where it lies
 PLACE = math.sqrt(1.0 - COUNT**2)
-BLOCK_RECORDS = 4096
 
 
 @register
@@ -104,17 +103,13 @@ class Projections(Statistic):
         centre = np.where(known, labels, 0)
 
         def compute(asked: Int64) -> Float64:
-            matrix = np.zeros((len(asked), self.directions + 1))
-            for start in range(0, len(asked), BLOCK_RECORDS):
-                block = asked[start : start + BLOCK_RECORDS]
-                x = embeddings[block].astype(np.float64)
-                matrix[start : start + BLOCK_RECORDS] = places(x, published[:width], published[width + centre[block]])
-            return matrix * known[asked, None]
+            x = embeddings[asked].astype(np.float64)
+            return places(x, published[:width], published[width + centre[asked]]) * known[asked, None]
 
         def by_label(asked: Int64) -> Matrix:
             return in_blocks(compute(asked), centre[asked], self.dimension)
 
-        return Rows(by_label if self.by_label else compute, records.units)
+        return Rows(by_label if self.by_label else compute, records.units, width=self.directions + 1)
 
 
 def places(embeddings: Float64, matrix: Float64, offsets: Float64) -> Float64:

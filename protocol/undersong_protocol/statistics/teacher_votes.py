@@ -72,6 +72,7 @@ class TeacherVotes(Statistic):
     def __post_init__(self) -> None:
         positive_integer(self.name, "queries", self.queries)
         positive_integer(self.name, "teachers", self.teachers, most=1_000_000)
+        positive_integer(self.name, "queries times teachers", self.queries * self.teachers)
         positive_integer(self.name, "labels", self.labels, least=0)
         for name, value in (("half", self.half), ("fine_tuned", self.fine_tuned)):
             if type(value) is not bool:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.sparse as sp
 
+from undersong_common.arrays import Int64
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics.histogram import COUNT_SCALE
 from undersong_protocol.statistics.inputs import check_names
@@ -68,8 +69,12 @@ class TermHistogram(Statistic):
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
         terms = matcher(tuple(public.texts_of("vocabulary")))
-        found = [terms.of(text, self.distinct) for text in records.texts]
-        starts = np.cumsum([0, *(len(one) for one in found)])
-        columns = np.array([term for one in found for term in one], dtype=np.int64)
-        matrix = sp.csr_array((np.ones(len(columns)), columns, starts), shape=(len(found), self.dimension))
-        return Rows(matrix, records.units)
+        texts = records.texts
+
+        def compute(asked: Int64) -> sp.csr_array[Any]:
+            found = [terms.of(texts[row], self.distinct) for row in asked]
+            starts = np.cumsum([0, *(len(one) for one in found)])
+            columns = np.array([term for one in found for term in one], dtype=np.int64)
+            return sp.csr_array((np.ones(len(columns)), columns, starts), shape=(len(found), self.dimension))
+
+        return Rows(compute, records.units, width=min(self.distinct, self.vocabulary))

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 
 from undersong_common.arrays import Float32, Int64
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.statistics.inputs import check_embeddings, check_names, check_task_labels
+from undersong_protocol.statistics.inputs import LARGEST_LABEL, check_embeddings, check_names, check_task_labels
 from undersong_protocol.statistics.interface import (
     LabelledEmbeddings,
     PublicFacts,
@@ -25,6 +25,7 @@ from undersong_protocol.statistics.interface import (
     Rows,
     Sensitivity,
     Statistic,
+    at_columns,
 )
 from undersong_protocol.statistics.nearest import NONE, NearestFurthest, top_q
 from undersong_protocol.statistics.registry import positive_integer, register
@@ -59,7 +60,7 @@ class TopQVotes(Statistic):
     def __post_init__(self) -> None:
         positive_integer(self.name, "q", self.q, most=LARGEST_Q)
         positive_integer(self.name, "candidates", self.candidates)
-        positive_integer(self.name, "labels", self.labels, least=0)
+        positive_integer(self.name, "labels", self.labels, least=0, most=LARGEST_LABEL)
         if type(self.furthest) is not bool:
             raise ConfigurationError(f"top_q_votes.furthest is {self.furthest!r}", "give true or false")
 
@@ -92,16 +93,17 @@ class TopQVotes(Statistic):
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
         given = public.embeddings_of("candidates")
         compared = self._compared(records, given, memory)
-        chosen = [compared.near]
-        if self.furthest:
-            chosen.append(np.where(compared.far == NONE, NONE, compared.far + self.candidates))
-        columns = np.hstack(chosen)
-        weights = np.broadcast_to(np.tile(2.0 ** -np.arange(self.q), len(chosen)), columns.shape)
-        cast = columns != NONE
-        starts = np.concatenate([[0], np.cumsum(cast.sum(axis=1))])
-        return Rows(
-            sp.csr_array((weights[cast], columns[cast], starts), shape=(len(records), self.dimension)), records.units
-        )
+        kinds = 2 if self.furthest else 1
+        weights = np.tile(2.0 ** -np.arange(self.q), kinds)
+
+        def compute(asked: Int64) -> sp.csr_array[Any]:
+            chosen = [compared.near[asked]]
+            if self.furthest:
+                far = compared.far[asked]
+                chosen.append(np.where(far == NONE, NONE, far + self.candidates))
+            return at_columns(np.hstack(chosen), weights, self.dimension)
+
+        return Rows(compute, records.units, width=kinds * self.q)
 
     def _compared(self, records: RecordView, given: LabelledEmbeddings, memory: dict[str, Any]) -> NearestFurthest:
         """Every record compared with every candidate; those compared at an earlier request are not compared again."""

@@ -11,7 +11,7 @@ from undersong_common.printable import printable, printable_lines
 from undersong_common.repeats import Repeats, without_numbers
 from undersong_common.rows import screen
 from undersong_server.operations.watching import STAMP
-from undersong_server.runs.status import FINAL
+from undersong_server.runs.folder import FINAL
 
 if TYPE_CHECKING:
     from rich.live import Live

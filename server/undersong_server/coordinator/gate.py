@@ -1,32 +1,32 @@
 """The open port: counts, limits and logs connections before TLS reads anything of them.
 
-gRPC tells nobody about a connection whose handshake failed. The gate accepts every connection, lets what looks like
-TLS through to gRPC's own socket on the loopback interface, byte for byte, and learns whether it became the stream of an
-enrolled party. It decides nothing about identity: certificates are checked behind it.
+gRPC reports nothing about a connection whose handshake failed. The gate accepts every connection, relays what looks
+like TLS to gRPC's own socket on the loopback interface, byte for byte, and learns which connections became the stream
+of an enrolled party. It decides nothing about identity: certificates are checked behind it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import ipaddress
 import logging
-import socket
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar, cast
 
 from undersong_server.coordinator.metrics import Metrics
-from undersong_server.coordinator.places import REMEMBERED, Limits, Places, source_of
 
 log = logging.getLogger(__name__)
 
-ACCEPTED_AT_ONCE = 64  # connections taken in one turn of the loop, so that streams get theirs
-BACKLOG = 512
-SILENT_S = 5.0  # until a connection must have said something
-HANDSHAKE_S = 20.0  # until a connection must have become a party's stream
-QUIET_S = 3600.0  # a source's next refusal for the same reason is logged after this long
+BACKLOG = 256  # connections that wait to be accepted, and that are accepted in one turn of the event loop
+SILENT_S = 5.0  # a connection that has sent nothing by then is closed
+HANDSHAKE_S = 20.0  # a connection that has not authenticated by then is closed
+QUIET_S = 3600.0  # pause before the same refusal of the same source is logged again
 BUFFER_BYTES = 1 << 20
 TLS_HANDSHAKE = 0x16
+REMEMBERED = 10_000  # sources or parties whose state is kept at once
 
 NOT_TLS = "does not speak TLS"
 SILENT = "connected and said nothing"
@@ -35,27 +35,173 @@ TOO_FAST = "opens too many connections"
 CROWDED = "gave way to another connection before it had authenticated"
 PARTY_CROWDED = "is an older one of more connections than one party may hold"
 
+Connection = TypeVar("Connection")
+Value = TypeVar("Value")
+
+
+class Recent(OrderedDict[str, Value]):
+    """Keeps the ``REMEMBERED`` entries that were set last."""
+
+    def __setitem__(self, key: str, value: Value) -> None:
+        super().__setitem__(key, value)
+        self.move_to_end(key)
+        if len(self) > REMEMBERED:
+            self.popitem(last=False)
+
+
+class Rate:
+    """Token buckets by name: ``burst`` events at once, ``per_second`` in the long run."""
+
+    def __init__(self, burst: float, per_second: float) -> None:
+        self._burst = burst
+        self._per_second = per_second
+        self._buckets: Recent[tuple[float, float]] = Recent()
+
+    def allows(self, name: str, now: float) -> bool:
+        """Counts one more event if it is allowed. ``now``: seconds on a monotonic clock."""
+        tokens, at = self._buckets.get(name, (self._burst, now))
+        tokens = min(self._burst, tokens + (now - at) * self._per_second)
+        self._buckets[name] = (tokens - 1.0 if tokens >= 1.0 else tokens, now)
+        return tokens >= 1.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Numbers of connections.
+
+    Attributes:
+        total: connections at once.
+        unauthenticated: connections at once over which no enrolled party has spoken yet.
+        per_source: unauthenticated connections at once from one address.
+        known_factor: factor on ``per_source`` for an address from which a party has authenticated.
+        per_party: connections at once of one authenticated party.
+        burst, per_second: new connections from one address, at once and in the long run.
+    """
+
+    total: int = 2000
+    unauthenticated: int = 256
+    per_source: int = 64
+    known_factor: int = 2
+    per_party: int = 4
+    burst: float = 256.0
+    per_second: float = 50.0
+
+
+class ConnectionLimits(Generic[Connection]):
+    """Connection admission policy, without I/O: limits by source address, by party and in total.
+
+    Unauthenticated connections are few and short, and the source that holds most of them gives way first: a newcomer
+    is always admitted, however many silent connections others open. Authenticated parties have a limit of their own.
+    """
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self._rate = Rate(self.limits.burst, self.limits.per_second)
+        # connections by source (unauthenticated) or by party, each oldest first
+        self._by_source: dict[str, dict[Connection, None]] = {}
+        self._by_party: dict[str, dict[Connection, None]] = {}
+        self._held: dict[Connection, tuple[dict[str, dict[Connection, None]], str]] = {}
+        self._known: Recent[None] = Recent()  # sources of parties that have authenticated
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def connections(self) -> list[Connection]:
+        return list(self._held)
+
+    @property
+    def unauthenticated(self) -> int:
+        return sum(map(len, self._by_source.values()))
+
+    def enter(self, connection: Connection, source: str, now: float) -> list[Connection] | None:
+        """Admits a new connection; returns those that give way to it, or None if it is refused.
+
+        Args:
+            source: as :func:`source_of` names it.
+            now: seconds on a monotonic clock.
+        """
+        if not self._rate.allows(source, now):
+            return None
+        known = source in self._known
+        own = self._by_source.get(source, {})
+        leaving: list[Connection] = []
+        if len(own) >= self.limits.per_source * (self.limits.known_factor if known else 1):
+            leaving = [next(iter(own))]
+        elif self.unauthenticated >= self.limits.unauthenticated:
+            strangers = [held for name, held in self._by_source.items() if name not in self._known]
+            if not strangers and not known:
+                return None
+            leaving = [_oldest_of_most(strangers or self._by_source.values())]
+        return self._replace(leaving, self._by_source, source, connection)
+
+    def authenticate(self, connection: Connection, party: str) -> list[Connection]:
+        """Notes that an enrolled party spoke over the connection; returns the connections that give way to it."""
+        groups, source = self._held.get(connection, (self._by_party, ""))
+        if groups is self._by_party:
+            return []
+        self._known[source] = None
+        self.leave(connection)
+        own = self._by_party.get(party, {})
+        leaving: list[Connection] = []
+        if len(own) >= self.limits.per_party:
+            leaving = [next(iter(own))]
+        elif sum(map(len, self._by_party.values())) >= self.limits.total - self.limits.unauthenticated:
+            leaving = [_oldest_of_most(self._by_party.values())]
+        return self._replace(leaving, self._by_party, party, connection)
+
+    def leave(self, connection: Connection) -> None:
+        """Forgets a connection that has ended or gives way; unknown connections are ignored."""
+        groups, name = self._held.pop(connection, ({}, ""))
+        if name in groups:
+            groups[name].pop(connection)
+            if not groups[name]:
+                del groups[name]
+
+    def _replace(
+        self, leaving: list[Connection], groups: dict[str, dict[Connection, None]], name: str, connection: Connection
+    ) -> list[Connection]:
+        for each in leaving:
+            self.leave(each)
+        groups.setdefault(name, {})[connection] = None
+        self._held[connection] = (groups, name)
+        return leaving
+
+
+def _oldest_of_most(held: Iterable[Mapping[Connection, None]]) -> Connection:
+    most: Mapping[Connection, None] = max(held, key=len)
+    return next(iter(most))
+
+
+def source_of(address: str) -> str:
+    """Names an address as the limits count it: an IPv6 host may use any address of its /64.
+
+    >>> source_of("2001:db8::7%eth0"), source_of("192.0.2.7")
+    ('2001:db8::/64', '192.0.2.7')
+    """
+    host = address.partition("%")[0]
+    if ipaddress.ip_address(host).version == 4:
+        return host
+    return str(ipaddress.ip_network(f"{host}/64", strict=False))
+
 
 class Refusals:
-    """Logs a refusal once for each source and reason; counts them all."""
+    """Counts all refusals, and logs each once per source and reason within ``QUIET_S``."""
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics = metrics
         self._clock = clock
-        self._seen: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
+        self._logged: Recent[tuple[float, int]] = Recent()
 
     def note(self, source: str, reason: str, detail: str = "") -> None:
         """Counts and logs one refusal. ``reason`` is one of few, a metric's label; ``detail`` is for the log only."""
         self._metrics.refused.labels(reason=reason).inc()
-        at, count = self._seen.get((source, reason), (-QUIET_S, 0))
-        now = self._clock()
+        key, now = f"{source} {reason}", self._clock()
+        at, count = self._logged.get(key, (-QUIET_S, 0))
         if now - at < QUIET_S:
-            self._seen[source, reason] = (at, count + 1)
+            self._logged[key] = (at, count + 1)
             return
-        self._seen[source, reason] = (now, 0)
-        self._seen.move_to_end((source, reason))
-        while len(self._seen) > REMEMBERED:
-            self._seen.popitem(last=False)
+        self._logged[key] = (now, 0)
         earlier = f" ({count} times since it was last logged)" if count else ""
         log.warning("refused %s: %s%s%s", source, reason, f": {detail}" if detail else "", earlier)
 
@@ -64,232 +210,144 @@ class Gate:
     """Listens on the public address and relays to ``inner_port`` of the loopback interface. Lives in one event loop."""
 
     def __init__(self, inner_port: int, refusals: Refusals, limits: Limits | None = None) -> None:
-        self._inner_port = inner_port
-        self._refusals = refusals
-        self._listeners: list[socket.socket] = []
-        self._places: Places[_Outer] = Places(limits)
-        self._relays: set[_Outer] = set()
-        self._by_inner: dict[int, _Outer] = {}
+        self.inner_port = inner_port
+        self.refusals = refusals
+        self.limits: ConnectionLimits[_Outer] = ConnectionLimits(limits)
+        self.relays: dict[int, _Outer] = {}  # by the port of their socket to gRPC
         self.port = 0
 
     async def listen(self, host: str, port: int) -> None:
         """Begins to accept connections. Raises OSError where the address cannot be bound."""
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, kind, protocol, _, address in dict.fromkeys(found):
-            listener = socket.socket(family, kind, protocol)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            listener.bind(address if port or not self.port else (address[0], self.port, *address[2:]))
-            listener.listen(BACKLOG)
-            listener.setblocking(False)
-            self.port = self.port or int(listener.getsockname()[1])
-            self._listeners.append(listener)
-            loop.add_reader(listener, self._accept, listener)
+        self._server = await loop.create_server(lambda: _Outer(self), host or None, port, backlog=BACKLOG)
+        self.port = int(self._server.sockets[0].getsockname()[1])
 
     def close(self) -> None:
-        loop = asyncio.get_running_loop()
-        for listener in self._listeners:
-            loop.remove_reader(listener)
-            listener.close()
-        for relay in list(self._relays):
-            relay.abort()
+        self._server.close()
+        for relay in self.limits.connections:
+            relay.transport.abort()
 
     def admit(self, peer: str, party: str) -> None:
         """Notes that a verified party speaks over gRPC's ``peer`` ("ipv4:127.0.0.1:PORT")."""
         relay = self._relay(peer)
         if relay is not None:
             relay.admitted = True
-            for older in self._places.prove(relay, party):
-                older.give_way(PARTY_CROWDED)
+            for older in self.limits.authenticate(relay, party):
+                older.refuse(PARTY_CROWDED)
 
     def source(self, peer: str) -> str:
-        """The address behind gRPC's ``peer``."""
+        """Returns the address behind gRPC's ``peer``."""
         relay = self._relay(peer)
-        # One that has hung up already is not named by its port, which would be a new source each time.
+        # A closed connection is not named by its port, which would be a new source each time.
         return "a closed connection" if relay is None else relay.source
 
     def excuse(self, peer: str) -> None:
-        """Notes that the connection was refused by name already, so that its end is not logged a second time."""
+        """Notes that the refusal of this connection is logged already."""
         relay = self._relay(peer)
         if relay is not None:
-            relay.judged = True
+            relay.reason = ""
 
     def _relay(self, peer: str) -> _Outer | None:
         _, _, port = peer.rpartition(":")
-        return self._by_inner.get(int(port)) if port.isdigit() else None
-
-    def _accept(self, listener: socket.socket) -> None:
-        for _ in range(ACCEPTED_AT_ONCE):
-            try:
-                connection, address = listener.accept()
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError as error:
-                log.error("cannot accept a connection: %s", error.strerror)
-                return
-            outer = _Outer(self, str(address[0]))
-            leaving = self._places.take(outer, source_of(outer.source), time.monotonic())
-            if leaving is None:
-                connection.close()
-                self._refusals.note(source_of(outer.source), TOO_FAST)
-                continue
-            for other in leaving:
-                other.give_way(CROWDED)
-            connection.setblocking(False)
-            with contextlib.suppress(OSError):
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._relays.add(outer)
-            task = asyncio.ensure_future(self._relayed(connection, outer))
-            task.add_done_callback(_forget)
-
-    async def _relayed(self, connection: socket.socket, outer: _Outer) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            await loop.connect_accepted_socket(lambda: outer, connection)
-        except OSError:
-            self._relays.discard(outer)
-            self._places.leave(outer)
-            connection.close()
-
-    async def _open_inner(self, outer: _Outer) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            await loop.create_connection(lambda: _Inner(outer), "127.0.0.1", self._inner_port)
-        except OSError as error:
-            log.error("the gRPC server does not answer on the loopback interface: %s", error.strerror)
-            outer.abort()
-
-    def _opened(self, outer: _Outer, inner_port: int) -> None:
-        self._by_inner[inner_port] = outer
-
-    def _closed(self, outer: _Outer) -> None:
-        self._relays.discard(outer)
-        self._places.leave(outer)
-        self._by_inner.pop(outer.inner_port, None)
-        if not outer.judged and (outer.gave_way or not outer.admitted):
-            self._refusals.note(source_of(outer.source), outer.reason)
+        return self.relays.get(int(port)) if port.isdigit() else None
 
 
 class _Side(asyncio.Protocol):
-    """One socket of a relay: what it reads is written to the other one, which may ask it to wait."""
+    """One socket of a relay: writes what it reads to the other one, which may pause it."""
 
-    transport: asyncio.Transport | None = None
-    other: _Side | None = None
+    transport: asyncio.Transport
+
+    def __init__(self, other: _Side | None = None) -> None:
+        self.other = other
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        transport.set_write_buffer_limits(high=BUFFER_BYTES)
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=BUFFER_BYTES)
 
     def data_received(self, data: bytes) -> None:
-        if self.other is not None and self.other.transport is not None:
+        if self.other is not None:
             self.other.transport.write(data)
 
     def pause_writing(self) -> None:
-        if self.other is not None and self.other.transport is not None:
-            with contextlib.suppress(RuntimeError):
-                self.other.transport.pause_reading()
+        if self.other is not None:
+            self.other.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        if self.other is not None and self.other.transport is not None:
-            with contextlib.suppress(RuntimeError):
-                self.other.transport.resume_reading()
-
-    def eof_received(self) -> bool:
-        return False
+        if self.other is not None:
+            self.other.transport.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
-        if self.other is not None and self.other.transport is not None:
+        if self.other is not None:
             self.other.transport.close()
 
 
 class _Outer(_Side):
-    """The socket of whoever connected."""
+    """The socket of a connection from outside; its other side is the socket to gRPC, once TLS has begun.
 
-    def __init__(self, gate: Gate, source: str) -> None:
+    Attributes:
+        reason: logged if the connection ends without having authenticated; "" if that is logged already.
+    """
+
+    def __init__(self, gate: Gate) -> None:
+        super().__init__()
         self._gate = gate
-        self.source = source
         self.inner_port = 0
         self.admitted = False
-        self.judged = False
-        self.gave_way = False
         self.reason = SILENT
-        self._first: list[bytes] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if self.gave_way:
-            self.abort()
-            return
-        self._timer = asyncio.get_running_loop().call_later(min(SILENT_S, HANDSHAKE_S), self._late)
+        self.source = str(transport.get_extra_info("peername")[0])
+        self._timer = asyncio.get_running_loop().call_later(SILENT_S, self._give_up)
+        leaving = self._gate.limits.enter(self, source_of(self.source), time.monotonic())
+        if leaving is None:
+            self.refuse(TOO_FAST)
+        for other in leaving or ():
+            other.refuse(CROWDED)
 
     def data_received(self, data: bytes) -> None:
         if self.other is not None:
             super().data_received(data)
-            return
-        if not self._first:
-            if data[0] != TLS_HANDSHAKE:
-                self.reason = NOT_TLS
-                self.abort()
-                return
+        elif data[0] != TLS_HANDSHAKE:
+            self.refuse(NOT_TLS)
+        else:
             self.reason = NO_CERTIFICATE
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._late)
-            self._task = asyncio.ensure_future(self._gate._open_inner(self))
-        self._first.append(data)
-        if self.transport is not None:
+            self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._give_up)
             self.transport.pause_reading()
+            self._opening = asyncio.ensure_future(self._open_inner(data))
 
-    def attach(self, inner: _Inner, port: int) -> None:
-        if self.transport is None or self.transport.is_closing() or inner.transport is None:
-            if inner.transport is not None:
-                inner.transport.abort()
+    async def _open_inner(self, first: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            transport, inner = await loop.create_connection(lambda: _Side(self), "127.0.0.1", self._gate.inner_port)
+        except OSError as error:
+            log.error("the gRPC server does not answer on the loopback interface: %s", error.strerror)
+            self.transport.abort()
+            return
+        if self.transport.is_closing():
+            transport.abort()
             return
         self.other = inner
-        self.inner_port = port
-        self._gate._opened(self, port)
-        inner.transport.writelines(self._first)
-        self._first.clear()
+        self.inner_port = int(transport.get_extra_info("sockname")[1])
+        self._gate.relays[self.inner_port] = self
+        transport.write(first)
         self.transport.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         super().connection_lost(error)
-        self._gate._closed(self)
+        self._gate.limits.leave(self)
+        self._gate.relays.pop(self.inner_port, None)
+        if self.reason and not self.admitted:
+            self._gate.refusals.note(source_of(self.source), self.reason)
 
-    def give_way(self, reason: str) -> None:
-        """Ends this connection in favour of another one."""
+    def refuse(self, reason: str) -> None:
+        """Ends this connection, and logs it for this reason."""
         self.reason = reason
-        self.gave_way = True
-        self.abort()
+        self.admitted = False
+        self.transport.abort()
 
-    def abort(self) -> None:
-        if self.transport is not None:
-            self.transport.abort()
-
-    def _late(self) -> None:
+    def _give_up(self) -> None:
         if not self.admitted:
-            self.abort()
-
-
-class _Inner(_Side):
-    """The socket to gRPC."""
-
-    def __init__(self, outer: _Outer) -> None:
-        self.other = outer
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        assert isinstance(self.other, _Outer)
-        self.other.attach(self, int(transport.get_extra_info("sockname")[1]))
-
-
-def _forget(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        log.error("internal error %s in the gate", type(task.exception()).__name__)
+            self.transport.abort()

@@ -28,11 +28,10 @@ from undersong_protocol.enrolment import common_name
 from undersong_protocol.messages import transport_pb2 as wire
 from undersong_server import defaults
 from undersong_server.authority import Authority, serial_of
-from undersong_server.coordinator.gate import Gate, Refusals
+from undersong_server.coordinator.gate import Gate, Rate, Refusals
 from undersong_server.coordinator.grpc_transport import GrpcTransport, Link, Mailbox
 from undersong_server.coordinator.metrics import Metrics
 from undersong_server.coordinator.parties import NOT_STARTED, Registry
-from undersong_server.coordinator.places import Rate
 
 log = logging.getLogger(__name__)
 

@@ -174,7 +174,7 @@ class Mailbox:
 
 
 class GrpcTransport:
-    """Implements :class:`undersong_server.federation.transport.Transport` over whatever streams the parties hold open.
+    """Implements :class:`undersong_server.federation.driver.Transport` over whatever streams the parties hold open.
 
     Args:
         metrics: where figures go.

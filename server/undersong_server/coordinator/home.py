@@ -1,19 +1,21 @@
-"""A coordinator's folder: settings, keys, registry, runs, and what its serving process tells the commands."""
+"""A coordinator's folder: settings, keys, runs, and the enrolment of parties in its registry."""
 
 from __future__ import annotations
 
+import os
 import re
+import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.lock import holding, is_held
-from undersong_protocol.enrolment import check_address, check_party_name
+from undersong_protocol.enrolment import TOKEN_BYTES, EnrolmentRequest, Grant, Package, check_address, check_party_name
 from undersong_server import defaults
 from undersong_server.authority import Authority
-from undersong_server.coordinator.parties import Registry
+from undersong_server.coordinator.parties import ENROLLED, Registry
 from undersong_server.json_files import read_json, replace_json
 from undersong_server.runs.folder import RunFolder
 
@@ -118,6 +120,112 @@ class CoordinatorHome:
         folder = self.path / "runs"
         found = sorted(folder.iterdir()) if folder.is_dir() else []
         return [run for run in map(RunFolder, found) if run.exists]
+
+    def invite(
+        self,
+        name: str,
+        *,
+        now: float,
+        days: float = defaults.INVITATION_DAYS,
+        again: bool = False,
+        contact: str = "",
+    ) -> Package:
+        """A new invitation; ``sign`` it with the authority's signing key.
+
+        Args:
+            again: of a party that is enrolled and has lost its keys.
+            contact: whom to telephone there; "" keeps what was noted.
+
+        Raises ConfigurationError for a name that is invalid, revoked, or enrolled without ``again``.
+        """
+        authority = self.authority()
+        expires = int(now + days * 86400)
+        token = os.urandom(TOKEN_BYTES)
+        with closing(self.registry()) as registry:
+            registry.invite(check_party_name(name), token, expires_at=expires, now=now, again=again, contact=contact)
+        return Package(
+            coordinator=self.settings.name,
+            addresses=self.settings.addresses,
+            server_name=self.settings.server_names[0],
+            ca_certificate=authority.certificate_pem.decode("ascii"),
+            signing_key=authority.signing_public,
+            party=name,
+            token=token,
+            expires_s=expires,
+        )
+
+    def sign(
+        self,
+        request: EnrolmentRequest,
+        *,
+        now: float,
+        days: float | None = None,
+        shown: str | None = None,
+        replaces: bytes | None = None,
+    ) -> bytes:
+        """The grant's bytes for a request that holds its invitation's token, or for a renewal by the same identity.
+
+        Args:
+            days: of the certificate's life; None for the usual ones.
+            shown: serial number (hex) of the certificate whose stream carried the renewal; None if the operator signs.
+            replaces: the identity key, 32 bytes, that the party had until now; None where no key may be replaced.
+
+        Raises ConfigurationError that says what does not fit.
+        """
+        with closing(self.registry()) as registry:
+            if request.renewal:
+                known = registry.party(request.party)
+                if known.state != ENROLLED or known.identity != request.identity.hex():
+                    raise ConfigurationError(
+                        f"{request.party}: only the enrolled party itself renews its certificate",
+                        f"if its identity key was lost: undersong invite {request.party} --again",
+                    )
+            else:
+                request.check_token(registry.token(request.party, now=now))
+            authority = self.authority()
+            lifetime = {} if days is None else {"days": days}
+            issued = authority.issue_party(request.party, request.tls_key(), now=now, **lifetime)
+            registry.enrol(
+                request.party,
+                request.identity,
+                issued,
+                now=now,
+                shown=shown,
+                replaces=replaces,
+                renewal=request.renewal,
+            )
+            if replaces is not None:
+                authority.write_revocations(registry.revoked_serials(), now=now)
+        grant = Grant(
+            coordinator=self.settings.name,
+            party=request.party,
+            identity=request.identity,
+            certificate=issued.pem.decode("ascii"),
+            chain=(authority.certificate_pem.decode("ascii"),),
+        )
+        return grant.sign(authority.signing_key)
+
+    def renew(self, name: str, serial: str, request: bytes) -> bytes:
+        """The grant for a renewal that arrived over the stream of the party ``name``.
+
+        Args:
+            serial: hex, of the certificate that the stream shows.
+
+        Raises ConfigurationError that says what does not fit: another party's request, too early, or too often.
+        """
+        now = time.time()
+        with closing(self.registry()) as registry:
+            registry.check_renewal(name, serial, now=now)
+        parsed = EnrolmentRequest.parse(request)
+        if parsed.party != name or not parsed.renewal:
+            raise ConfigurationError("a stream renews the certificate of its own party only")
+        return self.sign(parsed, now=now, shown=serial)
+
+    def revoke(self, name: str, reason: str, *, now: float) -> None:
+        """Shuts a party out for good; a serving process ends its stream within seconds."""
+        with closing(self.registry()) as registry:
+            registry.revoke(name, reason, now=now)
+            self.authority().write_revocations(registry.revoked_serials(), now=now)
 
     @property
     def served(self) -> bool:

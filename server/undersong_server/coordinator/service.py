@@ -11,22 +11,18 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_server.authority import SERVER_DAYS
-from undersong_server.coordinator.endpoint import Endpoint
-from undersong_server.coordinator.enrolment import renew
-from undersong_server.coordinator.grpc_driver import GrpcRunDriver
 from undersong_server.coordinator.grpc_transport import GrpcTransport
 from undersong_server.coordinator.home import CoordinatorHome, Serving, host_port
-from undersong_server.coordinator.metrics import FolderMetrics, Metrics
+from undersong_server.coordinator.metrics import Endpoint, FolderMetrics, Metrics
 from undersong_server.coordinator.parties import REVOKED
+from undersong_server.coordinator.run_driver import GrpcRunDriver
 from undersong_server.release.signature import Signer
-from undersong_server.runs.folder import RunFolder
-from undersong_server.runs.status import ENDED, FINAL, STATE_AFTER
+from undersong_server.runs.folder import ENDED, FINAL, STATE_AFTER, RunFolder
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +67,7 @@ class Coordinator:
             registry=self._registry,
             transport=self.transport,
             metrics=self.metrics,
-            renew=partial(renew, home),
+            renew=home.renew,
             keepalive_s=keepalive_s,
         )
         self.endpoint: Endpoint | None = None

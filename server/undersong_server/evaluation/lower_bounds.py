@@ -7,59 +7,73 @@ attack that does better than a promise allows refutes the promise; one that does
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from undersong_common.arrays import Bools, Float64
 from undersong_common.privacy.accounting import gaussian_epsilon
-from undersong_server.evaluation.intervals import clopper_pearson
 
-CONFIDENCE = 0.999
+CONFIDENCE = 0.999  # of all bounds of one audit together
+STAKES = np.array([[0.125], [0.25], [0.5], [1.0]])  # shares of the wealth that the bets of mean_at_least risk
 
 
 @dataclass(frozen=True)
 class Detection:
-    """How often an attack with a threshold fixed beforehand said "present".
+    """How often an attack with a threshold fixed beforehand was right about which records were there.
+
+    The records of one run share its noise, its candidates and its corpus, so that guesses about them are dependent.
+    Bounds are therefore computed over runs, which are independent.
 
     Attributes:
-        hits, present: over the threshold, of the trials with the record.
-        false_alarms, absent: over the threshold, of the trials without it.
-        confidence: with which both bounds below hold together.
+        hits, present: scores over the threshold, of the trials with the record.
+        false_alarms, absent: scores over the threshold, of the trials without it.
+        right: share of right guesses in each run.
+        alarm: chance that a bound below is wrong.
     """
 
     hits: int
     present: int
     false_alarms: int
     absent: int
-    confidence: float = CONFIDENCE
+    right: tuple[float, ...]
+    alarm: float = 1.0 - CONFIDENCE
 
     @classmethod
-    def at(cls, present: Float64, absent: Float64, threshold: float) -> Detection:
-        """Counts two sets of scores (float64 [n] and [m]) above ``threshold``, which they did not choose."""
-        return cls(int((present > threshold).sum()), len(present), int((absent > threshold).sum()), len(absent))
+    def of_runs(
+        cls, runs: Sequence[tuple[Bools, Float64]], threshold: float, alarm: float = 1.0 - CONFIDENCE
+    ) -> Detection:
+        """Counts runs of (presence bool [c], scores float64 [c]) at a ``threshold`` that they did not choose.
+
+        Each record must have been present by a fair coin of its own.
+        """
+        said = [(present, scores > threshold) for present, scores in runs]
+        return cls(
+            hits=sum(int((over & present).sum()) for present, over in said),
+            present=sum(int(present.sum()) for present, _ in said),
+            false_alarms=sum(int((over & ~present).sum()) for present, over in said),
+            absent=sum(int((~present).sum()) for present, _ in said),
+            right=tuple(float((over == present).mean()) for present, over in said),
+            alarm=alarm,
+        )
 
     @property
-    def true_positive_rate(self) -> float:
-        """Its lower bound (Clopper and Pearson)."""
-        return clopper_pearson(self.hits, self.present, self.confidence).low if self.present else 0.0
-
-    @property
-    def false_positive_rate(self) -> float:
-        """Its upper bound (Clopper and Pearson)."""
-        return clopper_pearson(self.false_alarms, self.absent, self.confidence).high if self.absent else 1.0
+    def accuracy(self) -> float:
+        """Lower bound of the expected share of right guesses."""
+        return mean_at_least(self.right, self.alarm)
 
     @property
     def mu(self) -> float:
-        """Lower bound of mu of a Gaussian mechanism; -inf where the attack says nothing.
+        """Lower bound of mu of a Gaussian mechanism; 0 where nothing is proven.
 
-        mu_lo = inv_Phi(TPR_lo) - inv_Phi(FPR_hi) (Dong, Roth and Su 2022, section 2: the trade-off curve of two unit
-        normals mu apart).
+        A guess about a fair coin is right with probability (1 + TPR - FPR) / 2, which mu-Gaussian privacy bounds by
+        Phi(mu / 2) (Dong, Roth and Su 2022, section 2: the trade-off curve of two unit normals mu apart). The bound is
+        exact for the mean over a run's records; with TPR = 1 - FPR it is inv_Phi(TPR) - inv_Phi(FPR).
         """
         from scipy.stats import norm
 
-        low, high = self.true_positive_rate, self.false_positive_rate
-        return float(norm.ppf(low) - norm.ppf(high)) if low > 0.0 and high < 1.0 else -math.inf
+        return max(0.0, 2.0 * float(norm.ppf(self.accuracy)))
 
     def epsilon_if_gaussian(self, delta: float) -> float:
         """Lower bound of epsilon at ``delta`` of a mechanism known to be Gaussian; 0 where nothing is proven."""
@@ -68,12 +82,36 @@ class Detection:
     def epsilon(self, delta: float) -> float:
         """Lower bound of epsilon at ``delta`` of any mechanism; 0 where nothing is proven.
 
-        TPR <= e^epsilon FPR + delta, and the same of the complements (Kairouz, Oh and Viswanath 2015, theorem 2.1).
+        TPR <= e^epsilon FPR + delta and the same of the complements (Kairouz, Oh and Viswanath 2015, theorem 2.1) add
+        up to accuracy <= (e^epsilon + delta) / (e^epsilon + 1).
         """
-        low, high = self.true_positive_rate, self.false_positive_rate
-        ratios = [(low - delta, high), (1.0 - high - delta, 1.0 - low)]
-        found = [math.log(above / below) for above, below in ratios if above > 0.0 and below > 0.0]
-        return max(0.0, *found) if found else 0.0
+        accuracy = self.accuracy
+        return max(0.0, math.log((accuracy - delta) / (1.0 - accuracy))) if accuracy > delta else 0.0
+
+
+def mean_at_least(values: Sequence[float], alarm: float) -> float:
+    """Lower bound of the mean of independent numbers in [0, 1] of any law, wrong with a chance of ``alarm`` at most.
+
+    Whoever bets against a mean of m multiplies a wealth of 1 by 1 + stake (x / m - 1) at each number x. If the mean is
+    m or less, that wealth, averaged over the stakes, is expected to stay at 1 at most, and it passes 1 / alarm with a
+    chance of ``alarm`` at most (Waudby-Smith and Ramdas 2024, section 4). The bound is the largest m that is refuted.
+
+    >>> round(mean_at_least([1.0] * 20, 1e-3), 3), mean_at_least([0.0] * 20, 1e-3)
+    (0.661, 0.0)
+    """
+    from scipy.special import logsumexp
+
+    found = np.asarray(values, dtype=np.float64)
+    if not found.any():
+        return 0.0
+    low, high = 0.0, 1.0
+    while high - low > 1e-9:
+        middle = (low + high) / 2
+        with np.errstate(divide="ignore"):
+            wealth = np.log1p(STAKES * (found / middle - 1.0)).sum(axis=1)
+        refuted = float(logsumexp(wealth)) - math.log(len(STAKES)) >= -math.log(alarm)
+        low, high = (middle, high) if refuted else (low, middle)
+    return low
 
 
 def orthogonal_scores(

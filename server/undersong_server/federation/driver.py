@@ -10,14 +10,15 @@ import io
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
 from undersong_common.arrays import Int64
 from undersong_common.errors import (
     ConfigurationError,
+    InternalError,
     PeerFault,
     PrivacyRefusal,
     RoundAborted,
@@ -28,13 +29,11 @@ from undersong_protocol import codec
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.messages import federation_pb2 as wire
 from undersong_protocol.plan_words import plan_words
-from undersong_protocol.public import Input, named_blocks, question
+from undersong_protocol.public import Input, block_id, named_blocks, question
 from undersong_protocol.receipt import check_receipt
 from undersong_protocol.secagg import coordinator as secagg
 from undersong_protocol.secagg.messages import advertise_request
 from undersong_protocol.vectors import NoisySum
-from undersong_server.federation.blocks import PublicBlocks
-from undersong_server.federation.transport import Transport
 from undersong_server.journal import Journal, json_bytes
 from undersong_server.progress import Progress
 
@@ -42,6 +41,87 @@ STAGE_TIMEOUT_S = 120.0
 AGREE_TIMEOUT_S = 10.0  # to show everyone's signatures; who misses them sees them before its first sum
 APPROVAL_POLL_S = 2.0
 LARGEST_ATTEMPTS = 3  # of one sum: void attempts cost no privacy, but something is wrong with the federation
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class Transport(Protocol):
+    """Delivers one request to each named party and brings back the replies that came in time.
+
+    A transport only delivers: it neither reads nor changes the bytes (protocol.codec). A party that does not answer
+    is left out of the result. Sending the same bytes again is always safe.
+    """
+
+    def exchange(self, requests: Mapping[str, bytes], *, timeout_s: float) -> Mapping[str, bytes]: ...
+
+
+@runtime_checkable
+class BatchTransport(Protocol):
+    """A transport of expensive messages: one message carries several requests, which are answered in order."""
+
+    def exchange(self, requests: Mapping[str, bytes], *, timeout_s: float) -> Mapping[str, bytes]: ...
+
+    def exchange_batches(
+        self, requests: Mapping[str, Sequence[bytes]], *, timeout_s: float
+    ) -> Mapping[str, Sequence[bytes]]:
+        """As many replies from each party as it got requests; a party that did not answer is left out."""
+        ...
+
+
+class Lazily(Mapping[Key, Value]):
+    """A mapping whose values are made each time they are read: a thousand requests need not lie in memory at once."""
+
+    def __init__(self, keys: Collection[Key], make: Callable[[Key], Value]) -> None:
+        self._keys = keys
+        self._make = make
+
+    def __getitem__(self, key: Key) -> Value:
+        if key not in self._keys:
+            raise KeyError(key)
+        return self._make(key)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+
+class PublicBlocks:
+    """Serialised public blocks by their id, the SHA-256 of their bytes."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def add(self, data: bytes) -> bytes:
+        """Keeps a serialised block; returns its id, 32 bytes."""
+        identity = block_id(data)
+        self._journal.put(_key(identity), data)
+        return identity
+
+    def get(self, identity: bytes) -> bytes:
+        """The block's bytes. Raises InternalError where it was never added."""
+        data = self._journal.get(_key(identity))
+        if data is None:
+            raise InternalError(f"the public block {identity.hex()[:12]} is not in the journal")
+        return data
+
+    def published(self, name: str, encode: Callable[[], bytes]) -> bytes:
+        """Id of the block that was published under ``name``; the first time ``encode`` makes it.
+
+        A resumed run publishes the journaled bytes: an embedding computed anew, on another machine, could differ in its
+        last bit.
+        """
+        identity = self._journal.get(name)
+        if identity is None:
+            identity = self.add(encode())
+            self._journal.put(name, identity)
+        return identity
+
+
+def _key(identity: bytes) -> str:
+    return f"block/{identity.hex()}"
 
 
 def introduce(

@@ -26,8 +26,7 @@ from undersong_protocol.messages import secagg_pb2
 from undersong_protocol.public import Input, named_blocks
 from undersong_protocol.secagg import coordinator as secagg
 from undersong_protocol.secagg.parameters import SumParameters
-from undersong_server.federation.driver import Federation, decode, expect, opened_sum
-from undersong_server.federation.transport import BatchTransport, Lazily
+from undersong_server.federation.driver import BatchTransport, Federation, Lazily, decode, expect, opened_sum
 
 LEFT = {"mask": 3, "consistency": 2, "unmask": 1}  # exchanges from this stage on, itself included
 LEFT_DIRECT = {"mask": 2, "consistency": 1}

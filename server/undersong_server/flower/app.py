@@ -22,14 +22,14 @@ from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.lock import holding
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.run_driver import RunDriver
-from undersong_server.federation.transport import Transport
+from undersong_server.federation.driver import Transport
 from undersong_server.flower.transport import FlowerTransport
 from undersong_server.journal import Journal
 from undersong_server.operations import enrolment, releases, runs
 from undersong_server.operations.caches import public_cache_path
 from undersong_server.release.signature import Signer
 from undersong_server.runs.folder import RunFolder
-from undersong_server.runs.planned import Planned
+from undersong_server.runs.planning import Planned
 
 OUTSTANDING = 100  # messages under way at a time: what they bring lies in memory until it is sent
 LOOK_S = 2.0  # between two looks for nodes that are new

@@ -13,7 +13,7 @@ from undersong_common.printable import printable
 from undersong_protocol import codec
 from undersong_protocol.flower import MESSAGE_TYPE, RECORD, REPLIES, REQUESTS
 from undersong_protocol.messages import federation_pb2 as wire
-from undersong_server.federation.transport import Lazily
+from undersong_server.federation.driver import Lazily
 
 INTRODUCE = wire.Request(version=codec.VERSION, introduce=wire.Introduce()).SerializeToString()
 PULL_S = 0.3
@@ -22,7 +22,7 @@ LATE_S = 5.0  # a message stays valid so much longer than its reply is waited fo
 
 
 class FlowerTransport:
-    """Implements ``undersong_server.federation.transport.BatchTransport``: one Flower message per party and exchange.
+    """Implements ``undersong_server.federation.driver.BatchTransport``: one Flower message per party and exchange.
 
     Flower knows nodes, not parties: a node says itself who it is, in its introduction, with the identity key that its
     signature under the manifest is checked against. The newest node that introduces itself by a name has it.

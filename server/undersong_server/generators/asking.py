@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from undersong_common.errors import GenerationError
+from undersong_common.errors import ConfigurationError, GenerationError
+from undersong_server.generators import batches
 from undersong_server.generators.interface import Answer, GenerationRequest, Generator
 from undersong_server.journal import Journal
 from undersong_server.progress import Progress
@@ -61,7 +62,8 @@ class Asking:
     def ask(self, step: str, asked: Sequence[Asked]) -> list[Answer | GenerationError]:
         """The answers, in the order of the requests. Those that fail are journaled by :meth:`close` only.
 
-        Raises what a generator raises that cannot go on; what was answered is journaled.
+        Raises what a generator raises that cannot go on, of several generators together; what was answered is
+        journaled.
         """
         answers: dict[int, Answer | GenerationError] = {}
         by_generator: dict[str, dict[int, GenerationRequest]] = {}
@@ -69,8 +71,7 @@ class Asking:
             by_generator.setdefault(name, {})[index] = request
         missing: dict[str, dict[int, GenerationRequest]] = {}
         for name, requests in by_generator.items():
-            journaled = self._journal.items(_key(step, name, ""))  # one query: a run has thousands of orders
-            kept = {i: _decode(journaled[key]) for i in requests if (key := _key(step, name, i)) in journaled}
+            kept = self.kept(step, name, list(requests))
             answers |= kept
             heard = {i: answer for i, answer in kept.items() if isinstance(answer, Answer)}
             self._generators[name].observe([requests[i] for i in heard], list(heard.values()))
@@ -96,6 +97,11 @@ class Asking:
                 raise GenerationError(f"{name}: gave no answer to request {index} of {step}")
         return [answers[index] for index, _, _ in asked]
 
+    def kept(self, step: str, name: str, indices: Sequence[int]) -> dict[int, Answer | GenerationError]:
+        """Returns a generator's answers to these requests that the journal has."""
+        journaled = self._journal.items(_key(step, name, ""))  # one query: a run has thousands of orders
+        return {index: _decode(journaled[key]) for index in indices if (key := _key(step, name, index)) in journaled}
+
     def close(self, step: str, failed: Sequence[tuple[str, int, GenerationError]], *more: tuple[str, bytes]) -> None:
         """Journals that these requests have failed for good, with ``more``, all or none."""
         failures = [(_key(step, name, index), _encode(error)) for name, index, error in failed]
@@ -103,25 +109,31 @@ class Asking:
 
     def throw_away(
         self, name: str, useless: Sequence[tuple[str, int, Answer | GenerationError]], keys: Sequence[str]
-    ) -> None:
+    ) -> list[Answer]:
         """Takes answers (step, index, answer) and further ``keys`` out of the journal, so that they are asked for anew.
 
-        What the answers cost stays counted.
+        The generator's batches go too, or they would give the same answers again. What the answers cost stays in the
+        journal; returns those that were paid for.
         """
         paid = [answer for _, _, answer in useless if isinstance(answer, Answer) and answer.completion_tokens > 0]
         number = len(self._journal.items(_thrown_away_key(name)))
+        submitted = self._journal.items(batches.prefix(name))
         self._journal.exchange(
-            [*keys, *(_key(step, name, index) for step, index, _ in useless)],
+            [*keys, *submitted, *(_key(step, name, index) for step, index, _ in useless)],
             [(f"{_thrown_away_key(name)}{number + place:08}", _encode(answer)) for place, answer in enumerate(paid)],
         )
+        return paid
 
     def thrown_away(self, name: str) -> list[Answer]:
-        """Answers that were paid for and thrown away; the generator takes note of them."""
+        """Returns the answers that were paid for and thrown away, by any process of this run."""
         entries = self._journal.items(_thrown_away_key(name)).values()
-        answers = [answer for entry in entries if isinstance(answer := _decode(entry), Answer)]
-        if answers:
-            self._generators[name].observe([GenerationRequest("thrown away", "", "", 0)] * len(answers), answers)
-        return answers
+        return [answer for entry in entries if isinstance(answer := _decode(entry), Answer)]
+
+    def charge(self, name: str, thrown_away: Sequence[Answer]) -> None:
+        """Tells a generator what an earlier process paid for answers that were thrown away."""
+        if thrown_away:
+            paid = [GenerationRequest("thrown away", "", "", 0)] * len(thrown_away)
+            self._generators[name].observe(paid, thrown_away)
 
     def _answer(
         self, name: str, requests: Mapping[int, GenerationRequest]
@@ -163,7 +175,7 @@ class Asking:
             thread.start()
         try:
             running = len(threads)
-            failure: BaseException | None = None
+            failures: list[BaseException] = []
             while running:
                 item = arrived.get()
                 if len(item) == 3:
@@ -171,12 +183,22 @@ class Asking:
                 else:
                     running -= 1
                     if item[1] is not None:
-                        failure = failure or item[1]
+                        failures.append(item[1])
                         stop.set()  # the others' answers that are on their way are paid for, so they are kept
-            if failure is not None:
-                raise failure
+            if failures:
+                raise _together(failures)
         finally:
             stop.set()
+
+
+def _together(failures: Sequence[BaseException]) -> BaseException:
+    """Returns one error that says what all of them say; an error of another kind than this program's comes alone."""
+    said = [failure for failure in failures if isinstance(failure, ConfigurationError | GenerationError)]
+    if len(said) < len(failures) or len(said) == 1:
+        return next((failure for failure in failures if failure not in said), failures[0])
+    return type(said[0])(
+        "\n".join(failure.problem for failure in said), "; ".join(dict.fromkeys(failure.remedy for failure in said))
+    )
 
 
 def _key(step: str, generator: str, index: int | str) -> str:

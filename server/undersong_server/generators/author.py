@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from undersong_common.errors import GenerationError
 from undersong_server.generators.asking import Asking, Speed
-from undersong_server.generators.interface import Answer, Generator, PromptFormat
+from undersong_server.generators.interface import Answer, GenerationRequest, Generator, PromptFormat
 from undersong_server.generators.orders import DrawWords, Order, Requests, check_known
 from undersong_server.generators.reading import CUT, Reading, read
 from undersong_server.generators.screening import Screening
@@ -99,9 +99,7 @@ class Author:
         self._proven = {name for name in generators if not self._reads_prompts(name)}
         self.usage = {name: Usage() for name in generators}
         for name in generators:
-            for answer in self._asking.thrown_away(name):
-                self._count(self.usage[name], answer)
-                self.usage[name].faults[THROWN_AWAY] += 1
+            self._charge(name, self._asking.thrown_away(name))
 
     @property
     def speed(self) -> Mapping[str, Speed]:
@@ -137,8 +135,8 @@ class Author:
         """One sample per order, None where no answer was a text of its own (counted as dropped).
 
         Raises:
-            GenerationError: most answers of a generator's first batch are useless. They are thrown away, so that the
-                same run, continued, asks for them anew; what was good is kept.
+            GenerationError: most answers of the first batch of one generator, or of several, are useless. They are
+                thrown away, so that the same run, continued, asks for them anew; what was good is kept.
             ConfigurationError: a generator cannot go on; what was answered is kept.
         """
         return self._write(step, round_, orders, self._screening)
@@ -150,21 +148,18 @@ class Author:
         remaining = list(range(len(orders)))
         first = {order.generator for order in orders} - self._proven
         useless: dict[str, list[_Heard]] = {name: [] for name in first}
-        for order in orders:
-            self.usage[order.generator].orders += 1
+        ordered = Counter(order.generator for order in orders)
+        for name, number in ordered.items():
+            self.usage[name].orders += number
         for attempt in range(1 + RETRIES):
             if not remaining:
                 break
-            batch = self._heard(f"{step}/{attempt}", orders, remaining, rooms, screening)
+            batch = self._heard(f"{step}/{attempt}", orders, remaining, rooms, screening, first if attempt == 0 else ())
             for heard in batch:
                 if heard.reading.fault and heard.name in first:
                     useless[heard.name].append(heard)
             if attempt == 0:
-                for name in sorted(first):
-                    own = [heard for heard in batch if heard.name == name]
-                    bad = [heard for heard in own if heard.reading.fault not in ("", CUT)]
-                    if len(own) >= FEWEST_JUDGED and len(bad) > USELESS_SHARE * len(own):
-                        self._stop(name, len(own), bad)
+                self._judge(batch, first, ordered)
             self._close(f"{step}/{attempt}", batch)
             remaining = []
             for heard in batch:
@@ -179,8 +174,8 @@ class Author:
                 usage.retried += attempt < RETRIES
                 rooms[heard.number] *= 1 + (heard.reading.fault == CUT)
         self._proven |= {sample.generator for sample in written if sample is not None}
-        for name in sorted(first - self._proven):
-            self._stop(name, sum(order.generator == name for order in orders), useless[name])
+        if hopeless := first - self._proven:
+            self._stop({name: useless[name] for name in hopeless}, ordered)
         for index in remaining:
             self.usage[orders[index].generator].dropped += 1
         return written
@@ -194,19 +189,17 @@ class Author:
         remaining: Sequence[int],
         rooms: Sequence[int],
         screening: Screening,
+        unproven: Collection[str],
     ) -> list[_Heard]:
         """Asks for the remaining orders; each answer's text and fault. The journal's word on faults counts, if any."""
         requests, trimmed = self._requests.make(step, orders, remaining, rooms)
+        for name in unproven:
+            self._ask_anew(step, name, {i: requests[i] for i in remaining if orders[i].generator == name})
         answers = self._asking.ask(step, [(index, orders[index].generator, requests[index]) for index in remaining])
         for index in trimmed:
             self.usage[orders[index].generator].fewer_examples += 1
         readings = [
-            read(
-                answer,
-                requests[index],
-                language=self._language,
-                whole=self._reads_prompts(orders[index].generator),
-            )
+            self._read(answer, requests[index], orders[index].generator)
             for index, answer in zip(remaining, answers, strict=True)
         ]
         faults = self._faults(step, [orders[index] for index in remaining], readings, screening)
@@ -214,6 +207,29 @@ class Author:
             _Heard(step, index, orders[index].generator, answer, Reading(reading.text, fault))
             for index, answer, reading, fault in zip(remaining, answers, readings, faults, strict=True)
         ]
+
+    def _ask_anew(self, step: str, name: str, requests: Mapping[int, GenerationRequest]) -> None:
+        """Throws an earlier process's useless answers away where they alone would stop the run: the generator may have
+        been mended since."""
+        if self._journal.get(_verdict_key(step)) is not None:
+            return
+        kept = self._asking.kept(step, name, list(requests))
+        bad = [(step, i, answer) for i, answer in kept.items() if _is_useless(self._read(answer, requests[i], name))]
+        if _stops(len(requests), len(bad)):
+            self._charge(name, self._throw_away(name, bad))
+
+    def _throw_away(self, name: str, useless: Sequence[tuple[str, int, Answer | GenerationError]]) -> list[Answer]:
+        return self._asking.throw_away(name, useless, sorted({_verdict_key(step) for step, _, _ in useless}))
+
+    def _charge(self, name: str, thrown_away: Sequence[Answer]) -> None:
+        """Counts what answers cost that were paid for and thrown away."""
+        self._asking.charge(name, thrown_away)
+        for answer in thrown_away:
+            self._count(self.usage[name], answer)
+            self.usage[name].faults[THROWN_AWAY] += 1
+
+    def _read(self, answer: Answer | GenerationError, request: GenerationRequest, name: str) -> Reading:
+        return read(answer, request, language=self._language, whole=self._reads_prompts(name))
 
     def _faults(
         self, step: str, orders: Sequence[Order], readings: Sequence[Reading], screening: Screening
@@ -247,16 +263,32 @@ class Author:
             verdict = json.dumps([heard.reading.fault for heard in batch]).encode("utf-8")
             self._asking.close(step, failed, (_verdict_key(step), verdict))
 
-    def _stop(self, name: str, ordered: int, useless: Sequence[_Heard]) -> None:
-        """Raises GenerationError for a first batch without texts; its useless answers are asked for anew next time."""
-        verdicts = sorted({_verdict_key(heard.step) for heard in useless})
-        self._asking.throw_away(name, [(heard.step, heard.number, heard.answer) for heard in useless], verdicts)
-        found = Counter(heard.reading.fault for heard in useless)
-        kinds = ", ".join(f"{count} {fault}" for fault, count in found.most_common())
-        said = next((words for heard in useless if (words := _words(heard.answer))), "nothing at all")
+    def _judge(self, batch: Sequence[_Heard], first: Collection[str], ordered: Mapping[str, int]) -> None:
+        """Raises GenerationError as :meth:`write`, naming every generator of ``first`` without texts at once."""
+        bad = {name: [each for each in batch if each.name == name and _is_useless(each.reading)] for name in first}
+        spoilt = {name for name in first if _stops(ordered[name], len(bad[name]))}
+        if spoilt:  # a small batch without any text is named beside them: it could be the next reason to stop
+            named = spoilt | {name for name in first if len(bad[name]) == ordered[name]}
+            self._stop({name: bad[name] for name in named}, ordered)
+
+    def _stop(self, useless: Mapping[str, Sequence[_Heard]], ordered: Mapping[str, int]) -> None:
+        """Raises GenerationError for first batches without texts, by generator.
+
+        Their useless answers are asked for anew next time.
+        """
+        problems = []
+        for name, answers in sorted(useless.items()):
+            self._throw_away(name, [(heard.step, heard.number, heard.answer) for heard in answers])
+            found = Counter(heard.reading.fault for heard in answers)
+            kinds = ", ".join(f"{count} {fault}" for fault, count in found.most_common())
+            said = next((words for heard in answers if (words := _words(heard.answer))), "nothing at all")
+            problems.append(
+                f"generator {name}: the answers to its first {ordered[name]} orders are no texts ({kinds});"
+                f" one of them: {said}"
+            )
         raise GenerationError(
-            f"generator {name}: the answers to its first {ordered} orders are no texts ({kinds}); one of them: {said}",
-            "see its prompts and answers with `undersong try`, mend the generator or the prompts, then run the same"
+            "\n".join(problems),
+            "see prompts and answers with `undersong try`, mend the generators or the prompts, then run the same"
             " command again: what was good is kept, and no private sum is asked before generation works",
         )
 
@@ -274,6 +306,15 @@ class Author:
         usage.price_usd += answer.price_usd
         if answer.note:
             usage.notes[answer.note] = usage.notes.get(answer.note, 0) + 1
+
+
+def _is_useless(reading: Reading) -> bool:
+    return reading.fault not in ("", CUT)
+
+
+def _stops(ordered: int, useless: int) -> bool:
+    """Returns whether so many useless answers of a generator's first batch stop the run."""
+    return ordered >= FEWEST_JUDGED and useless > USELESS_SHARE * ordered
 
 
 def _words(answer: Answer | GenerationError) -> str:

@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Batches:
         notes: where their numbers are kept.
         name: the generator's.
         endpoint: path that each line of a batch asks, e.g. "/v1/chat/completions".
+        patiently: makes one call of the client, again where the endpoint says that it is asked too often.
         sleep: waits between two looks at a batch.
     """
 
@@ -57,12 +59,14 @@ class Batches:
         endpoint: str,
         *,
         poll_s: float,
+        patiently: Callable[[Callable[[], Any]], Any],
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._notes = notes
-        self._prefix = f"batch/{name}/"
+        self._prefix = prefix(name)
         self._endpoint = endpoint
         self._poll_s = poll_s
+        self._patiently = patiently
         self._sleep = sleep
 
     def noted(self) -> list[list[str]]:
@@ -109,31 +113,38 @@ class Batches:
                 found = self._submit(client, mark, {each: bodies[each] for each in identifiers})
             self._notes.put(f"{key}/number", found.encode())
             number = found.encode()
-        while (batch := client.batches.retrieve(number.decode())).status not in ENDED:
+        named = number.decode()
+        while (batch := self._patiently(lambda: client.batches.retrieve(named))).status not in ENDED:
             self._sleep(self._poll_s)
-        for file in (batch.output_file_id, batch.error_file_id):
-            if file:
-                yield from _lines(client.files.content(file).text)
+        for file in filter(None, (batch.output_file_id, batch.error_file_id)):
+            yield from _lines(self._patiently(partial(client.files.content, file)).text)
 
     def _submit(self, client: openai.OpenAI, mark: str, bodies: Mapping[str, Mapping[str, Any]]) -> str:
         lines = [
             json.dumps({"custom_id": each, "method": "POST", "url": self._endpoint, "body": body})
             for each, body in bodies.items()
         ]
-        file = client.files.create(file=("requests.jsonl", "\n".join(lines).encode()), purpose="batch")
+        content = ("requests.jsonl", "\n".join(lines).encode())
+        file = self._patiently(lambda: client.files.create(file=content, purpose="batch"))
         endpoint: Any = self._endpoint
-        batch = client.batches.create(
-            input_file_id=file.id, endpoint=endpoint, completion_window="24h", metadata={MARK: mark}
+        batch = self._patiently(
+            lambda: client.batches.create(
+                input_file_id=file.id, endpoint=endpoint, completion_window="24h", metadata={MARK: mark}
+            )
         )
         number: str = batch.id
         return number
 
-    @staticmethod
-    def _submitted(client: openai.OpenAI, mark: str) -> str | None:
+    def _submitted(self, client: openai.OpenAI, mark: str) -> str | None:
         """The number of a batch that an earlier process submitted and could not note."""
-        listed = client.batches.list(limit=_LISTED).data
+        listed = self._patiently(lambda: client.batches.list(limit=_LISTED)).data
         found: str | None = next((batch.id for batch in listed if (batch.metadata or {}).get(MARK) == mark), None)
         return found
+
+
+def prefix(name: str) -> str:
+    """Returns the beginning of a generator's keys among the notes."""
+    return f"batch/{name}/"
 
 
 def _lines(content: str) -> Iterator[tuple[str, Result]]:

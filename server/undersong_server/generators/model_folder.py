@@ -5,24 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from undersong_common.errors import ConfigurationError, GenerationError
+from undersong_common.errors import GenerationError
+from undersong_common.model_files import check_language_model
 from undersong_server.generators.interface import Answer, GenerationRequest
 
 
 class ModelFolder:
     """A generator's name and folder, and the prompts that were too long for its model.
 
-    Raises ConfigurationError where the folder holds no model.
+    Raises ConfigurationError as :func:`undersong_common.model_files.check_language_model`.
     """
 
     def __init__(self, name: str, path: Path) -> None:
         self.name = name
         self._path = path
-        if not (path / "config.json").is_file():
-            raise ConfigurationError(
-                f"generator {name}: {path} is not the folder of a model (it has no config.json)",
-                "name a folder as save_pretrained writes it, tokenizer included",
-            )
+        check_language_model(path, f"generator {name}")
         self._prompts_too_long = 0
 
     @property

@@ -1,8 +1,9 @@
 """Any endpoint with OpenAI's chat or legacy completions: one prompt and one answer per call (never ``n`` > 1).
 
 The one layer of retries is here (the client library's own are off): 429, 5xx, timeouts, cut connections and answers
-that cannot be read are tried again after Retry-After or an exponential pause with jitter. What no retry cures (a wrong
-key, an unknown model, an endpoint that is not there) stops the run with one ConfigurationError.
+that cannot be read are tried again after an exponential pause with jitter. An endpoint that announces a pause by
+Retry-After is asked again after that pause, as often as it announces one, up to the deadline. What no retry cures (a
+wrong key, an unknown model, an endpoint that is not there) stops the run with one ConfigurationError.
 
 Budgets hold in advance: a call is made only if its worst case still fits. That is the prompt's UTF-8 bytes (a
 tokeniser with bytes to fall back on never makes more tokens of it) plus 64 for the chat template, and ``max_tokens``.
@@ -250,7 +251,7 @@ class OpenAIGenerator:
         self, requests: Sequence[GenerationRequest], notes: Notes
     ) -> Iterator[tuple[int, Answer | GenerationError]]:
         """Answers out of batch files. Their worst cases are reserved together, before anything is submitted."""
-        from openai import APIError
+        from openai import APIError, APIStatusError
         from openai.types import Completion
         from openai.types.chat import ChatCompletion
 
@@ -274,7 +275,21 @@ class OpenAIGenerator:
         client, address = self._routes[0].client, self._routes[0].address
         assert client is not None
         path = "/v1/chat/completions" if chat else "/v1/completions"
-        batches = Batches(notes, self.name, path, poll_s=self._settings.batch_poll_s)
+
+        def asked(call: Callable[[], Any]) -> Any:
+            try:
+                return call()
+            except APIStatusError as error:
+                found = self._status_failure(error, address)
+                raise (found if isinstance(found, _Transient) and found.throttled else error) from None
+
+        batches = Batches(
+            notes,
+            self.name,
+            path,
+            poll_s=self._settings.batch_poll_s,
+            patiently=lambda call: self._attempts(threading.Event())(asked, call),
+        )
         try:
             for identifier, result in batches.results(client, bodies):
                 self._count("calls")
@@ -291,12 +306,13 @@ class OpenAIGenerator:
                 if isinstance(answer, Answer):
                     took = (took[0] + answer.prompt_tokens + answer.completion_tokens, took[1] + answer.price_usd)
                 yield places[identifier], answer
-        except APIError as error:
-            found = self._status_failure(error, address) if hasattr(error, "status_code") else None
+        except (APIError, _Transient) as error:
+            found = self._status_failure(error, address) if isinstance(error, APIStatusError) else None
             if isinstance(found, ConfigurationError):
                 raise found from None
+            said = error.problem if isinstance(error, _Transient) else type(error).__name__
             raise GenerationError(
-                f"generator {self.name}: its batch cannot be reached ({type(error).__name__})",
+                f"generator {self.name}: its batch cannot be reached ({said})",
                 "run the same command again: the batch is noted, and found again",
             ) from None
         finally:
@@ -306,20 +322,10 @@ class OpenAIGenerator:
 
     def _persist(self, request: GenerationRequest, stop: threading.Event) -> Answer | GenerationError | None:
         """The answer after as many attempts as it needs; raises what ends the whole iteration."""
-        import tenacity
-
         lost: list[tuple[int, int]] = []
         self._count("calls")
         begun = time.monotonic()
-        deadline = math.inf if self._settings.deadline_s is None else begun + self._settings.deadline_s
-        attempts = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(_Transient),
-            stop=lambda state: stop.is_set() or self._enough(state) or time.monotonic() >= deadline,
-            wait=self._pause,
-            sleep=tenacity.sleep_using_event(stop),
-            before_sleep=lambda _: self._count("retries"),
-            reraise=True,
-        )
+        attempts = self._attempts(stop)
         try:
             answer = attempts(self._attempt, request, lost, stop)
         except _Transient as failure:
@@ -347,6 +353,20 @@ class OpenAIGenerator:
             )
         return answer
 
+    def _attempts(self, stop: threading.Event) -> tenacity.Retrying:
+        import tenacity
+
+        deadline = time.monotonic() + self._settings.deadline_s
+        put_off: list[float] = []
+        return tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(_Transient),
+            stop=lambda state: stop.is_set() or self._enough(state, put_off, deadline),
+            wait=self._pause,
+            sleep=tenacity.sleep_using_event(stop),
+            before_sleep=lambda _: self._count("retries"),
+            reraise=True,
+        )
+
     def _given_up(self, failure: _Transient, attempts: int) -> GenerationError:
         if failure.unreachable:
             raise ConfigurationError(
@@ -369,19 +389,24 @@ class OpenAIGenerator:
             "look after the endpoint and the generator's settings, then run the same command again; answers are kept",
         )
 
-    def _enough(self, state: tenacity.RetryCallState) -> bool:
+    def _enough(self, state: tenacity.RetryCallState, put_off: list[float], deadline: float) -> bool:
+        """Returns whether no further attempt is made; notes in ``put_off`` the pause that the endpoint announces."""
         failure = state.outcome.exception() if state.outcome else None
         retries = self._settings.max_retries
-        if isinstance(failure, _Transient) and failure.unreachable and not self._answered:
-            retries = min(retries, _RETRIES_OF_UNREACHABLE)
-        return state.attempt_number > retries
+        if isinstance(failure, _Transient):
+            if failure.retry_after_s is not None:
+                deadline -= failure.retry_after_s
+                put_off += [failure.retry_after_s] * (not failure.lost)
+            if failure.unreachable and not self._answered:
+                retries = min(retries, _RETRIES_OF_UNREACHABLE)
+        return state.attempt_number - len(put_off) > retries or time.monotonic() >= deadline
 
     def _pause(self, state: tenacity.RetryCallState) -> float:
         failure = state.outcome.exception() if state.outcome else None
         longest = self._settings.max_wait_s
         if isinstance(failure, _Transient) and failure.retry_after_s is not None:
             # A random part more than the server asks for, so that the threads do not all return at once.
-            return min(failure.retry_after_s * random.uniform(1.0, 1.1), longest)
+            return max(failure.retry_after_s, min(_FIRST_PAUSE_S, longest)) * random.uniform(1.0, 1.1)
         return min(_FIRST_PAUSE_S * 2.0 ** (state.attempt_number - 1), longest) * random.uniform(0.5, 1.0)
 
     def _count(self, what: str) -> None:
@@ -510,10 +535,11 @@ class OpenAIGenerator:
         if status == 429 and error.code == "insufficient_quota":
             return ConfigurationError(f"{where}: the account's quota is used up", "top the account up")
         if status in (408, 409, 425, 429) or status >= 500:
+            announced = _retry_after_s(error.response.headers, self._clock())
             failure = _Transient(
-                f"status {status}",
+                f"status {status}" + ("" if announced is None else f", which asks for a pause of {announced:.0f} s"),
                 lost=status in _BILLED_STATUS,
-                retry_after_s=_retry_after_s(error.response.headers, self._clock()),
+                retry_after_s=announced,
             )
             failure.throttled = status == 429
             return failure

@@ -13,8 +13,7 @@ from undersong_server.generators.interface import Answer, Finish, GenerationRequ
 from undersong_server.generators.languages import is_other_language
 from undersong_server.generators.lists import listed
 from undersong_server.generators.refusals import is_refusal
-from undersong_server.prompts.fields import MASK
-from undersong_server.prompts.rendering import LIST_KINDS, QUOTE
+from undersong_server.prompts.rendering import LIST_KINDS, MASK, QUOTE
 
 REFUSED = "refused"
 EMPTY = "empty"

@@ -93,6 +93,10 @@ class CommonSettings(BaseModel):
         """Expected cost of ``calls`` calls with prompts of so many words."""
         raise NotImplementedError
 
+    def caps(self, estimate: Estimate) -> list[tuple[str, float, float]]:
+        """The caps that are set, each as (key, cap, the estimate's highest figure)."""
+        return []
+
     def identity(self) -> dict[str, Any]:
         """What may not change while a run goes on. A language model's table may be mended: its name and kind stay."""
         return self.model_dump(mode="json")
@@ -273,12 +277,13 @@ class OpenAISettings(CommonSettings, RequestFields):
         kinds: other request fields for single kinds of prompts.
         concurrency: calls in flight at once; fewer after a 429, until calls go well again.
         requests_per_minute, tokens_per_minute: no more than that; head-room that an endpoint states is heeded, too.
-        deadline_s: for one text with all its attempts; None sets none.
+        deadline_s: for one text with all its attempts; no further attempt begins after it.
         cache: file that keeps answers across runs; "" keeps none.
         batch: asks by batch files, at half the price and within a day; looked after every ``batch_poll_s`` seconds.
         timeout_s: longest wait for one attempt.
-        max_retries: further attempts after 429, 5xx, a timeout, a cut connection or an unreadable answer.
-        max_wait_s: longest pause between two attempts; caps Retry-After.
+        max_retries: further attempts after 429, 5xx, a timeout, a cut connection or an unreadable answer. An attempt
+            that an endpoint puts off by Retry-After, unbilled, is none of them: ``deadline_s`` alone bounds those.
+        max_wait_s: longest pause between two attempts if the endpoint announces none.
         token_budget: prompt and completion tokens of the whole run; no call is made that could exceed it.
         price_budget_usd: likewise in US dollars; needs both prices.
         price_per_1k_prompt: US dollars per 1000 prompt tokens.
@@ -303,7 +308,7 @@ class OpenAISettings(CommonSettings, RequestFields):
     kinds: dict[str, RequestFields] = {}
     requests_per_minute: float | None = Field(default=None, gt=0.0)
     tokens_per_minute: float | None = Field(default=None, gt=0.0)
-    deadline_s: float | None = Field(default=None, gt=0.0)
+    deadline_s: float = Field(default=1800.0, gt=0.0)
     cache: str = ""
     batch: bool = False
     batch_poll_s: float = Field(default=30.0, gt=0.0)
@@ -390,6 +395,14 @@ class OpenAISettings(CommonSettings, RequestFields):
         prompt, completion = self.price_per_1k_prompt or 0.0, self.price_per_1k_completion or 0.0
         factor = BATCH_PRICE if self.batch else 1.0
         return factor * (prompt_tokens * prompt + completion_tokens * completion) / 1000.0
+
+    def caps(self, estimate: Estimate) -> list[tuple[str, float, float]]:
+        price = (estimate.price_usd or (0.0, 0.0))[1]  # a price cap needs prices
+        found = (
+            ("token_budget", self.token_budget, estimate.tokens[1]),
+            ("price_budget_usd", self.price_budget_usd, price),
+        )
+        return [(key, cap, most) for key, cap, most in found if cap is not None]
 
     @property
     def _behind(self) -> str:

@@ -25,8 +25,7 @@ from undersong_protocol.public import (
     encode_texts,
 )
 from undersong_protocol.vectors import NoisySum
-from undersong_server.federation.blocks import PublicBlocks
-from undersong_server.federation.driver import Federation
+from undersong_server.federation.driver import Federation, PublicBlocks
 from undersong_server.generators.author import Author
 from undersong_server.generators.orders import Order
 from undersong_server.pool import Pool, Sample

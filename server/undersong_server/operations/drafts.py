@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +17,8 @@ from undersong_server.json_files import read_json, replace_json
 from undersong_server.operations import audit
 from undersong_server.operations.enrolment import roster
 from undersong_server.operations.runs import refusals
-from undersong_server.runs.plan_figures import PlanFigures, plan_figures
-from undersong_server.runs.planned import coordinator_task
-from undersong_server.runs.planning import plan_run
+from undersong_server.runs.plan_figures import PlanFigures, cap_faults, plan_figures
+from undersong_server.runs.planning import coordinator_task, plan_run
 
 KEPT = 200  # drafts; the oldest go
 HIDDEN = ("data.path", "output.dir", "evaluation")  # of no use to a coordinator's run
@@ -86,8 +84,23 @@ def _folder(home: Path) -> Path:
 
 
 def offered(folders: Sequence[Path]) -> tuple[Path, ...]:
-    """The task files of folders that the operator has named."""
-    return tuple(path for folder in folders for path in sorted(folder.glob("*.toml")))
+    """The task files of folders that the operator has named: TOML files with a [task] section."""
+    return tuple(path for folder in folders for path in sorted(folder.glob("*.toml")) if _is_offered(path))
+
+
+def _is_offered(path: Path) -> bool:
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return False
+    try:
+        return _is_task(configuration.parse_toml(path.name, data))
+    except ConfigurationError:
+        return b"[task]" in data  # choosing it names the line that is wrong
+
+
+def _is_task(data: Mapping[str, Any]) -> bool:
+    return isinstance(data.get("task"), Mapping)
 
 
 def from_file(home: Path, path: Path) -> Draft:
@@ -97,15 +110,7 @@ def from_file(home: Path, path: Path) -> Draft:
 
 def from_bytes(home: Path, name: str, data: bytes) -> Draft:
     """A draft of an uploaded task file; its relative paths start at the coordinator's folder."""
-    try:
-        value = tomllib.loads(data.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{name}: is not UTF-8 (byte {error.start})", "save the file as UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{name}: is not valid TOML: {error}", "correct the line that is named") from None
-    except (ValueError, RecursionError):  # a number of thousands of digits, lists in lists in lists
-        raise ConfigurationError(f"{name}: is no task file", "choose another file") from None
-    return _keep(home, name, CoordinatorHome(home).path.absolute(), value)
+    return _keep(home, name, CoordinatorHome(home).path.absolute(), configuration.parse_toml(name, data))
 
 
 def from_run(home: Path, run: str) -> Draft:
@@ -115,6 +120,8 @@ def from_run(home: Path, run: str) -> Draft:
 
 
 def _keep(home: Path, source: str, folder: Path, data: Mapping[str, Any]) -> Draft:
+    if not _is_task(data):
+        raise ConfigurationError(f"{source}: is no task file, since it has no [task] section", "choose another file")
     draft = Draft(os.urandom(8).hex(), source, str(folder), dict(data))
     place = _folder(home)
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -154,6 +161,7 @@ def plan(home: Path, draft: Draft, parties: Sequence[str] | None = None) -> Draf
     """What a run of it would be. Raises the very ConfigurationError of `undersong run plan`."""
     names = roster(home, parties)
     made = plan_run(coordinator_task(draft.data, Path(draft.folder), names))
+    ConfigurationError.raise_together(cap_faults(made))
     return DraftPlan(names, plan_figures(made), tuple(refusals(home, names, made.plan)))
 
 

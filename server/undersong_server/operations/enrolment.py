@@ -12,7 +12,6 @@ from typing import Any, Literal
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.enrolment import EnrolmentRequest, party_fingerprint, same_fingerprint
 from undersong_server import defaults
-from undersong_server.coordinator import enrolment
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.parties import ENROLLED, NOT_STARTED, Party
 
@@ -45,7 +44,7 @@ def invite(
     Raises ConfigurationError for a name that is invalid, revoked, or enrolled without ``again``.
     """
     opened = CoordinatorHome(home)
-    package = enrolment.invite(opened, party, now=time.time(), days=days, again=again, contact=contact)
+    package = opened.invite(party, now=time.time(), days=days, again=again, contact=contact)
     return Invitation(party, package.sign(opened.authority().signing_key), package.fingerprint, package.expires_s)
 
 
@@ -100,7 +99,7 @@ def sign(
         )
     opened = CoordinatorHome(home)
     former = None if replaces is None else _identity(opened, parsed.party, replaces)
-    grant = enrolment.sign(opened, parsed, now=time.time(), days=days, replaces=former)
+    grant = opened.sign(parsed, now=time.time(), days=days, replaces=former)
     kind: Literal["enrolled", "replaced", "renewed"] = "renewed" if parsed.renewal else "enrolled"
     return Enrolled(parsed.party, "replaced" if former is not None else kind, grant, parsed.fingerprint)
 
@@ -121,7 +120,7 @@ def revoke(home: Path, party: str, reason: str = "") -> None:
 
     Raises ConfigurationError for an unknown name.
     """
-    enrolment.revoke(CoordinatorHome(home), party, reason, now=time.time())
+    CoordinatorHome(home).revoke(party, reason, now=time.time())
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.fine_tuning import FineTuning
 from undersong_common.model_files import model_folder
 from undersong_common.table import Table, read_column, read_table
-from undersong_server.cluster.connection import Cluster, connected
-from undersong_server.cluster.embedding import spread
+from undersong_server.cluster import Cluster, connected, spread
 from undersong_server.evaluation.evaluate import EvaluationReport, evaluate_tables
 from undersong_server.evaluation.heads import Head
 from undersong_server.evaluation.personal_data import presidio

@@ -12,7 +12,7 @@ from typing import Any
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.runs.folder import RunFolder
 from undersong_server.runs.plan_figures import PlanFigures, plan_figures
-from undersong_server.runs.planned import Planned
+from undersong_server.runs.planning import Planned
 
 MOST_TEXTS = 60
 

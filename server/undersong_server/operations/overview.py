@@ -19,8 +19,7 @@ from undersong_server.coordinator.parties import ENROLLED, INVITED
 from undersong_server.operations import coordinator
 from undersong_server.operations.enrolment import PartyFacts
 from undersong_server.operations.runs import RunSummary
-from undersong_server.runs.folder import RunFolder
-from undersong_server.runs.status import RunFailure, RunStatus
+from undersong_server.runs.folder import RunFailure, RunFolder, RunStatus
 
 CERTIFICATE_DAYS = 30.0
 AWAY_S = 120.0  # a party that is away for less may be restarting

@@ -18,8 +18,7 @@ from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.generators import Answer
 from undersong_server.generators.orders import Order, Requests
 from undersong_server.operations.following import Plans, answer_rate, mean_latency_s
-from undersong_server.runs.building import build_prompts
-from undersong_server.runs.planned import coordinator_task
+from undersong_server.runs.planning import build_prompts, coordinator_task
 
 PROBE = "zero_shot"
 

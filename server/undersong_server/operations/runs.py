@@ -20,11 +20,9 @@ from undersong_protocol.secagg.parameters import Member
 from undersong_server import defaults
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.operations.enrolment import identities, roster
-from undersong_server.runs.folder import Action, RunFolder
-from undersong_server.runs.plan_figures import PlanFigures, plan_figures
-from undersong_server.runs.planned import Planned, coordinator_task
-from undersong_server.runs.planning import plan_run
-from undersong_server.runs.status import FINAL, RunStatus
+from undersong_server.runs.folder import FINAL, Action, RunFolder, RunStatus
+from undersong_server.runs.plan_figures import PlanFigures, cap_faults, plan_figures
+from undersong_server.runs.planning import Planned, coordinator_task, plan_run
 
 LOG_LINES = 20  # of a run's log that are shown with it
 
@@ -101,6 +99,7 @@ def plan_task(
     if CoordinatorHome(home).settings.drill:
         data = _rehearsed(data)
     run_plan = plan_run(coordinator_task(data, folder, names))
+    ConfigurationError.raise_together(cap_faults(run_plan))
     if name is None:
         if suffix is None:
             suffix = os.urandom(4).hex() if insecure_noise_seed is None else f"insecure-{insecure_noise_seed}"

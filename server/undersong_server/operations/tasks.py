@@ -11,7 +11,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.table import UTF_8
 from undersong_server.runs import task
 from undersong_server.runs.faults import task_faults
-from undersong_server.runs.plan_figures import PlanFigures, plan_figures
+from undersong_server.runs.plan_figures import PlanFigures, cap_faults, plan_figures
 from undersong_server.runs.planning import plan_run
 from undersong_server.runs.template import commented_task
 
@@ -60,20 +60,16 @@ class TaskPlan:
 def plan(task_file: Path, assignments: Sequence[str] = ()) -> TaskPlan:
     """Every private sum of a run of the task, its noise, and the generators' calls. Spends nothing.
 
-    Of private files it reads the names of the columns; public ones it reads whole.
+    Reads every file that a simulation reads, by the same rule; of private rows it tells numbers only.
 
     Args:
         assignments: ``section.key=value`` overrides.
 
-    Raises ConfigurationError that names file, key, value and remedy; every missing file and column at once.
+    Raises ConfigurationError that names file, key, value and remedy; every file at fault and every cap at once.
     """
     read = task.load(task_file, assignments)
     run_plan = plan_run(read)
     figures = plan_figures(run_plan)
-    faults = list(task_faults(read, run_plan.plan))
-    if faults:
-        raise ConfigurationError(
-            "\n".join(fault for fault, _ in faults), "; ".join(dict.fromkeys(remedy for _, remedy in faults))
-        )
+    ConfigurationError.raise_together([*task_faults(read, run_plan.plan), *cap_faults(run_plan)])
     unready = () if read.data.path else ("data.path names no private records (a coordinator needs none)",)
     return TaskPlan(figures, unready, read.remarks)

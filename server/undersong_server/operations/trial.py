@@ -16,7 +16,7 @@ from undersong_server.generators.interface import Answer
 from undersong_server.generators.orders import Order, Requests
 from undersong_server.generators.reading import read
 from undersong_server.runs import task as tasks
-from undersong_server.runs.building import build_prompts, public_lengths
+from undersong_server.runs.planning import build_prompts, public_lengths
 
 TEXTS = 5
 

@@ -15,8 +15,7 @@ from undersong_common.plurals import counted
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.operations.enrolment import parties
 from undersong_server.operations.runs import LOG_LINES
-from undersong_server.runs.folder import logged
-from undersong_server.runs.status import ENDED, FINAL, RunStatus
+from undersong_server.runs.folder import ENDED, FINAL, RunStatus, logged
 
 POLL_S = 0.2
 STAMP = len("2026-01-01 00:00:00 ")

@@ -10,6 +10,9 @@ template.
 
 from __future__ import annotations
 
+import math
+import random
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,8 +26,6 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from undersong_common.configuration import nearest
 from undersong_common.errors import ConfigurationError
-from undersong_server.prompts.fields import Names, Texts, fenced, mask_words
-from undersong_server.prompts.variety import Variety, built_in_hints
 
 Value = str | int | Sequence[str] | None
 Style = Literal["chat", "completion"]
@@ -45,6 +46,98 @@ KINDS = frozenset(name.removesuffix(".toml") for file in _TEMPLATES.iterdir() if
 LIST_KINDS = frozenset({"keywords"})  # whose answer is a list, which its reader parses
 QUOTE = '"'  # around the texts of a completion prompt: a base model that sees one opened writes a text and closes it
 _RULE = "###"  # after each of them, where texts have several lines
+MASK = "_"
+"""What stands for a hidden word in ``{{ masked }}``."""
+
+_WORD = re.compile(r"\S+")
+
+
+class Texts(tuple[str, ...]):
+    """Texts that a prompt shows. As a string, each stands between fences and is not changed in any way."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return fenced(self)
+
+
+class Names(tuple[str, ...]):
+    """Labels, terms or attributes. As a string, a list with commas."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return ", ".join(self)
+
+
+def fenced(texts: Sequence[str] | str, name: str = "example") -> str:
+    """Each text between ``<name>`` and ``</name>``, with its line breaks; a text that has such a fence gets another.
+
+    >>> print(fenced(["a\\n  b"], "good"))
+    <good>
+    a
+      b
+    </good>
+    """
+    blocks = []
+    for text in (texts,) if isinstance(texts, str) else texts:
+        fence, number = name, 1
+        while f"<{fence}>" in text or f"</{fence}>" in text:
+            number += 1
+            fence = f"{name}-{number}"
+        blocks.append(f"<{fence}>\n{text}\n</{fence}>")
+    return "\n".join(blocks)
+
+
+def mask_words(text: str, probability: float, seed: int | str) -> str:
+    """The text with each word replaced by ``_`` with that probability, independently; white space stays as it is.
+
+    >>> mask_words("pain in the\\nleft knee", 1.0, 0)
+    '_ _ _\\n_ _'
+    """
+    draw = random.Random(seed)
+    return _WORD.sub(lambda word: MASK if draw.random() < probability else word[0], text)
+
+
+_STRIDE = 7919  # prime, so that it runs through every combination of lists whose lengths it does not divide
+
+
+class Variety:
+    """Draws hints and attributes by an order's number."""
+
+    def __init__(self, hints: Sequence[Sequence[str]], attributes: Mapping[str, Sequence[str]]) -> None:
+        """Takes no list of hints for none; attributes are lists of values by name."""
+        self._hints = [tuple(each) for each in hints if each]
+        self._attributes = {name: tuple(values) for name, values in attributes.items() if values}
+
+    @property
+    def combinations(self) -> int:
+        """How many numbers in a row differ in their hints; 1 where there are no hints."""
+        return math.prod(len(each) for each in self._hints)
+
+    def hints(self, number: int) -> tuple[str, ...]:
+        """One entry of each list. Two numbers that differ by less than ``combinations`` have different ones."""
+        place = number * _STRIDE % self.combinations
+        drawn = []
+        for each in self._hints:
+            place, entry = divmod(place, len(each))
+            drawn.append(each[entry])
+        return tuple(drawn)
+
+    def attributes(self, number: int) -> tuple[str, ...]:
+        """One value of each attribute, as "name: value"."""
+        draw = random.Random(f"attributes {number}")
+        return tuple(f"{name}: {draw.choice(values)}" for name, values in self._attributes.items())
+
+
+@cache
+def built_in_hints(language: str = "") -> tuple[tuple[str, ...], ...]:
+    """The lists in the language of that English name; in English where there is no such file."""
+    folder = resources.files("undersong_server.prompts").joinpath("hints")
+    names = {file.name for file in folder.iterdir()}
+    wanted = f"{language.strip().casefold()}.toml"
+    content = folder.joinpath(wanted if wanted in names else "english.toml").read_bytes()
+    return tuple(tuple(values) for values in tomllib.loads(content.decode("utf-8")).values())
 
 
 class _Absent(StrictUndefined):

@@ -78,7 +78,8 @@ def _faults(verdict: Verdict) -> list[Section]:
 
 def _purpose(manifest: Manifest, verdict: Verdict) -> Section:
     task, unstated = manifest.task, "its operator has not stated it"
-    who = "nobody has signed it" if verdict.signature is None else printable(verdict.signature.name, 63)
+    unsigned = "a simulation: one program played every party" if verdict.simulated else "nobody has signed it"
+    who = unsigned if verdict.signature is None else printable(verdict.signature.name, 63)
     if verdict.signature is not None:
         who += f", fingerprint {verdict.signature.fingerprint}"
     return Section(
@@ -161,7 +162,8 @@ def _guarantee(manifest: Manifest, verdict: Verdict, unit: str) -> Section:
 def _parties(manifest: Manifest, verdict: Verdict) -> Section:
     rows = [("party", "fingerprint", "identity", "epsilon spent")]
     for member in manifest.roster:
-        known = "confirmed" if member.name in verdict.known else "only its name is known"
+        unknown = "simulated" if verdict.simulated else "only its name is known"
+        known = "confirmed" if member.name in verdict.known else unknown
         spent = verdict.spent[member.name]
         rows.append((member.name, party_fingerprint(member.name, member.identity), known, f"{spent:.4g}"))
     return Section("Who took part", table=tuple(rows))
@@ -181,11 +183,10 @@ def _steps(folder: Path, verdict: Verdict, fingerprint: str | None) -> Section:
     state = (
         "holds" if verdict.holds else "does NOT hold" if verdict.faults else "fits together; nothing shows whose it is"
     )
+    asked = "" if verdict.simulated else " Have a hospital that took part tell you the coordinator's fingerprint."
+    option = "" if verdict.simulated else f' --fingerprint "{stated}"'
     return Section(
         "How to check it",
-        (
-            "On any machine, without a network. Have a hospital that took part tell you the coordinator's fingerprint.",
-            f"When this page was made the data set {state}.",
-        ),
-        columns=(f'undersong verify {shell_path(folder)} --fingerprint "{stated}"',),
+        (f"On any machine, without a network.{asked}", f"When this page was made the data set {state}."),
+        columns=(f"undersong verify {shell_path(folder)}{option}",),
     )

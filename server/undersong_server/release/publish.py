@@ -23,7 +23,7 @@ from undersong_server.release.files import (
     SEQUENCES_NAME,
     write_files,
 )
-from undersong_server.release.signature import Signer
+from undersong_server.release.signature import Signer, SimulationSigner
 from undersong_server.report.card import render_card
 from undersong_server.report.data import Accuracy, GeneratorUse, PrivacyStatement, Publication, ReportData
 from undersong_server.report.html import render_html
@@ -92,7 +92,7 @@ def publish(
     outcome: Outcome,
     report: ReportData,
     *,
-    signer: Signer | None = None,
+    signer: Signer | SimulationSigner | None = None,
 ) -> None:
     """Writes every output file of a run into ``folder``, all or none.
 
@@ -100,7 +100,7 @@ def publish(
     the data set, and are nobody else's business, in a simulation too.
 
     Args:
-        signer: the coordinator that puts its name under it; None in a simulation, which has none.
+        signer: the coordinator, or the simulation, that signs it.
     """
     hashed = {
         **corpus_files(outcome.samples),

@@ -1,27 +1,34 @@
-"""The coordinator's signature under a published data set: its files and papers are those that its run wrote.
+"""The signatures under a published data set: its files and papers are those that its run wrote.
 
 The parties sign what was asked and spent, never the corpus: that is the coordinator's work, and so is its signature.
 Who knows the coordinator's fingerprint, as every hospital does, can tell its data sets from anybody else's. With it the
 coordinator certifies which keys its parties have enrolled with: anybody can make keys and call them a hospital.
+
+A simulation has no coordinator, and holds the keys of all its parties. Each of them signs what is published, which no
+party of a federation does: the signatures prove that one hand held every key, and that nobody else changed a file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_protocol.enrolment import coordinator_fingerprint, party_fingerprint
+from undersong_protocol.secagg.keys import verified
+from undersong_protocol.secagg.parameters import Member
 from undersong_server.authority import Authority
 
 KEY = "coordinator"  # of manifest.json; everything else in it is signed
 ENROLLED = "enrolled"  # of manifest.json: fingerprint of each party of the roster, as its registry has it
 TAG = "undersong published"
+SIMULATION = "simulation"  # of manifest.json: signature (hex) under all else of every party of the roster, by name
+SIMULATION_TAG = "undersong published by a simulation"
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,18 @@ class Signer:
 
 
 @dataclass(frozen=True)
+class SimulationSigner:
+    """A simulation that publishes: the keys of all its parties by name."""
+
+    identities: Mapping[str, Ed25519PrivateKey]
+
+    def sign(self, published: Mapping[str, Any]) -> dict[str, Any]:
+        """``manifest.json`` with every party's signature; ``published`` is all of it but these."""
+        statement = tagged_hash(SIMULATION_TAG, canonical_json(published))
+        return {**published, SIMULATION: {name: key.sign(statement).hex() for name, key in self.identities.items()}}
+
+
+@dataclass(frozen=True)
 class PublisherSignature:
     """Who published a data set, by its own checked signature; the fingerprint is what a stranger compares."""
 
@@ -55,7 +74,7 @@ class PublisherSignature:
 
 
 def read_signature(published: Mapping[str, Any]) -> PublisherSignature | None:
-    """The signature of a ``manifest.json``; None where nobody signed it (a simulation has no coordinator).
+    """The signature of a ``manifest.json``; None where no coordinator signed it.
 
     Raises PrivacyRefusal where the signature is not of these very contents.
     """
@@ -66,12 +85,31 @@ def read_signature(published: Mapping[str, Any]) -> PublisherSignature | None:
     try:
         publisher = {key: str(found[key]) for key in ("name", "ca_certificate", "signing_key")}
         key = bytes.fromhex(publisher["signing_key"])
-        Ed25519PublicKey.from_public_bytes(key).verify(bytes.fromhex(found["signature"]), _statement(rest, publisher))
+        verified(key, _statement(rest, publisher), bytes.fromhex(found["signature"]))
         return PublisherSignature(publisher["name"], coordinator_fingerprint(publisher["ca_certificate"], key))
     except (KeyError, TypeError, ValueError, InvalidSignature, ConfigurationError):
         raise PrivacyRefusal(
             "its signature is not of these contents", "get a fresh copy from the coordinator"
         ) from None
+
+
+def check_simulation(published: Mapping[str, Any], roster: Sequence[Member]) -> bool:
+    """Returns whether a ``manifest.json`` is a simulation's: every party of the roster has signed it.
+
+    Raises PrivacyRefusal where it says so and a signature is missing, or not of these very contents.
+    """
+    if SIMULATION not in published:
+        return False
+    rest = {key: value for key, value in published.items() if key != SIMULATION}
+    try:
+        statement, signatures = tagged_hash(SIMULATION_TAG, canonical_json(rest)), published[SIMULATION]
+        for member in roster:
+            verified(member.identity, statement, bytes.fromhex(signatures[member.name]))
+    except (KeyError, TypeError, ValueError, InvalidSignature, ConfigurationError):
+        raise PrivacyRefusal(
+            "its parties' signatures are not of these contents", "get a fresh copy from its maker"
+        ) from None
+    return True
 
 
 def _statement(published: Mapping[str, Any], publisher: Mapping[str, str]) -> bytes:

@@ -42,6 +42,7 @@ class Verdict:
         insecure: the noise came from a fixed seed, by the data set's own word.
         signature: the coordinator that signed the papers and the hashes of the files; None where nobody did.
         confirmed: its fingerprint is the one that the caller has stated.
+        simulated: every party's key signed the papers and the hashes of the files, so one program played all parties.
         known: parties whose keys are certified by that signature, or have the fingerprint that the caller has stated.
         unchecked: files of the data set that are not there.
         outside: what lies in the folder and no paper speaks of, by name.
@@ -65,6 +66,7 @@ class Verdict:
     signature: PublisherSignature | None
     confirmed: bool
     known: tuple[str, ...]
+    simulated: bool
     unchecked: tuple[str, ...]
     outside: tuple[str, ...]
 
@@ -75,13 +77,17 @@ class Verdict:
 
     @property
     def holds(self) -> bool:
-        """Whether everything fits together, and is the stated coordinator's and its enrolled parties'."""
-        return not self.faults and self.confirmed and not self.strangers
+        """Whether everything fits together, and is what it claims to be.
+
+        A federation's has to be the stated coordinator's and its enrolled parties'; a simulation claims no hospital.
+        """
+        return not self.faults and (self.simulated or (self.confirmed and not self.strangers))
 
     def to_json(self) -> dict[str, Any]:
         return {
             "run": self.run,
             "manifest": self.manifest,
+            "kind": "simulation" if self.simulated else "federation",
             "holds": self.holds,
             "consistent": not self.faults,
             "coordinator_confirmed": self.confirmed,
@@ -158,13 +164,18 @@ class Verdict:
         return found
 
     def _doubts(self) -> list[str]:
-        """What nothing here shows, first of all; empty where everything is confirmed."""
+        """What nothing here shows, first of all; empty where everything of a federation is confirmed."""
+        if self.simulated:
+            return [
+                "SIMULATION, CONFIRMED: one program held every party's key and signed these files and papers with all.",
+                "  No hospital and no coordinator stands behind it: who ran it, and on which records, no paper shows.",
+            ]
         if self.holds:
             return []
         found = ["NOT CONFIRMED: the papers fit together, and nothing shows yet who made them."]
         if self.signature is None:
             found += [
-                "  No coordinator has signed them (a simulation has none). Whoever made this folder may have invented",
+                "  No coordinator has signed them, nor a simulation. Whoever made this folder may have invented",
                 "  its hospitals, with their keys, signatures and receipts, and may have changed every text.",
             ]
         elif not self.confirmed:

@@ -6,7 +6,8 @@ sum the parties' signed statements on who is in it; every party's receipt, charg
 Papers that fit together prove nothing about who wrote them: anybody can invent hospitals, give each a key and sign for
 all of them. So a data set is confirmed only by a fingerprint that the caller has from elsewhere: the coordinator's,
 whose signature covers the texts and certifies the keys of the parties it has enrolled; or a party's own, for what that
-party has signed.
+party has signed. A simulation claims no hospitals: that one program held all keys and wrote these files is shown by the
+signatures of all its parties under them.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ from undersong_common.canonical import canonical_json
 from undersong_common.errors import ConfigurationError, PeerFault, PrivacyRefusal, UndersongError
 from undersong_common.printable import printable
 from undersong_common.privacy import accounting
+from undersong_common.privacy.budget import charged_of
 from undersong_protocol.enrolment import party_fingerprint, same_fingerprint
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.receipt import Receipt, check_receipt
 from undersong_protocol.secagg.evidence import check_evidence
 from undersong_server.release.files import CORPUS_NAMES, HASHED_NAMES, LEDGER_NAME, MANIFEST_NAME
 from undersong_server.release.papers import once, published_manifest, read_text, sha256_of
-from undersong_server.release.signature import ENROLLED, PublisherSignature, read_signature
+from undersong_server.release.signature import ENROLLED, PublisherSignature, check_simulation, read_signature
 from undersong_server.release.verdict import REMEDY, Opened, Verdict
-from undersong_server.runs import foreign_statistics
+from undersong_server.runs.planning import register_named_statistics
 
 # What a value of another type or size than expected raises, wherever it is first used.
 MALFORMED = (KeyError, ValueError, TypeError, AttributeError, RecursionError, ArithmeticError, IndexError)
@@ -56,7 +58,7 @@ def verify(folder: Path, *, fingerprint: str | None = None, parties: Mapping[str
         raise PrivacyRefusal(f"{folder}: manifest.json is not the manifest of a run", REMEDY) from None
     if published.get("manifest_hash") != manifest.hash.hex():
         faults.append(f"the manifest was changed: its hash is {manifest.hash.hex()[:16]}..., not the one stated")
-    foreign_statistics.register_named((planned.statistic, planned.source) for planned in manifest.plan.sums)
+    register_named_statistics((planned.statistic, planned.source) for planned in manifest.plan.sums)
     try:
         manifest.verify()
     except UndersongError as error:
@@ -75,6 +77,7 @@ def verify(folder: Path, *, fingerprint: str | None = None, parties: Mapping[str
     _ledger(folder, checked, receipts, faults)
     unchecked, outside = _files(folder, published, faults)
     signature = _publisher_signature(published, fingerprint, faults)
+    simulated = _simulated(published, manifest, faults)
     confirmed = signature is not None and same_fingerprint(fingerprint or "", signature.fingerprint)
     known = _known(manifest, published if confirmed else {}, parties or {}, faults)
     total = max(spent.values(), default=0.0)
@@ -100,6 +103,7 @@ def verify(folder: Path, *, fingerprint: str | None = None, parties: Mapping[str
         signature=signature,
         confirmed=confirmed,
         known=known,
+        simulated=simulated,
         unchecked=unchecked,
         outside=outside,
     )
@@ -138,6 +142,14 @@ def _publisher_signature(
         if found is None or not same_fingerprint(fingerprint, found.fingerprint):
             faults.append(f"the coordinator's signature: {signer} signed it, not the one that was stated")
     return found
+
+
+def _simulated(published: Mapping[str, Any], manifest: Manifest, faults: list[str]) -> bool:
+    try:
+        return check_simulation(published, manifest.roster)
+    except PrivacyRefusal as refusal:
+        faults.append(f"the simulation's signatures: {refusal.problem}")
+        return False
 
 
 def _sums(manifest: Manifest, sums: Mapping[str, Any], faults: list[str]) -> dict[str, Opened]:
@@ -189,12 +201,13 @@ def _spending(
     if not math.isfinite(plan.privacy.epsilon):
         return {member.name: math.inf for member in manifest.roster}
     spent = {}
+    whole = plan.charged_events()
     for member in manifest.roster:
         took_part = [found for found in opened.values() if member.name in found.survivors]
         receipt = final.get(member.name)
         if receipt is None:
             # What is not here may have been left out: sums that were opened, and this party's part in them.
-            events = plan.charged_events()
+            events = whole
         else:
             counted = {(charge.query, charge.attempt): charge.question for charge in receipt.counted}
             for found in took_part:
@@ -204,7 +217,8 @@ def _spending(
                     faults.append(f"{place}, though its vector is in the sum")
                 elif counted[slot] != found.question:
                     faults.append(f"{place}, for the question that the sum answers")
-            events = [plan[charge.query].event() for charge in receipt.counted]
+            charged = [plan[charge.query].event() for charge in receipt.counted]
+            events = list(charged_of(charged, whole)) if receipt.charges else []
         spent[member.name] = accounting.epsilon(events, plan.privacy.delta) if events else 0.0
     return spent
 
@@ -216,7 +230,8 @@ def _alone(manifest: Manifest, receipt: Receipt | None) -> float:
         return math.inf
     if receipt is None:
         return plan.epsilon_if_all_others_collude() if plan.sums else 0.0
-    events = [plan[charge.query].event_alone(plan.quorum) for charge in receipt.left]
+    left = [plan[charge.query].event_alone(plan.quorum) for charge in receipt.left]
+    events = charged_of(left, plan.alone_events()) if receipt.charges else ()
     return accounting.epsilon(events, plan.usable_delta) if events else 0.0
 
 

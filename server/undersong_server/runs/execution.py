@@ -16,10 +16,15 @@ from undersong_protocol.messages import federation_pb2 as wire
 from undersong_protocol.plan import Plan
 from undersong_protocol.secagg.parameters import Member
 from undersong_server import methods
-from undersong_server.federation.blocks import PublicBlocks
-from undersong_server.federation.driver import STAGE_TIMEOUT_S, Federation, introduce
+from undersong_server.federation.driver import (
+    STAGE_TIMEOUT_S,
+    BatchTransport,
+    Federation,
+    PublicBlocks,
+    Transport,
+    introduce,
+)
 from undersong_server.federation.pipelining import PipelinedFederation
-from undersong_server.federation.transport import BatchTransport, Transport
 from undersong_server.generators.author import Author, Usage
 from undersong_server.journal import Journal
 from undersong_server.methods.interface import Observe, RunContext

@@ -13,20 +13,21 @@ from undersong_common.errors import ConfigurationError, InternalError
 from undersong_common.fine_tuning import check_folder
 from undersong_common.model_files import PACKAGED
 from undersong_common.plurals import counted
-from undersong_common.table import UTF_8, column_names, read_table
+from undersong_common.table import column_names
 from undersong_protocol.plan import Plan
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_server.generators import GeneratorSettings
 from undersong_server.generators.replay import ReplayGenerator
 from undersong_server.generators.settings import NgramSettings, ReplaySettings, TransformersSettings, VllmSettings
-from undersong_server.runs.building import build_prompts
+from undersong_server.runs.planning import build_prompts
+from undersong_server.runs.tables import read_private_files, read_test_file
 from undersong_server.runs.task import Task
 
 _CHECK = "check the path"
 
 
 def task_faults(task: Task, plan: Plan | None = None) -> Iterator[tuple[str, str]]:
-    """Each fault with its remedy. Private files are opened for the names of their columns, and only where named.
+    """Each fault with its remedy. Private files are read by the simulation's own rule, and only where named.
 
     Args:
         plan: of the task's method, where it has been made: the embedder is then checked against it too.
@@ -35,11 +36,10 @@ def task_faults(task: Task, plan: Plan | None = None) -> Iterator[tuple[str, str
     yield from _raised(lambda: _check_embedder(task, plan))
     yield from _raised(lambda: build_prompts(task))
     if task.data.path is not None:
-        yield from _private(task)
+        yield from _raised(lambda: read_private_files(task))
     for generator in task.generators:
         yield from _generator(task, generator)
-    if task.evaluation.test is not None:
-        yield from _test(task, task.locate(task.evaluation.test))
+    yield from _raised(lambda: read_test_file(task))
     encoder = task.evaluation.encoder
     for model in (encoder if encoder in (None, PACKAGED) else str(task.locate(encoder)), task.teacher_model):
         if model:
@@ -76,7 +76,7 @@ def _generator(task: Task, generator: GeneratorSettings) -> Iterator[tuple[str, 
         return
     if isinstance(generator, NgramSettings):
         for path in paths:
-            yield from _columns(path, {"text": "text"}, UTF_8, said)
+            yield from _raised(partial(_check_text_column, path, said))
     elif isinstance(generator, ReplaySettings):
         # it reads its file when it is made, and embeds nothing yet
         yield from _raised(
@@ -92,41 +92,10 @@ def _none(_texts: Sequence[str]) -> Float32:
     raise InternalError("a plan embeds no text")
 
 
-def _private(task: Task) -> Iterator[tuple[str, str]]:
-    if not task.files:
-        yield f"data.path: {task.data.path}: no such file", _CHECK
-    if task.task.labels and task.data.label is None:
-        yield "data.label is missing but task.labels is given", "name the label column"
-    if task.privacy.unit == "user" and task.data.user is None:
-        yield 'privacy.unit is "user" but data.user names no column', "name it in data.user"
-    named = {"text": task.data.text, "label": task.data.label, "user": task.data.user}
-    for path in task.files:
-        if not path.exists():
-            yield f"{path}: no such file (data.path)", _CHECK
-        else:
-            yield from _columns(path, named, task.data.encoding, "data.path")
-
-
-def _test(task: Task, path: Path) -> Iterator[tuple[str, str]]:
-    if not path.exists():
-        yield f"{path}: no such file (evaluation.test)", _CHECK
-    elif not task.task.labels:
-        yield from _raised(lambda: read_table(path, task.data.text))
-    elif task.data.label is None:
-        yield "evaluation.test needs data.label", "name the label column, or leave the test out"
-    else:
-        yield from _raised(lambda: read_table(path, task.data.text, task.data.label, labels=task.task.labels))
-
-
-def _columns(path: Path, named: dict[str, str | None], encoding: str, said: str) -> Iterator[tuple[str, str]]:
-    try:
-        found = column_names(path, encoding)
-    except ConfigurationError as error:
-        yield error.problem, error.remedy
-        return
-    for role, column in named.items():
-        if column is not None and column not in found:
-            yield f"{path}: has no column {column!r} (the {role} column of {said})", nearest(column, found)
+def _check_text_column(path: Path, said: str) -> None:
+    found = column_names(path)
+    if "text" not in found:
+        raise ConfigurationError(f"{path}: has no column 'text' (the text column of {said})", nearest("text", found))
 
 
 def _raised(check: Callable[[], object]) -> Iterator[tuple[str, str]]:

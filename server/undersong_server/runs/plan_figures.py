@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -12,8 +12,7 @@ from undersong_protocol.plan import Plan, PlannedSum, Privacy, Quorum
 from undersong_server import methods
 from undersong_server.generators import Estimate, GeneratorSettings
 from undersong_server.generators.orders import Order, Requests
-from undersong_server.runs.building import build_prompts
-from undersong_server.runs.planning import RunPlan
+from undersong_server.runs.planning import RunPlan, build_prompts
 
 PUBLIC_NOTICE = (
     "task.description, task.labels and the prompts go to the model provider: they count as public, so write nothing"
@@ -162,6 +161,20 @@ def plan_figures(run: RunPlan) -> PlanFigures:
     )
 
 
+def cap_faults(run: RunPlan) -> Iterator[tuple[str, str]]:
+    """Each cap of a generator that the plan's highest estimate exceeds, with its remedy.
+
+    A run that stops at a cap has spent epsilon on a corpus that is not finished.
+    """
+    for generator, estimate in zip(run.task.generators, _estimates(run), strict=True):
+        for key, cap, most in generator.caps(estimate):
+            if most > cap * (1 + 1e-9):  # what the remedy prints is rounded
+                yield (
+                    f"generator {generator.name}: {key} is {cap:g}, the plan takes up to {most:.12g}",
+                    f"raise {key} to {most:.12g} or more, or ask for fewer samples",
+                )
+
+
 def share_sigma(plan: Plan, planned: PlannedSum) -> float:
     """Standard deviation, integer units, of the noise each party adds (before XNoise removes the excess)."""
     honest = plan.quorum.parties - plan.quorum.tolerated_dropouts - plan.quorum.colluders
@@ -173,8 +186,7 @@ def _reads(run: RunPlan, generator: GeneratorSettings) -> bool:
 
 
 def _expected_cost(run: RunPlan) -> ExpectedCost | None:
-    calls = math.ceil(run.generator_calls / len(run.task.generators)) + run.trial_calls
-    estimates = [_estimate(run, generator, calls) for generator in run.task.generators]
+    estimates = _estimates(run)
     if not any(estimate.tokens[1] for estimate in estimates):
         return None
     prices = [estimate.price_usd for estimate in estimates if estimate.price_usd is not None]
@@ -184,6 +196,12 @@ def _expected_cost(run: RunPlan) -> ExpectedCost | None:
         price_usd=(sum(price[0] for price in prices), sum(price[1] for price in prices)) if known else None,
         time_s=(max(each.seconds[0] for each in estimates), max(each.seconds[1] for each in estimates)),
     )
+
+
+def _estimates(run: RunPlan) -> list[Estimate]:
+    """What each generator is expected to take, with as many calls of each."""
+    calls = math.ceil(run.generator_calls / len(run.task.generators)) + run.trial_calls
+    return [_estimate(run, generator, calls) for generator in run.task.generators]
 
 
 def _estimate(run: RunPlan, generator: GeneratorSettings, calls: int) -> Estimate:

@@ -1,17 +1,32 @@
-"""The plan of a run, before anything is spent: every private sum, its noise, and the generators' calls."""
+"""The plan of a run, made before anything is spent: private sums, their noise, and the generators' calls.
+
+The parts of a task that need other packages or files are built here too: statistics, prompts and the author.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from undersong_common import configuration, plugins
+from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError, InternalError
-from undersong_protocol.plan import Plan, plan_sums
-from undersong_server import methods
-from undersong_server.generators.author import TRIAL_ORDERS
+from undersong_common.plurals import counted
+from undersong_common.printable import printable
+from undersong_protocol import statistics
+from undersong_protocol.plan import Plan, SumRequest, plan_sums
+from undersong_server import generators, methods
+from undersong_server.generators.author import TRIAL_ORDERS, Author
+from undersong_server.generators.orders import DrawWords
+from undersong_server.generators.screening import Screening
+from undersong_server.journal import Journal
 from undersong_server.methods.interface import Setting
 from undersong_server.methods.parts.lengths import NAME, with_lengths
-from undersong_server.runs import foreign_statistics
+from undersong_server.progress import Progress
+from undersong_server.prompts.rendering import Prompts, TaskWords
 from undersong_server.runs.task import Task
 
 
@@ -52,9 +67,163 @@ def plan_run(task: Task) -> RunPlan:
     # A baseline that asks no party anything keeps to that.
     if task.privacy.lengths and method.makes_private_sums and not method.measures_lengths:
         requests = with_lengths(requests, task.privacy.lengths_share)
-    foreign_statistics.register(requests)
+    register_statistics(requests)
     plan = plan_sums(requests, task.privacy.promise(), task.quorum())
     if math.isfinite(task.privacy.epsilon):
         plan.verify()
     asks_first = NAME in {planned.name for planned in plan.sums} or method.asks_first(options, setting)
     return RunPlan(task, setting, plan, method.generator_calls(options, setting), TRIAL_ORDERS if asks_first else 0)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What ``undersong run plan`` fixed.
+
+    Attributes:
+        name: of the run, in the manifest and of its folder.
+        task: the task file with its overrides, as read; ``folder`` is where its relative paths start.
+        roster: names of the parties that take part.
+        seed: of everything public.
+        insecure_noise_seed: tests only: the parties' noise is no secret, and the outputs say so.
+        patience_s: how long one request waits for a party.
+    """
+
+    name: str
+    task: Mapping[str, Any]
+    folder: str
+    roster: tuple[str, ...]
+    seed: int
+    insecure_noise_seed: int | None
+    patience_s: float
+
+    def load(self) -> RunPlan:
+        """The plan with its noise, computed anew. Raises ConfigurationError."""
+        return plan_run(coordinator_task(self.task, Path(self.folder), self.roster))
+
+
+def coordinator_task(data: Mapping[str, Any], folder: Path, roster: Sequence[str]) -> Task:
+    """A task as the coordinator runs it: it knows the number of parties, and nothing of their files."""
+    stated = data.get("federation", {}).get("parties")
+    if stated is not None and stated != len(roster):
+        raise ConfigurationError(
+            f"federation.parties is {stated}, but {counted(len(roster), 'party takes', 'parties take')} part:"
+            f" {', '.join(roster)}",
+            "correct the task file, or name the parties with --parties A,B,C",
+        )
+    own = {key: value for key, value in data.items() if key != "data"}
+    kept = {key: value for key, value in data.get("data", {}).items() if key in ("root", "text", "label")}
+    federation = {**data.get("federation", {}), "parties": len(roster)}
+    task = configuration.validate(
+        Task, {**own, "data": kept, "federation": federation, "folder": folder}, "the task file"
+    )
+    _ = task.options  # an invalid method option is found now, not when the method starts
+    return task
+
+
+def build_author(
+    task: Task, embed: Embed, environment: Mapping[str, str], journal: Journal, progress: Progress, *, seed: int
+) -> Author:
+    """The author of a task: its generators and its prompts, the task's own templates among them.
+
+    Args:
+        embed: texts -> quantised unit embeddings, for generators that draw by similarity.
+        environment: where generators find their keys, such as ``os.environ``.
+        journal: keeps every answer.
+        seed: of the generators' requests.
+
+    Raises ConfigurationError for a generator or a prompt that cannot be built.
+    """
+    folder = task.locate("")
+    built = generators.build_generators(
+        task.generators,
+        labels=task.task.labels,
+        folder=folder,
+        embed=embed,
+        environment=environment,
+        notes=journal,
+    )
+    return Author(
+        {each.name: each for each in built},
+        build_prompts(task),
+        journal,
+        progress,
+        seed=seed,
+        formats={settings.name: settings.prompt_format(folder) for settings in task.generators},
+        draw_words=public_lengths(task),
+        screening=Screening(embed, bound=task.prompts.near_duplicate),
+    )
+
+
+def build_prompts(task: Task, *, alike: bool = False) -> Prompts:
+    """The built-in templates, those of the task's [prompts] folder in place of their namesakes.
+
+    Args:
+        alike: every prompt of one label is the same, for a model that is trained on it.
+    """
+    folder = task.locate(task.prompts.folder) if task.prompts.folder else None
+    given = task.task
+    words = TaskWords(
+        description=given.description,
+        labels=given.labels,
+        label_descriptions=given.label_descriptions,
+        language=given.language,
+        attributes=given.attributes,
+        line_breaks=given.line_breaks or alike,
+        variety=task.prompts.variety and not alike,
+    )
+    return Prompts.load(words, folder=folder)
+
+
+def public_lengths(task: Task) -> DrawWords | None:
+    """Lengths between the task's public bounds: short and long ones are equally likely by their ratio."""
+    if task.task.words is None:
+        return None
+    low, high = task.task.words
+    return lambda draw: round(math.exp(draw.uniform(math.log(low), math.log(high))))
+
+
+def register_statistics(requests: Iterable[SumRequest]) -> None:
+    """Makes the statistics of a method's requests known, each with the hash of its package's source.
+
+    Raises ConfigurationError for one that no package declares, or that is another class than the declared one.
+    """
+    for request in requests:
+        asked = type(request.statistic)
+        if asked.__module__.startswith("undersong_protocol.") or statistics.source(asked.name):
+            continue
+        plugin = plugins.find("statistics", asked.name)
+        if plugin is None:
+            raise ConfigurationError(
+                f"{request.name}: no installed package declares the statistic {asked.name!r}",
+                "declare it by an entry point of undersong.statistics: parties trust it by its name and hash",
+            )
+        if plugins.load(plugin) is not asked:
+            raise ConfigurationError(
+                f"{request.name}: {plugin.words} declares another statistic {asked.name!r} than the method asks for",
+                "correct the entry point",
+            )
+        statistics.register_foreign(asked.name, asked, plugins.source_hash(plugin))
+
+
+def register_named_statistics(sources: Iterable[tuple[str, str]]) -> None:
+    """Makes statistics known that a plan names with these source hashes ("" for this program's own).
+
+    Raises ConfigurationError where what is installed here is not just that; nothing else is imported.
+    """
+    for name, source in dict(sources).items():
+        if not source or statistics.source(name) == source:
+            continue
+        plugin = plugins.find("statistics", name)
+        if plugin is None or plugins.source_hash(plugin) != source:
+            raise ConfigurationError(
+                f"the plan's statistic {printable(name, 60)!r} is another package's, which is not installed here with"
+                f" the plan's source {printable(str(source), 64)}",
+                "install that very release of its package",
+            )
+        statistics.register_foreign(name, plugins.load(plugin, source), source)
+
+
+def register_installed_statistics() -> None:
+    """Makes every installed statistic known, in a process that computes for simulated parties and plans nothing."""
+    for plugin in plugins.installed("statistics"):
+        statistics.register_foreign(plugin.name, plugins.load(plugin), plugins.source_hash(plugin))

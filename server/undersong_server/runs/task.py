@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from undersong_common import configuration
 from undersong_common.errors import ConfigurationError
@@ -16,14 +16,13 @@ from undersong_common.plurals import counted
 from undersong_common.printable import name_fault, printable
 from undersong_common.table import SUFFIXES
 from undersong_protocol.manifest import LONGEST_DESCRIPTION, LONGEST_NAME
-from undersong_protocol.plan import POST_QUANTUM_UP_TO, Privacy, Quorum
+from undersong_protocol.plan import Privacy, Quorum
 from undersong_protocol.secagg.parameters import check_graph, check_quorum, default_threshold, defaults
 from undersong_protocol.sizes import LARGEST_PARTIES, LARGEST_SPARE_ATTEMPTS
 from undersong_server import methods
 from undersong_server.evaluation.heads import Head
 from undersong_server.generators import GeneratorSettings
 from undersong_server.methods.interface import EXPECTED_RECORDS, MethodOptions
-from undersong_server.runs.other_method import for_its_method
 
 DEFAULT_PARTIES = 5
 
@@ -160,7 +159,7 @@ class FederationSection(Section):
     colluders: Annotated[int, Field(ge=0)] | None = None
     threshold: Annotated[int, Field(ge=1)] | None = None
     spare_attempts: Annotated[int, Field(ge=0, le=LARGEST_SPARE_ATTEMPTS)] = 0
-    post_quantum: bool | None = None
+    post_quantum: bool = True
 
 
 class MethodSection(BaseModel):
@@ -312,8 +311,7 @@ class Task(Section):
             check_graph(parties, dropouts, colluders)
         except ConfigurationError as error:
             raise ConfigurationError(f"[federation] {error.problem}", error.remedy) from None
-        post_quantum = parties <= POST_QUANTUM_UP_TO if given.post_quantum is None else given.post_quantum
-        return Quorum(parties, threshold, dropouts, colluders, given.spare_attempts, post_quantum)
+        return Quorum(parties, threshold, dropouts, colluders, given.spare_attempts, given.post_quantum)
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -342,3 +340,42 @@ def load(path: Path, assignments: Iterable[str] = ()) -> Task:
     task = configuration.validate(Task, {**data, "folder": path.parent.absolute(), "set_aside": set_aside}, str(path))
     _ = task.options  # a wrong method option is found now, not when the method starts
     return task
+
+
+def for_its_method(
+    written: Mapping[str, Any], data: dict[str, Any], assignments: Iterable[str]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """``data`` without those of the file's options that the method named by an override cannot take, and their names.
+
+    Options that both methods have under one name are kept, unless the value is none for the other method. What an
+    assignment sets is never set aside: a wrong one is an error where the options are read.
+
+    Args:
+        written: the task file; ``data`` is the same with the assignments applied.
+    """
+    before, now = written.get("method"), data.get("method")
+    if not isinstance(before, Mapping) or not isinstance(now, Mapping) or before.get("name") == now.get("name"):
+        return data, ()
+    if now.get("name") not in methods.names():
+        return data, ()  # the error is found where the name is read
+    given = {assignment.partition("=")[0].strip() for assignment in assignments}
+    theirs = {key for key in before if key != "name" and f"method.{key}" not in given}
+    kept = {key: value for key, value in now.items() if key not in theirs}
+    carried = {key: now[key] for key in now if key in theirs}
+    while carried and (faulty := _faulty(str(now["name"]), kept, carried)):
+        carried = {key: value for key, value in carried.items() if key not in faulty}
+    aside = tuple(key for key in now if key in theirs and key not in carried)
+    return {**data, "method": {key: value for key, value in now.items() if key not in aside}}, aside
+
+
+def _faulty(name: str, kept: Mapping[str, Any], carried: Mapping[str, Any]) -> set[str]:
+    """Those of the carried options that the method refuses; all of them where it refuses them together."""
+    options = methods.load(name).Options
+    own = {key: value for key, value in kept.items() if key != "name"}
+    try:
+        options.model_validate({**own, **carried})
+    except ValidationError as error:
+        found = {str(item["loc"][0]) for item in error.errors(include_url=False) if item["loc"]}
+        together = any(not item["loc"] for item in error.errors(include_url=False))
+        return found & set(carried) or (set(carried) if together else set())
+    return set()

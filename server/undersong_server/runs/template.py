@@ -39,7 +39,7 @@ parties = 5                 # one file is dealt to this many parties; several fi
 # alpha = 1.0               # Dirichlet concentration over labels; inf (the default) gives equal shares
 # tolerated_dropouts = 1    # parties that may vanish in a private sum
 # colluders = 1             # parties that may stand with the coordinator
-# post_quantum = true       # masks that no later quantum computer opens: the default up to 200 parties
+# post_quantum = true       # masks that no later quantum computer opens: the default
 
 [method]
 name = "undersong"          # needs no tuning (docs/method.md); "wasp", "augpe", "dpkps", "dpga" and others: docs/

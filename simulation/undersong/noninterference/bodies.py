@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 
 from undersong.noninterference import coordinator as hostile
 from undersong.noninterference.coordinator import Course
-from undersong.noninterference.hospital import Interference, MakePair, Pair
+from undersong.noninterference.hospital import DIMENSION, Interference, MakePair, Pair
 from undersong.noninterference.play import OPEN, Draw, Play, check_neighbours, neighbours, policies, privacies, tables
 from undersong.noninterference.public_examples import malformed, well_formed
 from undersong.noninterference.questions import LABELS, Asked, facts_of, spoilt
+from undersong_common.table import Table
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.plan import Privacy
+from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 
 RATES = (1.0, 1.0, 1.0, 0.6)  # of a Poisson subsample
 QUIET = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
@@ -54,6 +56,23 @@ def one_unit(
         for number in range(len(pair.pairs)):
             counted[f"{name}: moved by a unit"] += check_neighbours(pair, course, number)
         return counted
+
+
+def one_subsample(make: MakePair, draw: Draw) -> Counter[str]:
+    """Two copies that differ in the secret coins of their subsamples alone: equal answers, different vectors.
+
+    Two subsamples of these records are the same with a chance of 0.58 ** 60 = 6e-15.
+    """
+    records = Table(tuple(f"note {draw(st.integers(0, 999))} of patient {number}" for number in range(60)), None, None)
+    privacy, rate = Privacy(2.0, 1e-4, max_records=100), draw(st.sampled_from([0.3, 0.5, 0.7]))
+    plan = hostile.plan((EmbeddingSum(DIMENSION, 0),), privacy, draw(st.integers(1, 4)), rate)
+    with make(records, records, OPEN, draw(st.integers(0, 99))) as pair:
+        pair.copies[1].coins.subsamples = "other coins"
+        _through(pair, hostile.manifest_of(plan, pair.identity), Asked([], []))
+        _check_came(pair, "embedding_sum", good=True)
+        if not pair.differed:
+            raise Interference("other coins give the same vector: they do not decide who is in the subsample")
+        return _counted(pair)
 
 
 def _asked(

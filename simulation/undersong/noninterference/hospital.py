@@ -27,6 +27,7 @@ from undersong_client import approvals, datasets, enrolment, hospital_computatio
 from undersong_client.answering import JournaledParty
 from undersong_client.approvals import Decision, Requests
 from undersong_client.assemble import Assembled, assemble
+from undersong_client.attempts import COINS_PURPOSE
 from undersong_client.computation import Computed, VectorRequest, zeros
 from undersong_client.hospital_computation import HospitalComputation
 from undersong_client.outbox import Outbox
@@ -75,15 +76,21 @@ def _direction(text: str) -> Any:
 
 
 class Coins:
-    """The same secrets at the same calls, across restarts: the n-th stream that is opened for a purpose."""
+    """The same secrets at the same calls, across restarts: the n-th stream that is opened for a purpose.
+
+    Attributes:
+        subsamples: tells apart the coins of subsamples, and nothing else, of copies with the same seed.
+    """
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._opened: dict[str, int] = {}
+        self.subsamples = ""
 
     def __call__(self, purpose: str) -> Callable[[int], bytes]:
         number = self._opened[purpose] = self._opened.get(purpose, -1) + 1
-        return KeyStream(hashlib.sha256(f"{self._seed}/{purpose}/{number}".encode()).digest()).read
+        apart = self.subsamples if purpose.endswith(COINS_PURPOSE) else ""
+        return KeyStream(hashlib.sha256(f"{self._seed}/{purpose}/{number}{apart}".encode()).digest()).read
 
 
 encapsulate = functools.lru_cache(maxsize=4096)(kem.encapsulate)
@@ -199,7 +206,7 @@ class Copy:
         shutil.copytree(origin, folder / "home")
         self.home = PartyHome(folder / "home")
         self.clock = Clock()
-        self._coins = Coins(seed)
+        self.coins = Coins(seed)
         self.allow(allowed)
         self.notes = folder / "notes.jsonl"
         columns = {
@@ -229,7 +236,7 @@ class Copy:
             checkpoints=self.folder / "marks",
             clock=self.clock,
             embedder=TotalEmbedder(),  # type: ignore[arg-type]
-            entropy=self._coins,
+            entropy=self.coins,
             encapsulate=encapsulate,
             computation=HospitalComputation(self.home, TotalEmbedder()),  # type: ignore[arg-type]
         )

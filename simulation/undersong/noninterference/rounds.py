@@ -19,6 +19,7 @@ from undersong.noninterference.questions import NAMES
 
 Body = Callable[[MakePair, Draw], Counter[str]]
 CONVERSATION = "conversations"
+SUBSAMPLE = "one subsample"
 LONGEST_FINDING = 600  # characters; a difference quotes both replies
 
 
@@ -40,9 +41,9 @@ class Played:
 
 
 def bodies_of(asked: Sequence[str]) -> list[str]:
-    """What :func:`play` plays for a plan with sums of these statistics: by name, conversations of all kinds first."""
+    """Bodies that :func:`play` plays for a plan with sums of these statistics, by name."""
     names = [name for name in dict.fromkeys(asked) if name in NAMES]
-    return [CONVERSATION, *(f"{kind} of {name}" for name in names for kind in ("one sum", "one unit"))]
+    return [CONVERSATION, SUBSAMPLE, *(f"{kind} of {name}" for name in names for kind in ("one sum", "one unit"))]
 
 
 def play(body: str, *, examples: int, seed: int) -> Played:
@@ -83,7 +84,7 @@ def _quiet() -> Iterator[None]:
 
 def all_bodies(names: Sequence[str] = NAMES) -> dict[str, Body]:
     """Conversations as often as all statistics together. ``names``: the statistics' (questions.NAMES)."""
-    found: dict[str, Body] = {}
+    found: dict[str, Body] = {SUBSAMPLE: bodies.one_subsample}
     for name in names:
         found[f"conversation before {name}"] = bodies.conversation
         found[f"one sum of {name}"] = partial(bodies.one_sum, name=name)

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+import threading
+from collections import Counter
+
+import httpx
 import pytest
 from argon2 import PasswordHasher
+from fastapi.testclient import TestClient
 
 from tests.doubles.plain_browser import HOST, Browser
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
@@ -11,6 +18,7 @@ from undersong_common.pages import accounts as module
 from undersong_common.pages.accounts import Accounts, TooManyAttempts
 from undersong_common.pages.site import PageSettings, Site
 from undersong_common.pages.store import PageStore
+from undersong_common.pages.stream import Pulse, Stream
 
 pytestmark = pytest.mark.heavy  # argon2id takes its time
 
@@ -52,17 +60,21 @@ def test_a_link_lets_one_browser_in_once_and_its_secret_is_in_no_file(site, tmp_
     secret = site.accounts.link("ada")
     first, second = Browser(site), Browser(site)
     done = first.post("/enter", code=secret)
-    assert (done.status_code, done.headers["location"]) == (303, "/account")
+    base = re.fullmatch(r"(/s/[\w-]{43})/account", done.headers["location"])[1]
+    assert done.status_code == 303
     cookie = done.headers["set-cookie"]
     assert "HttpOnly" in cookie
     assert "samesite=strict" in cookie.lower()
-    assert first.get("/").status_code == 200
+    assert f"; Path={base}/;" in cookie
+    assert first.get("/").status_code == 303
+    assert first.entered(done.headers["location"]).get("/").status_code == 200
     again = second.post("/enter", code=secret)
     assert again.status_code == 403
     assert "used already" in again.text
     written = b"".join(path.read_bytes() for path in (tmp_path / "page").iterdir())
     assert secret.encode() not in written
-    assert first.client.cookies["undersong_8700"].encode() not in written
+    for half in (first.client.cookies["undersong_8700"], base.removeprefix("/s/")):
+        assert half.encode() not in written
 
 
 def test_a_link_ends(accounts, clock):
@@ -96,13 +108,74 @@ def test_passwords_are_argon2id_and_wrong_ones_have_to_wait(accounts, clock, tmp
     for name in ("ada", "nobody"):
         with pytest.raises(PrivacyRefusal, match="do not fit"):
             accounts.enter_by_password(name, "wrong", address="b")
-    for number in range(module.FAILURES - 1):
+
+
+def wrong(accounts, name, address, times):
+    for _ in range(times):
         with pytest.raises(PrivacyRefusal, match="do not fit"):
-            accounts.enter_by_password("ada", "wrong", address=f"c{number}")
-    with pytest.raises(TooManyAttempts):  # of one account, from wherever
-        accounts.enter_by_password("ada", PASSWORD, address="d")
+            accounts.enter_by_password(name, "wrong", address=address)
+
+
+def test_who_has_to_wait_is_an_account_at_a_source(accounts, clock):
+    accounts.set_password("ada", PASSWORD)
+    accounts.set_password("vera", PASSWORD)
+    wrong(accounts, "ada", "a", module.FAILURES)
+    with pytest.raises(TooManyAttempts):
+        accounts.enter_by_password("ada", PASSWORD, address="a")
+    for _ in range(2 * module.FAILURES):  # neither others there, nor she elsewhere, nor any by succeeding
+        accounts.enter_by_password("vera", PASSWORD, address="a")
+        accounts.enter_by_password("ada", PASSWORD, address="b")
     clock.now += module.FAILURES_S + 1
-    accounts.enter_by_password("ada", PASSWORD, address="d")
+    accounts.enter_by_password("ada", PASSWORD, address="a")
+
+
+def test_guessing_many_names_from_one_source_and_one_name_from_many_ends_too(accounts):
+    accounts.set_password("ada", PASSWORD)
+    for number in range(module.SOURCE_FAILURES):
+        wrong(accounts, f"name {number}", "a", 1)
+    with pytest.raises(TooManyAttempts):
+        accounts.enter_by_password("ada", PASSWORD, address="a")
+    for number in range(module.ACCOUNT_FAILURES):
+        wrong(accounts, "ada", f"b{number}", 1)
+    with pytest.raises(TooManyAttempts):
+        accounts.enter_by_password("ada", PASSWORD, address="c")
+
+
+def test_sixty_posts_at_once_check_five_passwords_two_at_a_time_and_refusals_write_nothing(site, monkeypatch):
+    at_once, most, checked = 0, 0, 0
+    lock = threading.Lock()
+    verify = PasswordHasher.verify
+
+    def counted(*given):
+        nonlocal at_once, most, checked
+        with lock:
+            at_once, checked = at_once + 1, checked + 1
+            most = max(most, at_once)
+        try:
+            return verify(*given)
+        finally:
+            with lock:
+                at_once -= 1
+
+    monkeypatch.setattr(PasswordHasher, "verify", counted)
+    site.accounts.set_role("ada", "administrator")
+    site.accounts.set_password("ada", PASSWORD)
+
+    async def post_all(times):
+        transport = httpx.ASGITransport(app=site.application)
+        cookies = {"undersong_8700_form": "x"}
+        async with httpx.AsyncClient(transport=transport, base_url=f"http://{HOST}", cookies=cookies) as client:
+            form = {"csrf": "x", "name": "ada", "password": "wrong horse battery"}
+            return await asyncio.gather(*(client.post("/login", data=form) for _ in range(times)))
+
+    answers = Counter(answer.status_code for answer in asyncio.run(post_all(60)))
+    assert answers == {403: module.FAILURES, 429: 60 - module.FAILURES}
+    assert checked == module.FAILURES
+    assert most <= module.HASHES_AT_ONCE  # argon2id takes 64 MiB for each
+    log = site.audit.path.read_bytes()
+    assert len(log.splitlines()) == module.FAILURES
+    assert {answer.status_code for answer in asyncio.run(post_all(20))} == {429}
+    assert site.audit.path.read_bytes() == log
 
 
 def test_guessing_from_one_place_is_answered_with_429(site, browser):
@@ -177,7 +250,55 @@ def test_another_host_is_not_answered(site, inside):
 
 
 def test_what_is_sent_is_bounded(inside):
+    form = {"content-type": "application/x-www-form-urlencoded"}
     assert inside.client.post("/act", content=b"x" * (9 << 20)).status_code == 413
+    in_chunks = (b"x" * 2**20 for _ in range(9))
+    assert inside.client.post("/act", content=in_chunks, headers=form).status_code == 413
+
+
+def test_of_a_stranger_less_is_read(browser, site):
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    for address in ("/login", "/enter", "/act"):
+        assert browser.client.post(address, content=b"x" * 2**17, headers=form).status_code == 413
+    in_chunks = (b"x" * 2**14 for _ in range(9))
+    assert browser.client.post("/login", content=in_chunks, headers=form).status_code == 413
+    invented = f"/s/{'x' * 43}"
+    for address in ("/act", "/login", "/enter"):
+        chunks = iter([b"x" * 2**20] * 5)
+        answer = browser.client.post(f"{invented}{address}", content=(each for each in chunks), headers=form)
+        assert answer.status_code == 303
+        assert len(list(chunks)) >= 4  # the client sends what is asked for
+
+
+def test_one_half_of_a_sessions_secret_reads_and_does_nothing(inside, site):
+    """Cookies know no ports: whoever serves another port of this host may hold one."""
+    Stream(site, lambda _topic: Pulse("1"))
+    fields = inside.hidden("/")
+    cookie, base = inside.client.cookies["undersong_8700"], inside.client.base
+    other = Browser(site).enter(site.accounts.link("ada"))
+    for halves in ((cookie, ""), (cookie, other.client.base), (cookie, f"/s/{'x' * 43}"), ("", base), ("x" * 43, base)):
+        thief = TestClient(site.application, base_url=f"http://{HOST}", follow_redirects=False)
+        headers = {"cookie": f"undersong_8700={halves[0]}; undersong_8700_form={halves[0]}"}
+        for path in ("/", "/people", "/account", "/download/x", "/nowhere", f"/{cookie}/"):
+            answer = thief.get(f"{halves[1]}{path}", headers=headers)
+            assert (answer.status_code, answer.headers["location"]) == (303, "/login"), path
+        for path in ("/stream?topic=all", "/alive", "/?part=x"):
+            assert thief.get(f"{halves[1]}{path}", headers=headers).status_code == 401, path
+        for path in ("/act", "/account", "/logout"):
+            done = thief.post(f"{halves[1]}{path}", data={**fields, "what": "theft"}, headers=headers)
+            assert (done.status_code, done.headers["location"]) == (303, "/login"), path
+    assert site.done == []
+    assert inside.client.post("/act", data=fields).status_code == 303
+    whole = f"undersong_8700={cookie}"
+    client = TestClient(site.application, base_url=f"http://{HOST}", headers={"cookie": whole})
+    assert client.get(f"{base}/alive").status_code == 204  # it was not refused for another reason
+
+
+def test_a_report_of_a_violation_keeps_no_secret_of_a_session(inside, site):
+    report = f'{{"csp-report": {{"document-uri": "http://{HOST}{inside.client.base}/runs", "referrer": ""}}}}'
+    inside.client.post("/csp-report", content=report.encode())
+    assert "/s/.../runs" in site.violations[0]
+    assert inside.client.base not in site.violations[0]
 
 
 def test_every_answer_has_the_policy_and_no_inline_script_or_style(inside, browser):
@@ -223,7 +344,8 @@ def test_a_script_reads_with_a_token_and_changes_nothing(site):
 
 
 def test_logging_out_ends_the_session(inside, site):
-    assert inside.post("/logout", of="/").headers["location"] == "/login"
+    assert inside.led(inside.post("/logout", of="/")) == "/login"
+    assert inside.get(f"{inside.client.base}/login").headers["location"] == "/login"
     assert inside.get("/").status_code == 303
     assert [entry.what for entry in site.audit.entries()] == ["log in by link", "log out"]
 
@@ -235,6 +357,7 @@ def test_over_tls_cookies_are_secure_and_of_this_host_alone(tmp_path):
     browser = Browser(site, host="console.example", scheme="https")
     done = browser.post("/enter", code=site.accounts.link("ada"))
     cookie = done.headers["set-cookie"]
+    assert "; Path=/;" in cookie.partition("__Host-undersong_443_form")[0]  # as the prefix wants it
     assert cookie.startswith("__Host-undersong_443=")
     assert "Secure" in cookie
     assert "Domain" not in cookie

@@ -103,7 +103,8 @@ def test_a_person_of_the_provider_enters_with_the_role_of_the_account_here(site)
     browser, answer, place = person(site, "ada")
     assert answer.status_code == 200, answer.text
     assert "HttpOnly" in answer.headers["set-cookie"]
-    inside = browser.get("/")
+    assert browser.get("/").status_code == 303  # the cookie alone is nobody's
+    inside = browser.entered(re.search(r'href="(/s/[^"]+)" data-go', answer.text)[1]).get("/")
     assert inside.status_code == 200
     assert "ada@hospital.example" in inside.text
     assert "operator" in inside.text

@@ -82,7 +82,7 @@ def test_values_of_other_lists_or_in_another_order_are_refused():
         AttributeMarginals(3, ways=2)
     with pytest.raises(ConfigurationError, match="combinations"):
         AttributeMarginals(3, (2**16, 2**16))
-    with pytest.raises(ConfigurationError, match="0 attributes"):
+    with pytest.raises(ConfigurationError, match="lists has 0 entries"):
         AttributeVotes(4, 0)
 
 

@@ -13,11 +13,10 @@ from undersong_common.errors import ConfigurationError
 from undersong_protocol import statistics
 from undersong_protocol.statistics import PublicFacts, PublicInputs
 from undersong_protocol.statistics.classifier_probabilities import (
-    BLOCK_RECORDS,
     PROBABILITY_SCALE,
     ClassifierProbabilities,
 )
-from undersong_protocol.statistics.contribution import contribute
+from undersong_protocol.statistics.contribution import BLOCK_ROWS, contribute
 from undersong_protocol.statistics.inputs import COEFFICIENTS
 from undersong_protocol.statistics.projections import COUNT, PLACE
 
@@ -126,7 +125,7 @@ def test_every_bound_is_reached_by_a_classifier_that_is_sure(classes, bias):
 
 def test_sums_over_parts_of_the_records_add_up_to_the_sum_of_all():
     """More records than are computed at a time, in another order."""
-    count = BLOCK_RECORDS + 300
+    count = BLOCK_ROWS + 300
     records, classifier = made(count=count, classes=5, size=4.0)
     statistic = ClassifierProbabilities(5)
     rows, matrix = table(statistic, records, classifier)
@@ -135,7 +134,7 @@ def test_sums_over_parts_of_the_records_add_up_to_the_sum_of_all():
     whole = contribute(statistic, rows, scale=PROBABILITY_SCALE).values
     parts = [
         contribute(statistic, table(statistic, Records(records.embeddings[part]), classifier)[0], scale=4096).values
-        for part in np.split(order, [1, 40, 1000, BLOCK_RECORDS + 1])
+        for part in np.split(order, [1, 40, 1000, BLOCK_ROWS + 1])
     ]
     np.testing.assert_array_equal(sum(parts), whole)
     assert whole[0] == count * COUNT * PROBABILITY_SCALE

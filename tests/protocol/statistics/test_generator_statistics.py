@@ -126,7 +126,7 @@ def test_blocks_that_are_no_labels_are_refused(blocks):
 def test_nearest_is_a_plain_sort_of_corrected_similarities():
     records, public = made(5)
     given_, correction = public.embeddings["candidates"], public.numbers["hubness correction"]
-    found = nearest(records, public, 4, labelled=True)
+    found = nearest(records.embeddings, records.labels, public, 4)
     for row, embedding, label in zip(found, records.embeddings, records.labels, strict=True):
         members = [i for i in range(30) if given_.labels[i] == label and label >= 0]
         order = sorted(members, key=lambda i: (-(2 * float(embedding @ given_.values[i]) - correction[i]), i))[:4]
@@ -135,7 +135,7 @@ def test_nearest_is_a_plain_sort_of_corrected_similarities():
 
 def test_a_record_gives_its_nearest_candidates_a_whole_vote_each_or_half_of_the_one_before():
     records, public = made(6)
-    found = nearest(records, public, 4, labelled=True)
+    found = nearest(records.embeddings, records.labels, public, 4)
     for kind, weights in ((EqualVotes, [1, 1, 1, 1]), (CorrectedVotes, [1, 0.5, 0.25, 0.125])):
         statistic = kind(q=4, candidates=30, labels=3)
         for row, chosen in zip(dense(statistic.rows(records, public, {})), found, strict=True):
@@ -198,8 +198,11 @@ def test_a_hub_loses_votes_to_what_is_nearest_for_its_own_sake():
     )
     records = Records(quantise(np.array([[0.94, 0.34, 0.0]])), np.zeros(1, dtype=np.int64))
     plain = PublicInputs(public.embeddings, {"hubness correction": np.zeros(4)})
-    assert nearest(records, plain, 1, labelled=True)[0, 0] == 0 or nearest(records, public, 1, labelled=True)[0, 0] == 1
-    assert nearest(records, public, 1, labelled=True)[0, 0] == 1
+    assert (
+        nearest(records.embeddings, records.labels, plain, 1)[0, 0] == 0
+        or nearest(records.embeddings, records.labels, public, 1)[0, 0] == 1
+    )
+    assert nearest(records.embeddings, records.labels, public, 1)[0, 0] == 1
 
 
 def test_what_does_not_fit_is_refused():

@@ -23,8 +23,7 @@ from undersong_protocol.statistics import LabelledEmbeddings, PublicFacts, Publi
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.teacher_votes import TeacherVotes, distinct
 from undersong_protocol.statistics.teachers import BATCH, LONGEST, Whitening, _trained
-from undersong_server.federation.blocks import PublicBlocks
-from undersong_server.federation.driver import Federation
+from undersong_server.federation.driver import Federation, PublicBlocks
 from undersong_server.journal import Journal
 from undersong_server.progress import Silent
 

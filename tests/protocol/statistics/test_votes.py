@@ -195,7 +195,7 @@ def test_a_contribution_is_the_votes_and_no_record_exceeds_the_bound(
     if furthest:
         expected[votes.candidates : votes.candidates + len(c)] = far
     np.testing.assert_array_equal(values, expected)
-    matrix, bound = np.abs(rows.matrix.toarray()), votes.sensitivity  # type: ignore[union-attr]
+    matrix, bound = np.abs(rows.take(np.arange(len(rows))).toarray()), votes.sensitivity  # type: ignore[union-attr]
     assert matrix.sum(axis=1).max() <= bound.l1
     assert np.square(matrix).sum(axis=1).max() <= bound.l2**2 * (1 + 1e-15)
     assert matrix.max() <= bound.linf

@@ -19,7 +19,7 @@ from undersong_server.cli.display import Lines
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.operations import watching
 from undersong_server.progress import Silent
-from undersong_server.runs.status import Awaited, AwaitedParty, RunFailure, RunStatus
+from undersong_server.runs.folder import Awaited, AwaitedParty, RunFailure, RunStatus
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from undersong_protocol import codec
 from undersong_protocol.messages import federation_pb2 as fed
 from undersong_server.cli.app import app
 from undersong_server.operations import runs
-from undersong_server.runs.status import Awaited, AwaitedParty, RunFailure, RunStatus
+from undersong_server.runs.folder import Awaited, AwaitedParty, RunFailure, RunStatus
 
 WHOLE = [forged for forged in FORGERIES if "\ud800" not in forged]  # protobuf and files hold whole characters only
 

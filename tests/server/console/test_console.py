@@ -22,7 +22,7 @@ from undersong_server.console.context import ConsoleContext
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.json_files import replace_json
 from undersong_server.operations import drafts, enrolment, runs
-from undersong_server.runs.status import RunFailure, RunStatus
+from undersong_server.runs.folder import RunFailure, RunStatus
 
 pytestmark = pytest.mark.heavy
 
@@ -68,7 +68,7 @@ def test_every_screen_of_a_new_coordinator_says_something(tmp_path):
 def test_a_hospital_is_invited_signed_by_its_fingerprint_and_revoked_by_its_name(console, home):
     done = console.post("/parties/invite", name="delta", contact="Dr. Who, 555-1", days="3")
     shown = console.get(done.headers["location"])
-    link = re.search(r'href="(/download/[^"]+)"', shown.text)[1]
+    link = re.search(r'href="([^"]+/download/[^"]+)"', shown.text)[1]
     package = Package.parse(console.get(link).content)
     assert package.party == "delta"
     assert console.get(link).status_code == 404
@@ -92,7 +92,7 @@ def test_a_hospital_is_invited_signed_by_its_fingerprint_and_revoked_by_its_name
         assert why in refused.text
         assert fingerprint not in refused.text
     done = send(fingerprint=fingerprint)
-    grant = re.search(r'href="(/download/[^"]+)"', console.get(done.headers["location"]).text)[1]
+    grant = re.search(r'href="([^"]+/download/[^"]+)"', console.get(done.headers["location"]).text)[1]
     assert console.get(grant).headers["content-disposition"].endswith('"delta.grant"')
     assert "Dr. Who" in console.get("/parties/one/delta").text
     assert console.post("/parties/one/delta/revoke", of="/parties/one/delta", typed="beta").status_code == 409
@@ -126,7 +126,7 @@ def test_a_run_is_planned_from_a_form_with_the_messages_of_the_command_line(cons
     plan = f"{changed.headers['location'].split('?')[0]}/plan"
     sent = {"name": "from the page", "parties": "alpha,beta,gamma", "patience": "60", "seed": "3"}
     done = console.post(plan, sent, of=changed.headers["location"])
-    assert done.headers["location"] == "/runs/one/from%20the%20page"
+    assert console.led(done) == "/runs/one/from%20the%20page"
     made = CoordinatorHome(home).run("from the page").planned()
     assert (made.seed, made.patience_s, made.task["privacy"]["epsilon"]) == (3, 60.0, 2)
     again = console.post(plan, sent, of=changed.headers["location"])
@@ -141,6 +141,27 @@ def test_two_clicks_on_plan_make_one_run(console, home, tasks):
     places = {console.client.post(f"{address}/plan", data=fields).headers["location"] for _ in range(3)}
     assert len(places) == 1
     assert len(runs.list_runs(home)) == before + 1
+
+
+def test_only_task_files_are_offered(home, tmp_path):
+    task = '[task]\nname = "spring"\n'
+    files = {
+        "task": task,
+        "slip": task + "labels = [",
+        "pyproject": '[project]\nname = "undersong"\n',
+        "prompts": 'task = "write"\n',
+        "no TOML": "{",
+        "digits": f"a = {'1' * 5000}",
+    }
+    for name, text in files.items():
+        (tmp_path / f"{name}.toml").write_text(text, encoding="utf-8")
+    (tmp_path / "folder.toml").mkdir()
+    assert [path.stem for path in drafts.offered([tmp_path])] == ["slip", "task"]
+    for given in (files["pyproject"], files["prompts"]):
+        with pytest.raises(ConfigurationError, match=r"no \[task\] section"):
+            drafts.from_bytes(home, "the uploaded file", given.encode())
+    with pytest.raises(ConfigurationError, match="not valid TOML"):
+        drafts.from_file(home, tmp_path / "slip.toml")
 
 
 def test_actions_of_a_run_are_those_of_the_commands(console, home, tasks):

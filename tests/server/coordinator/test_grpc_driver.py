@@ -7,13 +7,13 @@ import time
 import pytest
 
 from undersong_server.authority import Authority
-from undersong_server.coordinator.grpc_driver import GrpcRunDriver, _PatientTransport
 from undersong_server.coordinator.grpc_transport import Presence, Waiting
 from undersong_server.coordinator.metrics import Metrics
+from undersong_server.coordinator.run_driver import GrpcRunDriver, _PatientTransport
 from undersong_server.journal import Journal
 from undersong_server.release.signature import Signer
 from undersong_server.runs.folder import RunFolder
-from undersong_server.runs.planned import Planned
+from undersong_server.runs.planning import Planned
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_protocol import framing
 from undersong_protocol.enrolment import EnrolmentRequest
 from undersong_protocol.messages import transport_pb2 as wire
-from undersong_server.coordinator import enrolment, grpc_transport
+from undersong_server.coordinator import grpc_transport
 from undersong_server.coordinator.parties import RENEWALS_AN_HOUR, Registry
 from undersong_server.operations.enrolment import parties
 
@@ -274,7 +274,7 @@ def test_a_revoked_party_is_cut_off_and_not_let_in_again(served, home, caplog):
     keys = Credentials(home, "liver")
     with caplog.at_level(logging.WARNING), Stream(served.port, keys.for_grpc) as stream:
         stream.hello("liver")
-        enrolment.revoke(home, "liver", "test", now=time.time())
+        home.revoke("liver", "test", now=time.time())
         assert stream.next("goodbye", 5.0).goodbye.reconnect_after_s < 0
     with Stream(served.port, keys.for_grpc) as stream:
         with pytest.raises(grpc.RpcError):
@@ -339,7 +339,7 @@ def test_streams_that_ask_at_the_same_moment_get_no_certificate_more(home, monke
 
     def ask(request):
         try:
-            return enrolment.renew(home, "tibia", serial, request)
+            return home.renew("tibia", serial, request)
         except ConfigurationError as error:
             return error.problem
 
@@ -359,7 +359,7 @@ def test_a_party_holds_a_bounded_number_of_valid_certificates(home):
     registry, now = home.registry(), time.time()
     for hour in range(15):
         registry.check_renewal("vein", serial, now=now + 3600.0 * hour)
-        enrolment.sign(home, EnrolmentRequest.parse(renewal(keys)), now=now + 3600.0 * hour)
+        home.sign(EnrolmentRequest.parse(renewal(keys)), now=now + 3600.0 * hour)
     with pytest.raises(ConfigurationError, match="has 16 valid certificates"):
         registry.check_renewal("vein", serial, now=now + 3600.0 * 15)
     registry.close()

@@ -12,8 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from undersong_common.errors import TransportError
-from undersong_server.coordinator.endpoint import Endpoint
-from undersong_server.coordinator.metrics import FolderMetrics, Metrics
+from undersong_server.coordinator.metrics import Endpoint, FolderMetrics, Metrics
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "federation.md"
 

@@ -17,7 +17,7 @@ from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.service import Coordinator
 from undersong_server.operations import coordinator as operations
 from undersong_server.operations import runs
-from undersong_server.runs.status import RunStatus
+from undersong_server.runs.folder import RunStatus
 
 
 @pytest.fixture

@@ -7,36 +7,55 @@ import math
 import numpy as np
 import pytest
 
+from undersong_common.arrays import Bools, Float64
 from undersong_common.privacy.accounting import gaussian_epsilon, gaussian_mu
-from undersong_server.evaluation.lower_bounds import Detection, orthogonal_scores
+from undersong_server.evaluation.intervals import clopper_pearson
+from undersong_server.evaluation.lower_bounds import Detection, mean_at_least, orthogonal_scores
 
 
-def trials(mu: float, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def audited(mu: float, noise: float, runs: int, seed: int, *, alike: float = 0.0) -> list[tuple[Bools, Float64]]:
+    """Runs of 20 records; ``alike``: the share of a run's noise that all of its records have in common."""
     rng = np.random.default_rng(seed)
-    return rng.normal(mu, 1.0, count), rng.normal(0.0, 1.0, count)
+    found = []
+    for _ in range(runs):
+        present = rng.random(20) < 0.5
+        drawn = math.sqrt(1 - alike) * rng.normal(size=20) + math.sqrt(alike) * rng.normal()
+        found.append((present, present * mu + noise * drawn))
+    return found
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
 def test_right_noise_is_never_accused_and_halved_noise_is(epsilon: float) -> None:
     mu = gaussian_mu(epsilon, 1e-5)
-    right = [Detection.at(*trials(mu, 4000, seed), mu / 2) for seed in range(40)]
+    right = [Detection.of_runs(audited(mu, 1.0, 400, seed, alike=0.7), mu / 2) for seed in range(40)]
     assert max(detection.mu for detection in right) <= mu
     assert max(detection.epsilon_if_gaussian(1e-5) for detection in right) <= epsilon
-    halved = [Detection.at(*trials(2 * mu, 4000, seed), mu / 2) for seed in range(40)]
+    halved = [Detection.of_runs(audited(mu, 0.5, 400, seed), mu / 2) for seed in range(40)]
     assert min(detection.mu for detection in halved) > mu
     assert min(detection.epsilon_if_gaussian(1e-5) for detection in halved) > epsilon
 
 
+def test_guesses_that_depend_on_each_other_in_a_run_prove_no_more_than_is_true() -> None:
+    """All records of a run are found, or all are missed: 1 000 trials of 50 runs. Trial by trial, 300 seeds fail."""
+    rng = np.random.default_rng(0)
+    alarm, wrong, by_trial = 0.05, 0, 0
+    for _ in range(300):
+        right = tuple(float(found) for found in rng.random(50) < 0.6)
+        wrong += mean_at_least(right, alarm) > 0.6
+        by_trial += clopper_pearson(int(20 * sum(right)), 1000, 1 - 2 * alarm).low > 0.6
+    assert wrong <= 15  # 5 % of 300; the bound is wrong less often
+    assert by_trial > 60
+
+
 def test_epsilon_of_any_mechanism_by_hand() -> None:
-    """Randomised response at epsilon = ln 3 is caught from below, near its value with many trials."""
-    detection = Detection(hits=75_000, present=100_000, false_alarms=25_000, absent=100_000)
-    assert 1.05 < detection.epsilon(0.0) < math.log(3)
-    assert Detection(0, 10, 0, 10).epsilon(1e-5) == 0.0
-    assert Detection(0, 0, 0, 0).mu == -math.inf
+    """Randomised response at epsilon = ln 3 is caught from below, near its value with many runs."""
+    assert 0.9 < Detection(0, 0, 0, 0, (0.75,) * 1000).epsilon(0.0) < math.log(3)
+    assert Detection(0, 10, 0, 10, (0.5,) * 10).epsilon(1e-5) == 0.0
+    assert Detection(0, 0, 0, 0, ()).mu == 0.0
 
 
 def test_gaussian_epsilon_is_the_accountant_s() -> None:
-    detection = Detection(hits=3000, present=4000, false_alarms=1000, absent=4000)
+    detection = Detection(3000, 4000, 1000, 4000, (0.75,) * 400)
     assert detection.epsilon_if_gaussian(1e-5) == pytest.approx(gaussian_epsilon(detection.mu, 1e-5))
 
 

@@ -5,7 +5,7 @@ import hashlib
 import pytest
 
 from undersong_common.errors import InternalError
-from undersong_server.federation.blocks import PublicBlocks
+from undersong_server.federation.driver import PublicBlocks
 from undersong_server.journal import Journal
 
 

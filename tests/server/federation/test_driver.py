@@ -22,8 +22,7 @@ from undersong_protocol.public import Input, MemoryBlocks, Segment, encode_embed
 from undersong_protocol.receipt import TAG
 from undersong_protocol.secagg.parameters import defaults
 from undersong_protocol.statistics import TopQVotes, top_q_votes
-from undersong_server.federation.blocks import PublicBlocks
-from undersong_server.federation.driver import Federation
+from undersong_server.federation.driver import Federation, PublicBlocks
 from undersong_server.journal import Journal
 from undersong_server.progress import Silent
 

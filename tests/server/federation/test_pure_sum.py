@@ -13,8 +13,7 @@ from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.public import Input, MemoryBlocks, Segment, encode_texts
 from undersong_protocol.statistics import LabelHistogram
 from undersong_protocol.statistics.terms import TermHistogram
-from undersong_server.federation.blocks import PublicBlocks
-from undersong_server.federation.driver import Federation
+from undersong_server.federation.driver import Federation, PublicBlocks
 from undersong_server.journal import Journal
 from undersong_server.progress import Silent
 

@@ -1,3 +1,4 @@
+import threading
 import time
 from collections.abc import Iterator, Sequence
 
@@ -167,6 +168,66 @@ def test_a_first_batch_without_texts_stops_the_run_and_only_what_was_useless_is_
     assert third.write("round 1", 0, orders) == samples
     assert last.asked == []
     assert third.usage["g"].price_usd == usage.price_usd
+
+
+def test_all_spoilt_generators_are_named_at_once_and_one_repeat_is_enough(journal):
+    orders = [Order(name, "zero_shot", "x") for name in ("a", "b", "c", "d") for _ in range(1 if name == "c" else 4)]
+    spoilt = [Scripted(name, ["I can't help with that request."] * 4) for name in ("a", "b", "c")]
+    with pytest.raises(GenerationError) as stopped:
+        author(journal, *spoilt, Seeded("d", [])).write("one", 0, orders)
+    assert [line.split(":")[0] for line in stopped.value.problem.splitlines()] == [
+        "generator a",
+        "generator b",
+        "generator c",
+    ]
+    mended = [Seeded(name, []) for name in ("a", "b", "c", "d")]
+    again = author(journal, *mended)
+    assert all(again.write("one", 0, orders))
+    assert [len(generator.asked) for generator in mended] == [4, 4, 1, 0]
+    assert [again.usage[name].calls for name in ("a", "b", "c", "d")] == [8, 8, 2, 4]
+
+
+def test_a_mended_generator_is_asked_anew_where_another_one_ended_the_run(journal):
+    orders = [Order(name, "zero_shot", "x") for name in ("b", "a") for _ in range(4)]
+
+    class Unreachable(Scripted):
+        def answer(self, requests):
+            while len(refusing.asked) < 4:  # the other one has refused by then
+                time.sleep(0.01)
+            raise ConfigurationError("a: unreachable")
+            yield
+
+    refusing = Scripted("b", ["I can't help with that request."] * 4)
+    with pytest.raises(ConfigurationError):
+        author(journal, Unreachable("a", []), refusing).write("one", 0, orders)
+    mended, other = Scripted("b", [f"A note, number {number}." for number in range(4)]), Seeded("a", [])
+    again = author(journal, other, mended)
+    assert all(again.write("one", 0, orders))
+    assert (len(mended.asked), len(other.asked)) == (4, 4)
+    usage = again.usage["b"]
+    assert (usage.calls, usage.price_usd, usage.kept) == (8, 4.0, 4)
+    assert usage.faults == {"of a first batch that stopped the run": 4}
+    assert mended.observed == ["I can't help with that request."] * 4  # its budget counts them
+    third = author(journal, Scripted("a", []), Scripted("b", []))
+    assert all(third.write("one", 0, orders))
+    assert third.usage["b"] == usage
+
+
+def test_all_generators_that_cannot_go_on_are_named_at_once(journal):
+    started = threading.Barrier(2)
+
+    class Unreachable(Scripted):
+        def answer(self, requests):
+            started.wait(10.0)
+            raise ConfigurationError(f"{self.name}: unreachable", "start it")
+            yield
+
+    with pytest.raises(ConfigurationError) as stopped:
+        author(journal, Unreachable("a", []), Unreachable("b", [])).write(
+            "one", 0, [Order("a", "zero_shot", "x"), Order("b", "zero_shot", "x")]
+        )
+    assert sorted(stopped.value.problem.splitlines()) == ["a: unreachable", "b: unreachable"]
+    assert stopped.value.remedy == "start it"
 
 
 def test_a_small_first_batch_is_asked_again_before_it_stops_the_run(journal):

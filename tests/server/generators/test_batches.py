@@ -15,8 +15,12 @@ import pytest
 from tests.doubles.chat_server import completion, listening
 from undersong_common.errors import GenerationError
 from undersong_server.generators import Answer, BudgetExhausted, GenerationRequest, OpenAISettings
+from undersong_server.generators.author import Author
 from undersong_server.generators.openai_compatible import OpenAIGenerator
+from undersong_server.generators.orders import Order
 from undersong_server.journal import Journal
+from undersong_server.progress import Silent
+from undersong_server.prompts.rendering import Prompts, TaskWords
 
 pytestmark = pytest.mark.heavy
 
@@ -29,6 +33,9 @@ class BatchServer:
         self.batches: dict[str, dict[str, Any]] = {}
         self.lost: set[int] = set()
         self.fails_after: int | None = None  # requests that are answered before the server is gone
+        self.throttled: int | None = None  # each request is answered once it was refused so often
+        self.refused = 0
+        self.says = "Answer to {}"
         self.url = ""
 
     def reply(self, method: str, path: str, body: bytes) -> tuple[int, str]:
@@ -36,6 +43,10 @@ class BatchServer:
             self.fails_after -= 1
             if self.fails_after < 0:
                 return 500, "{}"
+        if self.throttled is not None:
+            self.refused = (self.refused + 1) % (self.throttled + 1)
+            if self.refused:
+                return 429, "{}"
         if method == "POST" and path == "/v1/files":
             number = f"file-{len(self.files)}"
             found = re.search(rb"\r\n\r\n(\{.*\})\r\n--", body, re.DOTALL)
@@ -61,7 +72,7 @@ class BatchServer:
         return 404, "{}"
 
     def line(self, asked: dict[str, Any], number: int) -> str:
-        body = completion(f"Answer to {asked['body']['messages'][-1]['content']}")
+        body = completion(self.says.format(asked["body"]["messages"][-1]["content"], number=number))
         response = (
             {"status_code": 200, "body": body}
             if number != 3
@@ -114,6 +125,31 @@ def test_a_batch_is_submitted_once_paid_half_and_its_failures_are_single(journal
     assert isinstance(answers[3], GenerationError)
     assert "too long" in str(answers[3])
     assert answers[5] == Answer("Answer to text 5", 11, 7, 0.009)
+
+
+def test_an_endpoint_that_is_asked_too_often_is_asked_again(journal: Journal) -> None:
+    with serving(BatchServer()) as server:
+        server.throttled = 2
+        answers = dict(generator(server, journal, max_wait_s=0.01, max_retries=2).answer(requests(3)))
+        assert all(isinstance(answer, Answer) for answer in answers.values())
+        assert len(server.batches) == len(server.files) == 1
+        server.throttled = 3
+        with pytest.raises(GenerationError, match="429"):
+            dict(generator(server, journal, max_wait_s=0.01, max_retries=2).answer(requests(5)))
+
+
+def test_a_mended_endpoint_is_asked_in_another_batch(journal: Journal) -> None:
+    prompts = Prompts.load(TaskWords("a note", ("x",)))
+    orders = [Order("far", "zero_shot", "x")] * 3
+    with serving(BatchServer()) as server:
+        server.says = "I can't help with that request."
+        for _ in range(2):
+            writer = Author({"far": generator(server, journal)}, prompts, journal, Silent(), seed=1)
+            with pytest.raises(GenerationError, match="are no texts"):
+                writer.write("one", 0, orders)
+        server.says = "A note about person {number}."
+        writer = Author({"far": generator(server, journal)}, prompts, journal, Silent(), seed=1)
+        assert all(writer.write("one", 0, orders))
 
 
 @pytest.mark.parametrize("answered", [1, 2, 3, 4])

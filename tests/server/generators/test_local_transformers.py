@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -137,6 +138,24 @@ def test_a_folder_without_a_model_is_refused_at_the_start(folder: Path, tmp_path
     (tmp_path / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
     with pytest.raises(ConfigurationError, match="cannot be loaded"):
         list(local(tmp_path, ".").answer(asked(1)))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"_attn_implementation_internal": "somebody/kernels"},
+        {"text_config": {"attn_implementation": {"": "somebody/kernels@main:attention"}}},
+        {"model_type": "lightglue", "keypoint_detector_config": {"trust_remote_code": True}},
+    ],
+)
+def test_a_model_whose_settings_fetch_code_is_refused_before_it_is_loaded(
+    folder: Path, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    shutil.copytree(folder / "plain", tmp_path / "plain")
+    path = tmp_path / "plain" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+    with pytest.raises(ConfigurationError, match="asks for code of a hub"):
+        local(tmp_path, "plain")
 
 
 def test_weights_that_are_a_pickle_are_not_read(folder: Path, tmp_path: Path) -> None:

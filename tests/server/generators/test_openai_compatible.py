@@ -216,18 +216,34 @@ def test_an_endpoint_that_only_fails_ends_the_run(server: ChatServer) -> None:
         assert len(proxy.arrivals) <= 12
 
 
-def test_retry_after_is_obeyed_and_capped(server: ChatServer) -> None:
+def test_retry_after_is_obeyed(server: ChatServer) -> None:
     with faulty(server, ("status", 429, {"Retry-After": "0.4"})) as proxy:
         one(generator(proxy.url, max_wait_s=5.0))
         assert 0.4 <= proxy.arrivals[1] - proxy.arrivals[0] < 10.0
-    with faulty(server, ("status", 429, {"Retry-After": "3600"})) as proxy:
-        one(generator(proxy.url, max_wait_s=0.1))
-        assert proxy.arrivals[1] - proxy.arrivals[0] < 10.0
     soon = (datetime.now(UTC) + timedelta(seconds=2)).replace(microsecond=0)
     with faulty(server, ("status", 503, {"Retry-After": format_datetime(soon, usegmt=True)})) as proxy:
         one(generator(proxy.url, max_wait_s=5.0))
         assert datetime.now(UTC) >= soon
         assert proxy.arrivals[1] - proxy.arrivals[0] < 10.0
+
+
+def test_an_endpoint_is_asked_as_often_as_it_announces_a_pause(server: ChatServer) -> None:
+    with faulty(server, *[("status", 429, {"Retry-After": "0.1"})] * 30) as proxy:
+        far = generator(proxy.url, max_wait_s=0.01, max_retries=1, concurrency=4)
+        answers = dict(far.answer(requests(12)))
+        assert all(isinstance(answer, Answer) for answer in answers.values())
+        assert len(proxy.arrivals) == 42
+    with faulty(server, *[("status", 502, {"Retry-After": "0.1"})] * 30) as proxy:  # each may be billed
+        assert isinstance(one(generator(proxy.url, max_retries=1)), GenerationError)
+        assert len(proxy.arrivals) == 2
+
+
+def test_a_pause_beyond_the_deadline_fails_at_once_and_is_named(server: ChatServer) -> None:
+    with faulty(server, *[("status", 429, {"Retry-After": "7200"})] * 30) as proxy:
+        answer = one(generator(proxy.url, deadline_s=3600.0))
+        assert isinstance(answer, GenerationError)
+        assert "7200 s" in answer.problem
+        assert len(proxy.arrivals) == 1
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from undersong_protocol import bounds
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.operations import runs
 from undersong_server.operations.watching import watch
-from undersong_server.runs.status import Awaited, AwaitedParty, RunFailure, RunStatus
+from undersong_server.runs.folder import Awaited, AwaitedParty, RunFailure, RunStatus
 
 PARTIES = ("alpha", "beta", "gamma")
 
@@ -141,15 +141,15 @@ def test_following_gives_up_in_time(home, task):
 def test_a_cap_is_raised_while_a_run_goes_on_and_nothing_that_was_signed_changes(home, task, tmp_path):
     written = tmp_path / "task.toml"
     endpoint = '[[generators]]\nname = "far"\nkind = "openai"\nmodel = "tiny"\nbase_url = "https://far.example/v1"\n'
-    written.write_text(task.read_text(encoding="utf-8") + endpoint + "token_budget = 1000\n", encoding="utf-8")
+    written.write_text(task.read_text(encoding="utf-8") + endpoint + "token_budget = 30000\n", encoding="utf-8")
     for corpus in ("good.jsonl", "poor.jsonl"):
         (tmp_path / corpus).write_text((task.parent / corpus).read_text(encoding="utf-8"), encoding="utf-8")
     runs.plan(home, written, name="amended")
     runs.start(home, "amended")
     before = runs.show(home, "amended").figures.sums
-    runs.resume(home, "amended", ["generators.2.token_budget=9000", "generators.2.concurrency=2"])
+    runs.resume(home, "amended", ["generators.2.token_budget=90000", "generators.2.concurrency=2"])
     amended = folder_of(home, "amended").planned().load().task.generators[2]
-    assert (amended.token_budget, amended.concurrency) == (9000, 2)
+    assert (amended.token_budget, amended.concurrency) == (90000, 2)
     assert runs.show(home, "amended").figures.sums == before
     for change in (
         "generators.2.model=large",

@@ -13,7 +13,7 @@ from undersong_server.operations import releases, runs, tasks
 from undersong_server.operations.caches import public_cache_path
 from undersong_server.release.files import JSONL_NAME, MANIFEST_NAME
 from undersong_server.runs import task
-from undersong_server.runs.status import RunStatus
+from undersong_server.runs.folder import RunStatus
 
 
 def test_a_template_is_written_once_and_takes_its_labels_from_a_table(tmp_path):
@@ -36,8 +36,8 @@ def test_a_plan_costs_what_the_overrides_say(tmp_path):
         (['data.path="nowhere.jsonl"'], "nowhere.jsonl: no such file (data.path)"),
         (['generators.0.corpus="no.jsonl"'], "no.jsonl: no such file (generator good)"),
         (['evaluation.test="no.jsonl"'], "no.jsonl: no such file (evaluation.test)"),
-        (['data.text="txt"'], "has no column 'txt' (the text column of data.path)"),
-        (['data.label="category"'], "has no column 'category' (the label column of data.path)"),
+        (['data.text="txt"'], "site-0.jsonl: row 1: has no column 'txt' (the text column)"),
+        (['data.label="category"'], "site-0.jsonl: row 1: has no column 'category' (the label column)"),
         (['task.labels=["kitchen", "attic"]'], "its label is not in task.labels"),
         (["embedder.model=nowhere"], "nowhere"),
         (["data.path=private/site-0.jsonl", "data.file_records=2"], "federation.parties is 5, but the file has 2"),

@@ -9,8 +9,7 @@ import pytest
 
 from undersong_common.errors import ConfigurationError
 from undersong_server.prompts import rendering
-from undersong_server.prompts.fields import mask_words
-from undersong_server.prompts.rendering import FIELDS, Prompts, TaskWords
+from undersong_server.prompts.rendering import FIELDS, Prompts, TaskWords, mask_words
 
 KINDS = (
     "contrast",

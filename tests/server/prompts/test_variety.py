@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from undersong_server.prompts import hints, variety
+from undersong_server.prompts import rendering
 from undersong_server.prompts.rendering import Prompts, TaskWords
 
-LANGUAGES = sorted(file.stem for file in Path(hints.__file__).parent.glob("*.toml"))
+LANGUAGES = sorted(file.stem for file in (Path(rendering.__file__).parent / "hints").glob("*.toml"))
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_language_has_as_many_hints_and_none_twice(language: str) -> None:
-    lists, english = variety.built_in_hints(language.upper()), variety.built_in_hints()
+    lists, english = rendering.built_in_hints(language.upper()), rendering.built_in_hints()
     assert [len(each) for each in lists] == [len(each) for each in english]
     assert all(len(set(each)) == len(each) for each in lists)
     assert (lists == english) == (language == "english")
@@ -25,7 +25,7 @@ def test_hints_are_in_the_task_s_language_where_there_are_such() -> None:
         language: Prompts.load(TaskWords("a note", language=language)).render("zero_shot", number=3).user
         for language in ("", "German", "Finnish")
     }
-    assert variety.Variety(variety.built_in_hints("german"), {}).hints(3)[0] in texts["German"]
-    english = variety.Variety(variety.built_in_hints(), {}).hints(3)[0]
+    assert rendering.Variety(rendering.built_in_hints("german"), {}).hints(3)[0] in texts["German"]
+    english = rendering.Variety(rendering.built_in_hints(), {}).hints(3)[0]
     assert english in texts[""]
     assert english in texts["Finnish"]

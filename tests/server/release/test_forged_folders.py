@@ -30,7 +30,7 @@ from undersong_protocol.manifest import Manifest
 from undersong_server.cli.app import app
 from undersong_server.release import papers
 from undersong_server.release.files import HASHED_NAMES
-from undersong_server.release.signature import KEY, TAG, Signer
+from undersong_server.release.signature import KEY, SIMULATION, TAG, Signer, SimulationSigner
 from undersong_server.release.verdict import MOST_SHOWN
 from undersong_server.release.verify import verify
 
@@ -116,6 +116,58 @@ def test_a_folder_that_somebody_has_invented_whole(tmp_path, value, signer):
         told = party_fingerprint("p0", hashlib.sha256(b"the hospital's own key").digest())
         code, lines = command(folder, "--party", f"p0={told}")
         assert (code, lines[1][:7]) == (FALSE, "  p0: h")
+
+
+@pytest.fixture
+def simulated(value):
+    """The same papers as a simulation publishes them, which holds the keys of all parties."""
+    return SimulationSigner({name: identity_of(name) for name in PARTIES}).sign(value)
+
+
+def test_a_simulation_is_confirmed_as_one_and_as_nothing_else(tmp_path, simulated, signer):
+    folder = written(tmp_path, simulated)
+    code, lines = command(folder)
+    assert (code, lines[0][:21]) == (CONFIRMED, "SIMULATION, CONFIRMED")
+    assert "No hospital" in lines[1]
+    facts = verify(folder).to_json()
+    assert (facts["kind"], facts["holds"], facts["coordinator_confirmed"]) == ("simulation", True, False)
+    code, lines = command(folder, "--fingerprint", signer.authority.fingerprint)
+    assert (code, lines[0]) == (FALSE, "NOT VERIFIED:")
+    told = party_fingerprint("p0", hashlib.sha256(b"the hospital's own key").digest())
+    assert command(folder, "--party", f"p0={told}")[0] == FALSE
+
+
+@pytest.mark.parametrize("name", HASHED_NAMES)
+def test_no_file_of_a_simulation_changes_unseen(tmp_path, simulated, name):
+    other = b"another"
+    folder = written(tmp_path, simulated, **{name: other})
+    assert command(folder)[0] == FALSE
+    simulated["files"][name] = hashlib.sha256(other).hexdigest()
+    assert verify(written(tmp_path, simulated, **{name: other})).faults[0].startswith("the simulation's signatures")
+
+
+def test_no_key_of_a_simulation_s_papers_changes_unseen(tmp_path, simulated):
+    folder = written(tmp_path, simulated)
+    for key in simulated:
+        for left in ({**simulated, key: HOSTILE[0]}, {each: v for each, v in simulated.items() if each != key}):
+            (folder / "manifest.json").write_text(json.dumps(left))
+            assert command(folder)[0] != CONFIRMED, key
+
+
+def test_a_federation_is_no_simulation_while_one_party_has_not_signed(tmp_path, value):
+    others = SimulationSigner({name: identity_of(name) for name in PARTIES[:-1]})
+    stranger = SimulationSigner({name: identity_of(PARTIES[0]) for name in PARTIES})
+    for signer in (others, stranger):
+        verdict = verify(written(tmp_path, signer.sign(value)))
+        assert (verdict.simulated, verdict.holds) == (False, False)
+        assert verdict.faults[0].startswith("the simulation's signatures")
+
+
+@pytest.mark.parametrize("forged", HOSTILE)
+def test_signatures_of_a_simulation_may_be_anything(tmp_path, simulated, forged):
+    assert not verify(written(tmp_path, {**simulated, SIMULATION: forged})).holds
+    signatures = {**simulated[SIMULATION], PARTIES[0]: forged}
+    assert not verify(written(tmp_path, {**simulated, SIMULATION: signatures})).holds
 
 
 @pytest.mark.parametrize("name", HASHED_NAMES)

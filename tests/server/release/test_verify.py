@@ -18,6 +18,7 @@ from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import PrivacyRefusal
 from undersong_common.printable import json_text
 from undersong_common.privacy import accounting
+from undersong_common.privacy.ledger import Ledger
 from undersong_protocol import receipt
 from undersong_protocol.enrolment import party_fingerprint
 from undersong_protocol.manifest import Manifest
@@ -76,6 +77,17 @@ def test_a_receipt_from_before_the_end_of_the_run_is_not_final(tmp_path, publish
     assert verdict.spent["p1"] == pytest.approx(whole)
 
 
+def test_a_sub_sampled_run_that_stopped_is_priced_at_its_whole_plan(tmp_path):
+    value, plan = federated(tmp_path, 3.0, rate=0.5)
+    verdict = verdict_of(tmp_path, value)
+    assert verdict.faults == ()
+    assert verdict.without_receipt == ()
+    whole = accounting.epsilon(plan.charged_events(), 1e-5)
+    assert verdict.spent == pytest.approx(dict.fromkeys(("p0", "p1", "p2", "p3", "p4"), whole))
+    assert verdict.alone == pytest.approx(plan.epsilon_if_all_others_collude())
+    assert Ledger.read(tmp_path / "p2.ledger.jsonl").spent(1e-5) == pytest.approx(whole)  # it made one sum of three
+
+
 def test_a_receipt_that_does_not_hold_prices_nothing(tmp_path, published):
     value = json.loads(json.dumps(published[0]))
     value["receipts"]["p2"]["signature"] = "00" * 64
@@ -97,7 +109,7 @@ def _lower_sensitivity(value):
 
 
 def _another_roster(value):
-    value["manifest"]["roster"][1]["identity"] = "00" * 32
+    value["manifest"]["roster"][1]["identity"] = "02" * 32
 
 
 def _signature(value):

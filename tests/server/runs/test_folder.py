@@ -8,7 +8,7 @@ from tests.doubles.tasks import make_task
 from undersong_common import configuration
 from undersong_common.errors import ConfigurationError
 from undersong_server.runs import planning
-from undersong_server.runs.planned import coordinator_task
+from undersong_server.runs.planning import coordinator_task
 
 
 def test_a_federation_that_no_mask_graph_withstands_is_refused_when_it_is_planned(tmp_path):

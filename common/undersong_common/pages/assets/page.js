@@ -3,6 +3,7 @@
 (() => {
   const stale = document.getElementById("stale");
   const topic = document.body.dataset.topic;
+  const base = document.body.dataset.base;  // the half of the session's secret that is no cookie
   let version = document.body.dataset.version;
   let heard = Date.now();
   let source = null;
@@ -57,14 +58,14 @@
 
   function connect() {
     if (over) return;
-    source = new EventSource("/stream?topic=" + encodeURIComponent(topic));
+    source = new EventSource(base + "/stream?topic=" + encodeURIComponent(topic));
     source.addEventListener("pulse", hear);
     source.addEventListener("ended", ended);
     source.addEventListener("error", async () => {
       source.close();
       if (over) return;
       try {
-        const answer = await fetch("/alive", { cache: "no-store" });
+        const answer = await fetch(base + "/alive", { cache: "no-store" });
         if (answer.status === 401) return ended();
       } catch { /* it is away: said below, and tried again */ }
       setTimeout(connect, 1500);

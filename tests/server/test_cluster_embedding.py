@@ -12,9 +12,8 @@ from tests.doubles.party_home import HashedEmbedder
 from undersong_common import embedders
 from undersong_common.embedding import CachedEmbedder, MemoryCache, PublicFileCache
 from undersong_common.errors import ConfigurationError, UndersongError
-from undersong_server.cluster import embedding as spreading
-from undersong_server.cluster.connection import Cluster
-from undersong_server.cluster.embedding import spread
+from undersong_server import cluster as spreading
+from undersong_server.cluster import Cluster, spread
 
 TEXTS = tuple(f"text {number} " + "word " * (number % 7) for number in range(60))
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from undersong_common.errors import ConfigurationError, UndersongError
-from undersong_server.cluster.connection import AUTHENTICATION, SETTINGS, SINGLE_THREAD, Cluster, connected
+from undersong_server.cluster import AUTHENTICATION, SETTINGS, SINGLE_THREAD, Cluster, connected
 
 
 class Lost(Exception):

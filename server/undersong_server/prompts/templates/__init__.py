@@ -1,1 +1,0 @@
-"""The templates, one TOML file per prompt kind."""

@@ -1,0 +1,41 @@
+"""The demo of the pages leaves nothing: no process, and nothing beside the example's data."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from examples.clinic import console
+from tests.doubles.processes import environment
+
+ONE_HOSPITAL = "from examples.clinic import console; console.HOSPITALS = console.HOSPITALS[:1]; console.main()"
+DATA = Path(console.__file__).parent / "data"
+
+
+def under(parent: int) -> list[int]:
+    """Processes begun by a process."""
+    return [int(each) for each in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="children are read from /proc")
+def test_sigterm_ends_every_program_and_the_data_is_as_it_was(tmp_path):
+    before = sorted(DATA.rglob("*"))
+    with (tmp_path / "said").open("wb") as said:
+        demo = subprocess.Popen([sys.executable, "-c", ONE_HOSPITAL], cwd=tmp_path, env=environment(), stdout=said)
+    end = time.monotonic() + 120
+    while b"Open each link" not in (tmp_path / "said").read_bytes():
+        assert demo.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    programs = under(demo.pid)
+    assert len(programs) == 3  # coordinator, console, the hospital's page
+    demo.send_signal(signal.SIGTERM)
+    assert demo.wait(60) == 0
+    assert not [each for each in programs if Path(f"/proc/{each}").exists()]
+    assert sorted(DATA.rglob("*")) == before

@@ -1,0 +1,277 @@
+"""What a party's vector costs is public: every number of a plan has a bound, and memory follows records or plan alone.
+
+A plan whose buffer fits n records but not n + 1 would turn "zeros for want of memory" into an exact counter.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from undersong_common.embedding import quantise
+from undersong_common.errors import ConfigurationError
+from undersong_protocol import statistics
+from undersong_protocol.statistics import (
+    LabelHistogram,
+    LabelledEmbeddings,
+    LengthHistogram,
+    PublicFacts,
+    PublicInputs,
+    Statistic,
+    TopQVotes,
+    attributes,
+    contribution,
+    fourier,
+    hubness,
+    nearest,
+)
+from undersong_protocol.statistics.attributes import AttributeMarginals, AttributeVotes
+from undersong_protocol.statistics.classifier_gradients import ClassifierGradients
+from undersong_protocol.statistics.classifier_probabilities import ClassifierProbabilities
+from undersong_protocol.statistics.classifier_votes import ClassifierVotes, ClassifierVotesInBlocks
+from undersong_protocol.statistics.corrected_votes import CorrectedVotes, EqualVotes
+from undersong_protocol.statistics.embedding_sum import EmbeddingSum
+from undersong_protocol.statistics.fourier import FourierFeatures
+from undersong_protocol.statistics.metadata import MetadataHistograms
+from undersong_protocol.statistics.outer_products import OuterProducts
+from undersong_protocol.statistics.projections import Projections
+from undersong_protocol.statistics.teacher_votes import TeacherVotes
+from undersong_protocol.statistics.terms import TermHistogram
+
+WIDTH = 4
+FEW, MANY = 200, 600  # records
+SMALL, LARGE = 2, 2048  # numbers of a plan
+BYTES_A_RECORD = 1024  # that a plan's numbers may cost; a buffer of records times such a number costs 8 x LARGE
+TERMS = tuple(f"t{number}" for number in range(2 * LARGE))
+SEED = np.random.default_rng(7)
+CLOUD = quantise(SEED.normal(size=(2 * LARGE, WIDTH)))
+
+
+class Records:
+    """Some of many records, each with as many phrases as a plan can ask for."""
+
+    def __init__(self, count: int) -> None:
+        self.texts = tuple(" ".join(TERMS[row % 7 : row % 7 + 70]) for row in range(count))
+        self.labels = np.arange(count) % SMALL
+        self.embeddings = np.tile(CLOUD[:FEW], (MANY // FEW, 1))[:count]
+        self.units = np.arange(count)
+        self.unit_hashes = np.arange(count).astype(np.uint64)
+        self.local_model = ""
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+def embedded(count: int, labels: int = 1) -> LabelledEmbeddings:
+    return LabelledEmbeddings(CLOUD[:count], np.arange(count) % labels)
+
+
+def numbers(*shape: int) -> np.ndarray:
+    return np.zeros(shape)
+
+
+def top_q_votes(size: int) -> tuple[Statistic, PublicInputs]:
+    return TopQVotes(min(size, 30), size), PublicInputs({"candidates": embedded(size)})
+
+
+def corrected_votes(size: int, kind: type[CorrectedVotes] = CorrectedVotes) -> tuple[Statistic, PublicInputs]:
+    public = PublicInputs({"candidates": embedded(size)}, {"hubness correction": numbers(size)})
+    return kind(min(size, 30), size), public
+
+
+def attribute_marginals(size: int) -> tuple[Statistic, PublicInputs]:
+    lists = (2,) * min(size, 30)
+    values = LabelledEmbeddings(CLOUD[: sum(lists)], np.repeat(np.arange(len(lists)), lists))
+    return AttributeMarginals(0, lists, ways=2), PublicInputs({"values": values})
+
+
+def attribute_votes(size: int) -> tuple[Statistic, PublicInputs]:
+    lists = (2,) * min(size, 30)
+    values = LabelledEmbeddings(CLOUD[: sum(lists)], np.repeat(np.arange(len(lists)), lists))
+    statistic = AttributeVotes(size, 0, lists, q=min(size, 30))
+    return statistic, PublicInputs({"candidates": embedded(size), "values": values})
+
+
+def classifier_votes(size: int, kind: type[ClassifierVotes] = ClassifierVotes) -> tuple[Statistic, PublicInputs]:
+    classifiers, labels = min(size, 32), min(size, 400)
+    public = {"classifiers": numbers(classifiers, WIDTH + 1, labels), "blocks": np.arange(labels) % SMALL}
+    return kind(classifiers, labels), PublicInputs({}, public)
+
+
+def classifier_gradients(size: int) -> tuple[Statistic, PublicInputs]:
+    public = {"classifier": numbers(WIDTH + 1, 2), "projections": numbers(WIDTH + 1, size)}
+    return ClassifierGradients(size, 2), PublicInputs({}, public)
+
+
+def fourier_features(size: int, *, averaged: bool) -> tuple[Statistic, PublicInputs]:
+    longest = min(size, 64)
+    statistic = FourierFeatures(size, 2, (1,) if averaged else (longest, 1), longest, averaged=averaged, seed=3)
+    return statistic, PublicInputs({"terms": embedded(100)}, {}, {"terms": TERMS[:100]})
+
+
+def teacher_votes(size: int) -> tuple[Statistic, PublicInputs]:
+    public = PublicInputs({"queries": embedded(size, 1), "contrast": embedded(10, 1)})
+    return TeacherVotes(size, min(size, 70)), public
+
+
+def outer_products(size: int) -> tuple[Statistic, PublicInputs]:
+    rows = min(size, 64)
+    return OuterProducts(rows), PublicInputs({}, {"projection": numbers(rows, WIDTH), "means": numbers(1, WIDTH)})
+
+
+def metadata(size: int) -> tuple[Statistic, PublicInputs]:
+    public = PublicInputs({"keywords": embedded(size, SMALL)}, {"length_edges": np.arange(float(size + 1))})
+    return MetadataHistograms(SMALL, size, size), public
+
+
+# For each registered statistic: as it is planned with numbers of some size, and its public inputs.
+PLANNED: dict[str, Callable[[int], tuple[Statistic, PublicInputs]]] = {
+    "attribute_marginals": attribute_marginals,
+    "attribute_votes": attribute_votes,
+    "classifier_gradients": classifier_gradients,
+    "classifier_probabilities": lambda size: (
+        ClassifierProbabilities(size),
+        PublicInputs({}, {"classifier": numbers(WIDTH + 1, size)}),
+    ),
+    "classifier_votes": classifier_votes,
+    "classifier_votes_in_blocks": lambda size: classifier_votes(size, ClassifierVotesInBlocks),
+    "corrected_votes": corrected_votes,
+    "embedding_sum": lambda size: (EmbeddingSum(WIDTH, size), PublicInputs()),
+    "equal_votes": lambda size: corrected_votes(size, EqualVotes),
+    "fourier_features": lambda size: fourier_features(size, averaged=False),
+    "fourier_features, averaged": lambda size: fourier_features(size, averaged=True),
+    "label_histogram": lambda size: (LabelHistogram(size), PublicInputs()),
+    "length_histogram": lambda size: (LengthHistogram(tuple(range(min(size, 1024)))), PublicInputs()),
+    "metadata_histograms": metadata,
+    "outer_products": outer_products,
+    "projections": lambda size: (
+        Projections(size, SMALL, by_label=True),
+        PublicInputs({}, {"projections": numbers(WIDTH + SMALL, size)}),
+    ),
+    "teacher_votes": teacher_votes,
+    "term_histogram": lambda size: (
+        TermHistogram(2 * size, size),
+        PublicInputs(texts={"vocabulary": TERMS[: 2 * size]}),
+    ),
+    "top_q_votes": top_q_votes,
+}
+EVERY = pytest.mark.parametrize("name", PLANNED)
+
+
+def test_every_registered_statistic_is_planned_here() -> None:
+    assert {name.partition(",")[0] for name in PLANNED} == set(statistics.names())
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that a few records overflow, as many records do the real ones."""
+    for module, name, value in (
+        (contribution, "CHUNK_ELEMENTS", 2**14),
+        (contribution, "BLOCK_ROWS", 64),
+        (attributes, "BLOCK_ROWS", 64),
+        (nearest, "BLOCK_SCORES", 2**14),
+        (hubness, "BLOCK_ELEMENTS", 2**14),
+    ):
+        monkeypatch.setattr(module, name, value, raising=False)
+
+
+def peak_bytes(statistic: Statistic, public: PublicInputs, count: int, *, one_unit: bool) -> int:
+    """Highest memory of a party's vector, of Python and NumPy, beside its records."""
+    records = Records(count)
+    if one_unit:
+        records.units = np.zeros(count, dtype=np.int64)
+    tracemalloc.start()
+    try:
+        rows = statistic.rows(records, public, {})
+        contribution.contribute(statistic, rows, scale=statistic.base_scale, max_per_unit=count if one_unit else 1)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("one_unit", [False, True], ids=["samples", "party"])
+@EVERY
+@pytest.mark.usefixtures("small_blocks")
+def test_no_buffer_grows_with_the_records_times_a_number_of_the_plan(name: str, one_unit: bool) -> None:
+    grown = []
+    for size in (SMALL, LARGE):
+        statistic, public = PLANNED[name](size)
+        peak_bytes(statistic, public, FEW, one_unit=one_unit)  # what is kept of public inputs is there afterwards
+        few, many = (peak_bytes(statistic, public, count, one_unit=one_unit) for count in (FEW, MANY))
+        grown.append((many - few) / (MANY - FEW))
+    assert grown[1] - grown[0] <= BYTES_A_RECORD
+
+
+def test_scores_of_few_records_and_many_candidates_are_computed_in_blocks_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, best = [], nearest._best
+
+    def watched(scores: Any, q: int, *, furthest: bool) -> Any:
+        seen.append(scores.numel())
+        return best(scores, q, furthest=furthest)
+
+    monkeypatch.setattr(nearest, "_best", watched)
+    candidates = 3 * nearest.BLOCK_SCORES // nearest.BLOCK_ROWS + 5
+    shown = quantise(np.linspace(-1, 1, candidates)[:, None])
+    state = nearest.NearestFurthest(shown[:: candidates // 70], None, 2)
+    state.extend(shown, None)
+    assert max(seen) <= nearest.BLOCK_SCORES
+    expected = nearest.NearestFurthest(shown[:: candidates // 70], None, 2)
+    monkeypatch.setattr(nearest, "BLOCK_SCORES", 1000 * candidates)
+    expected.extend(shown, None)
+    np.testing.assert_array_equal(state.near, expected.near)
+    np.testing.assert_array_equal(state.far, expected.far)
+
+
+def refused(statistic: str, parameters: dict[str, Any]) -> bool:
+    with pytest.raises(ConfigurationError):
+        statistics.build(statistic, parameters)
+    return True
+
+
+@EVERY
+def test_every_number_of_a_plan_has_a_bound(name: str) -> None:
+    statistic, _ = PLANNED[name](4)
+    given = statistics.parameters(statistic)
+    assert statistics.build(statistic.name, given) == statistic
+    tried = 0
+    for field in dataclasses.fields(statistic):  # type: ignore[arg-type]
+        value = given[field.name]
+        if isinstance(value, list):
+            too_many = list(range(1, 10**5))
+            tried += refused(statistic.name, given | {field.name: too_many})
+            tried += refused(statistic.name, given | {field.name: [*value[:-1], 10**12]})
+        elif not isinstance(value, bool):
+            tried += refused(statistic.name, given | {field.name: type(value)(10**17)})
+    assert tried
+
+
+def test_the_lengths_and_phrases_of_fourier_features_are_bounded() -> None:
+    most = FourierFeatures(1, lengths=tuple(range(33, 65)), phrases=64)
+    assert len(most.weights) == 32
+    for changes in (
+        {"phrases": 65},
+        {"lengths": tuple(range(1, 34))},
+        {"lengths": (65,)},
+        {"lengths": (10**12,)},
+        {"lengths": ()},
+        {"lengths": (1,) * 200_000},
+    ):
+        with pytest.raises(ConfigurationError):
+            dataclasses.replace(most, **changes)
+
+
+def test_phases_of_public_terms_are_bounded_before_a_record_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    statistic, public = fourier_features(16, averaged=False)
+    facts = PublicFacts(WIDTH, 2)
+    statistic.check_inputs(public, facts)
+    monkeypatch.setattr(fourier, "LARGEST_PHASES", 16 * (17 * 101 + 17 * 5))
+    statistic.check_inputs(public, facts)
+    monkeypatch.setattr(fourier, "LARGEST_PHASES", fourier.LARGEST_PHASES - 1)
+    with pytest.raises(ConfigurationError):
+        statistic.check_inputs(public, facts)

@@ -1,0 +1,112 @@
+"""Admission of connections, without sockets: no crowd keeps a newcomer or a party out."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from undersong_server.coordinator.gate import ConnectionLimits, Limits, Rate, source_of
+
+SMALL = Limits(total=20, unauthenticated=8, per_source=3, known_factor=2, per_party=2, burst=1e9)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    steps=st.lists(
+        st.one_of(
+            st.tuples(st.just("take"), st.integers(0, 9)),
+            st.tuples(st.just("prove"), st.integers(0, 60), st.integers(0, 9)),
+            st.tuples(st.just("leave"), st.integers(0, 60)),
+        ),
+        max_size=120,
+    )
+)
+def test_no_limit_is_passed_and_whoever_gives_way_was_connected(steps):
+    limits: ConnectionLimits[int] = ConnectionLimits(SMALL)
+    alive: set[int] = set()
+    for number, (step, *arguments) in enumerate(steps, 1000):
+        if step == "take":
+            leaving = limits.enter(number, f"source {arguments[0]}", 0.0)
+            if leaving is not None:
+                alive.add(number)
+        elif step == "prove":
+            leaving = limits.authenticate(1000 + arguments[0], f"party {arguments[1]}")
+        else:
+            leaving = [1000 + arguments[0]]
+            limits.leave(leaving[0])
+            leaving = [each for each in leaving if each in alive]
+        assert set(leaving or []) <= alive
+        alive -= set(leaving or [])
+        assert len(limits) == len(alive)
+        assert len(limits) <= SMALL.total
+        assert limits.unauthenticated <= SMALL.unauthenticated
+
+
+def test_a_newcomer_takes_the_place_of_whoever_holds_most():
+    limits: ConnectionLimits[str] = ConnectionLimits(SMALL)
+    for number in range(100):
+        limits.enter(f"crowd {number % 4} {number}", f"crowd {number % 4}", 0.0)
+    assert limits.unauthenticated == SMALL.unauthenticated
+    (leaving,) = limits.enter("honest", "elsewhere", 0.0) or []
+    assert leaving.startswith("crowd")
+    for number in range(100, 104):  # one each: the crowd's own oldest give way, not the newcomer
+        assert "honest" not in (limits.enter(f"crowd {number}", f"crowd {number % 4}", 0.0) or [])
+    assert limits.authenticate("honest", "heart") == []
+
+
+def test_from_where_per_party_has_authenticated_nobody_is_pushed_out_by_strangers():
+    limits: ConnectionLimits[str] = ConnectionLimits(SMALL)
+    limits.enter("first", "hospital", 0.0)
+    limits.authenticate("first", "heart")
+    assert [limits.enter(f"again {number}", "hospital", 0.0) for number in range(6)] == [[]] * 6
+    for number in range(50):
+        leaving = limits.enter(f"stranger {number}", f"address {number}", 0.0)
+        assert leaving is None or all(each.startswith("stranger") for each in leaving)
+    assert limits.unauthenticated == SMALL.unauthenticated
+    for number in range(6):
+        limits.authenticate(f"again {number}", f"party {number}")
+    assert limits.unauthenticated == 2
+
+
+def test_where_only_known_addresses_wait_a_stranger_waits_too():
+    limits: ConnectionLimits[str] = ConnectionLimits(SMALL)
+    for number in range(3):
+        limits.enter(f"first {number}", f"hospital {number}", 0.0)
+        limits.authenticate(f"first {number}", f"party {number}")
+    for number in range(8):
+        limits.enter(f"again {number}", f"hospital {number % 3}", 0.0)
+    assert limits.enter("stranger", "elsewhere", 0.0) is None
+    assert limits.enter("hospital's", "hospital 1", 0.0) == ["again 0"]
+
+
+def test_per_partys_oldest_connections_give_way_to_its_newest():
+    limits: ConnectionLimits[int] = ConnectionLimits(SMALL)
+    found = []
+    for number in range(5):
+        limits.enter(number, f"address {number}", 0.0)
+        found.append(limits.authenticate(number, "heart"))
+    assert found == [[], [], [0], [1], [2]]
+    assert limits.authenticate(4, "heart") == []  # it speaks again
+
+
+def test_with_no_place_left_for_parties_who_holds_most_gives_way():
+    limits: ConnectionLimits[int] = ConnectionLimits(SMALL)
+    found = []
+    for number in range(14):
+        limits.enter(number, f"address {number}", 0.0)
+        found.append(limits.authenticate(number, f"party {min(number, 10)}"))
+    assert found[11] == []
+    assert found[12] in ([10], [11])
+    assert len(limits) == 12
+
+
+def test_a_source_opens_connections_at_a_rate():
+    rate = Rate(3.0, 2.0)
+    assert [rate.allows("a", 0.0) for _ in range(4)] == [True, True, True, False]
+    assert rate.allows("b", 0.0)
+    assert [rate.allows("a", 1.0) for _ in range(3)] == [True, True, False]
+
+
+def test_an_address_of_version_six_counts_with_its_neighbours():
+    assert source_of("2001:db8:1:2:3:4:5:6") == source_of("2001:db8:1:2::1") == "2001:db8:1:2::/64"
+    assert source_of("127.0.0.9") == "127.0.0.9"
