@@ -509,7 +509,7 @@ def decode(party: str, data: bytes) -> wire.Reply:
     try:
         return codec.decode_reply(data, party)
     except PeerFault as error:
-        return codec.refusal(ConfigurationError(error.problem, error.remedy))
+        return codec.refusal(ConfigurationError(error.problem, error.remedy, code=error.code))
 
 
 def expect(party: str, reply: wire.Reply, body: str) -> wire.Reply:
