@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
-from google.protobuf.message import Message
 
 from undersong_common.arrays import Int64
 from undersong_common.errors import (
@@ -556,7 +555,7 @@ def _stage_key(course: Course) -> str:
     return f"sum/{course.name}/attempt/{course.number}/stage/{course.stage}"
 
 
-def _exchange(transport: Transport, parties: Iterable[str], timeout_s: float, **body: Message) -> dict[str, wire.Reply]:
+def _exchange(transport: Transport, parties: Iterable[str], timeout_s: float, **body: Any) -> dict[str, wire.Reply]:
     """Sends every party the same request; returns the replies that came."""
     request = wire.Request(version=codec.VERSION, **body).SerializeToString()
     raw = transport.exchange(dict.fromkeys(parties, request), timeout_s=timeout_s)
