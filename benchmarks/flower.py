@@ -42,8 +42,7 @@ from undersong_protocol.public import Input, Segment, encode_embeddings
 from undersong_protocol.secagg.graph import COMPLETE_UP_TO
 from undersong_protocol.secagg.parameters import Member, default_threshold
 from undersong_protocol.statistics import TopQVotes, top_q_votes
-from undersong_server.federation.driver import Lazily, PublicBlocks, introduce
-from undersong_server.federation.pipelining import PipelinedFederation
+from undersong_server.federation.driver import Federation, Lazily, PublicBlocks, introduce
 from undersong_server.journal import Journal
 from undersong_server.operations.caches import public_cache_path
 from undersong_server.progress import Silent
@@ -214,9 +213,7 @@ def measure(
             )
             journal = Journal(folder / "journal.sqlite")
             blocks = PublicBlocks(journal)
-            federation = PipelinedFederation(
-                transport, manifest, journal, Reporting(report), blocks=blocks, timeout_s=3600.0
-            )
+            federation = Federation(transport, manifest, journal, Reporting(report), blocks=blocks, timeout_s=3600.0)
             since = time.perf_counter()
             federation.agree()
             seconds["agree"] = time.perf_counter() - since

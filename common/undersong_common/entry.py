@@ -65,7 +65,7 @@ def _run(command: Callable[[], object]) -> NoReturn:
     except UndersongError as error:
         if _interrupted(error):
             _stopped()
-        _tell(error.problem, error.remedy, error.exit_code)
+        _tell(error.problem, error.remedy, error.exit_code, error.code)
         print(printable_lines(f"error: {error}"), file=sys.stderr)
         sys.exit(error.exit_code)
     except Interruption as stopped:
@@ -94,10 +94,11 @@ def _run(command: Callable[[], object]) -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _tell(problem: str, remedy: str, exit_code: int) -> None:
+def _tell(problem: str, remedy: str, exit_code: int, code: str = "") -> None:
     """The error for the next program, where one reads this."""
     if "--json" in sys.argv[1:]:
-        print(json_text({"error": {"problem": problem, "remedy": remedy, "exit_code": exit_code}}), flush=True)
+        told = {"problem": problem, "remedy": remedy, "exit_code": exit_code, "code": code}
+        print(json_text({"error": told}), flush=True)
 
 
 def _stopped() -> NoReturn:

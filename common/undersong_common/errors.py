@@ -2,6 +2,9 @@
 
 Every error names the field, party, round or file at fault and the remedy. None ever carries private text, an
 embedding or a clean vector: messages are built from public names, counts and positions only.
+
+``code`` names a failure for programs and tests, in lower-case words with hyphens (``"ledger-in-use"``); "" if unnamed.
+It stays the same when the sentence changes. Nobody reads it on a screen; errors as JSON and log records carry it.
 """
 
 from __future__ import annotations
@@ -14,10 +17,11 @@ class UndersongError(Exception):
 
     exit_code = 1
 
-    def __init__(self, problem: str, remedy: str = "") -> None:
+    def __init__(self, problem: str, remedy: str = "", *, code: str = "") -> None:
         super().__init__(problem if not remedy else f"{problem}\n  remedy: {remedy}")
         self.problem = problem
         self.remedy = remedy
+        self.code = code
 
 
 class ConfigurationError(UndersongError):
@@ -26,12 +30,12 @@ class ConfigurationError(UndersongError):
     exit_code = 2
 
     @classmethod
-    def raise_together(cls, faults: Iterable[tuple[str, str]]) -> None:
-        """Raises one error that names every (problem, remedy); returns where there is no fault."""
+    def raise_together(cls, faults: Iterable[tuple[str, str]], *, code: str = "") -> None:
+        """Raises one error that names every (problem, remedy); returns if there is no fault."""
         found = list(faults)
         if found:
             problems, remedies = zip(*found, strict=True)
-            raise cls("\n".join(problems), "; ".join(dict.fromkeys(remedies)))
+            raise cls("\n".join(problems), "; ".join(dict.fromkeys(remedies)), code=code)
 
 
 class PrivacyRefusal(UndersongError):
@@ -45,8 +49,8 @@ class PeerFault(UndersongError):
 
     exit_code = 4
 
-    def __init__(self, party: str, problem: str, remedy: str = "") -> None:
-        super().__init__(f"{party}: {problem}", remedy)
+    def __init__(self, party: str, problem: str, remedy: str = "", *, code: str = "") -> None:
+        super().__init__(f"{party}: {problem}", remedy, code=code)
         self.party = party
 
 

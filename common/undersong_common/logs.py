@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TextIO
 
+from undersong_common.errors import UndersongError
 from undersong_common.printable import json_text, printable
 from undersong_common.repeats import Repeats
 
@@ -29,6 +30,8 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info and record.exc_info[0] is not None:
             value["exception"] = record.exc_info[0].__name__
+            if isinstance(record.exc_info[1], UndersongError):
+                value["code"] = record.exc_info[1].code
         return json_text(value, indent=None)
 
 

@@ -137,7 +137,7 @@ class Manifest:
             try:
                 check_party_name(member.name)
             except ConfigurationError as error:
-                raise PrivacyRefusal(error.problem, error.remedy) from None
+                raise PrivacyRefusal(error.problem, error.remedy, code=error.code) from None
 
     @cached_property
     def hash(self) -> bytes:
@@ -195,7 +195,7 @@ class Manifest:
             for planned in self.plan.sums:
                 self.sum_parameters(planned.name, attempt=0)
         except ConfigurationError as error:
-            raise PrivacyRefusal(error.problem, error.remedy) from None
+            raise PrivacyRefusal(error.problem, error.remedy, code=error.code) from None
 
     def sign(self, identity: Ed25519PrivateKey) -> bytes:
         return identity.sign(self.hash)

@@ -420,7 +420,7 @@ def _check_sizes(plan: Plan) -> None:
     try:
         check_quorum(parties, plan.quorum.threshold, plan.quorum.tolerated_dropouts, plan.quorum.colluders)
     except ConfigurationError as error:
-        raise PrivacyRefusal(error.problem, error.remedy) from None
+        raise PrivacyRefusal(error.problem, error.remedy, code=error.code) from None
     check_size("spare attempts", plan.quorum.spare_attempts, LARGEST_SPARE_ATTEMPTS)
     check_size("records of a party", plan.privacy.max_records, LARGEST_RECORDS)
     check_size("records of a privacy unit", plan.privacy.max_per_unit, LARGEST_RECORDS_OF_A_UNIT)

@@ -1,4 +1,4 @@
-"""The coordinator's own certificate authority: who may connect, and by which name.
+"""The coordinator's certificate authority: it certifies who may connect, and under which name.
 
 The certificate authority's key (ECDSA P-256, because TLS libraries at large verify nothing newer) signs the
 coordinator's server certificate and one client certificate per party. The coordinator's signing key (Ed25519) signs
@@ -84,18 +84,17 @@ class Authority:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         os.chmod(folder, 0o700)
         key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{name} authority"[:64])])
+        subject = _common_name(f"{name} authority")
+        identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
         certificate = (
-            _builder(subject, subject, key.public_key(), now, AUTHORITY_DAYS)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_usage(authority=True), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            _builder(subject, subject, key.public_key(), now, AUTHORITY_DAYS, authority=True)
+            .add_extension(identifier, critical=False)
             .sign(key, hashes.SHA256())
         )
-        _write_key(folder / _SIGNING_KEY, ed25519.Ed25519PrivateKey.generate())
-        replace_file(folder / _CA_CERTIFICATE, certificate.public_bytes(serialization.Encoding.PEM))
+        replace_file(folder / _SIGNING_KEY, _private_pem(ed25519.Ed25519PrivateKey.generate()))
+        replace_file(folder / _CA_CERTIFICATE, _pem(certificate))
         # Last, because its presence says that the folder is whole.
-        _write_key(folder / _CA_KEY, key)
+        replace_file(folder / _CA_KEY, _private_pem(key))
         authority = cls(folder)
         authority.issue_server(server_names, now=now)
         authority.write_revocations({}, now=now)
@@ -114,7 +113,7 @@ class Authority:
 
     @property
     def fingerprint(self) -> str:
-        """What a hospital compares before it trusts a package (protocol/undersong_protocol/enrolment.py)."""
+        """Fingerprint of both public keys, which a hospital compares before it trusts a package."""
         return coordinator_fingerprint(self.certificate_pem.decode("ascii"), self.signing_public)
 
     @property
@@ -129,30 +128,26 @@ class Authority:
 
     @property
     def server_expires_at(self) -> float:
-        certificate = x509.load_pem_x509_certificate(self._read(_SERVER_CERTIFICATE))
-        return certificate.not_valid_after_utc.timestamp()
+        return self._server_certificate.not_valid_after_utc.timestamp()
 
     @property
     def server_names(self) -> list[str]:
         """The names in the server's certificate."""
-        certificate = x509.load_pem_x509_certificate(self._read(_SERVER_CERTIFICATE))
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names = self._server_certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
+
+    @property
+    def _server_certificate(self) -> x509.Certificate:
+        return x509.load_pem_x509_certificate(self._read(_SERVER_CERTIFICATE))
 
     def issue_server(self, names: Sequence[str], *, now: float, days: int = SERVER_DAYS) -> None:
         """Makes a new server key and certificate for ``names``. Raises ConfigurationError for an invalid name."""
         if not names:
             raise ConfigurationError("the server's certificate needs a name", "give --names HOST[,HOST...]")
         key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
-        certificate = (
-            _builder(subject, self._certificate.subject, key.public_key(), now, days)
-            .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(authority=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-            .add_extension(self._authority_identifier(), critical=False)
-            .sign(self._key, hashes.SHA256())
+        alternatives = [_general_name(name) for name in names]
+        certificate = self._issue(
+            names[0], alternatives, key.public_key(), ExtendedKeyUsageOID.SERVER_AUTH, now=now, days=days
         )
         # The certificate first: with a new key and an old certificate the server would not start.
         both = {_SERVER_KEY + ".new": _private_pem(key), _SERVER_CERTIFICATE + ".new": _pem(certificate)}
@@ -163,18 +158,35 @@ class Authority:
 
     def issue_party(self, name: str, public_key: Certifiable, *, now: float, days: float = PARTY_DAYS) -> Issued:
         """A client certificate for a party's own key, under the name that it will have in every roster."""
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, check_party_name(name))])
-        certificate = (
-            _builder(subject, self._certificate.subject, public_key, now, days)
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(authority=False), critical=True)
-            # No party can pose as the coordinator.
-            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
-            .add_extension(self._authority_identifier(), critical=False)
-            .sign(self._key, hashes.SHA256())
+        # For clients only: no party can pose as the coordinator.
+        certificate = self._issue(
+            check_party_name(name),
+            [x509.DNSName(name)],
+            public_key,
+            ExtendedKeyUsageOID.CLIENT_AUTH,
+            now=now,
+            days=days,
         )
         return Issued(_pem(certificate), serial_of(certificate), certificate.not_valid_after_utc.timestamp())
+
+    def _issue(
+        self,
+        name: str,
+        alternatives: Sequence[x509.GeneralName],
+        public_key: Certifiable,
+        purpose: x509.ObjectIdentifier,
+        *,
+        now: float,
+        days: float,
+    ) -> x509.Certificate:
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        return (
+            _builder(_common_name(name), self._certificate.subject, public_key, now, days)
+            .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+            .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+            .add_extension(issuer, critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
 
     def write_revocations(self, revoked: Mapping[str, float], *, now: float) -> Path:
         """Writes the revocation list (PEM) of serial numbers (hex) with the time each was revoked; its path."""
@@ -191,9 +203,6 @@ class Authority:
         replace_file(path, builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
         return path
 
-    def _authority_identifier(self) -> x509.AuthorityKeyIdentifier:
-        return x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
-
     def _read(self, name: str) -> bytes:
         path = self._folder / name
         try:
@@ -209,22 +218,14 @@ def serial_of(certificate: x509.Certificate) -> str:
     return f"{certificate.serial_number:x}"
 
 
+def _common_name(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
+
+
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: Certifiable, now: float, days: float
+    subject: x509.Name, issuer: x509.Name, key: Certifiable, now: float, days: float, *, authority: bool = False
 ) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(_time(now - BACKDATED_S))
-        .not_valid_after(_time(now + days * 86400))
-    )
-
-
-def _usage(*, authority: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
+    usage = x509.KeyUsage(
         digital_signature=not authority,
         content_commitment=False,
         key_encipherment=False,
@@ -234,6 +235,17 @@ def _usage(*, authority: bool) -> x509.KeyUsage:
         crl_sign=authority,
         encipher_only=False,
         decipher_only=False,
+    )
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_time(now - BACKDATED_S))
+        .not_valid_after(_time(now + days * 86400))
+        .add_extension(x509.BasicConstraints(ca=authority, path_length=0 if authority else None), critical=True)
+        .add_extension(usage, critical=True)
     )
 
 
@@ -259,7 +271,3 @@ def _private_pem(key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey) ->
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-
-
-def _write_key(path: Path, key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey) -> None:
-    replace_file(path, _private_pem(key))

@@ -278,7 +278,7 @@ def embed_part(model: str | Path, fingerprint: str, expected: str, texts: Sequen
             _loaded[fingerprint] = embedder
         return _loaded[fingerprint].encode(texts)
     except UndersongError as error:
-        return ConfigurationError(f"{socket.gethostname()}: {error.problem}", error.remedy)
+        return ConfigurationError(f"{socket.gethostname()}: {error.problem}", error.remedy, code=error.code)
 
 
 def _check(embedder: Embedder, fingerprint: str, expected: str) -> None:

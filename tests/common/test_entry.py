@@ -121,8 +121,8 @@ def test_other_errors_are_what_they_are(capsys):
 
 ERRORS = [
     (errors.ConfigurationError("no such file", "check the path"), 2),
-    (errors.PrivacyRefusal("too much", "ask for less"), 3),
-    (errors.PeerFault("alpha", "broke it"), 4),
+    (errors.PrivacyRefusal("too much", "ask for less", code="over-budget"), 3),
+    (errors.PeerFault("alpha", "broke it", code="bad-frame"), 4),
     (errors.RoundAborted("over"), 5),
     (errors.TransportError("did not arrive"), 6),
     (errors.GenerationError("no answer"), 7),
@@ -155,7 +155,8 @@ def test_every_error_has_its_exit_code_in_words_and_as_json(error, code, as_json
     told = json.loads(said.out)["error"]
     assert told["exit_code"] == code
     assert told["problem"]
-    assert set(told) == {"problem", "remedy", "exit_code"}
+    assert set(told) == {"problem", "remedy", "exit_code", "code"}
+    assert told["code"] == getattr(error, "code", "")
 
 
 @pytest.mark.parametrize(("returned", "code"), [(None, 0), (6, 6), ("words", 0)])

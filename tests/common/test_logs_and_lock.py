@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from undersong_common.errors import ConfigurationError
 from undersong_common.lock import holding, is_held
 from undersong_common.logs import to_stderr
 
@@ -52,6 +53,15 @@ def test_json_names_the_exceptions_kind_and_nothing_of_it(capsys):
     value = json.loads(line)
     assert (value["level"], value["logger"], value["exception"]) == ("error", "undersong_server.runs", "ValueError")
     assert "private" not in line
+
+
+def test_json_carries_the_code_of_our_own_errors(capsys):
+    to_stderr((), as_json=True, debug=False)
+    try:
+        raise ConfigurationError("no such file", code="missing-file")
+    except ConfigurationError:
+        logging.getLogger("undersong_server.runs").exception("failed")
+    assert json.loads(capsys.readouterr().err)["code"] == "missing-file"
 
 
 def test_a_lock_is_held_by_one(tmp_path):

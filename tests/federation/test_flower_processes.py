@@ -158,8 +158,8 @@ def test_a_process_for_one_message_loads_only_what_that_message_needs(hospitals,
     from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
     from undersong_protocol.secagg.parameters import Member, defaults
     from undersong_protocol.statistics import LabelHistogram
+    from undersong_server.federation import driver
     from undersong_server.federation.driver import PublicBlocks, introduce
-    from undersong_server.federation.pipelining import PipelinedFederation
     from undersong_server.journal import Journal
     from undersong_server.progress import Silent
 
@@ -219,7 +219,7 @@ def test_a_process_for_one_message_loads_only_what_that_message_needs(hospitals,
         ),
     )
     journal = Journal(tmp_path / "journal.sqlite")
-    federation = PipelinedFederation(transport, manifest, journal, Silent(), blocks=PublicBlocks(journal))
+    federation = driver.Federation(transport, manifest, journal, Silent(), blocks=PublicBlocks(journal))
     federation.agree()
     assert federation.private_sum("labels", []).survivors == tuple(names)
     assert set(federation.receipts()) == set(names)

@@ -30,8 +30,8 @@ from undersong_common.errors import PrivacyRefusal
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg.parameters import Member, defaults
+from undersong_server.federation import driver
 from undersong_server.federation.driver import PublicBlocks, introduce
-from undersong_server.federation.pipelining import PipelinedFederation
 from undersong_server.journal import Journal
 from undersong_server.progress import Silent
 from undersong_server.runs.planning import register_statistics
@@ -191,7 +191,7 @@ def test_flower_s_client_app_answers_a_foreign_statistic_while_its_hash_is_trust
                 plan=plan_sums([request], Privacy(4.0, 1e-4), Quorum(3, *defaults(3))),
             )
             journal = Journal(tmp_path / f"{run}.sqlite")
-            return PipelinedFederation(
+            return driver.Federation(
                 transport, manifest, journal, Silent(), blocks=PublicBlocks(journal), timeout_s=60.0
             )
 

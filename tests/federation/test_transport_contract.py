@@ -23,7 +23,6 @@ from undersong_protocol.public import Input, Segment, encode_embeddings
 from undersong_protocol.secagg.parameters import Member, defaults
 from undersong_protocol.statistics import TopQVotes
 from undersong_server.federation.driver import Federation, PublicBlocks, introduce
-from undersong_server.federation.pipelining import PipelinedFederation
 from undersong_server.journal import Journal
 from undersong_server.progress import Silent
 
@@ -65,8 +64,7 @@ class Run:
         journal = Journal(folder / f"{run}.sqlite")
         blocks = PublicBlocks(journal)
         self.inputs = [Input("candidates", (Segment(blocks.add(encode_embeddings(embed(CANDIDATES), labels))),))]
-        driver = PipelinedFederation if hasattr(transport, "exchange_batches") else Federation
-        self.federation = driver(
+        self.federation = Federation(
             transport,
             self.manifest,
             journal,

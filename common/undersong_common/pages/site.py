@@ -276,7 +276,8 @@ class Site:
         except UndersongError as error:
             status = 403 if isinstance(error, Forbidden) else 409 if request.method == "POST" else 404
             if request.headers.get("authorization"):
-                return JSONResponse({"problem": error.problem, "remedy": error.remedy}, status_code=status)
+                told = {"problem": error.problem, "remedy": error.remedy, "code": error.code}
+                return JSONResponse(told, status_code=status)
             return visit.show(
                 "error.html.j2", "That did not work", status=status, problem=error.problem, remedy=error.remedy
             )

@@ -47,7 +47,7 @@ def register_foreign(name: str, statistic: Any, source: str) -> None:
     try:
         _check(statistic)
     except InternalError as error:
-        raise ConfigurationError(error.problem, error.remedy) from None
+        raise ConfigurationError(error.problem, error.remedy, code=error.code) from None
     if statistic.name != name:
         raise ConfigurationError(
             f"the statistic {statistic.name!r} is declared under the name {name!r}", "give its entry point that name"

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import io
 import itertools
-import json
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -32,8 +32,8 @@ from undersong_protocol.plan_words import plan_words
 from undersong_protocol.public import Input, block_id, named_blocks, question
 from undersong_protocol.receipt import check_receipt
 from undersong_protocol.secagg import coordinator as secagg
-from undersong_protocol.secagg.messages import advertise_request
 from undersong_protocol.vectors import NoisySum
+from undersong_server.federation.course import Course
 from undersong_server.journal import Journal, json_bytes
 from undersong_server.progress import Progress
 
@@ -127,15 +127,12 @@ def _key(identity: bytes) -> str:
 def introduce(
     transport: Transport, parties: Sequence[str], timeout_s: float = STAGE_TIMEOUT_S
 ) -> dict[str, wire.Introduction]:
-    """Who is there. Raises TransportError that names every party that does not answer."""
-    requests = {name: wire.Request(version=codec.VERSION, introduce=wire.Introduce()) for name in parties}
-    replies = _exchange(transport, requests, timeout_s)
-    found = {}
+    """Asks every party who it is. Raises TransportError that names a party that does not answer."""
+    replies = _exchange(transport, parties, timeout_s, introduce=wire.Introduce())
     for name in parties:
         if name not in replies:
             raise TransportError(f"{name}: does not answer", "start its daemon, or plan the run without it")
-        found[name] = expect(name, replies[name], "introduction").introduction
-    return found
+    return {name: expect(name, replies[name], "introduction").introduction for name in parties}
 
 
 def opened_sum(journal: Journal, name: str) -> NoisySum | None:
@@ -153,6 +150,9 @@ def _noisy_sum(values: Int64, meta: Mapping[str, Any]) -> NoisySum:
 
 class Federation:
     """One run's private sums over a transport.
+
+    Over a :class:`BatchTransport` a sum takes the fewest messages (see undersong_server/federation/course.py); what is
+    asked, charged and opened is the same.
 
     Args:
         transport: carries the bytes.
@@ -173,55 +173,63 @@ class Federation:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.manifest = manifest
+        self._names = [member.name for member in manifest.roster]
         self._transport = transport
+        self._batches = transport if isinstance(transport, BatchTransport) else None
         self._journal = journal
         self._progress = progress
         self._blocks = blocks
         self._timeout_s = timeout_s
         self._sleep = sleep
-        self._absences: dict[str, UndersongError] = {}  # why parties are missing from the attempt under way
-        self._held: dict[str, set[bytes]] = {member.name: set() for member in manifest.roster}
+        self._courses: dict[tuple[str, int], Course] = {}
+        self._held: dict[str, set[bytes]] = {name: set() for name in self._names}
         self._agreed: set[str] = set()  # parties that have seen everyone's signatures
 
     def agree(self) -> Mapping[str, bytes]:
-        """Every party signs the manifest and sees everyone's signatures. Returns them by party name.
+        """Every party signs the manifest and sees everyone's signatures. Returns the signatures by party name.
 
         Waits for parties whose people have not approved yet. Raises the first refusal, with the party's name, after
-        it has told all of them.
+        it has asked all of them. A party that does not see the signatures now is shown them before its first sum.
         """
         signatures = self._signatures()
-        # Not waited for at length: who is away now is shown them before its first sum.
-        names = [member.name for member in self.manifest.roster]
-        for name, reply in self._show_signatures(names, min(self._timeout_s, AGREE_TIMEOUT_S)).items():
+        first = self._next(None) if self._batches else None
+        if first is not None and (first.result or first.stage):
+            first = None
+
+        def ask(name: str) -> list[bytes]:
+            prepare = [] if first is None else [self._about(first, "prepare_sum", first.advertise[name])]
+            return [self._agreement, *prepare]
+
+        timeout_s = min(self._timeout_s, AGREE_TIMEOUT_S) if first is None else self._timeout_s
+        for name, replies in self._send(self._names, ask, timeout_s).items():
             try:
-                expect(name, reply, "agreed")
+                expect(name, replies[0], "agreed")
             except UndersongError as error:
                 self._progress.say(f"{name} does not take part: {error.problem}")
+                continue
+            self._agreed.add(name)
+            if first is not None:
+                self._note(first, name, replies[1])
+        if first is not None:
+            self._settle(first, patient=True)
         return signatures
 
-    def _show_signatures(self, names: Sequence[str], timeout_s: float) -> dict[str, wire.Reply]:
-        """The replies; who has seen them counts as agreed."""
-        replies = _exchange(self._transport, dict.fromkeys(names, self._agreement()), timeout_s)
-        self._agreed.update(name for name, reply in replies.items() if reply.WhichOneof("body") == "agreed")
-        return replies
-
-    def _agreement(self) -> wire.Request:
-        return wire.Request(
-            version=codec.VERSION,
-            agree=wire.AgreeManifest(manifest=self.manifest.to_bytes(), signatures=self._signatures()),
-        )
+    @cached_property
+    def _agreement(self) -> bytes:
+        """The request that shows everyone's signatures."""
+        agree = wire.AgreeManifest(manifest=self.manifest.to_bytes(), signatures=self._signatures())
+        return wire.Request(version=codec.VERSION, agree=agree).SerializeToString()
 
     def _signatures(self) -> dict[str, bytes]:
         known = self._journal.get_json("manifest/signatures")
         if known is not None:
             return {name: bytes.fromhex(signature) for name, signature in known.items()}
-        waiting = [member.name for member in self.manifest.roster]
+        waiting = self._names
         signatures: dict[str, bytes] = {}
-        told = False
-        asked_before: set[str] = set()  # whose people had to decide
-        propose = wire.Request(version=codec.VERSION, propose=wire.ProposeManifest(manifest=self.manifest.to_bytes()))
+        asked_before: set[str] = set()  # parties whose people had to decide
+        propose = wire.ProposeManifest(manifest=self.manifest.to_bytes())
         while waiting:
-            replies = _exchange(self._transport, dict.fromkeys(waiting, propose), self._timeout_s)
+            replies = _exchange(self._transport, waiting, self._timeout_s, propose=propose)
             pending = []
             refusals: list[UndersongError] = []
             for name in waiting:
@@ -232,50 +240,55 @@ class Federation:
                 try:
                     signatures[name] = expect(name, reply, "signature").signature.signature
                     if name in asked_before:
-                        self._progress.say(f"{name} has approved: {len(signatures)} of {len(self.manifest.roster)}")
+                        self._progress.say(f"{name} has approved: {len(signatures)} of {len(self._names)}")
                 except UndersongError as error:
                     self._progress.say(error.problem)
                     refusals.append(error)
             if refusals:
                 raise refusals[0]
+            undecided = {name for name in pending if name in replies}
+            if undecided and not asked_before:
+                self._progress.say(f"waits for people's approval; this plan's words: {plan_words(self.manifest.hash)}")
             if pending:
-                if not told and any(name in replies for name in pending):
-                    self._progress.say(
-                        f"waits for people's approval; this plan's words: {plan_words(self.manifest.hash)}"
-                    )
-                    told = True
-                self._progress.await_people(pending, len(signatures), len(self.manifest.roster))
+                self._progress.await_people(pending, len(signatures), len(self._names))
                 self._sleep(APPROVAL_POLL_S)
-            asked_before.update(name for name in pending if name in replies)
+            asked_before |= undecided
             waiting = pending
         self.manifest.check_signatures(signatures)
         self._journal.put_json("manifest/signatures", {name: value.hex() for name, value in signatures.items()})
         return signatures
 
     def private_sum(self, name: str, inputs: Sequence[Input]) -> NoisySum:
-        """Opens the private sum ``name`` of the plan, once: asked again, the journal answers.
+        """Opens the private sum ``name`` of the plan, once; asked again, the journal answers.
 
-        Raises PrivacyRefusal for a sum outside the plan, RoundAborted when too few parties remain (nothing is opened).
+        Raises PrivacyRefusal for a sum outside the plan, RoundAborted when too few parties remain (nothing is opened),
+        ConfigurationError if the run began the sum with other public inputs: the parties would refuse them.
         """
         planned = self.manifest.plan[name]
         done = opened_sum(self._journal, name)
         if done is not None:
             return done
-        self._ask_one_question(name, inputs)
+        asked = question(inputs).hex()
+        if self._journal.get_json(f"sum/{name}/question") not in (None, asked):
+            raise ConfigurationError(
+                f"{name}: its public inputs are not those with which this run began it",
+                "a continued run must publish what it published before; start a new run",
+            )
+        self._journal.put_json(f"sum/{name}/question", asked)
         spares_used = 0
         for attempt in itertools.count():
-            self._absences.clear()
+            absences: dict[str, UndersongError] = {}
             try:
-                opened = self._attempt(name, attempt, inputs)
+                opened = self._attempt(name, attempt, inputs, absences)
                 break
             except RoundAborted as aborted:
-                if self._voided(name, attempt):
+                if self._voided(name, attempt, absences):
                     self._progress.say(f"{name}: attempt {attempt} is void and costs nothing; trying again")
                     if attempt + 1 < LARGEST_ATTEMPTS:
                         continue
                 spares_used += 1
                 if spares_used > self.manifest.plan.quorum.spare_attempts:
-                    raise self._gave_up(name, aborted) from None
+                    raise self._gave_up(name, aborted, absences) from None
                 self._progress.say(f"{name}: {aborted.problem}; a spare attempt is used")
         values = io.BytesIO()
         np.save(values, opened.values)
@@ -290,196 +303,241 @@ class Federation:
         self._journal.exchange((), kept, forgotten=f"sum/{name}/attempt/")
         return _noisy_sum(opened.values, meta)
 
-    def _ask_one_question(self, name: str, inputs: Sequence[Input]) -> None:
-        """Every attempt at a sum names the same public inputs, or the parties refuse: found here before they are asked.
-
-        Raises ConfigurationError where the run has asked it with others.
-        """
-        asked = question(inputs).hex()
-        if self._journal.get_json(f"sum/{name}/question") not in (None, asked):
-            raise ConfigurationError(
-                f"{name}: its public inputs are not those with which this run began it",
-                "a continued run must publish what it published before; start a new run",
-            )
-        self._journal.put_json(f"sum/{name}/question", asked)
-
-    def _asked(self, name: str) -> bytes:
-        """q of a sum that was begun."""
-        return bytes.fromhex(self._journal.get_json(f"sum/{name}/question"))
-
-    def _gave_up(self, name: str, aborted: RoundAborted) -> UndersongError:
-        """Why a sum is not tried again, with what every missing party said."""
-        problem = "".join([f"{name}: {aborted.problem}", *(f"\n  {why.problem}" for why in self._absences.values())])
-        refusals = [why for why in self._absences.values() if isinstance(why, PrivacyRefusal)]
+    def _gave_up(self, name: str, aborted: RoundAborted, absences: Mapping[str, UndersongError]) -> UndersongError:
+        """Returns the error of a sum that is not tried again, with what every missing party said."""
+        problem = "".join([f"{name}: {aborted.problem}", *(f"\n  {why.problem}" for why in absences.values())])
+        refusals = [why for why in absences.values() if isinstance(why, PrivacyRefusal)]
         if len(refusals) > self.manifest.plan.quorum.tolerated_dropouts:
             return PrivacyRefusal(problem, refusals[0].remedy or "talk to these parties, then plan a new run")
         return RoundAborted(problem, aborted.remedy or "start a new run, or plan one with federation.spare_attempts")
 
     def receipts(self) -> dict[str, wire.Receipt]:
-        """Each party's signed statement of what it spent, where it gives one that holds."""
-        close = wire.Request(version=codec.VERSION, close_run=wire.CloseRun(manifest_hash=self.manifest.hash))
-        names = [member.name for member in self.manifest.roster]
-        replies = _exchange(self._transport, dict.fromkeys(names, close), self._timeout_s)
+        """Collects each party's signed statement of what it spent; invalid and missing ones are left out."""
+        close = wire.CloseRun(manifest_hash=self.manifest.hash)
         receipts = {}
-        for name, reply in replies.items():
+        for name, reply in _exchange(self._transport, self._names, self._timeout_s, close_run=close).items():
             try:
                 receipt = expect(name, reply, "receipt").receipt
-                check_receipt(self.manifest, name, receipt.body, receipt.signature)  # what does not hold says nothing
+                check_receipt(self.manifest, name, receipt.body, receipt.signature)
                 receipts[name] = receipt
             except UndersongError as error:  # the sums are open: a receipt that is missing is priced by them
                 self._progress.say(f"no receipt: {error.problem}")
         return receipts
 
     def opened_facts(self, name: str) -> dict[str, Any] | None:
-        """Public facts of an opened sum: survivors, scale, variance, evidence (hex), attempt; None where not opened."""
+        """Public facts of an opened sum: survivors, scale, variance, evidence (hex), attempt; None if not opened."""
         facts: dict[str, Any] | None = self._journal.get_json(f"sum/{name}/meta")
         return facts
 
-    def _attempt(self, name: str, attempt: int, inputs: Sequence[Input]) -> secagg.Opened:
-        machine = secagg.private_sum(self.manifest.sum_parameters(name, attempt), lambda: self._asked(name))
-        requests = next(machine)
-        for stage in itertools.count():
-            replies = self._stage(name, attempt, stage, requests, inputs)
-            try:
-                requests = machine.send(replies)
-            except StopIteration as stop:
-                opened: secagg.Opened = stop.value
-                return opened
-        raise AssertionError("unreachable")
+    def _attempt(
+        self, name: str, attempt: int, inputs: Sequence[Input], absences: dict[str, UndersongError]
+    ) -> secagg.Opened:
+        course = self._course(name, attempt)
+        absences.update(course.absences)
+        course.absences = absences
+        while course.result is None:
+            self._progress.update(f"private sum {name}", course.stage, 5)
+            self._exchange_stage(course, inputs)
+        del self._courses[name, attempt]
+        if isinstance(course.result, RoundAborted):
+            raise course.result
+        return course.result
 
-    def _stage(
-        self, name: str, attempt: int, stage: int, requests: Mapping[str, bytes], inputs: Sequence[Input]
-    ) -> Mapping[str, bytes]:
-        answered = self._stage_replies(name, attempt, stage)
-        if answered is not None:
-            return answered
-        self._progress.update(f"private sum {name}", stage, 5)
-        if stage == 0:
-            replies = self._open_sum(name, attempt, requests, inputs)
-        else:
-            replies = self._sum_step(name, attempt, requests, inputs)
-        payloads = {}
-        for party in requests:
-            reply = replies.get(party)
-            try:
-                if reply is None:
-                    raise TransportError(f"{party}: does not answer")
-                payloads[party] = expect(party, reply, "sum_reply").sum_reply.payload
-            except UndersongError as error:
-                self._absences[party] = error
-                self._progress.say(f"{name}: left out: {error.problem}")
-        self._keep_stage(name, attempt, stage, payloads)
-        return payloads
+    def _course(self, name: str, attempt: int) -> Course:
+        """The attempt under way, or replayed as far as the journal goes."""
+        known = self._courses.get((name, attempt))
+        if known is None:
+            parameters = self.manifest.sum_parameters(name, attempt)
+            known = Course(
+                name, attempt, parameters, lambda: bytes.fromhex(self._journal.get_json(f"sum/{name}/question"))
+            )
+            while known.result is None and (answered := self._stage_replies(known)) is not None:
+                known.take(answered)
+            known.named = known.stage > 0 and not self._batches
+            self._courses[name, attempt] = known
+        return known
 
-    def _stage_replies(self, name: str, attempt: int, stage: int) -> dict[str, bytes] | None:
-        """Payloads by party of a stage that the journal has; None where it has not come so far."""
-        key = _stage_key(name, attempt, stage)
+    def _stage_replies(self, course: Course) -> dict[str, bytes] | None:
+        """Payloads by party of the stage that is due, from the journal; None if it has not been answered."""
+        key = _stage_key(course)
         answered = self._journal.get_json(key)
         return None if answered is None else {party: self._journal.get(f"{key}/{party}") or b"" for party in answered}
 
-    def _keep_stage(self, name: str, attempt: int, stage: int, payloads: Mapping[str, bytes]) -> None:
-        key = _stage_key(name, attempt, stage)
-        entries = [(f"{key}/{party}", payload) for party, payload in payloads.items()]
-        self._journal.put_all([*entries, (key, json.dumps(list(payloads)).encode("utf-8"))])
+    def _next(self, name: str | None) -> Course | None:
+        """The first attempt at the sum after ``name`` in the plan (None: at the first one); None if it is open."""
+        names = [planned.name for planned in self.manifest.plan.sums]
+        following = 0 if name is None else names.index(name) + 1
+        if following >= len(names) or opened_sum(self._journal, names[following]) is not None:
+            return None
+        if self._void_statements(names[following], 0):
+            return None  # its first attempt is over
+        return self._course(names[following], 0)
 
-    def _sum_step(
-        self, name: str, attempt: int, requests: Mapping[str, bytes], inputs: Sequence[Input]
-    ) -> dict[str, wire.Reply]:
-        distinct = {id(payload): payload for payload in requests.values()}  # most stages show every party the same
-        made = {key: self._step(name, attempt, payload) for key, payload in distinct.items()}
-        steps = {party: made[id(payload)] for party, payload in requests.items()}
-        replies = _exchange(self._transport, steps, self._timeout_s)
-        # A party that was restarted may have lost public blocks: it gets them with its first request, repeated.
-        lacking = [party for party, reply in replies.items() if reply.WhichOneof("body") == "missing"]
-        if lacking:
-            first = advertise_request(self.manifest.sum_parameters(name, attempt))
-            self._open_sum(name, attempt, dict.fromkeys(lacking, first), inputs)
-            again = {party: steps[party] for party in lacking}
-            replies.update(_exchange(self._transport, again, self._timeout_s))
-        return replies
+    def _ahead(self, course: Course) -> Course | None:
+        """The sum to prepare with this exchange, begun as late as possible: prepared parties could only drop out."""
+        if not course.left or not self._batches:
+            return None
+        following = self._next(course.name)
+        if following is None or following.stalled or following.due not in ("advertise", "reveal", "share"):
+            return None
+        return following if following.stage or course.left <= following.preparation else None
 
-    def _open_sum(
-        self, name: str, attempt: int, requests: Mapping[str, bytes], inputs: Sequence[Input]
-    ) -> dict[str, wire.Reply]:
+    def _exchange_stage(self, course: Course, inputs: Sequence[Input]) -> None:
+        """Exchanges the stage that is due, and again with parties that lack public blocks."""
         wanted = named_blocks(inputs)
-        lacking = self._lacking(requests, wanted)
-        replies: dict[str, wire.Reply] = {}
-        if late := [party for party in requests if party not in self._agreed]:
-            shown = self._show_signatures(late, self._timeout_s)
-            replies = {party: reply for party, reply in shown.items() if party not in self._agreed}
-        # Who did not come for the signatures has been waited for; it is not waited for a second time.
-        ask = {party: payload for party, payload in requests.items() if party in self._agreed}
-        while ask:
-            shared: dict[tuple[int, ...], wire.Request] = {}  # by payload and blocks: mostly one
-            messages = {}
-            for party, payload in ask.items():
-                same = (id(payload), *map(id, lacking[party]))
-                if same not in shared:
-                    shared[same] = self._opening(name, attempt, payload, inputs, lacking[party])
-                messages[party] = shared[same]
-            received = _exchange(self._transport, messages, self._timeout_s)
-            replies.update(received)
-            ask = {}
-            for party, reply in received.items():
-                missing = list(reply.missing.blocks) if reply.WhichOneof("body") == "missing" else []
-                # asked once more, with what it lacks; a party that then still lacks something is left out
+        named_first = course.number > 0 or not self._batches
+        opens = (course.due == "advertise" and named_first) or (course.due == "mask" and not course.named)
+        lacking = {
+            party: [block for block in wanted if opens and block not in self._held[party]] for party in course.wanted
+        }
+        asked, ahead = course.wanted, self._ahead(course)
+        while asked:
+            asked = self._exchange_once(course, inputs, ahead, asked, lacking, opens=opens)
+            course.named = course.named or opens
+            ahead, opens = None, True  # a party that was restarted may have lost blocks that it held
+        self._settle(course, patient=False)
+
+    def _exchange_once(
+        self,
+        course: Course,
+        inputs: Sequence[Input],
+        ahead: Course | None,
+        asked: Sequence[str],
+        lacking: dict[str, list[bytes]],
+        *,
+        opens: bool,
+    ) -> list[str]:
+        """Asks these parties, and those of the sum that is prepared. Returns the parties that lack further blocks."""
+        due, early = set(asked), set() if ahead is None else set(ahead.wanted)
+
+        def ask(party: str) -> list[bytes]:
+            part = self._part(course, party, inputs, lacking[party], opens=opens) if party in due else []
+            if ahead is None or party not in early:
+                return part
+            kind = "prepare_sum" if ahead.due == "advertise" else "sum_step"
+            return [*part, self._about(ahead, kind, ahead.requests[party])]
+
+        ask_again = []
+        for party, replies in self._send(list(dict.fromkeys([*asked, *sorted(early)])), ask, self._timeout_s).items():
+            if ahead is not None and party in early:
+                self._note(ahead, party, replies.pop())
+            if not replies:
+                continue
+            bodies = {reply.WhichOneof("body"): reply for reply in reversed(replies)}
+            if "agreed" in bodies:
+                self._agreed.add(party)
+            if "missing" in bodies:
+                missing = list(bodies["missing"].missing.blocks)
+                # A party is asked once more, with what it lacks; if it then lacks the same, it is left out.
                 if set(missing) - set(lacking[party]):
-                    ask[party] = requests[party]
+                    ask_again.append(party)
                 lacking[party] = missing
-                self._held[party].update(wanted)
-        return replies
+                continue
+            if opens or course.named:
+                self._held[party].update(named_blocks(inputs))
+            self._note(course, party, bodies.get("refusal", replies[-1]))
+        if ahead is not None:
+            self._settle(ahead, patient=True)
+        return ask_again
 
-    def _lacking(self, parties: Iterable[str], wanted: Sequence[bytes]) -> dict[str, list[bytes]]:
-        """By party, the ``wanted`` public blocks that it is not known to hold."""
-        return {party: [block for block in wanted if block not in self._held[party]] for party in parties}
+    def _part(
+        self, course: Course, party: str, inputs: Sequence[Input], blocks: Sequence[bytes], *, opens: bool
+    ) -> list[bytes]:
+        """The requests to one party about a sum whose turn it is; ``opens``: with its public inputs."""
+        part = [] if party in self._agreed else [self._agreement]
+        if opens:
+            part.append(self._about(course, "open_sum", course.advertise[party], inputs, blocks))
+        elif course.due == "advertise":
+            part.append(self._about(course, "prepare_sum", course.requests[party]))
+        if course.due != "advertise":
+            part.append(self._about(course, "sum_step", course.requests[party]))
+        return part
 
-    def _opening(
-        self, name: str, attempt: int, payload: bytes, inputs: Sequence[Input], blocks: Sequence[bytes]
-    ) -> wire.Request:
-        """Names the public inputs of an attempt, with the blocks of them that a party lacks."""
-        voids = [
-            wire.VoidCertificate(attempt=number, statements=statements)
-            for number in range(attempt)
-            if (statements := self._void_statements(name, number))
-        ]
-        return wire.Request(
-            version=codec.VERSION,
-            open_sum=wire.OpenSum(
-                manifest_hash=self.manifest.hash,
-                sum=name,
-                attempt=attempt,
-                inputs=[given.to_wire() for given in inputs],
-                blocks=[self._blocks.get(identity) for identity in blocks],
-                payload=payload,
-                voids=voids,
-            ),
-        )
+    def _about(
+        self,
+        course: Course,
+        kind: str,
+        payload: bytes,
+        inputs: Sequence[Input] = (),
+        blocks: Sequence[bytes] = (),
+    ) -> bytes:
+        """A request about one attempt. Most stages ask every party the same, which is then written once."""
+        made_of = (id(payload), *blocks)
+        if kind not in course.written or course.written[kind][0] != made_of:
+            body: dict[str, Any] = {
+                "manifest_hash": self.manifest.hash,
+                "sum": course.name,
+                "attempt": course.number,
+                "payload": payload,
+            }
+            if kind == "open_sum":
+                body["inputs"] = [given.to_wire() for given in inputs]
+                body["blocks"] = [self._blocks.get(identity) for identity in blocks]
+                body["voids"] = [
+                    wire.VoidCertificate(attempt=number, statements=statements)
+                    for number in range(course.number)
+                    if (statements := self._void_statements(course.name, number))
+                ]
+            request = wire.Request(version=codec.VERSION, **{kind: body})
+            course.written[kind] = made_of, request.SerializeToString()
+        return course.written[kind][1]
 
-    def _step(self, name: str, attempt: int, payload: bytes) -> wire.Request:
-        return wire.Request(
-            version=codec.VERSION,
-            sum_step=wire.SumStep(manifest_hash=self.manifest.hash, sum=name, attempt=attempt, payload=payload),
-        )
+    def _note(self, course: Course, party: str, reply: wire.Reply) -> None:
+        """Keeps a reply's payload, or why it has none."""
+        try:
+            course.came[party] = expect(party, reply, "sum_reply").sum_reply.payload
+        except UndersongError as error:
+            course.came[party] = None
+            course.absences[party] = error
+            self._progress.say(f"{course.name}: left out: {error.problem}")
 
-    def _voided(self, name: str, attempt: int) -> bool:
-        """Whether enough parties sign that they released no share, so that the plan's slot may be used again."""
+    def _settle(self, course: Course, *, patient: bool) -> None:
+        """Journals the stage and goes on to the next one without late parties; ``patient``: waits for them."""
+        if course.wanted and patient:
+            course.stalled = True
+            return
+        for party in course.wanted:
+            course.absences[party] = TransportError(f"{party}: does not answer")
+            self._progress.say(f"{course.name}: left out: {party}: does not answer")
+        payloads = {party: payload for party in course.requests if (payload := course.came.get(party)) is not None}
+        key = _stage_key(course)
+        entries = [(f"{key}/{party}", payload) for party, payload in payloads.items()]
+        self._journal.put_all([*entries, (key, json_bytes(list(payloads)))])
+        course.take(payloads)
+
+    def _send(
+        self, parties: Sequence[str], ask: Callable[[str], Sequence[bytes]], timeout_s: float
+    ) -> dict[str, list[wire.Reply]]:
+        """Each party's replies to the requests that ``ask`` makes for it; parties that left one out are missing."""
+        sizes: dict[str, int] = {}
+
+        def requests_of(party: str) -> Sequence[bytes]:
+            requests = ask(party)
+            sizes[party] = len(requests)
+            return requests
+
+        if self._batches is not None:
+            raw = self._batches.exchange_batches(Lazily(parties, requests_of), timeout_s=timeout_s)
+        else:
+            raw = _one_by_one(self._transport, {party: requests_of(party) for party in parties}, timeout_s)
+        found = {name: [decode(name, reply) for reply in replies] for name, replies in raw.items()}
+        return {name: replies for name, replies in found.items() if len(replies) == sizes[name]}
+
+    def _voided(self, name: str, attempt: int, absences: Mapping[str, UndersongError]) -> bool:
+        """True if enough parties sign that they released no share, so that the plan's slot may be used again."""
         parameters = self.manifest.sum_parameters(name, attempt)
         known = self._void_statements(name, attempt)
         if known is not None:
             return secagg.is_void(parameters, known)
-        request = wire.Request(
-            version=codec.VERSION,
-            void_sum=wire.VoidSum(manifest_hash=self.manifest.hash, sum=name, attempt=attempt),
-        )
-        away = [party for party, why in self._absences.items() if isinstance(why, TransportError)]
-        there = [member.name for member in self.manifest.roster if member.name not in away]
+        request = wire.VoidSum(manifest_hash=self.manifest.hash, sum=name, attempt=attempt)
+        away = [party for party, why in absences.items() if isinstance(why, TransportError)]
         statements: dict[str, bytes] = {}
         void = False
-        for names in (there, away):  # who is away was waited for already: asked only where the others do not suffice
+        # Absent parties were waited for already: they are asked only if the statements of the others do not suffice.
+        for names in ([name for name in self._names if name not in away], away):
             if void or not names:
                 continue
-            replies = _exchange(self._transport, dict.fromkeys(names, request), self._timeout_s)
-            for party, reply in replies.items():
+            for party, reply in _exchange(self._transport, names, self._timeout_s, void_sum=request).items():
                 if reply.WhichOneof("body") == "void_statement":
                     statements[party] = reply.void_statement.statement
             void = secagg.is_void(parameters, statements)
@@ -488,20 +546,32 @@ class Federation:
         return void
 
     def _void_statements(self, name: str, attempt: int) -> dict[str, bytes] | None:
-        """The certificate that makes an attempt void; empty where it is not, None where nobody was asked yet."""
+        """The certificate that makes an attempt void; empty if it is not void, None if nobody was asked yet."""
         kept = self._journal.get_json(f"sum/{name}/void/{attempt}")
         return None if kept is None else {party: bytes.fromhex(statement) for party, statement in kept.items()}
 
 
-def _stage_key(name: str, attempt: int, stage: int) -> str:
-    return f"sum/{name}/attempt/{attempt}/stage/{stage}"
+def _stage_key(course: Course) -> str:
+    return f"sum/{course.name}/attempt/{course.number}/stage/{course.stage}"
 
 
-def _exchange(transport: Transport, requests: Mapping[str, wire.Request], timeout_s: float) -> dict[str, wire.Reply]:
-    distinct = {id(request): request for request in requests.values()}
-    written = {key: request.SerializeToString() for key, request in distinct.items()}
-    raw = transport.exchange({name: written[id(request)] for name, request in requests.items()}, timeout_s=timeout_s)
+def _exchange(transport: Transport, parties: Iterable[str], timeout_s: float, **body: Any) -> dict[str, wire.Reply]:
+    """Sends every party the same request; returns the replies that came."""
+    request = wire.Request(version=codec.VERSION, **body).SerializeToString()
+    raw = transport.exchange(dict.fromkeys(parties, request), timeout_s=timeout_s)
     return {name: decode(name, data) for name, data in raw.items()}
+
+
+def _one_by_one(
+    transport: Transport, requests: Mapping[str, Sequence[bytes]], timeout_s: float
+) -> dict[str, list[bytes]]:
+    """One request per message: a party that leaves one unanswered is sent no more."""
+    replies: dict[str, list[bytes]] = {name: [] for name in requests}
+    for number in range(max(map(len, requests.values()), default=0)):
+        due = {name: asked[number] for name, asked in requests.items() if len(replies[name]) == number < len(asked)}
+        for name, data in transport.exchange(due, timeout_s=timeout_s).items():
+            replies[name].append(data)
+    return replies
 
 
 def decode(party: str, data: bytes) -> wire.Reply:
@@ -509,7 +579,7 @@ def decode(party: str, data: bytes) -> wire.Reply:
     try:
         return codec.decode_reply(data, party)
     except PeerFault as error:
-        return codec.refusal(ConfigurationError(error.problem, error.remedy))
+        return codec.refusal(ConfigurationError(error.problem, error.remedy, code=error.code))
 
 
 def expect(party: str, reply: wire.Reply, body: str) -> wire.Reply:

@@ -335,5 +335,5 @@ def _read(path: Path, name: str) -> list[tuple[str, str]]:
         labelled = "label" in column_names(path)
         table = read_table(path, "text", "label" if labelled else None)
     except ConfigurationError as error:
-        raise ConfigurationError(f"generator {name}: {error.problem}", error.remedy) from None
+        raise ConfigurationError(f"generator {name}: {error.problem}", error.remedy, code=error.code) from None
     return list(zip(table.texts, table.labels or ("",) * len(table), strict=True))

@@ -135,7 +135,7 @@ class ReplayGenerator:
         try:
             file = _file(path, tuple(labels))
         except ConfigurationError as error:
-            raise ConfigurationError(f"generator {self.name}: {error.problem}", error.remedy) from None
+            raise ConfigurationError(f"generator {self.name}: {error.problem}", error.remedy, code=error.code) from None
         if not file.texts:
             raise ConfigurationError(
                 f"generator {self.name}: {path} has no text of any of the task's labels",

@@ -63,7 +63,7 @@ def verify(folder: Path, *, fingerprint: str | None = None, parties: Mapping[str
         manifest.verify()
     except UndersongError as error:
         # Nothing can be priced by a plan that does not hold.
-        raise PrivacyRefusal(f"the plan: {printable(error.problem, 600)}", REMEDY) from None
+        raise PrivacyRefusal(f"the plan: {printable(error.problem, 600)}", REMEDY, code=error.code) from None
     except MALFORMED:
         raise PrivacyRefusal("the plan: cannot be read", REMEDY) from None
     try:

@@ -18,13 +18,11 @@ from undersong_protocol.secagg.parameters import Member
 from undersong_server import methods
 from undersong_server.federation.driver import (
     STAGE_TIMEOUT_S,
-    BatchTransport,
     Federation,
     PublicBlocks,
     Transport,
     introduce,
 )
-from undersong_server.federation.pipelining import PipelinedFederation
 from undersong_server.generators.author import Author, Usage
 from undersong_server.journal import Journal
 from undersong_server.methods.interface import Observe, RunContext
@@ -106,7 +104,7 @@ def execute(
     watch = Stopwatch(clock)
     manifest = _manifest(run_plan, name, transport, parties, journal, embedder, identities, timeout_s)
     blocks = PublicBlocks(journal)
-    federation = _federation(transport, manifest, journal, progress, blocks=blocks, timeout_s=timeout_s, sleep=sleep)
+    federation = Federation(transport, manifest, journal, progress, blocks=blocks, timeout_s=timeout_s, sleep=sleep)
     run = RunContext(
         run_plan.setting, author, federation, blocks, embed=embed, seed=seed, watch=watch.measure, observe=observe
     )
@@ -129,15 +127,6 @@ def execute(
         records=run.records,
         seconds=watch.seconds,
     )
-
-
-def _federation(
-    transport: Transport, manifest: Manifest, journal: Journal, progress: Progress, **rest: Any
-) -> Federation:
-    # Where a message is costly, several requests share one.
-    if isinstance(transport, BatchTransport):
-        return PipelinedFederation(transport, manifest, journal, progress, **rest)
-    return Federation(transport, manifest, journal, progress, **rest)
 
 
 def _check_same_plan(agreed: Manifest, plan: Plan) -> None:

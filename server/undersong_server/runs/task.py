@@ -310,7 +310,7 @@ class Task(Section):
             check_quorum(parties, threshold, dropouts, colluders)
             check_graph(parties, dropouts, colluders)
         except ConfigurationError as error:
-            raise ConfigurationError(f"[federation] {error.problem}", error.remedy) from None
+            raise ConfigurationError(f"[federation] {error.problem}", error.remedy, code=error.code) from None
         return Quorum(parties, threshold, dropouts, colluders, given.spare_attempts, given.post_quantum)
 
     @property

@@ -1,4 +1,4 @@
-"""The driver with the fewest messages opens, charges and survives the same; only the number of messages differs."""
+"""Over a transport of batches the same sums are opened, charged and survived; only the number of messages differs."""
 
 import itertools
 import math
@@ -14,7 +14,7 @@ from undersong_protocol.messages import federation_pb2 as wire
 from undersong_protocol.public import question
 from undersong_protocol.secagg import coordinator
 from undersong_protocol.secagg.messages import advertise_request
-from undersong_server.federation.pipelining import PipelinedFederation
+from undersong_server.federation.driver import Federation
 from undersong_server.progress import Silent
 
 pytestmark = pytest.mark.heavy
@@ -34,7 +34,7 @@ class Pipelined(World):
     def start(self):
         super().start()
         self.transport = Counting(self.parties, reachable=lambda name, number: self.reachable(name, number))
-        self.federation = PipelinedFederation(self.transport, self.manifest, self.journal, Silent(), blocks=self.blocks)
+        self.federation = Federation(self.transport, self.manifest, self.journal, Silent(), blocks=self.blocks)
 
     def open(self, number):
         before = self.transport.exchanges

@@ -1,0 +1,94 @@
+"""One attempt at one private sum: the stage that is due, the replies so far, and the exchanges to come.
+
+A sum's adverts, nonces and shares depend on the roster alone, not on its public inputs. Over a transport of expensive
+messages, those of the next sum therefore travel in the messages in which one sum is masked, agreed on and unmasked.
+From the second sum on only the three stages are left that need everybody's answer to the one before (two in direct
+mode):
+
+    messages of one sum                 alone    in a run
+    direct (nothing is shared)              3           2
+    complete graph                          5           3
+    k-regular graph                         6           3
+
+The first sum's adverts travel with everyone's signatures. A party that misses a message under which the next sum was
+prepared loses nothing: it is asked again when that sum begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from undersong_common.errors import RoundAborted, UndersongError
+from undersong_protocol.messages import secagg_pb2
+from undersong_protocol.secagg import coordinator as secagg
+from undersong_protocol.secagg.parameters import SumParameters
+
+LEFT = {"mask": 3, "consistency": 2, "unmask": 1}  # exchanges from this stage on, itself included
+LEFT_DIRECT = {"mask": 2, "consistency": 1}
+
+
+@dataclass(eq=False)
+class Course:
+    """The course of one attempt at one private sum.
+
+    Attributes:
+        question: returns q once it is the sum's turn.
+        requests: of the stage that is due, by party; ``advertise`` are those of the first stage.
+        came: payloads received for this stage; None from a party whose answer cannot be used.
+        named: the parties have been sent the public inputs.
+        stalled: a party is late, so nothing more is prepared before the sum's own turn.
+        result: the opened sum, or why the attempt has ended without one.
+        written: by kind, what the last request was made of, and its bytes.
+    """
+
+    name: str
+    number: int
+    parameters: SumParameters
+    question: Callable[[], bytes]
+    stage: int = 0
+    requests: Mapping[str, bytes] = field(default_factory=dict)
+    came: dict[str, bytes | None] = field(default_factory=dict)
+    named: bool = False
+    stalled: bool = False
+    result: secagg.Opened | RoundAborted | None = None
+    absences: dict[str, UndersongError] = field(default_factory=dict)
+    written: dict[str, tuple[tuple[object, ...], bytes]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._machine = secagg.private_sum(self.parameters, self.question)
+        self.requests = self.advertise = next(self._machine)
+
+    @property
+    def due(self) -> str:
+        """The stage that is due, as secagg.proto names it; empty when the attempt has ended."""
+        if self.result is not None or not self.requests:
+            return ""
+        return secagg_pb2.Request.FromString(next(iter(self.requests.values()))).WhichOneof("stage") or ""
+
+    @property
+    def left(self) -> int:
+        """Exchanges to come while a next sum may be prepared; 0 before the masked inputs are due."""
+        return (LEFT_DIRECT if self.parameters.direct else LEFT).get(self.due, 0)
+
+    @property
+    def preparation(self) -> int:
+        """Exchanges that need no public inputs."""
+        return 1 if self.parameters.direct else 2 if self.parameters.graph is None else 3
+
+    @property
+    def wanted(self) -> list[str]:
+        """The parties whose reply to this stage is missing."""
+        return [party for party in self.requests if party not in self.came]
+
+    def take(self, payloads: Mapping[str, bytes]) -> None:
+        """Takes the stage's payloads and goes on to the next stage."""
+        self.came = {}
+        self.written = {}
+        try:
+            self.requests = self._machine.send(payloads)
+            self.stage += 1
+        except StopIteration as stop:
+            self.result = stop.value
+        except RoundAborted as aborted:
+            self.result = aborted
