@@ -178,7 +178,7 @@ def test_laplace_noise_plans_at_any_epsilon_and_wastes_none_of_it(epsilon, ensem
         vocabulary_words=500, pairs=8, sampler="iterative", ensemble=ensemble, noise="laplace", samples=4
     )
     requests = dpkps.plan(options, Setting(labels=("a", "b"), generators=("g",)))
-    quorum = Quorum(parties=5, threshold=3, tolerated_dropouts=1, colluders=1)
+    quorum = Quorum(parties=5, threshold=4, tolerated_dropouts=1, colluders=1)
     plan = plan_sums(requests, Privacy(epsilon=epsilon, delta=1e-5), quorum)
     plan.verify()
     assert 0.999 * epsilon < plan.epsilon() <= epsilon

@@ -164,20 +164,24 @@ def test_a_cap_is_raised_while_a_run_goes_on_and_nothing_that_was_signed_changes
 
 
 def test_a_plan_says_which_shared_policies_would_refuse_it(home, task):
-    strict = bounds.Policy(largest_epsilon=0.5, statistics=frozenset({"label_histogram"}))
-    wide = bounds.Policy(largest_epsilon=math.inf)
-    texts = (json.dumps(strict.to_json()), json.dumps(wide.to_json()), '{"of": "another version"}')
-    shared = dict(zip(PARTIES, texts, strict=True))
-    with closing(CoordinatorHome(home).registry()) as registry:
-        for name, policy in shared.items():
-            registry.seen(name, now=1.0, software="", embedder="", epsilon_left=None, paused=False, policy=policy)
+    def shared(**policy):
+        strict = bounds.Policy(**{"largest_epsilon": 0.5, **policy})
+        wide = bounds.Policy(largest_epsilon=math.inf)
+        texts = (json.dumps(strict.to_json()), json.dumps(wide.to_json()), '{"of": "another version"}')
+        with closing(CoordinatorHome(home).registry()) as registry:
+            for name, text in zip(PARTIES, texts, strict=True):
+                registry.seen(name, now=1.0, software="", embedder="", epsilon_left=None, paused=False, policy=text)
+
+    shared()
     planned = runs.plan(home, task, name="refused")
     ((party, why),) = planned.refusals
     assert party == "alpha"
     assert "the policy allows 0.5" in why
     assert planned.to_json()["would_refuse"] == {"alpha": why}
-    modest = runs.plan(home, task, name="modest", assignments=["privacy.epsilon=0.4"])
-    assert "does not allow the statistic" in dict(modest.refusals)["alpha"]
+    assert not runs.plan(home, task, name="modest", assignments=["privacy.epsilon=0.4"]).refusals
+    shared(statistics=frozenset({"label_histogram"}))
+    foreign = runs.plan(home, task, name="foreign", assignments=["privacy.epsilon=0.4"])
+    assert "does not allow the statistic" in dict(foreign.refusals)["alpha"]
 
 
 @pytest.mark.parametrize("policy", [bounds.Policy(2.0), bounds.Policy(math.inf, required_parties=(("a", "12-34"),))])
