@@ -33,9 +33,8 @@ from undersong_server import methods
 from undersong_server.evaluation import metrics, panel
 from undersong_server.generators.cleaning import duplicate_key
 from undersong_server.generators.interface import Answer, GenerationRequest
+from undersong_server.generators.kinds.replay import ReplayGenerator, ReplaySettings
 from undersong_server.generators.orders import Order
-from undersong_server.generators.replay import ReplayGenerator
-from undersong_server.generators.settings import ReplaySettings
 from undersong_server.methods.interface import EXPECTED_RECORDS, Setting
 from undersong_server.pool import Pool, Sample, each_once
 from undersong_server.runs import task as tasks

@@ -40,8 +40,9 @@ from undersong_common.embedding import Embedder
 from undersong_common.errors import GenerationError
 from undersong_common.table import Table, read_table
 from undersong_server.evaluation.evaluate import evaluate_tables
-from undersong_server.generators import GeneratorSettings, build_generators
 from undersong_server.generators.author import Author
+from undersong_server.generators.interface import Surroundings
+from undersong_server.generators.kinds import GeneratorTable
 from undersong_server.generators.orders import Order
 from undersong_server.journal import Journal
 from undersong_server.pool import Sample
@@ -104,9 +105,9 @@ class Bench:
         self, name: str, orders: Sequence[Order], table: Generator | None = None
     ) -> tuple[list[Sample], dict[str, Any]]:
         """The texts of the orders and the figures of one line. Without a table, the model as it is writes them."""
-        settings = TypeAdapter(GeneratorSettings).validate_python({**(table or endpoint(self._given)), "name": "live"})
+        settings = TypeAdapter(GeneratorTable).validate_python({**(table or endpoint(self._given)), "name": "live"})
         folder = Path()
-        (generator,) = build_generators([settings], labels=self.labels, folder=folder, embed=self.embed, environment={})
+        generator = settings.build(Surroundings(tuple(self.labels), folder, self.embed, {}))
         task = self.task.task
         words = TaskWords(task.description, self.labels, task.label_descriptions)
         formats = {settings.name: settings.prompt_format(folder)}

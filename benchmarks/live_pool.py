@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from undersong_server.generators import NgramSettings
+from undersong_server.generators.kinds.ngram import NgramSettings
 from undersong_server.runs.task import Task
 
 TEMPERATURES = (0.7, 1.0, 1.3)

@@ -4,15 +4,40 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, GetCoreSchemaHandler, ValidationError
+from pydantic_core import core_schema
 
 from undersong_common.errors import ConfigurationError
 
 Model = TypeVar("Model", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class ModelByValue:
+    """Marks a field whose value decides by which model it is read, as the ``kind`` of a generator does.
+
+    Attributes:
+        model_of: returns the model of a value; raises ConfigurationError if there is none.
+    """
+
+    model_of: Callable[[Any], type[BaseModel]]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_before_validator_function(self._read, handler(source))
+
+    def _read(self, value: Any) -> BaseModel:
+        if isinstance(value, BaseModel):
+            return value
+        try:
+            model = self.model_of(value)
+        except ConfigurationError as error:
+            raise ValueError(f"{error.problem}; {error.remedy}") from None
+        return model.model_validate(value)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -69,7 +94,7 @@ def validate(model: type[Model], data: Mapping[str, Any], source: str) -> Model:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        found = dict.fromkeys(_problem(model, dict(item)) for item in error.errors(include_url=False))
+        found = dict.fromkeys(_problem(model, dict(item), data) for item in error.errors(include_url=False))
     problems = "\n".join(f"{source}: {problem}" for problem, _ in found)
     remedies = dict.fromkeys(remedy for _, remedy in found if remedy)
     raise ConfigurationError(problems, "; ".join(remedies))
@@ -141,22 +166,17 @@ _WORDS = {
 }
 
 
-def _problem(model: type[BaseModel], item: dict[str, Any]) -> tuple[str, str]:
+def _problem(model: type[BaseModel], item: dict[str, Any], given: Any) -> tuple[str, str]:
     """What is wrong with one key, and what to do about it."""
-    location, section = _walk(model, item["loc"])
+    location, section = _walk(model, item["loc"], given)
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
     kind, context = item["type"], item.get("ctx", {})
     if kind == "extra_forbidden":
         return f"{where}: unknown key", f"{where}: {nearest(str(location[-1]), section.model_fields)}"
     if kind == "missing":
         return f"{where}: is required and missing", f"write {where} = ..."
-    if kind == "union_tag_invalid":
-        known = str(context.get("expected_tags"))
-        return f"{where}.kind: {context.get('tag')!r} is unknown", f"choose one of {known} for {where}.kind"
-    if kind == "union_tag_not_found":
-        return f"{where}.kind: is required and missing", f"write {where}.kind"
-    given = item.get("input")
-    shown = f" (given: {given!r})" if isinstance(given, str | int | float | bool) else ""
+    value = item.get("input")
+    shown = f" (given: {value!r})" if isinstance(value, str | int | float | bool) else ""
     if kind in _WORDS:
         problem, remedy = (words.format(**context) for words in _WORDS[kind])
         return f"{where}: {problem}{shown}", f"{where}: {remedy}"
@@ -166,26 +186,26 @@ def _problem(model: type[BaseModel], item: dict[str, Any]) -> tuple[str, str]:
     return f"{where or 'the file'}: {said}{shown}", f"{where + ': ' if where else ''}{remedy}" if remedy else ""
 
 
-def _walk(model: type[BaseModel], location: tuple[str | int, ...]) -> tuple[list[str | int], type[BaseModel]]:
+def _walk(
+    model: type[BaseModel], location: tuple[str | int, ...], given: Any
+) -> tuple[list[str | int], type[BaseModel]]:
     """The location as a person writes it, and the model of the section that holds its last key."""
     shown: list[str | int] = []
-    section, choices = model, [model]
+    section, found = model, [model]
     for part in location:
-        if len(choices) > 1 and isinstance(part, str):
-            # pydantic inserts the tag of a discriminated union: generators, 0, "ngram", "corpus"
-            choices = [choice for choice in choices if part in get_args(choice.model_fields["kind"].annotation)]
-            continue
         if isinstance(part, str):
-            section = choices[0] if choices else section
+            models = [each.model_of(given) if isinstance(each, ModelByValue) else each for each in found]
+            section = models[0] if models else section
             field = section.model_fields.get(part)
-            choices = _models_in(field.annotation) if field is not None else []
+            found = _models_in(field.annotation) if field is not None else []
+        given = given[part] if isinstance(given, list) or (isinstance(given, Mapping) and part in given) else None
         shown.append(part)
     return shown, section
 
 
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
+def _models_in(annotation: Any) -> list[Any]:
+    """The models that an annotation names, and marks of those that a value decides."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    # A mark with validation of its own (a generator may be another package's) says by ``stands_for`` what is read.
-    marked = [mark.stands_for for mark in get_args(annotation) if hasattr(mark, "stands_for")]
-    return [found for argument in marked or get_args(annotation) for found in _models_in(argument)]
+    marks = [mark for mark in get_args(annotation) if isinstance(mark, ModelByValue)]
+    return marks or [found for argument in get_args(annotation) for found in _models_in(argument)]

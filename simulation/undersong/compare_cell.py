@@ -173,7 +173,7 @@ class Bench:
         Reads every file that the cell reads and builds its generators, but asks and embeds nothing.
         """
         from undersong.records import check_units
-        from undersong_server.generators import build_generators
+        from undersong_server.generators.interface import Surroundings
         from undersong_server.runs.faults import task_faults
         from undersong_server.runs.plan_figures import cap_faults
         from undersong_server.runs.planning import plan_run
@@ -194,13 +194,9 @@ class Bench:
         if generator not in self._checked:
             for problem, remedy in task_faults(task):
                 raise ConfigurationError(problem, remedy)
-            build_generators(
-                task.generators,
-                labels=task.task.labels,
-                folder=task.locate(""),
-                embed=_embed_nothing,
-                environment=dict(os.environ),
-            )
+            around = Surroundings(task.task.labels, task.locate(""), _embed_nothing, os.environ)
+            for settings in task.generators:
+                settings.build(around)
             self._checked.add(generator)
         return remarks
 

@@ -25,7 +25,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.model_files import check_language_model
 from undersong_common.privacy import accounting
 from undersong_server.generators.interface import PromptFormat
-from undersong_server.generators.settings import TransformersSettings
+from undersong_server.generators.kinds.transformers import TransformersSettings
 from undersong_server.runs.task import Task
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def corpus(
     """
     import torch
 
-    from undersong_server.generators.local_transformers import TransformersGenerator, load
+    from undersong_server.generators.kinds.transformers import TransformersGenerator, load
     from undersong_server.runs.planning import build_prompts
 
     check(task, options)
@@ -300,7 +300,7 @@ class _Reader:
     """Records as token numbers behind their label's prompt."""
 
     def __init__(self, options: Options, model: Any, tokenizer: Any, prompts: Prompts, labels: Sequence[str]) -> None:
-        from undersong_server.generators.local_transformers import end_ids, padding, prompt_ids
+        from undersong_server.generators.kinds.transformers import end_ids, padding, prompt_ids
 
         self._tokenizer, self._tokens = tokenizer, options.tokens
         self._prompts = {

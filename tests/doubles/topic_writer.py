@@ -9,7 +9,7 @@ import pytest
 
 from tests.doubles.tasks import LABELS
 from undersong_server.generators.interface import Answer, GenerationRequest
-from undersong_server.generators.ngram import NgramGenerator
+from undersong_server.generators.kinds.ngram import NgramGenerator
 
 GOOD_WORDS = {LABELS[0]: "pan oven soup", LABELS[1]: "rose spade soil"}
 VOCABULARY = ("pan", "oven", "soup", "rose", "spade", "soil", "hedge", "plate")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from examples.clinic.cases import LABELS
-from undersong_server.generators import ReplaySettings
+from undersong_server.generators.kinds.replay import ReplaySettings
 from undersong_server.runs import task
 
 ROOT = Path(__file__).parents[2]

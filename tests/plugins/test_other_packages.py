@@ -384,13 +384,6 @@ def test_a_file_of_another_package_s_generator_is_not_taken_for_a_model(package,
     assert not list(task_faults(given))
 
 
-def test_a_generator_s_wrong_key_is_named(package, tmp_path):
-    with pytest.raises(ConfigurationError, match=r"'canned'.*lines"):
-        task(tmp_path, 'generators=[{name="lines", kind="canned"}]')
-    with pytest.raises(ConfigurationError, match="'cannd' is unknown"):
-        task(tmp_path, 'generators=[{name="lines", kind="cannd"}]')
-
-
 def test_an_embedder_embeds_each_text_by_itself_and_is_pinned_at_a_party(package, tmp_path):
     source = plugins.source_hash(plugins.find("embedders", "letters"))
     with pytest.raises(ConfigurationError, match="not 0000"):

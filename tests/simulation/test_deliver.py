@@ -28,8 +28,7 @@ from undersong_common.table import read_table
 from undersong_protocol.manifest import Manifest
 from undersong_server.evaluation import panel
 from undersong_server.generators.interface import PromptFormat
-from undersong_server.generators.ngram import NgramGenerator
-from undersong_server.generators.settings import NgramSettings
+from undersong_server.generators.kinds.ngram import NgramGenerator, NgramSettings
 from undersong_server.operations import tasks as task_files
 from undersong_server.progress import Silent
 from undersong_server.release.files import OUTPUT_NAMES

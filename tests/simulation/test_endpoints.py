@@ -23,7 +23,7 @@ from tests.doubles.tiny_llama import save_tiny_llama
 from tests.doubles.tiny_t5 import save_tiny_t5
 from undersong.deliver import Delivered, deliver
 from undersong_common.errors import ConfigurationError, GenerationError
-from undersong_server.generators import BudgetExhausted
+from undersong_server.generators.interface import BudgetExhausted
 from undersong_server.journal import Journal
 from undersong_server.operations import tasks as task_files
 from undersong_server.progress import Silent
@@ -221,9 +221,9 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from undersong_server.generators.author import Author
-from undersong_server.generators.openai_compatible import OpenAIGenerator
+from undersong_server.generators.kinds.openai import OpenAIGenerator
 from undersong_server.generators.orders import Order
-from undersong_server.generators.settings import OpenAISettings
+from undersong_server.generators.kinds.openai import OpenAISettings
 from undersong_server.journal import Journal
 from undersong_server.progress import Silent
 from undersong_server.prompts.rendering import Prompts, TaskWords

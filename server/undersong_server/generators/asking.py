@@ -6,14 +6,18 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_server.generators import batches
 from undersong_server.generators.interface import Answer, GenerationRequest, Generator
 from undersong_server.journal import Journal
 from undersong_server.progress import Progress
+
+T = TypeVar("T")
 
 FLUSH_ANSWERS = 64  # answers of one embedded generator that share a journal write
 
@@ -23,7 +27,7 @@ Asked = tuple[int, str, GenerationRequest]
 
 @dataclass
 class Speed:
-    """How fast one generator has answered this process; what the journal had does not count.
+    """Speed of one generator in this process; answers that the journal had do not count.
 
     Attributes:
         answered: answers that came, those that failed included.
@@ -135,60 +139,65 @@ class Asking:
             paid = [GenerationRequest("thrown away", "", "", 0)] * len(thrown_away)
             self._generators[name].observe(paid, thrown_away)
 
-    def _answer(
-        self, name: str, requests: Mapping[int, GenerationRequest]
-    ) -> Iterator[tuple[int, Answer | GenerationError]]:
-        return self.speed[name].timed_answers(self._generators[name].answer(list(requests.values())))
-
     def _answers(
         self, missing: Mapping[str, Mapping[int, GenerationRequest]]
     ) -> Iterator[tuple[str, int, Answer | GenerationError]]:
-        """Answers of all generators as they arrive; each generator has its own thread, the caller's journals."""
-        if len(missing) <= 1:
-            for name, requests in missing.items():
-                indices = list(requests)
-                for position, answer in self._answer(name, requests):
-                    yield name, indices[position], answer
-            return
-        arrived: queue.Queue[tuple[str, int, Answer | GenerationError] | tuple[str, BaseException | None]] = (
-            queue.Queue()
-        )
-        stop = threading.Event()
+        """Yields the answers of all generators as they arrive, each generator in a thread of its own."""
 
-        def work(name: str, requests: Mapping[int, GenerationRequest]) -> None:
-            failure: BaseException | None = None
-            indices = list(requests)
-            try:
-                for position, answer in self._answer(name, requests):
-                    arrived.put((name, indices[position], answer))
-                    if stop.is_set():
-                        break
-            except BaseException as error:  # noqa: BLE001 - handed to the caller's thread, which raises it
-                failure = error
-            arrived.put((name, failure))
+        def ask(name: str, _stop: threading.Event) -> Iterator[tuple[str, int, Answer | GenerationError]]:
+            indices = list(missing[name])
+            answers = self._generators[name].answer(list(missing[name].values()))
+            for position, answer in self.speed[name].timed_answers(answers):
+                yield name, indices[position], answer
 
-        threads = [
-            threading.Thread(target=work, args=(name, requests), daemon=True, name=f"generator {name}")
-            for name, requests in missing.items()
-        ]
-        for thread in threads:
-            thread.start()
+        failures: list[BaseException] = []
+        yield from merged({name: partial(ask, name) for name in missing}, failures)
+        if failures:
+            raise _together(failures)
+
+
+def merged(
+    sources: Mapping[str, Callable[[threading.Event], Iterator[T]]], failures: list[BaseException]
+) -> Iterator[T]:
+    """Yields the items of all sources as they come; each source is at most one item ahead of the reader.
+
+    Several sources run in daemon threads of their names, so that an interrupted process does not wait for calls in
+    flight; a single one runs in the reader's thread and raises what it raises. A failed source sets the event that each
+    of them is given. The others then end with the item that they are at, and ``failures`` tells why.
+    """
+    stop = threading.Event()
+    if len(sources) == 1:
+        for source in sources.values():
+            yield from source(stop)
+        return
+    arrived: queue.SimpleQueue[tuple[str, list[T]]] = queue.SimpleQueue()  # no item: the source has ended
+    taken = {name: threading.Semaphore(0) for name in sources}
+
+    def work(name: str) -> None:
         try:
-            running = len(threads)
-            failures: list[BaseException] = []
-            while running:
-                item = arrived.get()
-                if len(item) == 3:
-                    yield item
-                else:
-                    running -= 1
-                    if item[1] is not None:
-                        failures.append(item[1])
-                        stop.set()  # the others' answers that are on their way are paid for, so they are kept
-            if failures:
-                raise _together(failures)
-        finally:
+            for item in sources[name](stop):
+                arrived.put((name, [item]))
+                taken[name].acquire()
+                if stop.is_set():
+                    break
+        except BaseException as error:  # noqa: BLE001 - handed to the reader
+            failures.append(error)
             stop.set()
+        arrived.put((name, []))
+
+    for name in sources:
+        threading.Thread(target=work, args=(name,), daemon=True, name=name).start()
+    try:
+        running = len(sources)
+        while running:
+            name, items = arrived.get()
+            yield from items
+            running -= not items
+            taken[name].release()
+    finally:
+        stop.set()
+        for each in taken.values():
+            each.release()
 
 
 def _together(failures: Sequence[BaseException]) -> BaseException:

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from undersong_common.errors import GenerationError
 from undersong_server.generators.asking import Asking, Speed
+from undersong_server.generators.cleaning import Screening
 from undersong_server.generators.interface import Answer, GenerationRequest, Generator, PromptFormat
 from undersong_server.generators.orders import DrawWords, Order, Requests, check_known
 from undersong_server.generators.reading import CUT, Reading, read
-from undersong_server.generators.screening import Screening
 from undersong_server.journal import Journal
 from undersong_server.pool import Sample
 from undersong_server.progress import Progress

@@ -1,7 +1,7 @@
 """Answers of an endpoint kept across runs, in one file: for trying things out, where a rerun is not to be paid again.
 
-The key is everything that decides an answer (model, address, fields, prompt) and how many requests alike came before in
-the run, so that two orders never get one entry.
+The key is everything that decides an answer (address, headers, body) and the number of requests alike that came before
+in the run, so that two orders never get one entry.
 """
 
 from __future__ import annotations
@@ -10,33 +10,30 @@ import hashlib
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_server.generators.interface import Answer, GenerationRequest, Generator
-from undersong_server.generators.settings import OpenAISettings, RequestFields
 
-_DECIDING = {
-    *(set(RequestFields.model_fields) - {"send_seed"}),  # a seed that is sent is part of the request
-    *("model", "base_url", "endpoints", "style", "system_role", "structured", "kinds", "max_tokens_field"),
-}
 NOTE = "from the cache"
 
 
 class CachedGenerator:
     """An endpoint, and the file in front of it."""
 
-    def __init__(self, asked: Generator, settings: OpenAISettings, path: Path) -> None:
-        """Opens or makes the file. Raises ConfigurationError where that cannot be done."""
+    def __init__(self, asked: Generator, decides: Callable[[GenerationRequest], Any], path: Path) -> None:
+        """Opens or makes the file.
+
+        Args:
+            decides: returns everything that decides the answer to a request, as JSON values.
+
+        Raises ConfigurationError if the file cannot be used.
+        """
         self.name = asked.name
         self._asked = asked
-        self._fields = settings.request_fields
-        deciding = settings.model_dump(mode="json", include=_DECIDING)
-        if not settings.headers:  # files of earlier versions have no headers in their keys
-            del deciding["headers"]
-        self._settings = json.dumps(deciding, sort_keys=True)
+        self._decides = decides
         self._seen: Counter[str] = Counter()
         self._hits = 0
         try:
@@ -52,7 +49,7 @@ class CachedGenerator:
         return {**self._asked.counts, "cache_hits": self._hits}
 
     def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Answer | GenerationError]) -> None:
-        """Journaled requests count as asked, so that the next one alike takes another entry."""
+        """Counts journaled requests as asked, so that the next one alike takes another entry."""
         for request in requests:
             self._key(request)
         self._asked.observe(requests, answers)
@@ -76,10 +73,7 @@ class CachedGenerator:
             yield index, answer
 
     def _key(self, request: GenerationRequest) -> str:
-        asked = asdict(request)
-        read = {name: asked[name] for name in ("kind", "prompt", "system", "style", "stop", "room")}
-        if self._fields(request.kind).send_seed:
-            read["seed"] = request.seed
-        alike = hashlib.sha256(f"{self._settings}\n{json.dumps(read, sort_keys=True)}".encode()).hexdigest()
+        decided = json.dumps(self._decides(request), sort_keys=True)
+        alike = hashlib.sha256(decided.encode()).hexdigest()
         self._seen[alike] += 1
         return f"{alike}/{self._seen[alike]}"

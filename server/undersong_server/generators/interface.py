@@ -1,4 +1,4 @@
-"""What the coordinator asks of a text generator, and what it gets back.
+"""Interface of text generators: settings, requests, answers and costs.
 
 The author makes :class:`GenerationRequest` values; a generator answers them as they complete. Which program is behind a
 name (an endpoint, a local model, a file of texts, an n-gram model) is configuration.
@@ -6,11 +6,18 @@ name (an endpoint, a local model, a file of texts, an n-gram model) is configura
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
+from pydantic import BaseModel, ConfigDict, Field
+
+from undersong_common.embedding import Embed
 from undersong_common.errors import GenerationError
+from undersong_server.journal import Journal
+
+TEMPLATE_TOKENS = 64  # upper bound of what a chat template puts around each turn
 
 
 @dataclass(frozen=True)
@@ -51,7 +58,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class PromptFormat:
-    """How a generator's prompts are made.
+    """Form of a generator's prompts.
 
     Attributes:
         reads: whether it is a language model that reads any prompt. The embedded generators read a request's other
@@ -132,7 +139,7 @@ class BudgetExhausted(GenerationError):
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a number of calls is expected to need, as ranges (low, high).
+    """Expected cost of a number of calls, as ranges (low, high).
 
     Attributes:
         calls: number of calls, retries not counted.
@@ -145,3 +152,110 @@ class Estimate:
     tokens: tuple[int, int]
     price_usd: tuple[float, float] | None
     seconds: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The run that a generator is built for.
+
+    Attributes:
+        labels: of the task; empty if it has none.
+        folder: where relative paths start.
+        embed: texts -> float32 [n, d] unit vectors.
+        environment: where keys are found, e.g. ``os.environ``.
+        journal: keeps the numbers of batches; None if there is no run, e.g. in a trial of one generator.
+    """
+
+    labels: tuple[str, ...]
+    folder: Path
+    embed: Embed
+    environment: Mapping[str, str]
+    journal: Journal | None = None
+
+
+class GeneratorSettings(BaseModel):
+    """Keys of one ``[[generators]]`` table. Each kind of generator is a subclass, of other packages too.
+
+    A subclass adds its own keys. A key that it does not have is an error. Paths are kept as the task file has them.
+
+    Attributes:
+        kind: each subclass states its own, as a Literal.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)
+    kind: str
+
+    def build(self, around: Surroundings) -> Generator:
+        """Returns the generator. Raises ConfigurationError if it cannot write, e.g. for a missing file or key.
+
+        An endpoint that cannot be reached shows at the first answer.
+        """
+        raise NotImplementedError
+
+    def estimate(self, calls: int, prompt_words: int = 250) -> Estimate:
+        """Returns the expected cost of ``calls`` calls with prompts of so many words."""
+        raise NotImplementedError
+
+    def caps(self, estimate: Estimate) -> list[tuple[str, float, float]]:
+        """Returns the caps that are set, each as (key, cap, the estimate's highest figure)."""
+        return []
+
+    @property
+    def words(self) -> str:
+        """Name, model and place of the writer, in a few words for the people who approve a run."""
+        return f"{self.name} ({self.writer})"
+
+    @property
+    def writer(self) -> str:
+        """Model and place of the writer, for people."""
+        return f"{self.kind}, of another package"
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Paths that it reads before it can write."""
+        return ()
+
+    def check(self, around: Surroundings) -> None:
+        """Raises ConfigurationError for a file that exists and cannot be used. A plan calls it; nothing is asked."""
+
+    @property
+    def lacks_cache(self) -> bool:
+        """True for an endpoint without a file that keeps its answers across runs."""
+        return False
+
+    def identity(self) -> dict[str, Any]:
+        """Keys that may not change while a run goes on."""
+        return self.model_dump(mode="json")
+
+    def prompt_format(self, folder: Path) -> PromptFormat:
+        """Returns the form of its prompts. Relative paths start at ``folder``. The embedded generators read none."""
+        return PromptFormat(reads=False, rendered=False)
+
+
+class LanguageModelSettings(GeneratorSettings):
+    """Settings of a language model, whose table may be corrected while a run goes on: its name and kind stay."""
+
+    def identity(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", include={"name", "kind"})
+
+
+def expected_tokens(calls: int, prompt_words: int, longest_answer: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Returns the ranges (low, high) of prompt tokens and of answer tokens.
+
+    English has about 1.3 tokens per word with the usual byte-pair vocabularies. The high figure covers other languages
+    and clinical abbreviations. Answers have an eighth of the longest length (low) up to all of it.
+    """
+    prompts = round(calls * prompt_words * 1.2), round(calls * prompt_words * 2.0)
+    return prompts, (calls * -(-longest_answer // 8), calls * longest_answer)
+
+
+def prompt_room(context: int | None, answer: int) -> int | None:
+    """Returns the tokens that a prompt may have: a quarter of the context if the answer would leave it less."""
+    return None if context is None else max(context - answer - TEMPLATE_TOKENS, context // 4)
+
+
+def one_or_many(value: object) -> object:
+    """Returns a single text as a tuple, and anything else as it is: a key of a table may be one text or a list."""
+    return (value,) if isinstance(value, str) else value

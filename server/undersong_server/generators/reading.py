@@ -10,9 +10,7 @@ from functools import lru_cache
 from undersong_common.errors import GenerationError
 from undersong_server.generators.cleaning import REMEMBERED, clean, duplicate_key, is_empty, tagged_texts
 from undersong_server.generators.interface import Answer, Finish, GenerationRequest
-from undersong_server.generators.languages import is_other_language
-from undersong_server.generators.lists import listed
-from undersong_server.generators.refusals import is_refusal
+from undersong_server.generators.refusals import is_other_language, is_refusal
 from undersong_server.prompts.rendering import LIST_KINDS, MASK, QUOTE
 
 REFUSED = "refused"
@@ -87,6 +85,21 @@ _PLACEHOLDER = re.compile(
 _PAGE = re.compile(r"\A\W*(?:<!doctype html|<html\b|<head\b|<\?xml\b)", re.IGNORECASE)
 _TAG = re.compile(r"</?text>", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"[.!?…。！？؟][\"'”’)\]]*(?=\s|\Z)|[。！？]|\n")
+
+
+LONGEST_WORDS = 8  # of an item; a longer one is a sentence, and left out
+FEWEST_ITEMS = 3  # an answer with fewer is a text, not a list
+
+_BETWEEN = re.compile(r"[,;\n]+")
+_BULLET = re.compile(r"^\s*(?:\(?\d{1,3}[.)]|[-*•–])\s+(.*)$")
+_INLINE_NUMBER = re.compile(r"^\s*(?:\(?\d{1,3}[.)]|[-*•–])\s*")
+_EXPLAINED = re.compile(r"\s*(?::\s|\s[-–—]\s).*$")  # "Lost card: the customer ...", "Lost card - ..."
+_PREAMBLE = re.compile(
+    r"\A[^\n:]*\b(?:here|below|following|topics?|keywords?|names?|list|subjects?|kinds|situations|sure|certainly)\b[^\n:]*:\s*",
+    re.IGNORECASE,
+)
+_JSON = re.compile(r"\[[^\[\]]*\]", re.DOTALL)
+_MARKS = " .\"'`*_“”"
 
 
 @dataclass(frozen=True)
@@ -232,3 +245,36 @@ def _is_echo(text: str, request: GenerationRequest) -> bool:
         len(line.split()) >= _ECHOED_WORDS and f" {line} " in key and line not in shown
         for line in map(duplicate_key, f"{request.system}\n{request.prompt}".splitlines())
     )
+
+
+# Lists: JSON, numbered or bulleted lines, or names with commas between them
+
+
+def listed(answer: str) -> list[str]:
+    """The items of a list that an answer holds, in its order; none where it is a text.
+
+    >>> listed("Here are some:\\n1. **Lost card** - gone\\n2. Stolen card\\n3. Computer vision for medical diagnostics")
+    ['Lost card', 'Stolen card', 'Computer vision for medical diagnostics']
+    """
+    found = _from_json(answer)
+    if not found:
+        lines = [match[1] for line in answer.splitlines() if (match := _BULLET.match(line))]
+        if len(lines) >= FEWEST_ITEMS:
+            found = [_EXPLAINED.sub("", line.replace("**", "")) for line in lines]
+        else:
+            found = [_INLINE_NUMBER.sub("", item) for item in _BETWEEN.split(_PREAMBLE.sub("", answer.strip()))]
+    items = [item for each in found if (item := each.strip(_MARKS)) and re.search(r"[^\W\d_]", item)]
+    short = [item for item in items if len(item.split()) <= LONGEST_WORDS]
+    # Of a text with commas, most parts are too long for items or begin as clauses do; a list may have one such part.
+    return short if len(short) >= FEWEST_ITEMS and len(short) > 0.6 * len(items) else []
+
+
+def _from_json(answer: str) -> list[str]:
+    for match in _JSON.finditer(answer):
+        try:
+            values = json.loads(match[0])
+        except ValueError:
+            continue
+        if values and all(isinstance(value, str) for value in values):
+            return list(values)
+    return []

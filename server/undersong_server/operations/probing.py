@@ -13,9 +13,8 @@ from undersong_common import embedders
 from undersong_common.arrays import Float32
 from undersong_common.embedding import CachedEmbedder, PublicFileCache
 from undersong_common.errors import ConfigurationError, UndersongError
-from undersong_server import generators
 from undersong_server.coordinator.home import CoordinatorHome
-from undersong_server.generators import Answer
+from undersong_server.generators.interface import Answer, Surroundings
 from undersong_server.generators.orders import Order, Requests
 from undersong_server.operations.following import Plans, answer_rate, mean_latency_s
 from undersong_server.runs.planning import build_prompts, coordinator_task
@@ -114,13 +113,8 @@ def call(home: Path, run: str, generator: str, *, environment: Mapping[str, str]
     chosen = [each for each in task.generators if each.name == generator]
     if not chosen:
         raise ConfigurationError(f"run {run!r} has no generator {generator!r}", "see the list of generators")
-    built = generators.build_generators(
-        chosen,
-        labels=task.task.labels,
-        folder=task.locate(""),
-        embed=_LazyEmbedding(task.embedder.model, public_cache),
-        environment=environment,
-    )[0]
+    embed = _LazyEmbedding(task.embedder.model, public_cache)
+    built = chosen[0].build(Surroundings(task.task.labels, task.locate(""), embed, environment))
     label = task.task.labels[0] if task.task.labels else ""
     formats = {generator: chosen[0].prompt_format(task.locate(""))}
     requests = Requests(build_prompts(task), formats, seed=time.time_ns() % 2**53)

@@ -11,8 +11,7 @@ from undersong_common import embedders
 from undersong_common.arrays import Float32
 from undersong_common.configuration import nearest
 from undersong_common.errors import ConfigurationError, GenerationError
-from undersong_server.generators import build_generators
-from undersong_server.generators.interface import Answer
+from undersong_server.generators.interface import Answer, Surroundings
 from undersong_server.generators.orders import Order, Requests
 from undersong_server.generators.reading import read
 from undersong_server.runs import task as tasks
@@ -77,9 +76,7 @@ def try_generator(
     def embed(given: Sequence[str]) -> Float32:
         return embedders.load(task.embedder.model).encode(given)
 
-    (generator,) = build_generators(
-        chosen, labels=task.task.labels, folder=folder, embed=embed, environment=environment
-    )
+    generator = chosen[0].build(Surroundings(task.task.labels, folder, embed, environment))
     form = chosen[0].prompt_format(folder)
     labels = task.task.labels or ("",)
     orders = [Order(name, kind, labels[number % len(labels)]) for number in range(texts)]

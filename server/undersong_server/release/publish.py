@@ -12,8 +12,8 @@ from typing import Any
 from undersong_common.embedding import Embed
 from undersong_common.version import VERSION
 from undersong_server.generators.author import Usage
+from undersong_server.generators.cleaning import DUPLICATE, NEAR_DUPLICATE
 from undersong_server.generators.reading import CUT, REFUSED
-from undersong_server.generators.screening import DUPLICATE, NEAR_DUPLICATE
 from undersong_server.release.corpus import corpus_files
 from undersong_server.release.files import (
     CARD_NAME,

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 
 from undersong_common import embedders
 from undersong_common.arrays import Float32
-from undersong_common.configuration import nearest
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_common.fine_tuning import check_folder
 from undersong_common.model_files import PACKAGED
 from undersong_common.plurals import counted
-from undersong_common.table import column_names
 from undersong_protocol.plan import Plan
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
-from undersong_server.generators import GeneratorSettings
-from undersong_server.generators.replay import ReplayGenerator
-from undersong_server.generators.settings import NgramSettings, ReplaySettings, TransformersSettings, VllmSettings
+from undersong_server.generators.interface import GeneratorSettings, Surroundings
 from undersong_server.runs.planning import build_prompts
 from undersong_server.runs.tables import read_private_files, read_test_file
 from undersong_server.runs.task import Task
@@ -67,35 +62,17 @@ def _check_embedder(task: Task, plan: Plan | None) -> None:
 
 
 def _generator(task: Task, generator: GeneratorSettings) -> Iterator[tuple[str, str]]:
-    said = f"generator {generator.name}"
     paths = [task.locate(name) for name in generator.files]
     missing = [path for path in paths if not path.exists()]
     for path in missing:
-        yield f"{path}: no such file ({said})", _CHECK
-    if missing:
-        return
-    if isinstance(generator, NgramSettings):
-        for path in paths:
-            yield from _raised(partial(_check_text_column, path, said))
-    elif isinstance(generator, ReplaySettings):
-        # it reads its file when it is made, and embeds nothing yet
-        yield from _raised(
-            lambda: ReplayGenerator(generator, labels=task.task.labels, folder=task.locate(""), embed=_none)
-        )
-    elif isinstance(generator, TransformersSettings | VllmSettings):
-        for path in paths:
-            if not (path / "config.json").is_file():
-                yield f"{path}: holds no model, since it has no config.json ({said})", _CHECK
+        yield f"{path}: no such file (generator {generator.name})", _CHECK
+    if not missing:
+        around = Surroundings(task.task.labels, task.locate(""), _none, {})
+        yield from _raised(lambda: generator.check(around))
 
 
 def _none(_texts: Sequence[str]) -> Float32:
     raise InternalError("a plan embeds no text")
-
-
-def _check_text_column(path: Path, said: str) -> None:
-    found = column_names(path)
-    if "text" not in found:
-        raise ConfigurationError(f"{path}: has no column 'text' (the text column of {said})", nearest("text", found))
 
 
 def _raised(check: Callable[[], object]) -> Iterator[tuple[str, str]]:

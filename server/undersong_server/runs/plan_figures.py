@@ -10,7 +10,7 @@ from typing import Any
 from undersong_protocol import weak_choices
 from undersong_protocol.plan import Plan, PlannedSum, Privacy, Quorum
 from undersong_server import methods
-from undersong_server.generators import Estimate, GeneratorSettings
+from undersong_server.generators.interface import Estimate, GeneratorSettings
 from undersong_server.generators.orders import Order, Requests
 from undersong_server.runs.planning import RunPlan, build_prompts
 

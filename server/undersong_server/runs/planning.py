@@ -18,10 +18,11 @@ from undersong_common.plurals import counted
 from undersong_common.printable import printable
 from undersong_protocol import statistics
 from undersong_protocol.plan import Plan, SumRequest, plan_sums
-from undersong_server import generators, methods
+from undersong_server import methods
 from undersong_server.generators.author import TRIAL_ORDERS, Author
+from undersong_server.generators.cleaning import Screening
+from undersong_server.generators.interface import Surroundings
 from undersong_server.generators.orders import DrawWords
-from undersong_server.generators.screening import Screening
 from undersong_server.journal import Journal
 from undersong_server.methods.interface import Setting
 from undersong_server.methods.parts.lengths import NAME, with_lengths
@@ -134,16 +135,9 @@ def build_author(
     Raises ConfigurationError for a generator or a prompt that cannot be built.
     """
     folder = task.locate("")
-    built = generators.build_generators(
-        task.generators,
-        labels=task.task.labels,
-        folder=folder,
-        embed=embed,
-        environment=environment,
-        notes=journal,
-    )
+    around = Surroundings(task.task.labels, folder, embed, environment, journal)
     return Author(
-        {each.name: each for each in built},
+        {settings.name: settings.build(around) for settings in task.generators},
         build_prompts(task),
         journal,
         progress,

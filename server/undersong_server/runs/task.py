@@ -21,7 +21,7 @@ from undersong_protocol.secagg.parameters import check_graph, check_quorum, defa
 from undersong_protocol.sizes import LARGEST_PARTIES, LARGEST_SPARE_ATTEMPTS
 from undersong_server import methods
 from undersong_server.evaluation.heads import Head
-from undersong_server.generators import GeneratorSettings
+from undersong_server.generators.kinds import GeneratorTable
 from undersong_server.methods.interface import EXPECTED_RECORDS, MethodOptions
 
 DEFAULT_PARTIES = 5
@@ -224,7 +224,7 @@ class Task(Section):
     privacy: PrivacySection
     federation: FederationSection = FederationSection()
     method: MethodSection
-    generators: tuple[GeneratorSettings, ...] = ()
+    generators: tuple[GeneratorTable, ...] = ()
     embedder: EmbedderSection = EmbedderSection()
     evaluation: EvaluationSection = EvaluationSection()
     prompts: PromptsSection = PromptsSection()

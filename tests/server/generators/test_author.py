@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from undersong_common.errors import ConfigurationError, GenerationError
-from undersong_server.generators import Answer, GenerationRequest
 from undersong_server.generators.author import Author
-from undersong_server.generators.interface import PromptFormat
+from undersong_server.generators.cleaning import Screening
+from undersong_server.generators.interface import Answer, GenerationRequest, PromptFormat
 from undersong_server.generators.orders import Order
-from undersong_server.generators.screening import Screening
 from undersong_server.journal import Journal
 from undersong_server.progress import Silent
 from undersong_server.prompts.rendering import Prompts, TaskWords

@@ -14,9 +14,9 @@ import pytest
 
 from tests.doubles.chat_server import completion, listening
 from undersong_common.errors import GenerationError
-from undersong_server.generators import Answer, BudgetExhausted, GenerationRequest, OpenAISettings
 from undersong_server.generators.author import Author
-from undersong_server.generators.openai_compatible import OpenAIGenerator
+from undersong_server.generators.interface import Answer, BudgetExhausted, GenerationRequest
+from undersong_server.generators.kinds.openai import OpenAIGenerator, OpenAISettings
 from undersong_server.generators.orders import Order
 from undersong_server.journal import Journal
 from undersong_server.progress import Silent
@@ -106,7 +106,7 @@ def serving(app: BatchServer) -> Iterator[BatchServer]:
 def generator(server: BatchServer, journal: Journal, **fields: Any) -> OpenAIGenerator:
     table = {"name": "far", "kind": "openai", "model": "tiny", "base_url": server.url, "api_key_env": "", "batch": True}
     prices = {"price_per_1k_prompt": 1.0, "price_per_1k_completion": 1.0, "max_tokens": 20, "batch_poll_s": 0.01}
-    return OpenAIGenerator(OpenAISettings(**{**table, **prices, **fields}), environment={}, notes=journal)
+    return OpenAIGenerator(OpenAISettings(**{**table, **prices, **fields}), environment={}, journal=journal)
 
 
 def requests(count: int) -> list[GenerationRequest]:

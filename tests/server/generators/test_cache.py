@@ -12,7 +12,7 @@ import pytest
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_server.generators.cache import NOTE, CachedGenerator
 from undersong_server.generators.interface import Answer, GenerationRequest
-from undersong_server.generators.settings import OpenAISettings
+from undersong_server.generators.kinds.openai import OpenAISettings
 
 
 class Counting:
@@ -41,7 +41,7 @@ class Counting:
 
 def cached(path: Path, asked: Counting, **fields: Any) -> CachedGenerator:
     settings = OpenAISettings(**{"name": "far", "kind": "openai", "model": "tiny", "api_key_env": "", **fields})
-    return CachedGenerator(asked, settings, path)
+    return CachedGenerator(asked, settings.decides, path)
 
 
 REQUEST = GenerationRequest("zero_shot", "x", "Write.", 1)
@@ -87,7 +87,7 @@ def test_limits_and_seeds_that_are_not_sent_decide_nothing(tmp_path: Path) -> No
     list(cached(tmp_path / "cache", third, send_seed=True).answer([REQUEST, replace(REQUEST, seed=2)]))
     assert third.calls == 2
     fourth, kinds = Counting(), {REQUEST.kind: {"send_seed": True}}
-    list(cached(tmp_path / "cache", fourth, kinds=kinds).answer([REQUEST, replace(REQUEST, seed=2)]))
+    list(cached(tmp_path / "other", fourth, kinds=kinds).answer([REQUEST, replace(REQUEST, seed=2)]))
     assert fourth.calls == 2
 
 

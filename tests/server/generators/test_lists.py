@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from undersong_server.generators.lists import listed
+from undersong_server.generators.reading import listed
 
 WANTED = ["lost card", "Computer vision for medical diagnostics", "card fees"]
 

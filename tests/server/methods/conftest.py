@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from undersong_server.generators.interface import PromptFormat
-from undersong_server.generators.settings import NgramSettings
+from undersong_server.generators.kinds.ngram import NgramSettings
 
 
 @pytest.fixture(autouse=True)

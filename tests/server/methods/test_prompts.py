@@ -16,7 +16,7 @@ from tests.doubles.topic_writer import VOCABULARY
 from undersong_server import methods
 from undersong_server.generators.cleaning import duplicate_key
 from undersong_server.generators.interface import Answer, GenerationRequest, PromptFormat
-from undersong_server.generators.ngram import NgramGenerator
+from undersong_server.generators.kinds.ngram import NgramGenerator
 from undersong_server.generators.orders import FEWEST_CONTINUED, Order, Requests
 from undersong_server.prompts.rendering import Prompts, TaskWords
 from undersong_server.runs.planning import plan_run

@@ -13,7 +13,7 @@ from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.plan import Privacy
 from undersong_server.generators.interface import Answer
-from undersong_server.generators.ngram import NgramGenerator
+from undersong_server.generators.kinds.ngram import NgramGenerator
 from undersong_server.methods import undersong
 from undersong_server.methods.interface import Setting
 from undersong_server.methods.parts import consistency, soft_labels

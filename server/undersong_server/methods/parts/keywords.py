@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from undersong_server.generators.lists import listed
+from undersong_server.generators.reading import listed
 
 SHORTEST_LETTERS = 4  # of a distinctive word, which "the" and "is" are not
 

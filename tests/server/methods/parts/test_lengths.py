@@ -15,7 +15,7 @@ from undersong_common.table import read_table
 from undersong_protocol.plan import SumRequest
 from undersong_protocol.statistics import LabelHistogram
 from undersong_protocol.vectors import NoisySum
-from undersong_server.generators.ngram import NgramGenerator
+from undersong_server.generators.kinds.ngram import NgramGenerator
 from undersong_server.methods.parts.lengths import draw_by, with_lengths
 from undersong_server.methods.parts.metadata import RANGE_EDGES
 from undersong_server.runs.planning import plan_run

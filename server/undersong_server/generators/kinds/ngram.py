@@ -14,19 +14,31 @@ of the label's texts (or of the good ones).
 
 from __future__ import annotations
 
+import re
+from array import array
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
+import numpy as np
+from pydantic import BeforeValidator, Field
+
+from undersong_common.arrays import Int64
+from undersong_common.configuration import nearest
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_common.table import column_names, read_table
-from undersong_server.generators.counts import END, START, Counts, context_key
-from undersong_server.generators.interface import Answer, GenerationRequest
-from undersong_server.generators.settings import NgramSettings
-from undersong_server.generators.tokens import detokenise, ends_sentence, is_word, tokenise
+from undersong_server.generators.interface import (
+    Answer,
+    Estimate,
+    GenerationRequest,
+    GeneratorSettings,
+    Surroundings,
+    one_or_many,
+)
 
 _MASKED = 0.5  # DPGA-TextSyn's rate
 _CROSS_CACHE = 0.8
@@ -34,9 +46,82 @@ _TRIES = 6  # draws before a refused word is taken after all
 _COMMON = 0.2  # a word in a larger share of the texts does not distinguish them
 _LONGEST_WORDS = 2000
 
+START, END = 0, 1
+"""Token ids before and behind every text."""
+
+_BITS = 24  # of a token id inside a packed context
+
+# Escape mass of a context with T different successors, in occurrences: T as Witten and Bell (1991) have it where a
+# shorter context is left, a small part of it where only single words are, because those do not make sentences.
+_ESCAPE = 1.0
+_ESCAPE_TO_WORDS = 0.02
+
+_TOKEN = re.compile(
+    r"(?:[^\W\d_]\.){2,}"  # e.g., U.S.
+    r"|\d+(?:[.,:/]\d+)*[^\W\d_]*(?:['’-][^\W_]+)*"  # 120/80, 3.5, 10mg, 62-year-old
+    r"|[^\W_]+(?:['’-][^\W_]+)*"  # don't, follow-up
+    r"|\n+"
+    r"|([^\w\s]|_)\1*"  # one mark, or a run of it: "...", "--"
+)
+_SENTENCE_END = frozenset(".!?…\n")
+_NO_SPACE_BEFORE = frozenset(".,;:!?)]}%…’'°/\n")
+_NO_SPACE_AFTER = frozenset("([{#$£€/\n@")
+_PAIRS = {"(": ")", "[": "]", "{": "}", "“": "”", "«": "»"}
+_QUOTE = frozenset('"')
+_CLOSERS = {closer: opener for opener, closer in _PAIRS.items()}
+
+
+class NgramSettings(GeneratorSettings):
+    """Settings of the embedded n-gram model over a public corpus.
+
+    Attributes:
+        corpus: JSONL file or files with ``text`` and, where there is one, ``label``.
+        order: length of the longest n-gram, 2 to 4.
+        temperature: below 1 frequent continuations become more frequent, above 1 rarer ones do.
+        cache: probability that a word is drawn from the good examples' (or the parents') n-grams where those know the
+            context.
+        penalty: probability that a word that completes a distinctive n-gram of the bad examples is refused.
+        shared: probability that a word is drawn from the model of all labels instead of the label's own.
+    """
+
+    kind: Literal["ngram"]
+    corpus: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(one_or_many)] = Field(
+        min_length=1
+    )
+    order: int = Field(default=3, ge=2, le=4)
+    temperature: float = Field(default=1.0, gt=0.0, le=10.0)
+    cache: float = Field(default=0.35, ge=0.0, le=1.0)
+    penalty: float = Field(default=0.8, ge=0.0, lt=1.0)
+    shared: float = Field(default=0.05, ge=0.0, le=1.0)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return self.corpus
+
+    @property
+    def writer(self) -> str:
+        return "an n-gram model of a public corpus, at the coordinator"
+
+    def estimate(self, calls: int, prompt_words: int = 250) -> Estimate:
+        """Costs nothing; takes 0.2 to 5 ms per text and 1 to 20 s of training."""
+        return Estimate(calls, (0, 0), (0.0, 0.0), (1.0 + 0.0002 * calls, 20.0 + 0.005 * calls))
+
+    def check(self, around: Surroundings) -> None:
+        for path in (around.folder / name for name in self.corpus):
+            if "text" not in (found := column_names(path)):
+                raise ConfigurationError(
+                    f"{path}: has no column 'text' (the text column of generator {self.name})", nearest("text", found)
+                )
+
+    def build(self, around: Surroundings) -> NgramGenerator:
+        return NgramGenerator(self, labels=around.labels, folder=around.folder)
+
+
+KIND = NgramSettings
+
 
 class _Model(NamedTuple):
-    """What was learnt of one label's texts; ``counts`` from the most to the least specific."""
+    """Statistics of one label's texts; ``counts`` from the most to the least specific."""
 
     counts: tuple[Counts, ...]
     lengths: tuple[int, ...]
@@ -50,7 +135,6 @@ class _Influence(NamedTuple):
     weight: float
     bad_words: frozenset[int]
     bad_pairs: frozenset[int]
-    shared: float
 
 
 class NgramGenerator:
@@ -86,18 +170,14 @@ class NgramGenerator:
             if own:
                 counts = Counts(own, settings.order, settings.temperature)
                 self._models[label] = self._model(own, (counts, everything))
-        self._counts = {
+        self.counts = {
             "corpus_rows": len(rows),
             "rows_of_other_labels": sum(named not in labels for _, named in rows),
             "labels_without_corpus": sum(label not in self._models for label in labels),
         }
 
-    @property
-    def counts(self) -> dict[str, int]:
-        return dict(self._counts)
-
     def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Answer | GenerationError]) -> None:
-        """Nothing to remember: an answer depends on its request only."""
+        """Remembers nothing: an answer depends on its request only."""
 
     def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer | GenerationError]]:
         for index, request in enumerate(requests):
@@ -187,7 +267,6 @@ class NgramGenerator:
             weight if good else 0.0,
             frozenset(bad_words - good_words - self._common),
             frozenset(bad_pairs - good_pairs),
-            self._settings.shared,
         )
 
     def _walk(self, model: _Model, words: int, terms: list[list[int]], influence: _Influence, rng: Random) -> list[int]:
@@ -313,7 +392,7 @@ class NgramGenerator:
                 known = influence.cache[size].get(keys[size])
                 if known:
                     return known[int(rng.random() * len(known))]
-        sources = model.counts[-1:] if rng.random() < influence.shared else model.counts
+        sources = model.counts[-1:] if rng.random() < self._settings.shared else model.counts
         for size in range(self._order - 1, 0, -1):
             for counts in sources:
                 row = counts.row(size, keys[size])
@@ -337,3 +416,145 @@ def _read(path: Path, name: str) -> list[tuple[str, str]]:
     except ConfigurationError as error:
         raise ConfigurationError(f"generator {name}: {error.problem}", error.remedy, code=error.code) from None
     return list(zip(table.texts, table.labels or ("",) * len(table), strict=True))
+
+
+# Counts: one look-up and one bisection per draw
+
+
+def context_key(context: Sequence[int]) -> int:
+    """One dictionary key for a context (oldest token first)."""
+    key = 0
+    for token in context:
+        key = key << _BITS | token
+    return key
+
+
+class Counts:
+    """Successor counts of every context of 0 to order-1 tokens in a set of texts."""
+
+    def __init__(self, texts: Sequence[Sequence[int]], order: int, temperature: float) -> None:
+        """Counts once.
+
+        Args:
+            texts: the token ids of each text, >= 2 and < 2^24.
+            order: length of the longest n-gram, >= 2.
+            temperature: counts are raised to 1/temperature before they become probabilities.
+        """
+        padded = [token for text in texts for token in (*[START] * (order - 1), *text, END)]
+        stream = np.asarray(padded, np.int64)
+        lengths = np.asarray([len(text) + order for text in texts], np.int64)
+        within = np.arange(stream.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        written = np.flatnonzero(within >= order - 1)
+        self._levels = [_Level(stream, written, size, 1.0 / temperature) for size in range(order)]
+
+    def row(self, size: int, key: int) -> int | None:
+        """Returns the row of the context of ``size`` tokens; None if it never occurred."""
+        return self._levels[size].rows.get(key)
+
+    def escape(self, size: int, row: int) -> float:
+        """Probability of leaving this context for a shorter one."""
+        return self._levels[size].escape[row]
+
+    def pick(self, size: int, row: int, uniform: float) -> int:
+        """The successor at ``uniform`` in [0, 1) of the context's distribution."""
+        level = self._levels[size]
+        start, end = level.starts[row], level.starts[row + 1]
+        low, high = level.cumulative[start], level.cumulative[end]
+        index = bisect_right(level.cumulative, low + uniform * (high - low), start, end + 1) - 1
+        return level.successors[min(index, end - 1)]
+
+    def follows(self, token: int, successor: int) -> bool:
+        """Returns True if the successor ever followed the token."""
+        level = self._levels[1]
+        row = level.rows.get(token)
+        if row is None:
+            return False
+        start, end = level.starts[row], level.starts[row + 1]
+        index = bisect_left(level.successors, successor, start, end)
+        return index < end and level.successors[index] == successor
+
+
+class _Level:
+    """Contexts of one size. Row r owns successors[starts[r]:starts[r+1]], sorted by id."""
+
+    def __init__(self, stream: Int64, written: Int64, size: int, power: float) -> None:
+        columns = [stream[written - back] for back in range(size, 0, -1)]
+        group = np.zeros(written.size, np.int64)
+        for column in columns:
+            _, group = np.unique(group << _BITS | column, return_inverse=True)
+        pairs, counts = np.unique(group << _BITS | stream[written], return_counts=True)
+        owners = pairs >> _BITS
+        groups, first = np.unique(group, return_index=True)
+        starts = np.searchsorted(owners, np.arange(groups.size + 1))
+        keys = [0] * groups.size
+        for column in columns:
+            keys = [key << _BITS | token for key, token in zip(keys, column[first].tolist(), strict=True)]
+        occurrences = np.add.reduceat(counts, starts[:-1]) if counts.size else np.zeros(0)
+        different = np.diff(starts) * (_ESCAPE if size > 1 else _ESCAPE_TO_WORDS)
+        self.rows = {key: row for row, key in enumerate(keys)}
+        self.starts: list[int] = starts.tolist()
+        self.successors: array[int] = array("i", (pairs & (1 << _BITS) - 1).astype(np.int32).tobytes())
+        self.cumulative: array[float] = array("d", np.concatenate(([0.0], np.cumsum(counts**power))).tobytes())
+        self.escape: list[float] = (different / (occurrences + different)).tolist()
+
+
+# Text to tokens and back: words, numbers, punctuation marks and line breaks
+
+
+def tokenise(text: str) -> list[str]:
+    """Tokens in order, their case kept; several line breaks are one.
+
+    >>> tokenise("BP 120/80, doesn't hurt (much)...")
+    ['BP', '120/80', ',', "doesn't", 'hurt', '(', 'much', ')', '...']
+    """
+    return ["\n" if found[0][0] == "\n" else found[0] for found in _TOKEN.finditer(text)]
+
+
+def detokenise(tokens: Sequence[str]) -> str:
+    """A text with usual spacing, capital sentence starts and no unpaired bracket or quote.
+
+    >>> detokenise(["can", "i", "(", "please", ")", "pay", "?", "thanks", ")"])
+    'Can i (please) pay? Thanks'
+    """
+    written: list[str] = []
+    glued, opened, sentence = True, False, True
+    for token in _paired(tokens):
+        mark = token[0]
+        quote = token in _QUOTE
+        closes = mark in _NO_SPACE_BEFORE or token in _CLOSERS or (quote and opened)
+        if not glued and not closes:
+            written.append(" ")
+        if sentence and mark.isalnum():
+            token = mark.upper() + token[1:]
+        written.append(token)
+        sentence = (sentence and not mark.isalnum()) or ends_sentence(token)
+        glued = mark in _NO_SPACE_AFTER or token in _PAIRS or (quote and not opened)
+        opened ^= quote
+    return "".join(written).strip()
+
+
+def ends_sentence(token: str) -> bool:
+    return token[0] in _SENTENCE_END
+
+
+def is_word(token: str) -> bool:
+    return token[0].isalnum()
+
+
+def _paired(tokens: Sequence[str]) -> list[str]:
+    """Without brackets and quotes that have no partner."""
+    drop: set[int] = set()
+    stack: list[int] = []
+    for index, token in enumerate(tokens):
+        if token in _PAIRS:
+            stack.append(index)
+        elif token in _CLOSERS:
+            if stack and tokens[stack[-1]] == _CLOSERS[token] and stack[-1] < index - 1:
+                stack.pop()
+            else:
+                drop.add(index)
+    drop.update(stack)
+    quotes = [index for index, token in enumerate(tokens) if token in _QUOTE]
+    if len(quotes) % 2:
+        drop.add(quotes[-1])
+    return [token for index, token in enumerate(tokens) if index not in drop]

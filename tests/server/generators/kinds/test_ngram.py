@@ -16,10 +16,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from undersong_common.errors import ConfigurationError
-from undersong_server.generators import Answer, GenerationRequest, NgramSettings
-from undersong_server.generators.counts import END, START, Counts, context_key
-from undersong_server.generators.ngram import NgramGenerator
-from undersong_server.generators.tokens import detokenise, tokenise
+from undersong_server.generators.interface import Answer, GenerationRequest
+from undersong_server.generators.kinds.ngram import (
+    END,
+    START,
+    Counts,
+    NgramGenerator,
+    NgramSettings,
+    context_key,
+    detokenise,
+    tokenise,
+)
 
 OPENINGS = ("the patient reports", "patient has", "she complains of", "he came in with")
 FINDINGS = {

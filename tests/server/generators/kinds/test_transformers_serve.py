@@ -13,9 +13,9 @@ from tests.doubles.chat_server import FaultProxy, serving
 from tests.doubles.tiny_llama import save_tiny_llama
 from tests.serve_environment import transformers_serve
 from undersong_common.errors import ConfigurationError, GenerationError
-from undersong_server.generators import Answer, BudgetExhausted, GenerationRequest, OpenAISettings
 from undersong_server.generators.cleaning import clean
-from undersong_server.generators.openai_compatible import OpenAIGenerator
+from undersong_server.generators.interface import Answer, BudgetExhausted, GenerationRequest
+from undersong_server.generators.kinds.openai import OpenAIGenerator, OpenAISettings
 from undersong_server.prompts.rendering import Prompts, TaskWords
 
 # The first test may have to build the server's environment.

@@ -26,8 +26,8 @@ from undersong_common.arrays import Float32
 from undersong_common.configuration import validate
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_common.version import SOFTWARE
-from undersong_server.generators import Answer, BudgetExhausted, GenerationRequest, OpenAISettings, build_generators
-from undersong_server.generators.openai_compatible import OpenAIGenerator, _retry_after_s
+from undersong_server.generators.interface import Answer, BudgetExhausted, GenerationRequest, Surroundings
+from undersong_server.generators.kinds.openai import OpenAIGenerator, OpenAISettings, _retry_after_s
 
 pytestmark = pytest.mark.heavy
 
@@ -36,7 +36,7 @@ def no_embedding(texts: Sequence[str]) -> Float32:
     raise AssertionError("an endpoint embeds nothing")
 
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 KEY = {"TEST_API_KEY": "secret-key"}
 
 
@@ -128,7 +128,7 @@ def test_closing_early_stops_asking(server: ChatServer) -> None:
 
 INTERRUPTED = """
 import sys
-from tests.server.generators.test_openai_compatible import generator, requests
+from tests.server.generators.kinds.test_openai import generator, requests
 try:
     for index, answer in generator(sys.argv[1], concurrency=3, timeout_s=60.0).answer(requests(50)):
         print("kept", index, flush=True)
@@ -269,7 +269,7 @@ def test_forms_of_retry_after(headers: dict[str, str], seconds: float | None) ->
 def test_a_missing_key_variable_is_found_at_the_start() -> None:
     settings = OpenAISettings(name="far", kind="openai", model="m", api_key_env="TEST_API_KEY")
     with pytest.raises(ConfigurationError, match=r"far.*TEST_API_KEY"):
-        build_generators([settings], labels=(), folder=Path(), embed=no_embedding, environment={"TEST_API_KEY": " "})
+        settings.build(Surroundings((), Path(), no_embedding, {"TEST_API_KEY": " "}))
 
 
 def test_an_endpoint_without_keys_needs_no_variable() -> None:

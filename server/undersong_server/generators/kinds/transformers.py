@@ -10,20 +10,138 @@ noise, and each row draws its noise from its own seed.
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from pydantic import Field, model_validator
 
 from undersong_common.errors import ConfigurationError, GenerationError
-from undersong_server.generators.interface import Answer, GenerationRequest
-from undersong_server.generators.model_folder import ModelFolder
-from undersong_server.generators.settings import TransformersSettings
+from undersong_common.model_files import check_language_model
+from undersong_server.generators.interface import (
+    Answer,
+    Estimate,
+    GenerationRequest,
+    LanguageModelSettings,
+    PromptFormat,
+    Surroundings,
+    expected_tokens,
+    prompt_room,
+)
 
 if TYPE_CHECKING:
     import torch
 
 
-class TransformersGenerator(ModelFolder):
+class ModelFolderSettings(LanguageModelSettings):
+    """Settings of a language model in a local folder.
+
+    Attributes:
+        path: folder as ``save_pretrained`` writes it, tokenizer included.
+        style: "chat" asks, through the tokenizer's chat template if it has one; "completion" has the model continue.
+        temperature: 0 decodes greedily.
+        top_p: nucleus of the sampling; 1 is all.
+        max_new_tokens: longest answer in tokens.
+    """
+
+    path: str = Field(min_length=1)
+    style: Literal["chat", "completion"] = "chat"
+    temperature: float = Field(default=1.0, ge=0.0, le=10.0)
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    max_new_tokens: int = Field(default=256, ge=1)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (self.path,)
+
+    @property
+    def writer(self) -> str:
+        return "a language model at the coordinator"
+
+    def check(self, around: Surroundings) -> None:
+        check_language_model(around.folder / self.path, f"generator {self.name}")
+
+    def context(self, folder: Path) -> int | None:
+        """Returns the tokens that the model's folder says it holds; None if it does not say."""
+        try:
+            found = json.loads((folder / self.path / "config.json").read_text(encoding="utf-8"))
+            stated: int | None = found.get("max_position_embeddings") or found.get("n_positions")
+        except (OSError, ValueError, AttributeError):
+            return None
+        return stated
+
+    def prompt_format(self, folder: Path) -> PromptFormat:
+        return PromptFormat(style=self.style, prompt_tokens=prompt_room(self.context(folder), self.max_new_tokens))
+
+    def free(self, calls: int, prompt_words: int, seconds: tuple[float, float]) -> Estimate:
+        """Returns an estimate of calls that cost nothing."""
+        prompts, answers = expected_tokens(calls, prompt_words, self.max_new_tokens)
+        return Estimate(calls, (prompts[0] + answers[0], prompts[1] + answers[1]), (0.0, 0.0), seconds)
+
+
+class TransformersSettings(ModelFolderSettings):
+    """Settings of a model that the library transformers runs, causal or sequence to sequence (T5).
+
+    Attributes:
+        device: "auto" takes the first GPU if there is one; else "cpu", "cuda", "cuda:1", "mps".
+        device_map: for a model that no single device holds, as accelerate takes it: "auto", "balanced",
+            "balanced_low_0", "sequential", or the device of each part by name. "" puts it whole on ``device``.
+        quantization: weights in fewer bits, by bitsandbytes: "nf4" and "fp4" (4 bits), "int8"; "" the folder's own.
+        double_quantization: quantizes the scales of 4-bit weights, too (0.4 bits a weight less).
+        dtype: "auto" is the folder's own on a GPU and float32 on a CPU; with 4 bits it is what is computed in.
+        batch_size: prompts at once.
+    """
+
+    kind: Literal["transformers"]
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
+    device_map: Literal["", "auto", "balanced", "balanced_low_0", "sequential"] | dict[str, int | str] = ""
+    quantization: Literal["", "nf4", "fp4", "int8"] = ""
+    double_quantization: bool = False
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    batch_size: int = Field(default=8, ge=1)
+
+    @model_validator(mode="after")
+    def _one_place(self) -> TransformersSettings:
+        if self.device_map and self.device != "auto":
+            raise ValueError("device and device_map both say where the model lies; give one of them")
+        if self.double_quantization and self.quantization not in ("nf4", "fp4"):
+            raise ValueError('double_quantization is of 4-bit weights: set quantization = "nf4" or "fp4"')
+        return self
+
+    def estimate(self, calls: int, prompt_words: int = 250) -> Estimate:
+        """Batches of an eighth of max_new_tokens at 50 steps/s (low) up to all of it at 2 steps/s."""
+        steps = -(-calls // self.batch_size) * self.max_new_tokens
+        return self.free(calls, prompt_words, (steps / 8 / 50.0, steps / 2.0))
+
+    def build(self, around: Surroundings) -> TransformersGenerator:
+        return TransformersGenerator(self, folder=around.folder)
+
+
+KIND = TransformersSettings
+
+
+class FolderGenerator:
+    """A generator that writes with a model in a local folder, and counts the prompts that are too long for it.
+
+    Raises ConfigurationError as :func:`undersong_common.model_files.check_language_model`.
+    """
+
+    def __init__(self, name: str, path: Path) -> None:
+        self.name = name
+        self._path = path
+        check_language_model(path, f"generator {name}")
+        self.counts = {"prompts_too_long": 0}
+
+    def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Answer | GenerationError]) -> None:
+        """Remembers nothing: an answer depends on its request only."""
+
+    def _too_long(self, tokens: int, room: int) -> GenerationError:
+        self.counts["prompts_too_long"] += 1
+        return GenerationError(f"{self.name}: a prompt of {tokens} tokens leaves no room for max_new_tokens in {room}")
+
+
+class TransformersGenerator(FolderGenerator):
     """Loads the folder at the first request, so that a resumed run that asks nothing loads nothing."""
 
     def __init__(
@@ -156,7 +274,7 @@ class TransformersGenerator(ModelFolder):
 
 
 class Placing(NamedTuple):
-    """How a large model comes into memory; the fields are those of TransformersSettings."""
+    """Placement of a large model in memory; the fields are those of TransformersSettings."""
 
     device_map: str | dict[str, int | str] = ""
     quantization: str = ""
@@ -174,7 +292,7 @@ class Placing(NamedTuple):
                 )
 
     def arguments(self, device: torch.device, dtype: str, *, quantized: bool) -> dict[str, Any]:
-        """What ``from_pretrained`` gets; none for a model that is loaded whole and moved to its device.
+        """Returns arguments of ``from_pretrained``; none for a model that is loaded whole and moved to its device.
 
         Args:
             quantized: whether the folder's weights are in fewer bits already: such a model cannot be moved.

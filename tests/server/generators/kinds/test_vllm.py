@@ -11,8 +11,8 @@ import pytest
 
 from tests.doubles.tiny_llama import save_tiny_llama
 from undersong_common.errors import ConfigurationError, GenerationError
-from undersong_server.generators import Answer, GenerationRequest, VllmSettings
-from undersong_server.generators.offline_vllm import VllmGenerator
+from undersong_server.generators.interface import Answer, GenerationRequest
+from undersong_server.generators.kinds.vllm import VllmGenerator, VllmSettings
 from undersong_server.operations.trial import try_generator
 
 pytestmark = pytest.mark.heavy

@@ -8,18 +8,51 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import Field
 
 from undersong_common.errors import ConfigurationError, GenerationError
-from undersong_server.generators.interface import Answer, GenerationRequest
-from undersong_server.generators.local_transformers import prompt_ids
-from undersong_server.generators.model_folder import ModelFolder
-from undersong_server.generators.settings import VllmSettings
+from undersong_server.generators.interface import Answer, Estimate, GenerationRequest, Surroundings
+from undersong_server.generators.kinds.transformers import FolderGenerator, ModelFolderSettings, prompt_ids
 
 _TOGETHER = 256  # requests that the engine is given at once: so many answers an interruption may lose
 
 
-class VllmGenerator(ModelFolder):
+class VllmSettings(ModelFolderSettings):
+    """Settings of a causal model that vLLM's offline engine runs (the extra ``vllm``).
+
+    Attributes:
+        context_tokens: prompt and answer together; None takes the model's own.
+        memory: share of the GPU's memory that the engine takes.
+        tensor_parallel: GPUs over which the model is divided.
+        quantization: as vLLM names it, e.g. "bitsandbytes"; "" takes the folder's own.
+        eager: compiles nothing: the engine starts in seconds and writes more slowly.
+    """
+
+    kind: Literal["vllm"]
+    context_tokens: int | None = Field(default=None, ge=256)
+    memory: float = Field(default=0.9, gt=0.0, le=1.0)
+    tensor_parallel: int = Field(default=1, ge=1)
+    quantization: str = Field(default="", pattern=r"^[a-z0-9_-]*$")
+    eager: bool = False
+
+    def context(self, folder: Path) -> int | None:
+        return self.context_tokens or super().context(folder)
+
+    def estimate(self, calls: int, prompt_words: int = 250) -> Estimate:
+        """A hundred answers at once, at 20 to 100 tokens a second each, after a minute of loading."""
+        waves = -(-calls // 100) * self.max_new_tokens
+        return self.free(calls, prompt_words, (30.0 + waves / 8 / 100.0, 180.0 + waves / 20.0))
+
+    def build(self, around: Surroundings) -> VllmGenerator:
+        return VllmGenerator(self, folder=around.folder)
+
+
+KIND = VllmSettings
+
+
+class VllmGenerator(FolderGenerator):
     """Starts the engine at the first request, so that a resumed run that asks nothing starts nothing."""
 
     def __init__(self, settings: VllmSettings, *, folder: Path) -> None:

@@ -17,8 +17,8 @@ from pydantic import ValidationError
 from tests.doubles.tiny_llama import save_tiny_llama
 from tests.doubles.tiny_t5 import save_tiny_t5
 from undersong_common.errors import ConfigurationError, GenerationError
-from undersong_server.generators import Answer, GenerationRequest, TransformersSettings
-from undersong_server.generators.local_transformers import TransformersGenerator, prompt_ids
+from undersong_server.generators.interface import Answer, GenerationRequest
+from undersong_server.generators.kinds.transformers import TransformersGenerator, TransformersSettings, prompt_ids
 
 pytestmark = pytest.mark.heavy
 

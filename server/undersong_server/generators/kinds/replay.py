@@ -20,20 +20,56 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from random import Random
+from typing import Literal
 
 import numpy as np
+from pydantic import Field
 
 from undersong_common.arrays import Float32, Float64
 from undersong_common.errors import ConfigurationError, GenerationError, InternalError
 from undersong_common.table import read_table
 from undersong_server.generators.cleaning import duplicate_key
-from undersong_server.generators.interface import Answer, GenerationRequest
-from undersong_server.generators.settings import ReplaySettings
+from undersong_server.generators.interface import Answer, Estimate, GenerationRequest, GeneratorSettings, Surroundings
 
 _CONTAINED = 0.5
 _LENGTH = 0.3
 _KEPT_FILES = 16  # read files, for the next run of the same process
 _TOGETHER = 128  # requests whose scores are one matrix product
+
+
+class ReplaySettings(GeneratorSettings):
+    """Settings of a file of texts that a real model wrote earlier.
+
+    Attributes:
+        path: JSONL file with ``text`` and ``label``.
+        temperature: of the softmax over (mean cosine to the good - mean cosine to the bad examples). The default 0.05
+            makes a text that is 0.05 closer e times as likely; cosine differences within a label spread by about that.
+    """
+
+    kind: Literal["replay"]
+    path: str = Field(min_length=1)
+    temperature: float = Field(default=0.05, gt=0.0, le=100.0)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (self.path,)
+
+    @property
+    def writer(self) -> str:
+        return "texts that were written before"
+
+    def estimate(self, calls: int, prompt_words: int = 250) -> Estimate:
+        """Costs nothing; takes under 1 ms per text, and up to a minute to embed the file once."""
+        return Estimate(calls, (0, 0), (0.0, 0.0), (0.0001 * calls, 60.0 + 0.001 * calls))
+
+    def check(self, around: Surroundings) -> None:
+        self.build(around)  # reads the file, and embeds nothing yet
+
+    def build(self, around: Surroundings) -> ReplayGenerator:
+        return ReplayGenerator(self, labels=around.labels, folder=around.folder, embed=around.embed)
+
+
+KIND = ReplaySettings
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,17 +181,13 @@ class ReplayGenerator:
         self._texts, self._keys, self._slices, self._rows = file.texts, file.keys, file.slices, file.rows
         self._used = np.zeros(len(self._texts), np.int64)
         self._vectors: dict[str, Float64] = {}
-        self._counts = {
+        self.counts = {
             "texts": len(self._texts),
             "rows_of_other_labels": file.ignored,
             "duplicate_rows": file.duplicates,
             "repeats": 0,
             "unknown_journaled": 0,
         }
-
-    @property
-    def counts(self) -> dict[str, int]:
-        return dict(self._counts)
 
     def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Answer | GenerationError]) -> None:
         """Marks journaled answers as used. An answer that is not in the file any more is counted, not refused."""
@@ -166,7 +198,7 @@ class ReplayGenerator:
             if key in self._rows:
                 self._take(key)
             else:
-                self._counts["unknown_journaled"] += 1
+                self.counts["unknown_journaled"] += 1
 
     def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer | GenerationError]]:
         for start in range(0, len(requests), _TOGETHER):
@@ -194,7 +226,7 @@ class ReplayGenerator:
 
     def _take(self, key: str) -> None:
         rows = self._rows[key]  # more than one where the file has the text under several labels
-        self._counts["repeats"] += bool(self._used[rows[0]])
+        self.counts["repeats"] += bool(self._used[rows[0]])
         self._used[rows] += 1
 
     # Scores
@@ -255,7 +287,7 @@ class ReplayGenerator:
         return self._embedded(different)[[place[text] for text in self._texts]]
 
     def _share_of_terms(self, terms: Sequence[str]) -> Float64:
-        """Which part of the terms each text contains, float64 [texts]; case and punctuation do not count."""
+        """Returns the share of terms that each text contains, float64 [texts]; case and punctuation do not count."""
         contained = np.zeros(len(self._texts))
         for term in terms:
             key = duplicate_key(term)

@@ -18,8 +18,8 @@ from tests.doubles.word_embedding import embed
 from undersong_common.arrays import Float32
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_common.table import read_table
-from undersong_server.generators import Answer, GenerationRequest, ReplaySettings
-from undersong_server.generators.replay import ReplayGenerator
+from undersong_server.generators.interface import Answer, GenerationRequest
+from undersong_server.generators.kinds.replay import ReplayGenerator, ReplaySettings
 
 TOPICS = ("card", "loan", "pin")
 POOL = [
@@ -60,7 +60,7 @@ def test_a_file_is_read_once_while_it_is_the_same_and_no_run_sees_what_another_u
         read.append(path)
         return read_table(path, *columns)
 
-    monkeypatch.setattr("undersong_server.generators.replay.read_table", counted)
+    monkeypatch.setattr("undersong_server.generators.kinds.replay.read_table", counted)
     options = ReplaySettings(name="old", kind="replay", path="pool.jsonl")
     first = replay(tmp_path)
     drawn = texts(first, [request(seed) for seed in range(5)])

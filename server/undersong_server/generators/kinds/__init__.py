@@ -1,0 +1,58 @@
+"""Kinds of text generators, one file each: a module of this folder whose ``KIND`` is a subclass of GeneratorSettings.
+
+The module's name is the ``kind`` of the ``[[generators]]`` tables that it reads. Nothing else changes when one is
+added. Other packages add kinds by entry points of ``undersong.generators`` that name such a subclass.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import SerializeAsAny
+
+from undersong_common import plugins
+from undersong_common.configuration import ModelByValue, nearest
+from undersong_common.errors import ConfigurationError
+from undersong_server.generators.interface import GeneratorSettings
+
+
+def names() -> tuple[str, ...]:
+    """Names of all kinds, sorted: this program's and those of other packages that are installed."""
+    return tuple(sorted({*_own_names(), *(each.name for each in plugins.installed("generators"))}))
+
+
+def load(kind: str) -> type[GeneratorSettings]:
+    """Settings of that kind; this program's own goes before another package's.
+
+    Raises ConfigurationError for an unknown kind, with the nearest known one, and for a package that is at fault.
+    """
+    if kind in _own_names():
+        own: type[GeneratorSettings] = importlib.import_module(f"{__name__}.{kind}").KIND
+        return own
+    plugin = plugins.find("generators", kind)
+    if plugin is None:
+        raise ConfigurationError(f"kind {kind!r} is unknown", nearest(kind, names()))
+    found = plugins.load(plugin)
+    if not isinstance(found, type) or not issubclass(found, GeneratorSettings):
+        raise ConfigurationError(
+            f"the generator {kind!r} of the package {plugin.words} is no subclass of GeneratorSettings",
+            "correct its entry point",
+        )
+    return found
+
+
+def _own_names() -> set[str]:
+    return {module.name for module in pkgutil.iter_modules(__path__)}
+
+
+def _settings_of(table: Any) -> type[GeneratorSettings]:
+    kind = table.get("kind") if isinstance(table, Mapping) else getattr(table, "kind", None)
+    if not isinstance(kind, str):
+        raise ConfigurationError("kind is required and missing", f"write kind = ..., one of {', '.join(names())}")
+    return load(kind)
+
+
+GeneratorTable = Annotated[SerializeAsAny[GeneratorSettings], ModelByValue(_settings_of)]

@@ -1,0 +1,155 @@
+"""Kinds of generators: one file adds one, and its tables are read, planned, tried and shown as every kind's."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from tests.doubles import foreign_package
+from tests.doubles.stream import make_home
+from tests.doubles.tasks import make_task
+from tests.doubles.tiny_llama import save_tiny_llama
+from tests.doubles.word_embedding import embed
+from undersong_common.errors import ConfigurationError
+from undersong_server.generators import kinds
+from undersong_server.generators.interface import Generator, GeneratorSettings, Surroundings
+from undersong_server.generators.kinds import GeneratorTable
+from undersong_server.operations import probing, runs
+from undersong_server.operations.following import Plans
+from undersong_server.operations.tasks import plan
+from undersong_server.operations.trial import try_generator
+from undersong_server.runs import task as tasks
+
+TABLES: list[dict[str, Any]] = [
+    {"name": "book", "kind": "ngram", "corpus": "pool.jsonl"},
+    {"name": "books", "kind": "ngram", "corpus": ["pool.jsonl", "pool.jsonl"], "order": 4},
+    {"name": "old", "kind": "replay", "path": "pool.jsonl"},
+    {"name": "far", "kind": "openai", "model": "m", "base_url": "http://127.0.0.1:9/v1", "api_key_env": "K_API_KEY"},
+    {"name": "near", "kind": "transformers", "path": "model"},
+]
+ADAPTER: TypeAdapter[GeneratorSettings] = TypeAdapter(GeneratorTable)
+
+
+def made(folder: Path, tables: list[dict[str, Any]]) -> list[Generator]:
+    around = Surroundings(("a",), folder, embed, {"K_API_KEY": "key"})
+    return [ADAPTER.validate_python(table).build(around) for table in tables]
+
+
+@pytest.mark.heavy
+def test_every_kind_is_built_by_its_table_in_order(tmp_path: Path) -> None:
+    (tmp_path / "pool.jsonl").write_text(json.dumps({"text": "a text", "label": "a"}), encoding="utf-8")
+    save_tiny_llama(tmp_path / "model")
+    generators = made(tmp_path, TABLES)
+    assert [generator.name for generator in generators] == [table["name"] for table in TABLES]
+    assert all(isinstance(count, int) for generator in generators for count in generator.counts.values())
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"name": "x", "kind": "magic"},
+        {"name": "x", "kind": "ngram"},
+        {"name": "x", "kind": "ngram", "corpus": []},
+        {"name": "x", "kind": "ngram", "corpus": "c", "order": 1},
+        {"name": "x", "kind": "ngram", "corpus": "c", "penalty": 1.0},
+        {"name": "x", "kind": "replay", "path": "c", "temperature": 0},
+        {"name": "x", "kind": "replay", "path": "c", "corpus": "c"},
+        {"name": "x/y", "kind": "replay", "path": "c"},
+        {"name": "x", "kind": "openai", "model": "m", "base_url": "localhost:80"},
+        {"name": "x", "kind": "openai", "model": "m", "api_key_env": "sk-my own key"},
+        {"name": "x", "kind": "openai", "model": "m", "n": 2},
+        {"name": "x", "kind": "transformers", "path": "m", "device": "tpu"},
+    ],
+)
+def test_wrong_tables_are_refused(table: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        ADAPTER.validate_python(table)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_estimates_are_ranges_that_grow_with_the_calls(table: dict[str, Any]) -> None:
+    settings = ADAPTER.validate_python(table)
+    few, many = settings.estimate(10), settings.estimate(1000)
+    assert (few.calls, many.calls) == (10, 1000)
+    for small, large in ((few.tokens, many.tokens), (few.seconds, many.seconds)):
+        assert small[0] <= small[1]
+        assert small[0] <= large[0]
+        assert small[1] <= large[1]
+
+
+# A kind is one file, of this program or of another package
+
+
+@pytest.fixture(params=["of this program", "of another package"])
+def added(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The kind that docs/extending.md describes is there for one test."""
+    if request.param == "of another package":
+        with foreign_package.installed(foreign_package.write(tmp_path / "installed")):
+            yield
+        return
+    (tmp_path / "kinds").mkdir()
+    file = foreign_package.files()["sentences/generator.py"] + "\n\nKIND = Settings\n"
+    (tmp_path / "kinds" / "canned.py").write_text(file, encoding="utf-8")
+    monkeypatch.setattr(kinds, "__path__", [*kinds.__path__, str(tmp_path / "kinds")])
+    yield
+    sys.modules.pop(f"{kinds.__name__}.canned", None)
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Path:
+    path = make_task(tmp_path / "task", evaluation={})
+    head, _, _ = path.read_text(encoding="utf-8").partition("[[generators]]")
+    path.write_text(f'{head}\n[[generators]]\nname = "book"\nkind = "canned"\nlines = ["One.", "Two."]\n')
+    return path
+
+
+@pytest.mark.usefixtures("added")
+def test_a_kind_of_one_file_is_known_everywhere(task: Path, tmp_path: Path) -> None:
+    assert "canned" in kinds.names()
+    read = tasks.load(task)
+    assert read.generators[0].model_dump() == {"name": "book", "kind": "canned", "lines": ("One.", "Two.")}
+    assert read.model_dump(mode="json")["generators"] == [{"name": "book", "kind": "canned", "lines": ["One.", "Two."]}]
+    assert plan(task).figures.generators == ("book",)
+    assert [each.text for each in try_generator("book", task, environment={}, texts=2)] == [
+        "Two. (number 1)",
+        "One. (number 2)",
+    ]
+    home = make_home(tmp_path / "home", ("alpha", "beta", "gamma")).path
+    runs.plan(home, task, name="first")
+    (shown,) = probing.usage(home, ["first"], Plans(home))
+    assert (shown.name, shown.kind) == ("book", "canned")
+    called = probing.call(home, "first", "book", environment={}, public_cache=tmp_path / "cache.sqlite")
+    assert called.text == "Two. (number 1)"
+
+
+@pytest.mark.usefixtures("added")
+@pytest.mark.parametrize(
+    ("assignment", "problem", "remedy"),
+    [
+        ('kind="cannd"', "generators[0]: kind 'cannd' is unknown", "did you mean 'canned'?"),
+        ("lins=[]", "generators[0].lins: unknown key", "generators[0].lins: did you mean 'lines'?"),
+        ("lines=3", "generators[0].lines: is not a list (given: 3)", "generators[0].lines: write a list"),
+    ],
+)
+def test_a_wrong_table_of_any_kind_is_named_with_its_keys(
+    task: Path, assignment: str, problem: str, remedy: str
+) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        tasks.load(task, [f"generators.0.{assignment}"])
+    assert refused.value.problem == f"{task}: {problem}"
+    assert remedy in refused.value.remedy
+
+
+def test_an_entry_point_that_names_no_settings_is_refused(tmp_path: Path, task: Path) -> None:
+    folder = foreign_package.write(tmp_path / "installed")
+    entry = folder / "undersong_sentences-1.0.dist-info" / "entry_points.txt"
+    entry.write_text("[undersong.generators]\ncanned = sentences.generator:Canned\n")
+    with foreign_package.installed(folder), pytest.raises(ConfigurationError) as refused:
+        tasks.load(task)
+    assert "undersong_sentences 1.0 is no subclass of GeneratorSettings" in refused.value.problem
