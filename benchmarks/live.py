@@ -115,7 +115,7 @@ class Bench:
             journal = Journal(Path(kept) / "journal.sqlite")
             author = Author(
                 {settings.name: generator},
-                Prompts.load(words),
+                Prompts(words),
                 journal,
                 Silent(),
                 seed=self._given.seed,

@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ _WORDS = ("the", "patient", "was", "seen", "on", "Monday", "with", "chest", "pai
 _TRIED = tuple(" ".join(_WORDS[place % len(_WORDS)] for place in range(length)) for length in (1, 5, 12, 30, 70, 400))
 
 
-class Cluster:
+class Cluster(AbstractContextManager["Cluster"]):
     """A connection to Ray, made when work comes first; a context that ends it.
 
     A process has one connection at a time. What is sent to a cluster leaves this process: Ray keeps it in the memory
@@ -69,9 +69,6 @@ class Cluster:
         self._lock = threading.Lock()
         self._ray: Any = None
 
-    def __enter__(self) -> Cluster:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -84,7 +81,7 @@ class Cluster:
 
     @property
     def cores(self) -> int:
-        """Of the whole cluster. Raises ConfigurationError as :meth:`each`."""
+        """Cores of the whole cluster. Raises ConfigurationError as :meth:`each`."""
         return max(1, int(self._connected().cluster_resources().get("CPU", 1)))
 
     def each(self, function: Callable[..., Any], calls: Sequence[Sequence[Any]]) -> Iterator[tuple[int, Any]]:
@@ -158,13 +155,8 @@ def prepare(named: str, option: str, *, here: bool = True) -> None:
     """
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
-    if here:
-        _lock_others_out(named, option)
-
-
-def _lock_others_out(named: str, option: str) -> None:
     mode, token = AUTHENTICATION
-    if os.environ.get(mode) == "token" and os.environ.get(token):
+    if not here or (os.environ.get(mode) == "token" and os.environ.get(token)):
         return
     if sys.modules.get("ray") is not None:
         raise ConfigurationError(
@@ -174,14 +166,9 @@ def _lock_others_out(named: str, option: str) -> None:
     os.environ.update({mode: "token", token: secrets.token_hex(32)})
 
 
-@contextmanager
-def connected(address: str | None) -> Iterator[Cluster | None]:
-    """The cluster at ``address`` as :class:`Cluster` takes it, until the context ends; None for None."""
-    if address is None:
-        yield None
-        return
-    with Cluster(address) as cluster:
-        yield cluster
+def connected(address: str | None) -> AbstractContextManager[Cluster | None]:
+    """A context with the cluster at ``address``, as :class:`Cluster` takes it; with None for None."""
+    return nullcontext() if address is None else Cluster(address)
 
 
 def _check_reachable(address: str, named: str, remedy: str) -> None:
@@ -224,7 +211,7 @@ class SpreadEmbedder(Embedder):
         return self._here.dimension
 
     def slab(self, missing: int) -> int:
-        """Of so many missing texts, as many as the cluster embeds in about a minute. Raises as :meth:`encode`."""
+        """Texts, of so many missing ones, that the cluster embeds in about a minute. Raises as :meth:`encode`."""
         return TEXTS_A_CALL * _CALLS_A_CORE * (1 if missing < self._fewest else self._cluster.cores)
 
     @cached_property
@@ -232,7 +219,7 @@ class SpreadEmbedder(Embedder):
         return _bits(self._here)
 
     def encode(self, texts: Sequence[str], progress: Progress | None = None) -> Float32:
-        """As :meth:`Embedder.encode`.
+        """Embeds as :meth:`Embedder.encode`, over the cluster if the texts are many.
 
         Raises:
             ConfigurationError: no cluster, or one of its machines has another embedder or computes other bits.
@@ -259,7 +246,7 @@ class SpreadEmbedder(Embedder):
 def spread(
     here: Embedder, model: str | Path, cache: EmbeddingCache, cluster: Cluster | None, *, fewest: int = FEWEST
 ) -> CachedEmbedder:
-    """As ``CachedEmbedder(here, cache)``, over ``cluster`` where there is one: arguments of :class:`SpreadEmbedder`."""
+    """Returns ``CachedEmbedder(here, cache)``, over ``cluster`` if given. Arguments as of :class:`SpreadEmbedder`."""
     if cluster is None:
         return CachedEmbedder(here, cache)
     embedder = SpreadEmbedder(here, model, cluster, fewest=fewest)
@@ -274,21 +261,18 @@ def embed_part(model: str | Path, fingerprint: str, expected: str, texts: Sequen
     try:
         if fingerprint not in _loaded:
             embedder = embedders.load(model)
-            _check(embedder, fingerprint, expected)
+            if embedder.fingerprint != fingerprint:
+                raise ConfigurationError("has another embedding model under this name", "put the same files there")
+            if _bits(embedder) != expected:
+                raise ConfigurationError(
+                    "computes embeddings with other last bits than the machine that asks",
+                    "use machines with the same processor and the same releases of torch, or begin the command on one"
+                    " of them",
+                )
             _loaded[fingerprint] = embedder
         return _loaded[fingerprint].encode(texts)
     except UndersongError as error:
         return ConfigurationError(f"{socket.gethostname()}: {error.problem}", error.remedy, code=error.code)
-
-
-def _check(embedder: Embedder, fingerprint: str, expected: str) -> None:
-    if embedder.fingerprint != fingerprint:
-        raise ConfigurationError("has another embedding model under this name", "put the same files there")
-    if _bits(embedder) != expected:
-        raise ConfigurationError(
-            "computes embeddings with other last bits than the machine that asks",
-            "use machines with the same processor and the same releases of torch, or begin the command on one of them",
-        )
 
 
 def _bits(embedder: Embedder) -> str:

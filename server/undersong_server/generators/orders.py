@@ -11,8 +11,7 @@ from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError
 from undersong_server.generators.cleaning import duplicate_key
 from undersong_server.generators.interface import GenerationRequest, PromptFormat
-from undersong_server.prompts.rendering import Prompt, Prompts, Style
-from undersong_server.prompts.trimming import Shown, fitted
+from undersong_server.prompts.rendering import Prompt, Prompts, Shown, Style, fitted
 
 DrawWords = Callable[[Random], int]
 

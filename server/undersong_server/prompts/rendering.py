@@ -14,12 +14,12 @@ import math
 import random
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from jinja2 import FunctionLoader, StrictUndefined, Template, TemplateError, UndefinedError, meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -50,12 +50,13 @@ MASK = "_"
 """What stands for a hidden word in ``{{ masked }}``."""
 
 _WORD = re.compile(r"\S+")
+BYTES_PER_TOKEN = 3  # of UTF-8; English has about four, so this errs towards shorter prompts
+
+_SENTENCE = re.compile(r"(?<=[.!?…。！？])\s+|\n+")
 
 
 class Texts(tuple[str, ...]):
     """Texts that a prompt shows. As a string, each stands between fences and is not changed in any way."""
-
-    __slots__ = ()
 
     def __str__(self) -> str:
         return fenced(self)
@@ -63,8 +64,6 @@ class Texts(tuple[str, ...]):
 
 class Names(tuple[str, ...]):
     """Labels, terms or attributes. As a string, a list with commas."""
-
-    __slots__ = ()
 
     def __str__(self) -> str:
         return ", ".join(self)
@@ -109,11 +108,7 @@ class Variety:
         """Takes no list of hints for none; attributes are lists of values by name."""
         self._hints = [tuple(each) for each in hints if each]
         self._attributes = {name: tuple(values) for name, values in attributes.items() if values}
-
-    @property
-    def combinations(self) -> int:
-        """How many numbers in a row differ in their hints; 1 where there are no hints."""
-        return math.prod(len(each) for each in self._hints)
+        self.combinations = math.prod(map(len, self._hints))  # this many numbers in a row differ in their hints
 
     def hints(self, number: int) -> tuple[str, ...]:
         """One entry of each list. Two numbers that differ by less than ``combinations`` have different ones."""
@@ -165,7 +160,7 @@ _ENVIRONMENT.filters["fenced"] = lambda shown, name: fenced(str(shown) if isinst
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a model reads.
+    """One prompt.
 
     Attributes:
         system: how it is to behave; "" for a completion.
@@ -185,7 +180,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class TaskWords:
-    """What every prompt of a task knows, all of it public.
+    """The words of a task that every prompt may use, all of them public.
 
     Attributes:
         description: what a text is, e.g. "a nurse's triage note".
@@ -206,48 +201,21 @@ class TaskWords:
     variety: bool = True
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """The compiled templates of one kind."""
-
-    system: Template
-    user: Template
-    completion: Template
-
-
 class Prompts:
     """The templates of one task."""
 
-    def __init__(self, kinds: Mapping[str, _Kind], task: TaskWords) -> None:
-        self._kinds = dict(kinds)
-        self._task = task
-        self._variety = Variety(built_in_hints(task.language), task.attributes) if task.variety else Variety((), {})
-
-    @classmethod
-    def load(cls, task: TaskWords, *, folder: Path | None = None) -> Prompts:
-        """The built-in templates; keys of the files in ``folder`` replace those of their namesakes.
-
-        Args:
-            folder: files ``<kind>.toml``; a file that is no template of ours is an error.
+    def __init__(self, task: TaskWords, *, folder: Path | None = None) -> None:
+        """Loads the built-in templates. Keys of the files ``<kind>.toml`` in ``folder`` replace built-in ones.
 
         Raises:
             ConfigurationError: an unknown file, an unknown key or field (named, with the nearest known one), a
                 template that Jinja2 cannot read.
         """
-        kinds = dict(_built_in())
-        if folder is not None:
-            kinds |= _overrides(folder, kinds)
-        return cls(kinds, task)
-
-    @property
-    def combinations(self) -> int:
-        """How many numbers in a row give different prompts, whatever else two orders share."""
-        return self._variety.combinations
-
-    @property
-    def language(self) -> str:
-        """Of the texts; "" where the task says nothing of it."""
-        return self._task.language
+        self._kinds = _built_in() if folder is None else _built_in() | _overrides(folder, _built_in())
+        self._task = task
+        self._variety = Variety(built_in_hints(task.language), task.attributes) if task.variety else Variety((), {})
+        self.language = task.language
+        self.combinations = self._variety.combinations  # this many numbers in a row give different prompts
 
     def render(self, kind: str, *, style: Style = "chat", number: int = 0, **fields: Value) -> Prompt:
         """The prompt of one request.
@@ -285,8 +253,8 @@ class Prompts:
         shown["opening"], shown["closing"] = ("\n", f"\n{_RULE}\n") if lines else (f" {QUOTE}", f"{QUOTE}\n")
         templates = self._kinds[kind]
         if style == "chat":
-            return Prompt(_filled(kind, templates.system, shown), _filled(kind, templates.user, shown))
-        continued = _filled(kind, templates.completion, shown)
+            return Prompt(_filled(kind, templates["system"], shown), _filled(kind, templates["user"], shown))
+        continued = _filled(kind, templates["completion"], shown)
         if kind in LIST_KINDS:
             return Prompt("", continued, ("\n",))
         return Prompt(
@@ -337,19 +305,18 @@ def _filled(kind: str, template: Template, shown: Mapping[str, Any]) -> str:
 
 
 @cache
-def _built_in() -> dict[str, _Kind]:
+def _built_in() -> dict[str, dict[str, Template]]:
     if not KINDS:
         raise ConfigurationError("server/prompts: the templates are missing", "reinstall the package")
     usual = _compiled("system.j2", _part("system.j2") or "")
     kinds = {}
     for kind in sorted(KINDS):
         file = _TEMPLATES.joinpath(f"{kind}.toml")
-        found = _templates(file.name, file.read_bytes())
-        kinds[kind] = _Kind(found.get("system", usual), found["user"], found["completion"])
+        kinds[kind] = {"system": usual, **_templates(file.name, file.read_bytes())}
     return kinds
 
 
-def _overrides(folder: Path, known: Mapping[str, _Kind]) -> dict[str, _Kind]:
+def _overrides(folder: Path, known: Mapping[str, dict[str, Template]]) -> dict[str, dict[str, Template]]:
     if not folder.is_dir():
         raise ConfigurationError(f"{folder}: no such folder of prompts", "correct [prompts] folder")
     found = {}
@@ -358,10 +325,7 @@ def _overrides(folder: Path, known: Mapping[str, _Kind]) -> dict[str, _Kind]:
             raise ConfigurationError(
                 f"{file}: no method asks for prompts of the kind {file.stem!r}", nearest(file.stem, known)
             )
-        own, usual = _templates(str(file), file.read_bytes()), known[file.stem]
-        found[file.stem] = _Kind(
-            own.get("system", usual.system), own.get("user", usual.user), own.get("completion", usual.completion)
-        )
+        found[file.stem] = known[file.stem] | _templates(str(file), file.read_bytes())
     if not found:
         raise ConfigurationError(
             f"{folder}: holds no template", f"put one of these there: {', '.join(sorted(known))} (.toml)"
@@ -401,11 +365,54 @@ def _compiled(source: str, template: str) -> Template:
     for name in sorted(meta.find_undeclared_variables(parsed)):
         if name not in FIELDS:
             raise ConfigurationError(f"{source}: unknown field {name!r}", nearest(name, FIELDS))
+    parts = sorted(file.name for file in resources.files("undersong_server.prompts").joinpath("parts").iterdir())
     for part in meta.find_referenced_templates(parsed):
         if part is None or _part(part) is None:
-            raise ConfigurationError(f"{source}: there is no part {part!r}", f"take one of {', '.join(_parts())}")
+            raise ConfigurationError(f"{source}: there is no part {part!r}", f"take one of {', '.join(parts)}")
     return compiled
 
 
-def _parts() -> list[str]:
-    return sorted(file.name for file in resources.files("undersong_server.prompts").joinpath("parts").iterdir())
+class Shown(NamedTuple):
+    """The texts that a prompt shows."""
+
+    good: tuple[str, ...] = ()
+    bad: tuple[str, ...] = ()
+    parents: tuple[str, ...] = ()
+
+
+def estimated_tokens(text: str) -> int:
+    """About how many tokens a text has, rather too many than too few."""
+    return -(-len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN)
+
+
+def fitted(render: Callable[[Shown], Prompt], shown: Shown, longest: int | None) -> tuple[Prompt, Shown]:
+    """The prompt and what it shows, of at most ``longest`` estimated tokens where that can be had.
+
+    A prompt that shows nothing is left as it is: the endpoint then says that it is too long.
+    """
+    prompt = render(shown)
+    while longest is not None and estimated_tokens(prompt.text) > longest:
+        shorter = _shorter(shown)
+        if shorter == shown:
+            break
+        shown, prompt = shorter, render(shorter)
+    return prompt, shown
+
+
+def _shorter(shown: Shown) -> Shown:
+    most = max(len(texts) for texts in shown)
+    if most > 1:
+        # of two lists of one length the bad examples go first
+        name = next(name for name in ("bad", "good", "parents") if len(getattr(shown, name)) == most)
+        return shown._replace(**{name: getattr(shown, name)[:-1]})
+    longest = max((text for texts in shown for text in texts), key=len, default="")
+    cut = _without_last_sentence(longest)
+    if cut != longest:
+        return Shown(*(tuple(cut if text == longest else text for text in texts) for texts in shown))
+    return shown._replace(bad=()) if shown.bad and shown.good else shown
+
+
+def _without_last_sentence(text: str) -> str:
+    """The text up to its last sentence; a text of one sentence stays."""
+    ends = [found.start() for found in _SENTENCE.finditer(text) if text[found.end() :].strip()]
+    return text[: ends[-1]] if ends else text

@@ -165,7 +165,7 @@ def build_prompts(task: Task, *, alike: bool = False) -> Prompts:
         line_breaks=given.line_breaks or alike,
         variety=task.prompts.variety and not alike,
     )
-    return Prompts.load(words, folder=folder)
+    return Prompts(words, folder=folder)
 
 
 def public_lengths(task: Task) -> DrawWords | None:

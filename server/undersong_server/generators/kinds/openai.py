@@ -57,8 +57,7 @@ from undersong_server.generators.interface import (
 )
 from undersong_server.generators.limits import CallBudget, Pace
 from undersong_server.journal import Journal
-from undersong_server.prompts.rendering import KINDS, LIST_KINDS
-from undersong_server.prompts.trimming import estimated_tokens
+from undersong_server.prompts.rendering import KINDS, LIST_KINDS, estimated_tokens
 
 if TYPE_CHECKING:
     import httpx
