@@ -11,7 +11,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
-from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
@@ -26,6 +25,7 @@ from prometheus_client import (
     make_wsgi_app,
 )
 from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
 
 from undersong_common.errors import TransportError
@@ -70,7 +70,7 @@ class Metrics:
 
 
 class FolderMetrics(Collector):
-    """What the coordinator's folder says at the time of each scrape.
+    """Figures that are read from the coordinator's folder at each scrape.
 
     Args:
         runs: number of runs by state.
@@ -81,29 +81,19 @@ class FolderMetrics(Collector):
         self._runs = runs
         self._certificates = certificates
 
-    def describe(self) -> Iterable[Metric]:
-        """The names, for the registry, without reading the folder."""
-        return self._families()
-
     def collect(self) -> Iterable[Metric]:
         """One sample for each state of a run, and for each certificate."""
-        runs, ends = self._families()
+        runs = GaugeMetricFamily("undersong_runs", "Runs by state.", labels=["state"])
         for state, count in self._runs().items():
             runs.add_metric([state], count)
+        ends = GaugeMetricFamily(
+            "undersong_certificate_expires_seconds",
+            "When a certificate ends, seconds since the epoch.",
+            labels=["name"],
+        )
         for name, end in self._certificates().items():
             ends.add_metric([name], end)
         return runs, ends
-
-    @staticmethod
-    def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
-        return (
-            GaugeMetricFamily("undersong_runs", "Runs by state.", labels=["state"]),
-            GaugeMetricFamily(
-                "undersong_certificate_expires_seconds",
-                "When a certificate ends, seconds since the epoch.",
-                labels=["name"],
-            ),
-        )
 
 
 class Endpoint:
@@ -117,7 +107,8 @@ class Endpoint:
     """
 
     def __init__(self, host: str, port: int, registry: CollectorRegistry, health: Health) -> None:
-        server = type("_Family", (_Server,), {"address_family": _family(host)})
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        server = type("_Family", (ThreadingWSGIServer,), {"address_family": family})
         try:
             self._server: WSGIServer = server((host, port), _Handler)
         except OSError as error:
@@ -133,10 +124,6 @@ class Endpoint:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def _application(registry: CollectorRegistry, health: Health) -> Callable[..., Iterable[bytes]]:
@@ -160,12 +147,8 @@ def _reply(start: StartResponse, status: HTTPStatus, kind: str, body: bytes) -> 
     return [body]
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-
 class _Handler(WSGIRequestHandler):
     timeout = REQUEST_S
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Silent: a health check every few seconds is no event."""
+        """Logs nothing: a health check every few seconds is no event."""

@@ -1,4 +1,4 @@
-"""Who may take part: invited, enrolled and revoked parties with their certificates, in one SQLite file.
+"""Registry of invited, enrolled and revoked parties with their certificates, in one SQLite file.
 
 Several processes use the file at once (the serving process and the operator's commands): every change is one
 transaction, and the serving process reads anew at each connection.
@@ -21,7 +21,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_protocol.enrolment import check_party_name
 from undersong_server.authority import Issued
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 RENEWABLE_SHARE = 0.5  # of a certificate's life is left when it may be renewed; parties ask when a third is left
 RENEWALS_AN_HOUR = 3
 VALID_CERTIFICATES = 16  # of one party, over its stream
@@ -41,7 +41,8 @@ CREATE TABLE IF NOT EXISTS party (
     identity TEXT NOT NULL DEFAULT '',
     invited_at REAL NOT NULL, enrolled_at REAL, revoked_at REAL, reason TEXT NOT NULL DEFAULT '',
     last_seen REAL, software TEXT NOT NULL DEFAULT '', embedder TEXT NOT NULL DEFAULT '',
-    epsilon_left REAL, paused INTEGER NOT NULL DEFAULT 0
+    epsilon_left REAL, paused INTEGER NOT NULL DEFAULT 0, contact TEXT NOT NULL DEFAULT '',
+    policy TEXT NOT NULL DEFAULT '', does_not_start TEXT NOT NULL DEFAULT ''
 );
 CREATE TABLE IF NOT EXISTS certificate (
     serial TEXT PRIMARY KEY, party TEXT NOT NULL, issued_at REAL NOT NULL, expires_at REAL NOT NULL, revoked_at REAL
@@ -99,16 +100,13 @@ class Registry:
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=FULL")
             self._database.executescript(_SCHEMA)
-            known = {row["name"] for row in self._database.execute("PRAGMA table_info(party)")}
-            for later in ("contact", "policy", "does_not_start"):
-                if later not in known:
-                    self._database.execute(f"ALTER TABLE party ADD COLUMN {later} TEXT NOT NULL DEFAULT ''")
         except (sqlite3.Error, OSError) as error:
             raise ConfigurationError(f"{path}: cannot be opened: {error}", "check the folder and its rights") from None
         version = self._database.execute("PRAGMA user_version").fetchone()[0]
         if version not in (0, SCHEMA_VERSION):
             raise ConfigurationError(
-                f"{path}: registry of version {version}, this program writes {SCHEMA_VERSION}", "update Undersong"
+                f"{path}: registry of version {version}, this program writes {SCHEMA_VERSION}",
+                "use the release of Undersong that made this folder",
             )
         self._database.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
 
@@ -122,8 +120,7 @@ class Registry:
         """Notes an invitation; inviting again replaces a token that was not used.
 
         Args:
-            policy: JSON of the bounds (undersong_protocol.bounds.Policy) that the hospital has shared; "" for none.
-        contact: whom to telephone; "" keeps what was noted.
+            contact: whom to telephone; "" keeps what was noted.
             again: an enrolled party may enrol with a new identity key; until it has, it goes on with the present one.
 
         Raises ConfigurationError for a name that is revoked, or enrolled without ``again``.
@@ -221,7 +218,7 @@ class Registry:
             )
 
     def check_renewal(self, name: str, serial: str, *, now: float) -> None:
-        """Whether a party may have another certificate over the stream that shows the certificate ``serial``.
+        """Checks that a party may have another certificate over the stream that shows the certificate ``serial``.
 
         Raises ConfigurationError: that certificate has more than half of its life left, or the party was given
         several already, within an hour or in all (one may be lost on its way, so one is not enough).
@@ -267,14 +264,14 @@ class Registry:
             return {row["serial"]: row["revoked_at"] for row in rows}
 
     def refusal(self, name: str, serial: str, *, now: float) -> str:
-        """Why a verified certificate may not be used here; empty where it may."""
+        """The reason why a verified certificate is refused; empty if it is accepted."""
         with self._lock:
             certificate = self._database.execute("SELECT * FROM certificate WHERE serial = ?", (serial,)).fetchone()
             party = self._row(name)
         return _refusal(name, serial, party["state"] if party else None, certificate, now)
 
     def refusals(self, presented: Mapping[str, str], *, now: float) -> dict[str, str]:
-        """Why verified certificates, serials by the parties' names, may not be used any more; those only.
+        """Reasons, by party, why verified certificates (serials by party) are refused; accepted parties are left out.
 
         It is asked each second: while nobody has written to the file and none of them has expired, the answer for the
         same certificates is the last one.

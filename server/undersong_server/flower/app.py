@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
+from pydantic import BaseModel, ConfigDict
 
+from undersong_common import configuration
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.lock import holding
 from undersong_server.coordinator.home import CoordinatorHome
@@ -41,18 +41,24 @@ app = ServerApp()
 @app.main()  # type: ignore[untyped-decorator]  # flwr has no types
 def main(grid: Grid, context: Context) -> None:
     """Plans the run where it is new, goes on with it where it is not, and writes what came of it."""
-    settings = FlowerRunSettings.read(context.run_config)
+    given = {key: value for key, value in context.run_config.items() if value != ""}
+    if "coordinator" not in given:
+        raise ConfigurationError(
+            "the run configuration does not name the coordinator's folder",
+            'flwr run . --run-config \'coordinator="/path" task-file="/path/task.toml"\'',
+        )
+    settings = configuration.validate(FlowerRunSettings, given, "the run configuration")
     home = CoordinatorHome(settings.coordinator)
     folder = home.run(planned_run(settings, context.run_id))
-    with _alone(folder):
+    busy = ConfigurationError(f"run {folder.name!r} is under way already", "wait for it, or stop it")
+    with holding(folder.path / "driver.lock", busy):  # two drivers of one run would both write its journal
         drive(grid, home, folder)
     if settings.out is not None:
         exported = releases.export(home.path, folder.name, settings.out)
         print(f"wrote {', '.join(exported.files)} into {settings.out}", flush=True)
 
 
-@dataclass(frozen=True)
-class FlowerRunSettings:
+class FlowerRunSettings(BaseModel):
     """The run configuration.
 
     Attributes:
@@ -63,37 +69,19 @@ class FlowerRunSettings:
         out: a folder that the outputs are copied into, or None.
         seed: of everything but noise, keys and masks.
         patience_s: how long a message waits for a party.
-        insecure_noise_seed: tests only; the parties run with this seed too.
+        insecure_noise_seed: tests only, if not negative; the parties run with this seed too.
     """
 
-    coordinator: Path
-    task_file: Path | None
-    run: str
-    parties: str
-    out: Path | None
-    seed: int
-    patience_s: float
-    insecure_noise_seed: int | None
+    model_config = ConfigDict(frozen=True, alias_generator=lambda name: name.replace("_", "-"))
 
-    @classmethod
-    def read(cls, config: Mapping[str, Any]) -> FlowerRunSettings:
-        """The settings of a run configuration. Raises ConfigurationError that names the key."""
-        if not config.get("coordinator"):
-            raise ConfigurationError(
-                "the run configuration does not name the coordinator's folder",
-                'flwr run . --run-config \'coordinator="/path" task-file="/path/task.toml"\'',
-            )
-        noise = int(config.get("insecure-noise-seed", -1))
-        return cls(
-            coordinator=Path(str(config["coordinator"])),
-            task_file=_path(config, "task-file"),
-            run=str(config.get("run", "")),
-            parties=str(config.get("parties", "")),
-            out=_path(config, "out"),
-            seed=int(config.get("seed", 0)),
-            patience_s=float(config.get("patience-s", 300.0)),
-            insecure_noise_seed=noise if noise >= 0 else None,
-        )
+    coordinator: Path
+    task_file: Path | None = None
+    run: str = ""
+    parties: str = ""
+    out: Path | None = None
+    seed: int = 0
+    patience_s: float = 300.0
+    insecure_noise_seed: int = -1
 
 
 def planned_run(settings: FlowerRunSettings, flower_run: int) -> str:
@@ -113,7 +101,7 @@ def planned_run(settings: FlowerRunSettings, flower_run: int) -> str:
         parties=enrolment.party_names(settings.parties) if settings.parties else None,
         seed=settings.seed,
         patience_s=settings.patience_s,
-        insecure_noise_seed=settings.insecure_noise_seed,
+        insecure_noise_seed=settings.insecure_noise_seed if settings.insecure_noise_seed >= 0 else None,
     )
     return planned.run
 
@@ -183,16 +171,3 @@ class FlowerRunDriver(RunDriver):
     def run(self) -> None:
         super().run()
         print(f"{self._transport.messages} Flower messages", flush=True)
-
-
-def _alone(folder: RunFolder) -> AbstractContextManager[None]:
-    """The run's lock: two drivers of one run would both write its journal."""
-    return holding(
-        folder.path / "driver.lock",
-        ConfigurationError(f"run {folder.name!r} is under way already", "wait for it, or stop it"),
-    )
-
-
-def _path(config: Mapping[str, Any], key: str) -> Path | None:
-    value = str(config.get(key, ""))
-    return Path(value) if value else None
