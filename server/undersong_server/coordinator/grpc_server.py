@@ -8,11 +8,10 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 from cryptography import x509
@@ -60,13 +59,23 @@ NOT_RENEWED = "asked for a certificate that it does not get"
 OTHER_VERSION = "speaks another version of the transport"
 DOES_NOT_START = "its daemon does not start"
 
-Result = TypeVar("Result")
+FRAME_FIELDS = {field.message_type.name: field.name for field in wire.ToParty.DESCRIPTOR.oneofs[0].fields}
+
 Renew = Callable[[str, str, bytes], bytes]
+
+
+class _Refused(Exception):
+    """A stream is refused: status and words for the party; reason and detail for the log, "" if nothing is logged."""
+
+    def __init__(self, status: grpc.StatusCode, words: str, reason: str = "", detail: str = "") -> None:
+        super().__init__(status, words)
+        self.reason = reason
+        self.detail = detail
 
 
 @dataclass(frozen=True)
 class Peer:
-    """Who is at the other end: the verified name, its certificate's serial number (hex), and the address behind it."""
+    """A verified party at the other end: its name, its certificate's serial number (hex), and its address."""
 
     name: str
     serial: str
@@ -120,8 +129,7 @@ class GrpcServer:
         self._started = threading.Event()
         self._failure: BaseException | None = None
         self._opener = ThreadPoolExecutor(OPENED_AT_ONCE, thread_name_prefix="opens")
-        self._loop = asyncio.new_event_loop()
-        self._stop: asyncio.Event | None = None
+        self._stop: Callable[[], object] = lambda: None
         self._thread = threading.Thread(target=self._serve, name="grpc", daemon=True)
         self._thread.start()
         self._started.wait()
@@ -136,29 +144,23 @@ class GrpcServer:
 
     def close(self) -> None:
         """Says goodbye to every party and stops."""
-        if self._stop is not None:
-            self._loop.call_soon_threadsafe(self._stop.set)
+        self._stop()
         self._thread.join(timeout=15.0)
         self._opener.shutdown(wait=False, cancel_futures=True)
 
     def _serve(self) -> None:
-        asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_until_complete(self._main())
+            asyncio.run(self._main())
         except BaseException as error:  # noqa: BLE001 - carried to the thread that waits for the start
             self._failure = error
-            self._started.set()
         finally:
-            # handlers that the grace did not end
-            rest = asyncio.all_tasks(self._loop)
-            for task in rest:
-                task.cancel()
-            self._loop.run_until_complete(asyncio.gather(*rest, return_exceptions=True))
-            self._loop.close()
+            self._started.set()
 
     async def _main(self) -> None:
-        self._stop = asyncio.Event()
-        self._transport.bind(self._loop)
+        loop = asyncio.get_running_loop()
+        stopping = asyncio.Event()
+        self._stop = lambda: loop.call_soon_threadsafe(stopping.set)
+        self._transport.bind(loop)
         server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", framing.MAX_FRAME_BYTES),
@@ -188,7 +190,7 @@ class GrpcServer:
             await self.health.set(service, health_pb2.HealthCheckResponse.SERVING)
         review = asyncio.ensure_future(self._review())
         self._started.set()
-        await self._stop.wait()
+        await stopping.wait()
         review.cancel()
         await self.health.enter_graceful_shutdown()
         for link, _ in list(self._links.values()):
@@ -211,86 +213,85 @@ class GrpcServer:
 
     # One stream
 
-    def _admit(self, context: Any) -> Peer | None:
-        """The verified party behind a call; None where its certificate is not accepted, and that is logged."""
+    async def _admit(self, context: Any) -> Peer:
+        """The verified party behind a call. Ends the call, and logs it, if its certificate is not accepted."""
         pem = context.auth_context().get("x509_pem_cert", [b""])[0]
         certificate = x509.load_pem_x509_certificate(pem)
-        name, serial = common_name(certificate), serial_of(certificate)
-        source = self._gate.source(context.peer())
-        problem = self._registry.refusal(name, serial, now=self._clock())
+        peer = Peer(common_name(certificate), serial_of(certificate), self._gate.source(context.peer()))
+        problem = self._registry.refusal(peer.name, peer.serial, now=self._clock())
         if problem:
             self._gate.excuse(context.peer())
-            self._refusals.note(source, NOT_ALLOWED, problem)
-            return None
-        self._gate.admit(context.peer(), name)
-        return Peer(name, serial, source)
+            self._refusals.note(peer.source, NOT_ALLOWED, problem)
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "this certificate is not accepted here any more")
+        self._gate.admit(context.peer(), peer.name)
+        return peer
 
     async def _connect(self, requests: Any, context: Any) -> None:
-        peer = self._admit(context)
-        if peer is None:
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "this certificate is not accepted here any more")
-            return
-        full = self._streams[peer.name] >= STREAMS_OF_A_PARTY
-        if full or not self._stream_rate.allows(peer.name, time.monotonic()):
-            self._refusals.note(peer.source, TOO_MANY_STREAMS, peer.name)
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "this party opens too many streams")
-            return
+        peer = await self._admit(context)
         self._streams[peer.name] += 1
         try:
-            await self._greeted(peer, context)
+            full = self._streams[peer.name] > STREAMS_OF_A_PARTY
+            if full or not self._stream_rate.allows(peer.name, time.monotonic()):
+                words = "this party opens too many streams"
+                raise _Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, words, TOO_MANY_STREAMS, peer.name)
+            hello = await self._greeted(peer, context)
+            if hello.does_not_start:
+                await self._does_not_start(peer, hello, context)
+            else:
+                await self._stream(peer, hello, context)
+        except _Refused as refused:
+            if refused.reason:
+                self._refusals.note(peer.source, refused.reason, refused.detail)
+            await context.abort(*refused.args)
         finally:
             self._streams[peer.name] -= 1
-            if not self._streams[peer.name]:
-                del self._streams[peer.name]
+            self._streams += Counter()  # drops parties without streams
 
-    async def _greeted(self, peer: Peer, context: Any) -> None:
-        """A stream from its Hello on."""
+    async def _greeted(self, peer: Peer, context: Any) -> wire.Hello:
+        """Waits for the party's valid Hello. Of a party's streams that say nothing the newest is waited for."""
         before = self._greeting.get(peer.name)
         if before is not None:
-            before.cancel()  # of two that say nothing the newer one is waited for
+            before.cancel()
         greeting = self._greeting[peer.name] = asyncio.ensure_future(_hello(context, peer))
         try:
             await asyncio.wait([greeting], timeout=HELLO_S)
             if not greeting.done():
-                await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no Hello came")
-                return
+                raise _Refused(grpc.StatusCode.DEADLINE_EXCEEDED, "no Hello came")
             if greeting.cancelled():
-                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "this party opened another stream")
-                return
+                raise _Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "this party opened another stream")
             hello = greeting.result()
-        except _OtherVersion as fault:
-            # The operator sees in `undersong parties` who has to update.
-            await _beside(
-                self._registry.seen,
-                peer.name,
-                now=self._clock(),
-                software=f"{fault.software}: REFUSED, transport version {fault.version}",
-                embedder="",
-                epsilon_left=None,
-                paused=False,
-            )
-            await _beside(self._registry.refused_start, peer.name, "version")
-            self._refusals.note(peer.source, OTHER_VERSION, fault.problem)
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{fault.problem}; {fault.remedy}")
-            return
         except PeerFault as fault:
-            self._refusals.note(peer.source, MALFORMED, fault.problem)
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, fault.problem)
-            return
+            raise _Refused(grpc.StatusCode.INVALID_ARGUMENT, fault.problem, MALFORMED, fault.problem) from None
         finally:
             greeting.cancel()
             if self._greeting.get(peer.name) is greeting:
                 del self._greeting[peer.name]
+        if hello.version != framing.VERSION:
+            await self._other_version(peer, hello)
+        if len(hello.boot) != framing.ID_BYTES:
+            problem = f"{peer.name}: began without the number of its process"
+            raise _Refused(grpc.StatusCode.INVALID_ARGUMENT, problem, MALFORMED, problem)
         if hello.party != peer.name:
-            self._refusals.note(peer.source, OTHER_NAME, f"{peer.name} calls itself {printable(hello.party, 63)!r}")
-            await context.abort(
-                grpc.StatusCode.PERMISSION_DENIED, f"the certificate names {peer.name}: no other name is accepted"
-            )
-            return
-        if hello.does_not_start:
-            await self._does_not_start(peer, hello, context)
-        else:
-            await self._stream(peer, hello, context)
+            detail = f"{peer.name} calls itself {printable(hello.party, 63)!r}"
+            words = f"the certificate names {peer.name}: no other name is accepted"
+            raise _Refused(grpc.StatusCode.PERMISSION_DENIED, words, OTHER_NAME, detail)
+        return hello
+
+    async def _other_version(self, peer: Peer, hello: wire.Hello) -> None:
+        """Refuses the stream. The operator sees in `undersong parties` who has to update."""
+        software = printable(hello.software, 40) or "unknown software"
+        seen = f"{software}: REFUSED, transport version {hello.version}"
+        now = self._clock()
+        await asyncio.to_thread(
+            self._registry.seen, peer.name, now=now, software=seen, embedder="", epsilon_left=None, paused=False
+        )
+        await asyncio.to_thread(self._registry.refused_start, peer.name, "version")
+        problem = (
+            f"{peer.name}: {software!r} speaks version {hello.version} of the transport, the coordinator ({SOFTWARE})"
+            f" speaks {framing.VERSION}"
+        )
+        remedy = "run the same version of Undersong at the coordinator and at every party"
+        raise _Refused(grpc.StatusCode.INVALID_ARGUMENT, f"{problem}; {remedy}", OTHER_VERSION, problem)
 
     async def _does_not_start(self, peer: Peer, hello: wire.Hello, context: Any) -> None:
         """Notes the reason and ends the stream: the daemon has ended already."""
@@ -298,7 +299,7 @@ class GrpcServer:
             reason = wire.DoesNotStart.Name(hello.does_not_start).lower()
         except ValueError:  # of a newer program
             reason = "version"
-        await _beside(self._registry.refused_start, peer.name, reason)
+        await asyncio.to_thread(self._registry.refused_start, peer.name, reason)
         self._refusals.note(peer.source, DOES_NOT_START, f"{peer.name}: {NOT_STARTED[reason]}")
         await context.write(wire.ToParty(welcome=self._welcome()).SerializeToString())
 
@@ -316,7 +317,7 @@ class GrpcServer:
         software = printable(hello.software, 80)
         link = Link(hello.boot)
         shared = hello.HasField("epsilon_left") and math.isfinite(hello.epsilon_left)
-        await _beside(
+        await asyncio.to_thread(
             self._registry.seen,
             peer.name,
             now=self._clock(),
@@ -328,8 +329,7 @@ class GrpcServer:
         )
         box = self._transport.mailbox(peer.name)
         if box.link is not None and box.link.number > link.number:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "this party opened another stream")
-            return
+            raise _Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "this party opened another stream")
         box.reassembler.new_stream()
         welcome = self._welcome(held=box.reassembler.held())
         await context.write(wire.ToParty(welcome=welcome).SerializeToString())
@@ -468,7 +468,7 @@ class GrpcServer:
 
     async def _renewed(self, peer: Peer, request: bytes) -> wire.Renewed:
         try:
-            grant = await _beside(self._renew, peer.name, peer.serial, request)
+            grant = await asyncio.to_thread(self._renew, peer.name, peer.serial, request)
         except UndersongError as error:
             self._refusals.note(peer.source, NOT_RENEWED, f"{peer.name}: {error.problem}")
             return wire.Renewed(problem=error.problem)
@@ -481,56 +481,34 @@ class GrpcServer:
         while True:
             await asyncio.sleep(REVIEW_S)
             try:
-                await self._reviewed(self._clock())
+                now = self._clock()
+                links = dict(self._links)
+                presented = {name: peer.serial for name, (_, peer) in links.items()}
+                for name, problem in self._registry.refusals(presented, now=now).items():
+                    link, peer = links[name]
+                    self._refusals.note(peer.source, NOT_ALLOWED, problem)
+                    link.close(problem, -1.0 if "revoked" in problem else 0.0)
+                if links and int(now) % 10 == 0:
+                    ago = now - time.monotonic()
+                    boxes = map(self._transport.mailbox, links)
+                    heard = {box.name: ago + box.heard_at for box in boxes if box.heard_at is not None}
+                    await asyncio.to_thread(self._registry.touch, heard)
             except Exception as error:  # noqa: BLE001 - a review that has ended would let revoked parties stay
                 log.error("the register could not be used (%s); it is tried again", type(error).__name__)
-
-    async def _reviewed(self, now: float) -> None:
-        links = dict(self._links)
-        presented = {name: peer.serial for name, (_, peer) in links.items()}
-        for name, problem in self._registry.refusals(presented, now=now).items():
-            link, peer = links[name]
-            self._refusals.note(peer.source, NOT_ALLOWED, problem)
-            link.close(problem, -1.0 if "revoked" in problem else 0.0)
-        if links and int(now) % 10 == 0:
-            ago = now - time.monotonic()
-            boxes = map(self._transport.mailbox, links)
-            heard = {box.name: ago + box.heard_at for box in boxes if box.heard_at is not None}
-            await _beside(self._registry.touch, heard)
-
-
-class _OtherVersion(PeerFault):
-    """A party whose program speaks another version of the transport."""
-
-    def __init__(self, party: str, hello: wire.Hello) -> None:
-        self.version = hello.version
-        self.software = printable(hello.software, 40) or "unknown software"
-        super().__init__(
-            party,
-            f"{self.software!r} speaks version {hello.version} of the transport, the coordinator ({SOFTWARE})"
-            f" speaks {framing.VERSION}",
-            "run the same version of Undersong at the coordinator and at every party",
-        )
 
 
 class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     """gRPC's health protocol, for callers with a certificate."""
 
-    def __init__(self, inner: Any, admit: Callable[[Any], Peer | None], clock: Callable[[], float]) -> None:
+    def __init__(self, inner: Any, admit: Callable[[Any], Awaitable[Peer]], clock: Callable[[], float]) -> None:
         self._inner = inner
         self._admit = admit
         self._clock = clock
 
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802 - the protocol's own name
-        if self._admit(context) is None:
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "this certificate is not accepted here any more")
+        await self._admit(context)
         await context.send_initial_metadata(((framing.CLOCK_METADATA, f"{self._clock():.3f}"),))
         return await self._inner.Check(request, context)
-
-
-async def _beside(write: Callable[..., Result], *given: Any, **named: Any) -> Result:
-    """Writes to the register outside the loop: a command of the operator's may hold the file for seconds."""
-    return await asyncio.get_running_loop().run_in_executor(None, partial(write, *given, **named))
 
 
 async def _hello(context: Any, peer: Peer) -> wire.Hello:
@@ -538,10 +516,6 @@ async def _hello(context: Any, peer: Peer) -> wire.Hello:
     message = wire.FromParty() if data is grpc.aio.EOF else _parsed(data, peer.name)
     if message.WhichOneof("frame") != "hello":
         raise PeerFault(peer.name, "began without a Hello", "run the same version of Undersong at both ends")
-    if message.hello.version != framing.VERSION:
-        raise _OtherVersion(peer.name, message.hello)
-    if len(message.hello.boot) != framing.ID_BYTES:
-        raise PeerFault(peer.name, "began without the number of its process")
     return message.hello
 
 
@@ -557,16 +531,4 @@ def _parsed(data: bytes, peer: str) -> wire.FromParty:
 
 
 def _to_party(frame: Any) -> wire.ToParty:
-    match frame:
-        case wire.Transfer():
-            return wire.ToParty(transfer=frame)
-        case wire.Chunk():
-            return wire.ToParty(chunk=frame)
-        case wire.Ack():
-            return wire.ToParty(ack=frame)
-        case wire.Ping():
-            return wire.ToParty(ping=frame)
-        case wire.Pong():
-            return wire.ToParty(pong=frame)
-        case _:
-            return wire.ToParty(renewed=frame)
+    return wire.ToParty(**{FRAME_FIELDS[type(frame).__name__]: frame})
