@@ -85,6 +85,26 @@ def test_a_hospital_joins_and_a_run_is_planned_and_started_by_clicks(
     assert console.site.violations == []
 
 
+def test_the_run_planned_is_the_run_shown(console, coordinator, window):
+    operator = window(console.address).enter(console.link("ola"))
+    operator.go("/runs/new")
+    operator.page.get_by_label("One that is here").select_option(label="task.toml (clinic)")
+    operator.page.get_by_role("button", name="Open it").click()
+    enrolled = operator.page.locator("input[name=party]:checked").count()
+    operator.page.get_by_label("parties", exact=True).fill(str(enrolled))
+    operator.page.get_by_role("button", name="See the plan").click()
+    operator.page.get_by_text("epsilon 4 at delta").wait_for()
+    operator.page.get_by_label("Name of the run").fill("as shown")
+    operator.page.get_by_label("epsilon (whole run)").fill("1.5")
+    operator.page.get_by_role("button", name="Plan this run").click()
+    operator.page.get_by_text("epsilon 1.5 at delta").wait_for()
+    assert not CoordinatorHome(coordinator).run("as shown").exists
+    operator.check("a plan that had changed")
+    operator.page.get_by_role("button", name="Plan this run").click()
+    operator.page.get_by_role("button", name="Start").wait_for()
+    assert CoordinatorHome(coordinator).run("as shown").planned().task["privacy"]["epsilon"] == 1.5
+
+
 @pytest.mark.parametrize("look", ["narrow", pytest.param("dark", marks=pytest.mark.slow)])
 def test_axe_finds_nothing_on_the_main_screens(console, page, party, window, look):
     options = {"narrow": {"width": 390}, "dark": {"dark": True}}[look]

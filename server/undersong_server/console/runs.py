@@ -6,7 +6,7 @@ import time
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from fastapi.responses import Response
 
@@ -89,8 +89,8 @@ class RunScreens:
     def _form(self, visit: Visit) -> Response:
         draft = drafts.find(self._home, visit.path["draft"])
         enrolled = [each for each in enrolment.parties(self._home) if each.party.state == "enrolled"]
-        asked = visit.query.get("parties", "")
-        chosen = enrolment.party_names(asked) if asked else [each.party.name for each in enrolled]
+        asked = visit.query.get("parties")
+        chosen = [each.party.name for each in enrolled] if asked is None else enrolment.party_names(asked)
 
         def plan() -> dict[str, Any]:
             if visit.query.get("plan") != "yes":
@@ -108,24 +108,31 @@ class RunScreens:
             sections=sections,
             enrolled=enrolled,
             chosen=chosen,
-            patience=defaults.PATIENCE_S,
+            given={"name": "", "seed": "0", "patience": f"{defaults.PATIENCE_S:.0f}", **visit.query},
         )
 
     def _change(self, visit: Visit) -> str:
-        draft = drafts.find(self._home, visit.path["draft"])
+        return visit.go(_plan_address(visit, self._as_sent(visit)))
+
+    def _as_sent(self, visit: Visit) -> drafts.Draft:
+        """The draft with what the form says; the very draft where the form says nothing else."""
         texts = {key.removeprefix("key "): value for key, value in visit.form.items() if key.startswith("key ")}
-        changed = drafts.change(self._home, draft, texts)
-        parties = ",".join(visit.lists.get("party", ()))
-        return visit.go(f"/runs/new/{changed.identity}?plan=yes&parties={quote(parties)}")
+        return drafts.change(self._home, drafts.find(self._home, visit.path["draft"]), texts)
 
     def _plan(self, visit: Visit) -> str:
-        draft = drafts.find(self._home, visit.path["draft"])
+        draft = self._as_sent(visit)
+        parties = visit.lists.get("party", ())
+        # The plan above the form is that of the draft and of these parties: what it does not show is not planned.
+        if draft.identity != visit.path["draft"] or ",".join(parties) != visit.form.get("shown_parties"):
+            return visit.go(
+                _plan_address(visit, draft), "The form had changed: this is its plan now. No run is planned yet."
+            )
         planned = runs.plan_task(
             self._home,
             draft.data,
             Path(draft.folder),
             name=visit.form.get("name", "").strip() or None,
-            parties=enrolment.party_names(visit.form.get("parties", "")),
+            parties=parties,
             seed=_whole(visit.form.get("seed", "0")),
             patience_s=float(_whole(visit.form.get("patience", ""))),
         )
@@ -236,6 +243,13 @@ class RunScreens:
         return visit.page(
             "Compare runs", {"compared": compared}, template="compare.html.j2", named=named, choices=choices
         )
+
+
+def _plan_address(visit: Visit, draft: drafts.Draft) -> str:
+    """Where the plan of a draft is shown, with the parties and the run's settings that the form says."""
+    given = {key: visit.form[key] for key in ("name", "seed", "patience") if key in visit.form}
+    asked = {"plan": "yes", "parties": ",".join(visit.lists.get("party", ())), **given}
+    return f"/runs/new/{draft.identity}?{urlencode(asked)}"
 
 
 def _caps(plan: following.RunPlanFacts) -> dict[str, str]:

@@ -144,16 +144,20 @@ def find(home: Path, identity: str) -> Draft:
 
 
 def change(home: Path, draft: Draft, texts: Mapping[str, str]) -> Draft:
-    """The draft with other values, as a new draft.
+    """The draft with other values, as a new draft; the very draft where no value is another one.
 
     Args:
-        texts: by path, as :attr:`Draft.fields` gives them; paths of no field are left aside.
+        texts: by path, as :attr:`Draft.fields` gives them; paths of no field are left aside. Browsers end lines by
+            CR LF.
     """
+    texts = {path: text.replace("\r\n", "\n") for path, text in texts.items()}
     assignments = [
         f"{each.path}={json.dumps(texts[each.path]) if each.is_text else texts[each.path]}"
         for each in draft.fields
         if each.path in texts and texts[each.path] != each.text
     ]
+    if not assignments:
+        return draft
     return _keep(home, draft.source, Path(draft.folder), configuration.override(draft.data, assignments))
 
 

@@ -44,10 +44,14 @@ HOSTILE = "<img src=x onerror=alert(1)>\x1b[2J\u202e"
 
 def fields_of(text):
     """Every named field of a page's forms with its value, as a browser sends an unchanged form."""
-    found = dict(re.findall(r'<input[^>]* name="(key [^"]+)" value="([^"]*)"', text))
+    found = dict(
+        re.findall(r'<input[^>]* name="((?:key [^"]+)|name|patience|seed|shown_parties)"[^>]* value="([^"]*)"', text)
+    )
+    long = dict(re.findall(r'<textarea[^>]* name="(key [^"]+)">([^<]*)</textarea>', text))
     import html
 
-    return {name: html.unescape(value) for name, value in found.items()}
+    sent = {name: html.unescape(value).replace("\n", "\r\n") for name, value in (found | long).items()}
+    return {**sent, "party": re.findall(r'name="party" value="([^"]*)" checked', text)}
 
 
 def test_every_screen_of_a_new_coordinator_says_something(tmp_path):
@@ -109,7 +113,7 @@ def test_a_run_is_planned_from_a_form_with_the_messages_of_the_command_line(cons
     address = done.headers["location"]
     form = fields_of(console.get(address).text)
     assert "key privacy.epsilon" in form
-    wrong = {**form, "key privacy.epsilon": "-1", "party": ["alpha", "beta", "gamma"]}
+    wrong = {**form, "key privacy.epsilon": "-1"}
     changed = console.post(address, wrong)
     text = console.get(changed.headers["location"]).text
     assert "cannot be shown" in text
@@ -117,14 +121,14 @@ def test_a_run_is_planned_from_a_form_with_the_messages_of_the_command_line(cons
     strict = json.dumps(Policy(largest_epsilon=0.5).to_json())
     with contextlib.closing(CoordinatorHome(home).registry()) as registry:
         registry.seen("alpha", now=1.0, software="", embedder="", epsilon_left=None, paused=False, policy=strict)
-    right = {**form, "key privacy.epsilon": "2", "key privacy.delta": "0.5", "party": ["alpha", "beta", "gamma"]}
+    right = {**form, "key privacy.epsilon": "2", "key privacy.delta": "0.5"}
     changed = console.post(address, right)
     planned = console.get(changed.headers["location"])
     assert "The plan</h2>" in planned.text
     assert "alpha would refuse this, by the policy that it shares: " in planned.text
     assert "Weak: delta 0.5 allows anything to happen" in planned.text
     plan = f"{changed.headers['location'].split('?')[0]}/plan"
-    sent = {"name": "from the page", "parties": "alpha,beta,gamma", "patience": "60", "seed": "3"}
+    sent = {**fields_of(planned.text), "name": "from the page", "patience": "60", "seed": "3"}
     done = console.post(plan, sent, of=changed.headers["location"])
     assert console.led(done) == "/runs/one/from%20the%20page"
     made = CoordinatorHome(home).run("from the page").planned()
@@ -133,10 +137,44 @@ def test_a_run_is_planned_from_a_form_with_the_messages_of_the_command_line(cons
     assert "exists already" in again.text
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"key privacy.epsilon": "1.5"},
+        {"key task.description": "a clinic's note\r\nin two lines"},
+        {"party": ["alpha", "gamma"]},
+        {"party": []},
+    ],
+    ids=["a field", "long text", "parties", "nobody"],
+)
+def test_what_the_shown_plan_does_not_show_is_not_planned(console, home, tasks, change):
+    address = console.post("/runs/new", source=f"file {next(tasks.glob('*.toml'))}").headers["location"]
+    shown = f"{address}?plan=yes"
+    before = len(runs.list_runs(home))
+    sent = {**fields_of(console.get(shown).text), "name": f"changed {len(change)} {before}", "seed": "7", **change}
+    done = console.post(f"{address}/plan", sent, of=shown)
+    assert len(runs.list_runs(home)) == before
+    again = done.headers["location"]
+    answer = console.get(again)
+    assert "The form had changed" in answer.text
+    form = fields_of(answer.text)
+    if change == {"party": []}:
+        assert "nobody was named" in answer.text
+        return
+    assert {**form, "shown_parties": ""} == {**sent, "shown_parties": ""}
+    done = console.post(f"{again.split('?')[0]}/plan", form, of=again)
+    made = CoordinatorHome(home).run(sent["name"]).planned()
+    assert done.headers["location"].startswith("/runs/one/changed")
+    assert list(made.roster) == sent["party"]
+    assert made.seed == 7
+    assert made.task["privacy"]["epsilon"] == float(sent["key privacy.epsilon"])
+    assert made.task["task"]["description"] == sent["key task.description"].replace("\r\n", "\n")
+
+
 def test_two_clicks_on_plan_make_one_run(console, home, tasks):
     address = console.post("/runs/new", source=f"file {next(tasks.glob('*.toml'))}").headers["location"]
-    of = f"{address}?plan=yes&parties=alpha,beta,gamma"
-    fields = {**console.hidden(of), "parties": "alpha,beta,gamma", "patience": "60", "seed": "0"}
+    of = f"{address}?plan=yes"
+    fields = {**console.hidden(of), **fields_of(console.get(of).text)}
     before = len(runs.list_runs(home))
     places = {console.client.post(f"{address}/plan", data=fields).headers["location"] for _ in range(3)}
     assert len(places) == 1
