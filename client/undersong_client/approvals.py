@@ -11,7 +11,7 @@ import contextlib
 import fcntl
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -34,6 +34,7 @@ TAG = "undersong decision"
 MOST_PENDING = 100
 MOST_PLANS = 20  # under one name
 LARGEST_MANIFEST_BYTES = 16 * 2**20
+SHEET = ".sheet"  # suffix of the figures that were signed
 Decision = Literal["pending", "approved", "rejected", "revoked"]
 
 
@@ -137,6 +138,15 @@ class Requests:
         if tagged_hash("undersong manifest", data).hex() != request.manifest:
             raise ConfigurationError(f"{path}: is damaged", "restart the daemon; the coordinator proposes it again")
         return data
+
+    def keep_sheet(self, request: Request, figures: Mapping[str, Any]) -> None:
+        """Keeps the figures of the sheet on which people decide about a plan."""
+        write_json(self._path(request.manifest).with_suffix(SHEET), figures)
+
+    def sheet(self, request: Request) -> dict[str, Any] | None:
+        """The figures of the sheet as it was signed; None where it was not kept (consent that stands signs none)."""
+        path = self._path(request.manifest).with_suffix(SHEET)
+        return read_json(path) if request.decision in ("approved", "revoked") and path.exists() else None
 
     def receive(self, manifest: Manifest, *, at: float, objection: str = "") -> Request:
         """Keeps a proposal. A new plan under a known name is a new request, and pending.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from undersong_client.enrolment import Coordinator
@@ -125,13 +127,13 @@ def figures(
         if coordinator is None
         else {"name": coordinator.name, "fingerprint": coordinator.fingerprint},
         "privacy": {
-            "epsilon": _finite(privacy.epsilon),
+            "epsilon": finite(privacy.epsilon),
             "delta": privacy.delta,
             "unit": privacy.unit,
             "unit_word": unit_word(privacy.unit, user_field),
             "max_per_unit": privacy.max_per_unit,
             "max_records": privacy.max_records,
-            "epsilon_if_all_others_collude": _finite(manifest.plan.epsilon_if_all_others_collude()),
+            "epsilon_if_all_others_collude": finite(manifest.plan.epsilon_if_all_others_collude()),
             "stopping_refunds": accounting.is_one_gaussian(manifest.plan.charged_events()),
         },
         "cost": cost,
@@ -161,17 +163,17 @@ def _cost(ledger: Ledger, charge: Charge) -> dict[str, Any]:
     budget = ledger.budget
     if budget is None:
         return {}
-    delta = budget.delta
+    delta, without = budget.delta, replace(charge, events=(), alone=())
     after = ledger.spent_with(charge, delta)
     return {
         "delta": delta,
-        "budget": _finite(budget.epsilon),
-        "before": _finite(ledger.spent(delta)),
-        "alone": _finite(accounting.epsilon(charge.events, delta)),
-        "after": _finite(after),
-        "left_after": _finite(max(0.0, budget.epsilon - after)),
-        "worst_before": _finite(ledger.spent_if_all_others_collude(delta)),
-        "worst_after": _finite(ledger.spent_if_all_others_collude(delta, charge)),
+        "budget": finite(budget.epsilon),
+        "before": finite(ledger.spent_with(without, delta)),
+        "alone": finite(accounting.epsilon(charge.events, delta)),
+        "after": finite(after),
+        "left_after": finite(max(0.0, budget.epsilon - after)),
+        "worst_before": finite(ledger.spent_if_all_others_collude(delta, without)),
+        "worst_after": finite(ledger.spent_if_all_others_collude(delta, charge)),
     }
 
 
@@ -179,12 +181,14 @@ def sheet(value: dict[str, Any]) -> Page:
     """The figures as a page.
 
     Args:
-        value: of :func:`figures`, and of its request ``words``, ``changes``, ``number`` and ``replaced``.
+        value: of :func:`figures`, and of its request ``words``, ``changes``, ``number``, ``replaced``, ``as_signed``
+            (whether these are the figures that were signed) and ``ended`` (its ``cost`` and ``receipt``; None before).
     """
     run, task, method = (printable(each, 120) for each in (value["run"], value["task"]["name"], value["method"]))
     sections = [
         *marked(value),
         _which(value),
+        *_ended(value),
         *_another(value),
         *_objections(value),
         purpose(value),
@@ -206,10 +210,34 @@ def marked(value: dict[str, Any]) -> list[Section]:
     return [Section(MARK, (PARTY_WORDS,), loud=True)] if value["drill"] else []
 
 
+def _ended(value: dict[str, Any]) -> list[Section]:
+    """Cost and receipt of an ended run."""
+    if value["ended"] is None:
+        return []
+    cost, receipt = value["ended"]["cost"], value["ended"]["receipt"]
+    if cost is None:
+        sentences: tuple[str, ...] = ("It has cost nothing: no vector of it left.",)
+        found = []
+    else:
+        sentences = (f"It is charged to your ledger, at the budget's delta {cost['delta']:g}:",)
+        found = [
+            ("this run by itself", f"epsilon {_epsilon(cost['epsilon'])} in {cost['releases']} releases"),
+            ("spent in all after it", f"epsilon {_epsilon(cost['spent'])}"),
+        ]
+    if receipt is not None:
+        body = json.loads(receipt["body"])
+        found.append(("its receipt", f"{counted(len(body['entries']), 'entry', 'entries')}, chain {body['chain']}"))
+        found.append(("signed by this party", receipt["signature"]))
+    return [Section("This run has ended:", sentences, figures=tuple(found))]
+
+
 def _which(value: dict[str, Any]) -> Section:
     nine = value["words"].split()
     threes = "   ".join(" ".join(nine[start : start + 3]) for start in range(0, len(nine), 3))
-    return Section("The words of this plan, to approve it by and to compare over the telephone:", columns=(threes,))
+    signed = ("Approved: the figures below are those of the sheet that was signed.",) if value["as_signed"] else ()
+    return Section(
+        "The words of this plan, to approve it by and to compare over the telephone:", signed, columns=(threes,)
+    )
 
 
 def _another(value: dict[str, Any]) -> list[Section]:
@@ -394,5 +422,6 @@ def _colluders(count: int) -> str:
     return f"the coordinator and {count} other part{'y' if count == 1 else 'ies'} put everything they see together"
 
 
-def _finite(value: float) -> float | None:
+def finite(value: float) -> float | None:
+    """The value as JSON knows it: None for infinity."""
     return value if math.isfinite(value) else None

@@ -34,6 +34,7 @@ from undersong_protocol.enrolment import EnrolmentRequest, party_fingerprint
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.plan import Privacy, Quorum, SumRequest, Unit, plan_sums
 from undersong_protocol.plan_words import plan_words
+from undersong_protocol.receipt import check_receipt
 from undersong_protocol.secagg.parameters import Member
 from undersong_protocol.statistics import LabelHistogram, TopQVotes
 
@@ -403,6 +404,51 @@ def test_a_run_that_has_ended_cannot_be_approved(home):
     assert "has ended" in command("revoke", "spring", "--home", home, code=2)
     assert Requests(PartyHome(home)).find("spring").decision == "approved"  # what was signed stays as it was
     assert "this run ended 20" in command("preview", "spring", "--home", home)
+
+
+def test_a_finished_run_keeps_the_sheet_that_was_signed_and_shows_its_cost_and_receipt(home):
+    manifest = proposed(home)
+    command("approve", "spring", plan_words(manifest.hash), "--home", home)
+    signed = command("preview", "spring", "--home", home)
+    assert "the sheet that was signed" in signed
+    ledger = Ledger.read(PartyHome(home).ledger)
+    for planned in manifest.plan.sums:
+        events = (planned.event(),), "", (planned.event_alone(manifest.plan.quorum),)
+        charge = Charge("spring", manifest.hash.hex(), planned.name, 0, *events)
+        ledger.begin(charge, PlanPrice(tuple(manifest.plan.charged_events()), tuple(manifest.plan.alone_events())))
+        ledger.charge(charge)
+        ledger.send(charge, "00" * 32)
+    assert command("preview", "spring", "--home", home) == signed  # a run under way
+    ledger.close("spring", manifest.hash.hex())
+    Requests(PartyHome(home)).ended(manifest, at=time.time())
+    finished = command("preview", "spring", "--home", home)
+    assert "REFUSES" not in finished
+    kept = signed.split("What it is for")[1].split("decided:")[0]
+    assert kept in finished
+    assert "before -> after        epsilon 0 ->" in kept
+    (cost,) = ledger.costs(1e-4)
+    assert f"epsilon {cost.epsilon:.4g} in 4 releases" in finished
+    value = json.loads(command("preview", "spring", "--json", "--home", home))
+    assert (value["objections"], value["ended"]["cost"]["epsilon"]) == ([], cost.epsilon)
+    receipt = value["ended"]["receipt"]
+    stated = check_receipt(manifest, "alpha", receipt["body"].encode(), bytes.fromhex(receipt["signature"]))
+    assert (stated.closed, len(stated.counted)) == (True, 4)
+    assert receipt["signature"] in finished
+    policy_file.change(PartyHome(home), run_epsilon=0.1)  # what the guard would refuse today says nothing about it
+    assert command("preview", "spring", "--home", home) == finished
+
+
+def test_a_run_that_no_sheet_was_signed_of_shows_what_it_cost_and_no_refusal_when_it_has_ended(home):
+    manifest = proposed(home)
+    requests = Requests(PartyHome(home))
+    requests.decide(requests.find("spring"), "approved", at=time.time(), reason="standing policy")
+    Ledger.read(PartyHome(home).ledger).close("spring", manifest.hash.hex())
+    assert "REFUSES" in command("preview", "spring", "--home", home)  # it has not ended for all that its people know
+    requests.ended(manifest, at=time.time())
+    finished = command("preview", "spring", "--home", home)
+    assert "REFUSES" not in finished
+    assert "It has cost nothing" in finished
+    assert "before -> after" not in finished
 
 
 def test_the_consent_sheet_is_printed_escaped_on_one_page(home, tmp_path):

@@ -27,7 +27,10 @@ def requests(home: Path) -> tuple[Request, ...]:
 
 @dataclass(frozen=True)
 class Consent:
-    """What somebody decides about: a request, its figures as things stand now, and both as one page."""
+    """What somebody decides about: a request, its figures, and both as one page.
+
+    The figures are as things stand now until the plan is approved, and from then on those of the sheet that was signed.
+    """
 
     request: Request
     figures: dict[str, Any]
@@ -55,24 +58,56 @@ def consent(home: Path, run: str, *, checkpoints: Path) -> Consent:
     """
     opened = PartyHome(home)
     known = Requests(opened)
-    return _consent(opened, known, known.find(run), checkpoints)
+    request = known.find(run)
+    return _consent(opened, known, request, checkpoints, known.sheet(request))
 
 
-def _consent(opened: PartyHome, known: Requests, request: Request, checkpoints: Path) -> Consent:
+def _consent(
+    opened: PartyHome, known: Requests, request: Request, checkpoints: Path, signed: dict[str, Any] | None = None
+) -> Consent:
     from undersong_client import datasets, policy
     from undersong_protocol.plan_words import plan_words
 
     ledger, _ = datasets.open_ledger(opened, policy.read(opened), checkpoints, at=time.time())
+    ended = bool(request.ended_s)
+    shown = signed or figures(opened, known, request, None if ended else ledger)
+    if ended:
+        shown = {**shown, "objections": []}  # nothing is left to refuse
     return Consent(
         request,
         {
-            **figures(opened, known, request, ledger),
+            **shown,
             "words": plan_words(bytes.fromhex(request.manifest)),
             "number": request.number,
             "changes": list(request.changes),
             "replaced": request.replaced,
+            "as_signed": signed is not None,
+            "ended": _ended(opened, known, request, ledger) if ended else None,
         },
     )
+
+
+def _ended(opened: PartyHome, known: Requests, request: Request, ledger: Ledger) -> dict[str, Any]:
+    """Cost of an ended run, and its receipt as the coordinator has it; None for what there is none of."""
+    from undersong_client import keys, preview
+    from undersong_common.canonical import tagged_hash
+    from undersong_protocol import receipt
+    from undersong_protocol.manifest import Manifest
+
+    found: dict[str, Any] = {"cost": None, "receipt": None}
+    entries = ledger.run_entries(request.run)
+    if entries and entries[-1]["kind"] == "close" and entries[-1]["manifest"] == request.manifest:
+        manifest = Manifest.from_bytes(known.manifest_bytes(request))
+        body = receipt.body(manifest, opened.settings.party, entries)
+        signature = keys.identity(opened).sign(tagged_hash(receipt.TAG, body))
+        found["receipt"] = {"body": body.decode("utf-8"), "signature": signature.hex()}
+    delta = request.delta if ledger.budget is None else ledger.budget.delta
+    charged = any((total.run, total.manifest) == (request.run, request.manifest) for total in ledger.totals())
+    cost = next((each for each in ledger.costs(delta) if charged and each.run == request.run), None)
+    if cost is not None:
+        figures = {"epsilon": preview.finite(cost.epsilon), "spent": preview.finite(cost.spent)}
+        found["cost"] = {**figures, "releases": cost.releases, "delta": delta}
+    return found
 
 
 def figures(opened: PartyHome, known: Requests, request: Request, ledger: Ledger | None) -> dict[str, Any]:
@@ -136,6 +171,7 @@ def approve(
             "change the policy or the budget, or have the operator propose another plan",
         )
     confirm(figures["cautions"])
+    known.keep_sheet(request, figures)
     return known.decide(request, "approved", at=time.time())
 
 

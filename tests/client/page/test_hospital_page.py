@@ -18,6 +18,7 @@ from undersong_client.page.application import PartyPlaces, build
 from undersong_client.state import PartyHome
 from undersong_common import plugins
 from undersong_common.embedding import Embedder
+from undersong_common.privacy.ledger import Ledger
 from undersong_protocol.enrolment import EnrolmentRequest
 
 pytestmark = pytest.mark.heavy
@@ -82,6 +83,20 @@ def test_a_request_is_read_approved_by_its_words_and_withdrawn_by_its_name(page,
     assert "changed our mind" in page.get(address).text
     kinds = [entry.what for entry in page.site.audit.entries()]
     assert kinds == ["log in by link", "approve", "revoke"]
+
+
+def test_a_finished_run_shows_the_sheet_that_was_signed_its_end_and_no_refusal(page, home):
+    manifest = proposed(home, run="spring")
+    address = f"/requests/{manifest.hash.hex()}"
+    page.post(f"{address}/approve", words=spoken(manifest))
+    signed = text(page.get(address)).partition("What it is for")[2]
+    Ledger.read(PartyHome(home).ledger).close("spring", manifest.hash.hex())
+    Requests(PartyHome(home)).ended(manifest, at=1.8e9)
+    finished = text(page.get(address))
+    assert "REFUSES" not in finished
+    assert "This run has ended" in finished
+    assert "signed by this party" in finished
+    assert finished.endswith(signed)
 
 
 def test_a_rejection_needs_its_second_step(page, home):
