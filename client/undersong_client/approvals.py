@@ -11,7 +11,7 @@ import contextlib
 import fcntl
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -24,8 +24,6 @@ from undersong_common.printable import printable, shell_word
 from undersong_protocol.plan_words import plan_words, same_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from undersong_protocol.manifest import Manifest
 
 log = logging.getLogger(__name__)
@@ -34,6 +32,7 @@ TAG = "undersong decision"
 MOST_PENDING = 100
 MOST_PLANS = 20  # under one name
 LARGEST_MANIFEST_BYTES = 16 * 2**20
+HASH_BYTES = 32
 SHEET = ".sheet"  # suffix of the figures that were signed
 Decision = Literal["pending", "approved", "rejected", "revoked"]
 
@@ -56,6 +55,7 @@ class Request:
         changes: how it differs from the plan that people here saw last under this name, or from the first one.
         replaced: another plan was proposed under this name later.
         ended_s: when the run ended here; 0 while it has not.
+        suspended_s: when the coordinator said that it asks nothing of the run for now; 0 where it asks.
     """
 
     run: str
@@ -75,11 +75,20 @@ class Request:
     changes: tuple[str, ...] = ()
     replaced: bool = False
     ended_s: float = 0.0
+    suspended_s: float = 0.0
 
     @property
     def undecided(self) -> bool:
         """Whether it waits for a person, and for nothing else."""
-        return self.decision == "pending" and not self.objection and not self.replaced
+        over = self.objection or self.replaced or self.ended_s or self.suspended_s
+        return self.decision == "pending" and not over
+
+    @property
+    def suspended(self) -> str:
+        """In words why nothing of it is asked for now; empty where that is not so."""
+        if not self.suspended_s or self.ended_s:
+            return ""
+        return "the coordinator says that it has failed: nothing of it is asked until it is proposed again or goes on"
 
     @property
     def statement(self) -> bytes:
@@ -155,8 +164,10 @@ class Requests:
         """
         with self._locked():
             known = self.known(manifest)
+            if known is not None and known.ended_s:
+                return known
             if known is not None and not known.replaced:
-                return self._changed(known, objection=objection)
+                return self._changed(known, objection=objection, suspended_s=0.0)
             earlier = self.under(manifest.run)
             made = known or self._checked(manifest, len(earlier), at)
             if earlier:
@@ -166,6 +177,7 @@ class Requests:
                     changes=self._changes(manifest, earlier),
                     received_s=at,
                     replaced=False,
+                    suspended_s=0.0,
                 )
                 log.warning(
                     "run %r is proposed with ANOTHER PLAN than before: %s",
@@ -182,7 +194,12 @@ class Requests:
 
     def _checked(self, manifest: Manifest, earlier: int, at: float) -> Request:
         everything = self.all()
-        pending = sum(request.decision == "pending" and not request.replaced for request in everything)
+        undecided = [request for request in everything if request.decision == "pending" and not request.replaced]
+        over = [request for request in undecided if request.ended_s or request.suspended_s]
+        for request in over[:-MOST_PENDING]:  # nobody has to decide about them, but they take room
+            for suffix in (".json", ".manifest", SHEET):
+                self._path(request.manifest).with_suffix(suffix).unlink(missing_ok=True)
+        pending = len(undecided) - len(over)
         if len(manifest.to_bytes()) > LARGEST_MANIFEST_BYTES or (not earlier and pending >= MOST_PENDING):
             raise PrivacyRefusal(
                 f"{pending} runs wait for a decision of this party", "wait until its people have decided"
@@ -240,12 +257,21 @@ class Requests:
         with contextlib.suppress(PrivacyRefusal):
             self.receive(manifest, at=at, objection=objection)
 
-    def ended(self, manifest: Manifest, *, at: float) -> None:
-        """Notes that the run has ended here."""
-        with self._locked():
-            known = self.known(manifest)
-            if known is not None and not known.ended_s:
-                self._changed(known, ended_s=at)
+    def ended(self, manifest: bytes, *, at: float) -> None:
+        """Notes that the run of a manifest, by its hash, has ended here."""
+        self._note(manifest, lambda known: known if known.ended_s else replace(known, ended_s=at))
+
+    def suspended(self, manifest: bytes, *, at: float) -> None:
+        """Notes that the coordinator asks nothing of a run for now; ``at`` 0: that it does again."""
+        self._note(manifest, lambda known: replace(known, suspended_s=at))
+
+    def _note(self, manifest: bytes, change: Callable[[Request], Request]) -> None:
+        path = self._path(manifest.hex())
+        if len(manifest) != HASH_BYTES or not path.exists():
+            return  # never proposed here
+        if change(known := _request(path)) != known:
+            with self._locked():
+                self._changed(change(_request(path)), always=True)
 
     def _changed(self, request: Request, *, always: bool = False, **changes: Any) -> Request:
         changed = replace(request, **changes)
@@ -316,6 +342,8 @@ class PersonalConsent:
 
     def decide(self, manifest: Manifest) -> str:
         request = self._requests.receive(manifest, at=self._clock())
+        if request.ended_s:
+            raise PrivacyRefusal(f"run {request.run!r} has ended at this party", "start a new run under a new name")
         if request.decision == "pending" and self._standing():
             request = self._requests.decide(request, "approved", at=self._clock(), reason="standing policy")
         if request.decision == "pending":
@@ -341,8 +369,14 @@ class PersonalConsent:
         self._check(request)
         self._checked[manifest.hash] = seen
 
-    def ended(self, manifest: Manifest) -> None:
+    def ended(self, manifest: bytes) -> None:
         self._requests.ended(manifest, at=self._clock())
+
+    def suspended(self, manifest: bytes) -> None:
+        self._requests.suspended(manifest, at=self._clock())
+
+    def goes_on(self, manifest: bytes) -> None:
+        self._requests.suspended(manifest, at=0.0)
 
     def _check(self, request: Request) -> None:
         from cryptography.exceptions import InvalidSignature
@@ -371,6 +405,10 @@ def check_decision(request: Request, decision: Decision) -> None:
         )
     if decision == "approved" and request.decision in ("rejected", "revoked"):
         raise ConfigurationError(f"{run} was {request.decision}", "have the operator propose it under a new name")
+    if decision == "approved" and request.suspended:
+        raise ConfigurationError(
+            f"{run}: {request.suspended}", "decide when it is asked again; the operator knows when"
+        )
     if decision == "approved" and request.replaced:
         raise ConfigurationError(
             f"{run} has another plan by now",

@@ -68,6 +68,8 @@ def _standing(request: Request) -> str:
     parts = [request.decision + (f" ({request.reason})" if request.reason else "")]
     if request.ended_s:
         parts.append(f"ended {local_time(request.ended_s)}")
+    if request.suspended:
+        parts.append(f"SUSPENDED {local_time(request.suspended_s)}: {request.suspended}")
     if request.replaced:
         parts.append("REPLACED by another plan since")
     elif request.changes:
@@ -103,6 +105,8 @@ def preview(
         print(f"wrote {page}: print it, and keep it with the signature")
     if request.ended_s:
         print(f"this run ended {local_time(request.ended_s)}; it was {request.decision}")
+    elif request.suspended:
+        print(f"suspended {local_time(request.suspended_s)}: {request.suspended}")
     elif request.decision == "pending":
         run = shell_word(request.run)
         print(f"next: undersong-party approve {run} WORDS, or undersong-party reject {run}")

@@ -23,6 +23,7 @@ KINDS = {
     "receipt": "What this run has charged to this party's ledger, attempt by attempt: signed. No other run is in it.",
     "refusal": "That this party does not do what it was asked for.",
     "pending": "That nobody here has decided yet.",
+    "noted": "That it is known here that a run has ended, or is suspended.",
 }
 
 STAGES = {

@@ -73,8 +73,16 @@ class Consent(Protocol):
         """Tells the people that the guard refuses a run that was proposed, and why."""
         ...
 
-    def ended(self, manifest: Manifest) -> None:
-        """Notes that nothing more of a run is answered here."""
+    def ended(self, manifest: bytes) -> None:
+        """Notes that nothing more of a run is answered here; ``manifest`` is the hash of its manifest."""
+        ...
+
+    def suspended(self, manifest: bytes) -> None:
+        """Tells the people that the coordinator asks nothing of a run for now; ``manifest`` is a hash."""
+        ...
+
+    def goes_on(self, manifest: bytes) -> None:
+        """Takes that back: something of the run is asked; ``manifest`` is a hash."""
         ...
 
 
@@ -90,7 +98,13 @@ class StandingConsent:
     def refused(self, manifest: Manifest, reason: str) -> None:
         return None
 
-    def ended(self, manifest: Manifest) -> None:
+    def ended(self, manifest: bytes) -> None:
+        return None
+
+    def suspended(self, manifest: bytes) -> None:
+        return None
+
+    def goes_on(self, manifest: bytes) -> None:
         return None
 
 
@@ -274,6 +288,9 @@ class Party:
                 return self._sum_step(request.sum_step)
             case "void_sum":
                 return self._void_sum(request.void_sum)
+            case "suspend_run":
+                self._consent.suspended(request.suspend_run.manifest_hash)
+                return self._reply(noted=wire.Noted())
             case _:
                 return self._close_run(request.close_run)
 
@@ -308,7 +325,10 @@ class Party:
         if self._store.get(f"run/{manifest.run}") != manifest.hash:
             raise PrivacyRefusal("this party has not signed that manifest", "propose it first")
         manifest.check_signatures(dict(message.signatures))
+        if self._agreed(manifest.hash) is None and (reason := self._consent.decide(manifest)):
+            raise PrivacyRefusal(f"this party {reason}")  # signed, and closed or withdrawn since
         self._store.put(f"agreed/{manifest.hash.hex()}", message.manifest)
+        self._consent.goes_on(manifest.hash)
         self.computation.expect()
         return self._reply(agreed=wire.ManifestAgreed())
 
@@ -449,6 +469,7 @@ class Party:
         """Charges an attempt, once."""
         manifest, charge = attempt.manifest, self._charge_of(attempt)
         at = self._clock()
+        self._consent.goes_on(manifest.hash)
         try:
             if not self._ledger.is_begun(manifest.run):
                 # Equal events as one: the ledger's checkpoints say the whole plan again with every vector.
@@ -548,11 +569,14 @@ class Party:
         return Charge(manifest.run, manifest.hash.hex(), name, attempt, (event,), asked.hex(), (alone,))
 
     def _close_run(self, message: wire.CloseRun) -> wire.Reply:
-        """The run has ended: its attempts too, and what it cost is signed."""
-        manifest = self._manifest(message.manifest_hash)
+        """The run has ended: its attempts too, and what it cost is signed, if it was ever agreed on."""
+        manifest = self._agreed(message.manifest_hash)
+        if manifest is None:
+            self._consent.ended(message.manifest_hash)
+            return self._reply(noted=wire.Noted())
         self._attempts.end_run(manifest)
         self._ledger.close(manifest.run, manifest.hash.hex(), at=self._clock())
-        self._consent.ended(manifest)
+        self._consent.ended(manifest.hash)
         body = receipt.body(manifest, self.name, self._ledger.run_entries(manifest.run))
         signature = self._identity.sign(tagged_hash(receipt.TAG, body))
         return self._reply(receipt=wire.Receipt(body=body, signature=signature))

@@ -33,6 +33,7 @@ LARGEST_BODY_BYTES = {
     "sum_step": 16 * 2**20,
     "void_sum": 4096,
     "close_run": 4096,
+    "suspend_run": 4096,
 }
 
 _OPEN_SUM = wire.Request.OPEN_SUM_FIELD_NUMBER

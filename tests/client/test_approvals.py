@@ -172,7 +172,7 @@ def test_a_run_that_has_ended_is_not_approved_again(home, consent):
     consent.decide(manifest())
     requests = Requests(home)
     requests.decide(requests.find("first"), "approved", at=6.0)
-    consent.ended(manifest())
+    consent.ended(manifest().hash)
     with pytest.raises(ConfigurationError, match="has ended"):
         requests.decide(requests.find("first"), "approved", at=7.0)
 
@@ -277,6 +277,18 @@ def test_a_flood_of_proposals_is_refused(home, consent, monkeypatch):
     with pytest.raises(PrivacyRefusal, match="wait for a decision"):
         consent.decide(dataclasses.replace(plain, run="one more"))
     consent.decide(dataclasses.replace(plain, run="run 1"))
+
+
+def test_runs_that_are_over_undecided_take_neither_the_place_of_others_nor_room_without_end(home, consent, monkeypatch):
+    monkeypatch.setattr(approvals, "MOST_PENDING", 4)
+    plain = manifest()
+    for number in range(12):
+        proposed = dataclasses.replace(plain, run=f"run {number:02}")
+        consent.decide(proposed)
+        (consent.ended if number % 2 else consent.suspended)(proposed.hash)
+    assert len(Requests(home).all()) <= 6
+    assert "waits" in consent.decide(dataclasses.replace(plain, run="one more"))
+    assert [each.run for each in Requests(home).all() if each.undecided] == ["one more"]
 
 
 def test_a_run_is_found_by_name_or_by_the_beginning_of_its_hash(home, consent):

@@ -398,7 +398,7 @@ def test_what_the_guard_refuses_cannot_be_approved(home):
 def test_a_run_that_has_ended_cannot_be_approved(home):
     manifest = proposed(home)
     command("approve", "spring", plan_words(manifest.hash), "--home", home)
-    Requests(PartyHome(home)).ended(manifest, at=time.time())
+    Requests(PartyHome(home)).ended(manifest.hash, at=time.time())
     assert "has ended" in command("approve", "spring", plan_words(manifest.hash), "--home", home, code=2)
     assert "ended 20" in command("requests", "--home", home)
     assert "has ended" in command("revoke", "spring", "--home", home, code=2)
@@ -420,7 +420,7 @@ def test_a_finished_run_keeps_the_sheet_that_was_signed_and_shows_its_cost_and_r
         ledger.send(charge, "00" * 32)
     assert command("preview", "spring", "--home", home) == signed  # a run under way
     ledger.close("spring", manifest.hash.hex())
-    Requests(PartyHome(home)).ended(manifest, at=time.time())
+    Requests(PartyHome(home)).ended(manifest.hash, at=time.time())
     finished = command("preview", "spring", "--home", home)
     assert "REFUSES" not in finished
     kept = signed.split("What it is for")[1].split("decided:")[0]
@@ -444,7 +444,7 @@ def test_a_run_that_no_sheet_was_signed_of_shows_what_it_cost_and_no_refusal_whe
     requests.decide(requests.find("spring"), "approved", at=time.time(), reason="standing policy")
     Ledger.read(PartyHome(home).ledger).close("spring", manifest.hash.hex())
     assert "REFUSES" in command("preview", "spring", "--home", home)  # it has not ended for all that its people know
-    requests.ended(manifest, at=time.time())
+    requests.ended(manifest.hash, at=time.time())
     finished = command("preview", "spring", "--home", home)
     assert "REFUSES" not in finished
     assert "It has cost nothing" in finished

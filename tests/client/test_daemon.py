@@ -351,6 +351,58 @@ def test_a_run_waits_for_a_person_and_the_coordinator_is_told_of_the_decision(ru
     manifest.check_signatures({"alpha": propose(stream, manifest).signature.signature})
 
 
+def test_a_run_that_ends_before_it_was_agreed_on_is_signed_no_more(running, coordinator, home, monkeypatch):
+    monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
+    stream = coordinator.next_stream()
+    manifest = manifest_for(home)
+
+    def asked(**body):
+        request = fed.Request(version=codec.VERSION, **body).SerializeToString()
+        return codec.decode_reply(stream.ask(request), "alpha")
+
+    def request():
+        return json.loads(command("requests", "--json", "--home", home.path))["requests"][0]
+
+    suspend, close = fed.SuspendRun(manifest_hash=manifest.hash), fed.CloseRun(manifest_hash=manifest.hash)
+    for unknown in (manifest.hash, b"", b"../../policy", bytes(4000)):
+        assert asked(suspend_run=fed.SuspendRun(manifest_hash=unknown)).WhichOneof("body") == "noted"
+        assert asked(close_run=fed.CloseRun(manifest_hash=unknown)).WhichOneof("body") == "noted"
+    words = plan_words(manifest.hash)
+    assert propose(stream, manifest).WhichOneof("body") == "pending"
+    assert asked(suspend_run=suspend).WhichOneof("body") == "noted"
+    assert "suspended_at" in request()
+    assert "has failed" in command("approve", "a run", words, "--home", home.path, code=2)
+    assert propose(stream, manifest).WhichOneof("body") == "pending"  # it is asked again
+    assert request()["suspended_s"] == 0
+    command("approve", "a run", words, "--home", home.path)
+    signature = propose(stream, manifest).signature.signature
+    assert asked(close_run=close).WhichOneof("body") == "noted"
+    assert "ended_at" in request()
+    agree = fed.AgreeManifest(manifest=manifest.to_bytes(), signatures={"alpha": signature})
+    for refused in (asked(agree=agree), propose(stream, manifest)):
+        assert "has ended at this party" in refused.refusal.problem
+    assert request()["objection"] == ""
+
+
+def test_what_is_asked_of_a_suspended_run_says_that_it_goes_on(running, coordinator, home, monkeypatch):
+    monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
+    stream = coordinator.next_stream()
+    manifest = manifest_for(home)
+    propose(stream, manifest)
+    command("approve", "a run", plan_words(manifest.hash), "--home", home.path)
+    signatures = {"alpha": propose(stream, manifest).signature.signature}
+
+    def asked(**body):
+        request = fed.Request(version=codec.VERSION, **body).SerializeToString()
+        return codec.decode_reply(stream.ask(request), "alpha")
+
+    for _ in range(2):
+        asked(suspend_run=fed.SuspendRun(manifest_hash=manifest.hash))
+        assert "SUSPENDED" in command("requests", "--home", home.path)
+        asked(agree=fed.AgreeManifest(manifest=manifest.to_bytes(), signatures=signatures))
+        assert "SUSPENDED" not in command("requests", "--home", home.path)
+
+
 def test_a_run_ends_with_its_receipt_and_is_neither_approved_nor_asked_again(running, coordinator, home, monkeypatch):
     monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
     stream = coordinator.next_stream()

@@ -44,7 +44,18 @@ def example_coordinator(folder: Path) -> Path:
         "waiting for stella-maris (away for 340 s); 4 of 5 have answered, the quorum is 4; in 80 s it goes on so",
     )
     home.run("triage spring").write_status(
-        RunStatus("running", 1, None, time.time() - 900, "private sum votes/3", 3, 5, "sum votes/2 opened", waiting)
+        RunStatus(
+            "running",
+            1,
+            None,
+            time.time() - 900,
+            "private sum votes/3",
+            3,
+            5,
+            "sum votes/2 opened",
+            waiting,
+            charged=True,
+        )
     )
     home.run("triage summer").write_status(
         RunStatus(

@@ -12,6 +12,8 @@ import sqlite3
 import pytest
 
 from tests.doubles.alliance import before_the_first_sum
+from undersong_client.approvals import Requests
+from undersong_client.state import PartyHome
 from undersong_common.errors import PrivacyRefusal
 from undersong_protocol import codec
 from undersong_protocol.manifest import Manifest
@@ -139,9 +141,67 @@ def test_too_few_parties_are_refused(alliance, finished, caplog):
         both_see(alliance, "few", "beta", "the run has 4 parties, the policy wants 9", caplog)
     finally:
         alliance.hospitals["beta"]("policy", "set", "--minimum-parties", 3)
+    alpha = alliance.hospitals["alpha"]
+    alliance.until(lambda: request_of(alpha, "few").suspended_s)
     # widened again, the same run goes on where it failed
     alliance.operator("run", "resume", "few")
     alliance.watch("few")
+    alliance.until(lambda: request_of(alpha, "few").ended_s)
+    assert not request_of(alpha, "few").suspended_s
+
+
+def request_of(each, run):
+    """A run as it was proposed to this hospital."""
+    return Requests(PartyHome(each.home)).find(run)
+
+
+def test_a_run_that_one_hospital_rejects_waits_at_no_other_and_is_signed_by_none(alliance):
+    alpha, beta = alliance.hospitals["alpha"], alliance.hospitals["beta"]
+    for each in (alpha, beta):
+        each("policy", "set", "--approval", "each")
+    try:
+        alliance.start("unwanted")
+        for each in (alpha, beta):
+            alliance.until(lambda each=each: "unwanted" in each("requests"))
+        alliance.until(lambda: alpha.status["waiting"] == 1)
+        beta("reject", "unwanted", "--reason", "not for us")
+        alliance.watch("unwanted", code=3)
+        alliance.until(lambda: alpha.status["waiting"] == 0)
+        words = request_of(alpha, "unwanted").words
+        assert "has failed" in alpha("approve", "unwanted", words, code=2)
+        assert "SUSPENDED" in alpha("requests")
+        assert "not for us" not in alpha("requests")  # said to the operator, and to no other hospital
+        assert "next: undersong-party approve" not in alpha("preview", "unwanted")
+        assert request_of(alliance.hospitals["gamma"], "unwanted").suspended_s  # where it was approved
+        alliance.operator("run", "stop", "unwanted")
+        for each in alliance.hospitals.values():
+            alliance.until(lambda each=each: request_of(each, "unwanted").ended_s)
+        assert "has ended" in alpha("approve", "unwanted", words, code=2)
+        status = RunFolder(alliance.home / "runs" / "unwanted").status()
+        assert (status.state, status.charged) == ("stopped", False)
+    finally:
+        for each in (alpha, beta):
+            each("policy", "set", "--approval", "standing")
+
+
+def test_a_hospital_that_was_away_when_a_run_ended_hears_of_it_when_it_is_back(alliance, monkeypatch):
+    delta = alliance.hospitals["delta"]
+    before_the_first_sum(monkeypatch, delta.stop)
+    alliance.start("ended meanwhile")
+    try:
+        alliance.watch("ended meanwhile")
+        folder = RunFolder(alliance.home / "runs" / "ended meanwhile")
+        assert folder.status().charged
+        assert folder.heard(folder.status()) == {"alpha", "beta", "gamma"}
+        assert not request_of(delta, "ended meanwhile").ended_s
+    finally:
+        delta.start()
+    alliance.until(lambda: request_of(delta, "ended meanwhile").ended_s)
+    alliance.until(lambda: folder.heard(folder.status()) == set(alliance.hospitals))
+    shown = json.loads(alliance.hospitals["alpha"]("preview", "ended meanwhile", "--json"))
+    published = json.loads((folder.output / "manifest.json").read_text())["receipts"]
+    assert shown["ended"]["receipt"] == published["alpha"]
+    assert shown["objections"] == []
 
 
 def test_an_exceeded_budget_is_refused_as_soon_as_it_was_lowered(alliance, finished, caplog):

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Request(_message.Message):
-    __slots__ = ("version", "introduce", "propose", "agree", "open_sum", "sum_step", "void_sum", "close_run", "prepare_sum")
+    __slots__ = ("version", "introduce", "propose", "agree", "open_sum", "sum_step", "void_sum", "close_run", "prepare_sum", "suspend_run")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INTRODUCE_FIELD_NUMBER: _ClassVar[int]
     PROPOSE_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,7 @@ class Request(_message.Message):
     VOID_SUM_FIELD_NUMBER: _ClassVar[int]
     CLOSE_RUN_FIELD_NUMBER: _ClassVar[int]
     PREPARE_SUM_FIELD_NUMBER: _ClassVar[int]
+    SUSPEND_RUN_FIELD_NUMBER: _ClassVar[int]
     version: int
     introduce: Introduce
     propose: ProposeManifest
@@ -27,10 +28,11 @@ class Request(_message.Message):
     void_sum: VoidSum
     close_run: CloseRun
     prepare_sum: PrepareSum
-    def __init__(self, version: _Optional[int] = ..., introduce: _Optional[_Union[Introduce, _Mapping]] = ..., propose: _Optional[_Union[ProposeManifest, _Mapping]] = ..., agree: _Optional[_Union[AgreeManifest, _Mapping]] = ..., open_sum: _Optional[_Union[OpenSum, _Mapping]] = ..., sum_step: _Optional[_Union[SumStep, _Mapping]] = ..., void_sum: _Optional[_Union[VoidSum, _Mapping]] = ..., close_run: _Optional[_Union[CloseRun, _Mapping]] = ..., prepare_sum: _Optional[_Union[PrepareSum, _Mapping]] = ...) -> None: ...
+    suspend_run: SuspendRun
+    def __init__(self, version: _Optional[int] = ..., introduce: _Optional[_Union[Introduce, _Mapping]] = ..., propose: _Optional[_Union[ProposeManifest, _Mapping]] = ..., agree: _Optional[_Union[AgreeManifest, _Mapping]] = ..., open_sum: _Optional[_Union[OpenSum, _Mapping]] = ..., sum_step: _Optional[_Union[SumStep, _Mapping]] = ..., void_sum: _Optional[_Union[VoidSum, _Mapping]] = ..., close_run: _Optional[_Union[CloseRun, _Mapping]] = ..., prepare_sum: _Optional[_Union[PrepareSum, _Mapping]] = ..., suspend_run: _Optional[_Union[SuspendRun, _Mapping]] = ...) -> None: ...
 
 class Reply(_message.Message):
-    __slots__ = ("version", "introduction", "signature", "agreed", "sum_reply", "missing", "void_statement", "receipt", "refusal", "pending")
+    __slots__ = ("version", "introduction", "signature", "agreed", "sum_reply", "missing", "void_statement", "receipt", "refusal", "pending", "noted")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INTRODUCTION_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
@@ -41,6 +43,7 @@ class Reply(_message.Message):
     RECEIPT_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
+    NOTED_FIELD_NUMBER: _ClassVar[int]
     version: int
     introduction: Introduction
     signature: ManifestSignature
@@ -51,7 +54,8 @@ class Reply(_message.Message):
     receipt: Receipt
     refusal: Refusal
     pending: Pending
-    def __init__(self, version: _Optional[int] = ..., introduction: _Optional[_Union[Introduction, _Mapping]] = ..., signature: _Optional[_Union[ManifestSignature, _Mapping]] = ..., agreed: _Optional[_Union[ManifestAgreed, _Mapping]] = ..., sum_reply: _Optional[_Union[SumReply, _Mapping]] = ..., missing: _Optional[_Union[MissingBlocks, _Mapping]] = ..., void_statement: _Optional[_Union[VoidStatement, _Mapping]] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., pending: _Optional[_Union[Pending, _Mapping]] = ...) -> None: ...
+    noted: Noted
+    def __init__(self, version: _Optional[int] = ..., introduction: _Optional[_Union[Introduction, _Mapping]] = ..., signature: _Optional[_Union[ManifestSignature, _Mapping]] = ..., agreed: _Optional[_Union[ManifestAgreed, _Mapping]] = ..., sum_reply: _Optional[_Union[SumReply, _Mapping]] = ..., missing: _Optional[_Union[MissingBlocks, _Mapping]] = ..., void_statement: _Optional[_Union[VoidStatement, _Mapping]] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., pending: _Optional[_Union[Pending, _Mapping]] = ..., noted: _Optional[_Union[Noted, _Mapping]] = ...) -> None: ...
 
 class Introduce(_message.Message):
     __slots__ = ()
@@ -232,6 +236,16 @@ class CloseRun(_message.Message):
     MANIFEST_HASH_FIELD_NUMBER: _ClassVar[int]
     manifest_hash: bytes
     def __init__(self, manifest_hash: _Optional[bytes] = ...) -> None: ...
+
+class SuspendRun(_message.Message):
+    __slots__ = ("manifest_hash",)
+    MANIFEST_HASH_FIELD_NUMBER: _ClassVar[int]
+    manifest_hash: bytes
+    def __init__(self, manifest_hash: _Optional[bytes] = ...) -> None: ...
+
+class Noted(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class Receipt(_message.Message):
     __slots__ = ("body", "signature")

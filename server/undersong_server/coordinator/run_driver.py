@@ -55,7 +55,8 @@ class RunDriver(ABC):
         self._environment = environment
         self._signer = signer
         self._interrupted: State | None = None
-        self._status = RunStatus(state="waiting", number=number, since=time.time())
+        charged = folder.status().charged
+        self._status = RunStatus(state="waiting", number=number, since=time.time(), charged=charged)
         self._written = 0.0
         self._needed = 0
         self._reply_bytes = 0
@@ -124,6 +125,7 @@ class RunDriver(ABC):
                     break
                 except TransportError as error:
                     self.say(f"{error.problem}; asking again")
+            self.folder.note_heard(RunStatus("finished", self.number), outcome.receipts)
             self._heed_request()
             self._publish(planned, run_plan, outcome, embed)
         finally:
@@ -149,7 +151,7 @@ class RunDriver(ABC):
             identities=self._signer.identities,
             timeout_s=planned.patience_s,
             sleep=self.sleep,
-            observe=self.folder.tell,
+            observe=self._observe,
         )
 
     def _publish(self, planned: Planned, run_plan: RunPlan, outcome: Outcome, embed: Any) -> None:
@@ -162,6 +164,13 @@ class RunDriver(ABC):
             insecure_noise=insecure,
         )
         publish(self.folder.output, outcome, report, signer=self._signer)
+
+    def _observe(self, kind: str, facts: Mapping[str, Any]) -> None:
+        if kind == "asks":
+            self._status = replace(self._status, charged=True)
+            self._note(durable=True)
+        else:
+            self.folder.tell(kind, facts)
 
     def _heed_request(self) -> None:
         """Raises Interrupted where the operator requested another action and the serving process has not looked yet."""

@@ -16,6 +16,7 @@ from typing import Any
 
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_server.authority import SERVER_DAYS
+from undersong_server.coordinator.endings import Endings
 from undersong_server.coordinator.grpc_transport import GrpcTransport
 from undersong_server.coordinator.home import CoordinatorHome, Serving, host_port
 from undersong_server.coordinator.metrics import Endpoint, FolderMetrics, Metrics
@@ -58,6 +59,7 @@ class Coordinator:
         self._authority = home.authority()
         self._renew_server()
         self.transport = GrpcTransport(self.metrics)
+        self._endings = Endings(self.transport)
         host, port = host_port(home.settings.bind)
         self.server = GrpcServer(
             host,
@@ -97,6 +99,7 @@ class Coordinator:
         """Serves until :meth:`stop` is called. Runs that were under way go on at the next start."""
         log.info("serving %s on port %d", self._home.settings.name, self.server.port)
         reviewed = 0.0
+        self._endings.start()
         while not self._stopping.is_set():
             for run in self._home.runs():
                 try:
@@ -113,6 +116,7 @@ class Coordinator:
             driver.interrupt("running")
         for driver in self._drivers.values():
             driver.join(STOP_S)
+        self._endings.stop()
         self.server.close()
         if self.endpoint is not None:
             self.endpoint.close()
@@ -129,18 +133,21 @@ class Coordinator:
             return
         driver = self._drivers[run.name] if self.drives(run.name) else None
         status = run.status()
-        if requested.action == "run":
-            # A run that ended begins again only by a newer request (after a failure, `run resume`).
-            carried_out = status.state in ENDED and status.number >= requested.number
-            if driver is None and not carried_out and status.state not in FINAL:
-                self._drivers[run.name] = self._driver(run, requested.number)
-                self._drivers[run.name].start()
-            return
-        becomes = STATE_AFTER[requested.action]
-        if driver is not None:
+        # A run that ended begins again only by a newer request (after a failure, `run resume`).
+        carried_out = status.state in ENDED and status.number >= requested.number
+        becomes = STATE_AFTER.get(requested.action)
+        given_up = status.state == "failed" and becomes == "stopped"
+        if becomes is not None and driver is not None:
             driver.interrupt(becomes)
-        elif status.state not in (*ENDED, becomes):
-            run.write_status(replace(status, state=becomes, number=requested.number), durable=True)
+        elif becomes is not None and (given_up or status.state not in (*ENDED, becomes)):
+            left = replace(status, state=becomes, number=requested.number, waiting=None, error=None)
+            run.write_status(left, durable=True)
+        elif driver is None and (status.state in FINAL or carried_out or (becomes and status.state in ENDED)):
+            self._endings.note(run, status)
+        elif driver is None and becomes is None:
+            self._endings.forget(run)
+            self._drivers[run.name] = self._driver(run, requested.number)
+            self._drivers[run.name].start()
 
     def _driver(self, run: RunFolder, number: int) -> GrpcRunDriver:
         return GrpcRunDriver(

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict
 from undersong_common import configuration
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.lock import holding
+from undersong_server.coordinator.endings import tell
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.run_driver import RunDriver
 from undersong_server.federation.driver import Transport
@@ -121,6 +122,9 @@ def drive(grid: Grid, home: CoordinatorHome, folder: RunFolder) -> None:
     )
     driver.run()
     status = folder.status()
+    if status.state == "failed":
+        planned = folder.planned()
+        tell(driver.carrier(planned), folder, status, planned.roster, planned.patience_s)
     if status.state != "finished":
         error = status.error
         raise UndersongError(

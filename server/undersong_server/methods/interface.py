@@ -228,6 +228,7 @@ class RunContext:
         has written nothing so far turns out to write no texts.
         """
         self._watch("generation", lambda: self._author.try_out(self.setting.labels))
+        self._observe("asks", {"name": name})
         opened: NoisySum = self._watch("private sums", lambda: self._federation.private_sum(name, inputs))
         self._sigmas[name] = opened.sigma
         facts = {"name": name, "sigma": opened.sigma, "survivors": list(opened.survivors)}

@@ -173,29 +173,36 @@ def _days(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Spending:
-    """What the last runs have cost: money of their generators, and the largest epsilon that one of them promises.
+    """Cost of the last runs: money of their generators, and the privacy that they have spent.
 
     Attributes:
         runs: how many were counted, the newest first.
-        epsilon: of all started runs together, as a sum: an upper bound for whoever took part in each of them; inf
+        charged: how many of them have asked for a private sum; the others have spent no epsilon.
+        epsilon, delta: of these, each added up: an upper bound for whoever took part in all of them; epsilon is inf
             where one of them is not private.
     """
 
     runs: int
     price_usd: float
+    charged: int
     epsilon: float
+    delta: float
 
 
 def spending(home: Path, runs: Sequence[RunSummary]) -> Spending:
     """Over the runs that were started, at most the 200 newest."""
-    price, epsilon, started = 0.0, 0.0, 0
     opened = CoordinatorHome(home)
-    for summary in [run for run in runs if run.status.since is not None][:200]:
-        folder = opened.run(summary.run)
-        started += 1
-        epsilon += float(folder.planned().task.get("privacy", {}).get("epsilon", 0.0))
-        price += sum(float(used["price_usd"]) for used in folder.usage().values())
-    return Spending(started, price, epsilon)
+    started = [run for run in runs if run.status.since is not None][:200]
+    charged = [run for run in started if run.status.charged or run.status.state == "finished"]
+    promises = [opened.run(run.run).planned().task["privacy"] for run in charged]
+    used = [used for run in started for used in opened.run(run.run).usage().values()]
+    return Spending(
+        len(started),
+        math.fsum(float(each["price_usd"]) for each in used),
+        len(charged),
+        math.fsum(float(promise["epsilon"]) for promise in promises),
+        math.fsum(float(promise["delta"]) for promise in promises),
+    )
 
 
 def embedders(parties: Sequence[PartyFacts]) -> Mapping[str, int]:

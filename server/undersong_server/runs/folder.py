@@ -11,7 +11,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -82,6 +82,7 @@ class RunStatus:
         at, since: when this was written and when the run's driver began, seconds since the epoch; None before that.
         phase: what is done now, ``done`` of ``total``; "" between phases.
         message: the last line of the run's log.
+        charged: whether a private sum was asked for, so that parties may have been charged.
     """
 
     state: State = "planned"
@@ -94,6 +95,7 @@ class RunStatus:
     message: str = ""
     waiting: Awaited | None = None
     error: RunFailure | None = None
+    charged: bool = False
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RunStatus:
@@ -114,6 +116,8 @@ class RunStatus:
             value |= {"phase": self.phase, "done": self.done, "total": self.total}
         if self.message:
             value["message"] = self.message
+        if self.charged:
+            value["charged"] = True
         if self.waiting is not None:
             value["waiting"] = self.waiting.to_json()
         if self.error is not None:
@@ -212,6 +216,20 @@ class RunFolder:
         """Writes the status, stamped with the time."""
         stamped = replace(status, at=time.time())
         replace_json(self.path / "status.json", {"run": self.name, **stamped.to_json()}, durable=durable)
+
+    def heard(self, status: RunStatus) -> set[str]:
+        """The parties that have heard that the run ended so."""
+        value = read_json(self.path / "heard.json") or {}
+        return (
+            set(value["parties"])
+            if [value.get("state"), value.get("number")] == [status.state, status.number]
+            else set()
+        )
+
+    def note_heard(self, status: RunStatus, parties: Iterable[str]) -> None:
+        """Keeps who has heard that the run ended so; losing it costs one message more to each."""
+        value = {"state": status.state, "number": status.number, "parties": sorted(parties)}
+        replace_json(self.path / "heard.json", value, durable=False)
 
     def say(self, line: str) -> None:
         """Adds one line to the run's own log: public words only, and whatever a party had a part in made printable."""

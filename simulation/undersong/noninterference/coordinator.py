@@ -212,3 +212,7 @@ class Course:
 
 def closing(manifest: Manifest) -> bytes:
     return request(close_run=wire.CloseRun(manifest_hash=manifest.hash))
+
+
+def suspending(manifest: Manifest) -> bytes:
+    return request(suspend_run=wire.SuspendRun(manifest_hash=manifest.hash))

@@ -291,8 +291,10 @@ class Play:
                 self._advance(following)
 
     def close(self) -> None:
-        if self._agreed:
-            self.ask(hostile.closing(self._draw(st.sampled_from(self._agreed))))
+        """Says of a run, agreed on or not, that it has ended or has failed."""
+        if self._manifests:
+            says = self._draw(st.sampled_from([hostile.closing, hostile.suspending]))
+            self.ask(says(self._draw(st.sampled_from(self._manifests))))
 
     def garbage(self) -> None:
         if self._sent and self._draw(st.booleans()):

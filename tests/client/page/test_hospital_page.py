@@ -91,7 +91,7 @@ def test_a_finished_run_shows_the_sheet_that_was_signed_its_end_and_no_refusal(p
     page.post(f"{address}/approve", words=spoken(manifest))
     signed = text(page.get(address)).partition("What it is for")[2]
     Ledger.read(PartyHome(home).ledger).close("spring", manifest.hash.hex())
-    Requests(PartyHome(home)).ended(manifest, at=1.8e9)
+    Requests(PartyHome(home)).ended(manifest.hash, at=1.8e9)
     finished = text(page.get(address))
     assert "REFUSES" not in finished
     assert "This run has ended" in finished

@@ -26,6 +26,8 @@ from undersong_server.runs.folder import RunFailure, RunStatus
 
 pytestmark = pytest.mark.heavy
 
+PARTIES = ("alpha", "beta", "gamma")
+
 SCREENS = (
     "/",
     "/parties",
@@ -370,6 +372,27 @@ def test_home_says_what_needs_action(tmp_path):
     because = "its daemon does not start: its machine&#39;s clock is wrong"
     for path in ("/", "/parties", "/parties/one/alpha"):
         assert because in console.get(path).text, path
+    site.close()
+
+
+def test_home_adds_up_what_runs_have_spent_with_their_deltas(tmp_path, tasks):
+    home = make_home(tmp_path / "home", PARTIES)
+    ends = (
+        ("rejected", "13", "1e-5", RunStatus("failed", 1, since=1.0)),
+        ("waits", "7", "1e-5", RunStatus("waiting", 1, since=1.0)),
+        ("done", "4", "1e-5", RunStatus("finished", 1, since=1.0)),
+        ("left", "2", "1e-6", RunStatus("stopped", 2, since=1.0, charged=True)),
+        ("planned", "5", "1e-5", RunStatus()),
+    )
+    for name, epsilon, delta, status in ends:
+        changes = [f"privacy.epsilon={epsilon}", f"privacy.delta={delta}"]
+        runs.plan(home.path, next(tasks.glob("*.toml")), name=name, assignments=changes)
+        home.run(name).write_status(status)
+    site = build(ConsoleContext(home.path), hosts=(HOST,), port=8700)
+    site.accounts.set_role("ada", "administrator")
+    text = Browser(site).enter(site.accounts.link("ada")).get("/?part=figures").text
+    said = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text))
+    assert "Epsilon spent, at most 6 at delta 1.1e-5, for whoever took part in 2 runs of these" in said
     site.close()
 
 
