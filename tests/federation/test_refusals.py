@@ -17,6 +17,7 @@ from undersong_client.state import PartyHome
 from undersong_common.errors import PrivacyRefusal
 from undersong_protocol import codec
 from undersong_protocol.manifest import Manifest
+from undersong_protocol.messages import federation_pb2 as wire
 from undersong_protocol.plan import SumRequest, plan_sums
 from undersong_protocol.statistics import LabelHistogram
 from undersong_server.federation.driver import Federation, PublicBlocks
@@ -182,6 +183,22 @@ def test_a_run_that_one_hospital_rejects_waits_at_no_other_and_is_signed_by_none
     finally:
         for each in (alpha, beta):
             each("policy", "set", "--approval", "standing")
+
+
+def test_a_run_that_charges_after_it_was_called_failed_is_shown_as_going_on(alliance, monkeypatch):
+    alpha = alliance.hospitals["alpha"]
+
+    def lie():
+        suspend = wire.SuspendRun(manifest_hash=bytes.fromhex(request_of(alpha, "not over").manifest))
+        message = wire.Request(version=codec.VERSION, suspend_run=suspend).SerializeToString()
+        alliance.coordinator.transport.exchange({"alpha": message}, timeout_s=5.0)
+        assert request_of(alpha, "not over").suspended_s
+
+    before_the_first_sum(monkeypatch, lie)
+    alliance.start("not over")
+    alliance.watch("not over")
+    assert alpha.charges[-1][0] == "not over"
+    assert not request_of(alpha, "not over").suspended_s
 
 
 def test_a_hospital_that_was_away_when_a_run_ended_hears_of_it_when_it_is_back(alliance, monkeypatch):
