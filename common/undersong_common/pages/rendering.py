@@ -25,7 +25,7 @@ class _Inside(Extension):
     """Puts every link and form of a template under the session's address, the variable ``base``."""
 
     def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
-        return re.sub(r'\b(href|action)="/(?!assets/)', r'\1="{{ base }}/', source)
+        return re.sub(r'\b(href|(?:form)?action)="/(?!assets/)', r'\1="{{ base }}/', source)
 
 
 def environment(packages: Sequence[str]) -> Environment:
