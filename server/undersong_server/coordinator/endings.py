@@ -14,8 +14,7 @@ from undersong_protocol import codec
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.messages import federation_pb2 as wire
 from undersong_server.coordinator.grpc_transport import GrpcTransport
-from undersong_server.federation.driver import decode
-from undersong_server.federation.transport import Transport
+from undersong_server.federation.driver import Transport, decode
 from undersong_server.journal import Journal
 from undersong_server.runs.folder import FINAL, RunFolder, RunStatus
 

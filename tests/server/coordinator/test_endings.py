@@ -14,7 +14,7 @@ from undersong_protocol.secagg.parameters import Member
 from undersong_server.coordinator.endings import tell
 from undersong_server.journal import Journal
 from undersong_server.operations import runs
-from undersong_server.runs.status import RunFailure, RunStatus
+from undersong_server.runs.folder import RunFailure, RunStatus
 
 PARTIES = ("alpha", "beta", "gamma")
 NOTED = wire.Reply(version=codec.VERSION, noted=wire.Noted()).SerializeToString()
