@@ -174,9 +174,9 @@ class Bench:
         """
         from undersong.records import check_units
         from undersong_server.generators.interface import Surroundings
-        from undersong_server.runs.faults import task_faults
         from undersong_server.runs.plan_figures import cap_faults
         from undersong_server.runs.planning import plan_run
+        from undersong_server.runs.tables import task_faults
 
         task = self.task(cell)
         remarks: tuple[str, ...] = ()

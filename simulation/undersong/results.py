@@ -93,7 +93,7 @@ class Plan(Shown):
             self.figures.generator_calls,
             self.figures.generators,
             None if cost is None else cost.tokens,
-            None if cost is None else cost.time_s,
+            None if cost is None else cost.seconds,
         )
 
     @property

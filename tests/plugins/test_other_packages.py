@@ -40,8 +40,8 @@ from undersong_server import methods
 from undersong_server.progress import Silent
 from undersong_server.release.verify import verify
 from undersong_server.runs import task as tasks
-from undersong_server.runs.faults import task_faults
 from undersong_server.runs.planning import plan_run
+from undersong_server.runs.tables import task_faults
 
 METHOD = ('method.name="sentences"', "method.samples=8", "method.keep=6", "method.most=3")
 DROP = ("rounds", "votes", "examples", "shortlist")

@@ -8,7 +8,8 @@ from rich.console import Group, RenderableType
 
 from undersong_common.plurals import counted
 from undersong_common.rows import Rows
-from undersong_server.runs.plan_figures import PUBLIC_NOTICE, ExpectedCost, PlanFigures
+from undersong_server.generators.interface import Estimate
+from undersong_server.runs.plan_figures import PUBLIC_NOTICE, PlanFigures
 
 HEADINGS = (
     "statistic",
@@ -92,11 +93,11 @@ def _paper(paper: Mapping[str, float]) -> str:
     return sentence + "."
 
 
-def _cost(cost: ExpectedCost) -> str:
+def _cost(cost: Estimate) -> str:
     price = cost.price_usd
     shown = f"US$ {price[0]:.2f} to {price[1]:.2f}" if price else "no price is configured"
     low, high = cost.tokens
     return (
-        f"Expected, with as many calls of each generator: {low:,} to {high:,} tokens, {shown}, {cost.time_s[0]:.0f} to"
-        f" {cost.time_s[1]:.0f} s."
+        f"Expected, with as many calls of each generator: {low:,} to {high:,} tokens, {shown}, {cost.seconds[0]:.0f} to"
+        f" {cost.seconds[1]:.0f} s."
     )

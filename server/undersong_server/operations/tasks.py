@@ -10,9 +10,9 @@ from typing import Any
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import UTF_8
 from undersong_server.runs import task
-from undersong_server.runs.faults import task_faults
 from undersong_server.runs.plan_figures import PlanFigures, cap_faults, plan_figures
 from undersong_server.runs.planning import plan_run
+from undersong_server.runs.tables import task_faults
 from undersong_server.runs.template import commented_task
 
 

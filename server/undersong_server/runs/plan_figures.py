@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 from undersong_protocol import weak_choices
@@ -49,35 +51,16 @@ class SumFigures:
     epsilon_so_far: float | None
     source: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """One entry of "queries"."""
-        return {**asdict(self), "dimension": list(self.dimension)}
-
-
-@dataclass(frozen=True)
-class ExpectedCost:
-    """What the language models are expected to cost, each figure as (low, high).
-
-    Attributes:
-        tokens: prompt and completion tokens of all generators.
-        price_usd: None where a generator has no price.
-        time_s: of the slowest generator.
-    """
-
-    tokens: tuple[int, int]
-    price_usd: tuple[float, float] | None
-    time_s: tuple[float, float]
-
 
 @dataclass(frozen=True)
 class PlanFigures:
-    """What a run will cost, before anything is spent.
+    """The figures of a run, before anything is spent.
 
     Attributes:
         generators: their names; ``generator_calls`` counts texts ordered, without retries.
         trial_calls: texts of language models for no corpus, before the first private sum; "cost" counts them.
         epsilon_if_all_others_collude: of one party's own noise; None where there is no such figure.
-        cost: None where no generator counts tokens.
+        cost: of all language models, in the time of the slowest; None where no generator counts tokens.
         method_notes: sentences of the method for whoever plans a run of it.
         paper: what the method's paper would charge, for information; None where it says nothing.
         weak: choices of the task that promise little, in one sentence each.
@@ -91,7 +74,7 @@ class PlanFigures:
     generators: tuple[str, ...]
     generator_calls: int
     trial_calls: int
-    cost: ExpectedCost | None
+    cost: Estimate | None
     method_notes: tuple[str, ...]
     paper: Mapping[str, float] | None
     weak: tuple[str, ...] = ()
@@ -99,28 +82,22 @@ class PlanFigures:
     def to_json(self) -> dict[str, Any]:
         """The JSON of ``undersong plan``."""
         epsilon = self.privacy.epsilon
-        result: dict[str, Any] = {
+        cost: dict[str, Any] = {}
+        if self.cost is not None:
+            cost = {"tokens": self.cost.tokens, "price_usd": self.cost.price_usd, "time_s": self.cost.seconds}
+        rest = {"method_notes": list(self.method_notes), "weak_choices": list(self.weak), "paper": self.paper}
+        return {
             "epsilon": epsilon if math.isfinite(epsilon) else None,
             "delta": self.privacy.delta,
             "unit": self.privacy.unit,
-            "queries": [each.to_json() for each in self.sums],
+            "queries": [asdict(each) for each in self.sums],
             "epsilon_if_all_others_collude": self.epsilon_if_all_others_collude,
             "generator_calls": self.generator_calls,
             "trial_calls": self.trial_calls,
             "notice": PUBLIC_NOTICE,
+            **cost,
+            **{key: value for key, value in rest.items() if value},
         }
-        if self.cost is not None:
-            price = self.cost.price_usd
-            result["tokens"] = list(self.cost.tokens)
-            result["price_usd"] = None if price is None else list(price)
-            result["time_s"] = list(self.cost.time_s)
-        if self.method_notes:
-            result["method_notes"] = list(self.method_notes)
-        if self.weak:
-            result["weak_choices"] = list(self.weak)
-        if self.paper is not None:
-            result["paper"] = dict(self.paper)
-        return result
 
 
 def plan_figures(run: RunPlan) -> PlanFigures:
@@ -153,7 +130,8 @@ def plan_figures(run: RunPlan) -> PlanFigures:
         epsilon_if_all_others_collude=_if_all_others_collude(run.plan),
         generators=run.setting.generators,
         generator_calls=run.generator_calls,
-        trial_calls=run.trial_calls * sum(_reads(run, generator) for generator in run.task.generators),
+        trial_calls=run.trial_calls
+        * sum(generator.prompt_format(run.task.locate("")).reads for generator in run.task.generators),
         cost=_expected_cost(run),
         method_notes=tuple(method.notes(run.task.options, run.setting)),
         paper=paper or None,
@@ -181,20 +159,17 @@ def share_sigma(plan: Plan, planned: PlannedSum) -> float:
     return planned.drawn_sigma_integer / math.sqrt(honest)
 
 
-def _reads(run: RunPlan, generator: GeneratorSettings) -> bool:
-    return generator.prompt_format(run.task.locate("")).reads
-
-
-def _expected_cost(run: RunPlan) -> ExpectedCost | None:
+def _expected_cost(run: RunPlan) -> Estimate | None:
     estimates = _estimates(run)
     if not any(estimate.tokens[1] for estimate in estimates):
         return None
     prices = [estimate.price_usd for estimate in estimates if estimate.price_usd is not None]
     known = len(prices) == len(estimates)
-    return ExpectedCost(
+    return Estimate(
+        calls=sum(each.calls for each in estimates),
         tokens=(sum(each.tokens[0] for each in estimates), sum(each.tokens[1] for each in estimates)),
         price_usd=(sum(price[0] for price in prices), sum(price[1] for price in prices)) if known else None,
-        time_s=(max(each.seconds[0] for each in estimates), max(each.seconds[1] for each in estimates)),
+        seconds=(max(each.seconds[0] for each in estimates), max(each.seconds[1] for each in estimates)),
     )
 
 
@@ -205,7 +180,7 @@ def _estimates(run: RunPlan) -> list[Estimate]:
 
 
 def _estimate(run: RunPlan, generator: GeneratorSettings, calls: int) -> Estimate:
-    """Of a generator's calls, with prompts as they will be: none of them shows a text, or all show the most."""
+    """Cost of a generator's calls, with prompts as they will be: none of them shows a text, or all show the most."""
     task, options = run.task, run.task.options
     form = generator.prompt_format(task.locate(""))
     if not form.reads:
@@ -214,19 +189,16 @@ def _estimate(run: RunPlan, generator: GeneratorSettings, calls: int) -> Estimat
     shown = getattr(options, "examples", 0)
     count = shown if isinstance(shown, int) else len(shown)
     label = task.task.labels[0] if task.task.labels else ""
+    shown_texts = tuple(f"{number} {text}" for number in range(count))
     orders = [
         Order(generator.name, "zero_shot", label),
-        Order(generator.name, "contrast" if count else "paraphrase", label, good=_texts(text, count), parents=(text,)),
+        Order(generator.name, "contrast" if count else "paraphrase", label, good=shown_texts, parents=(text,)),
     ]
     made, _ = Requests(build_prompts(task), {generator.name: form}, seed=0).make("estimate", orders, (0, 1), (1, 1))
     words = [len(f"{request.system} {request.prompt}".split()) for request in made.values()]
     least, most = generator.estimate(calls, min(words)), generator.estimate(calls, max(words))
     price = None if least.price_usd is None or most.price_usd is None else (least.price_usd[0], most.price_usd[1])
     return replace(most, tokens=(least.tokens[0], most.tokens[1]), price_usd=price)
-
-
-def _texts(text: str, count: int) -> tuple[str, ...]:
-    return tuple(f"{number} {text}" for number in range(count))
 
 
 def _if_all_others_collude(plan: Plan) -> float | None:
@@ -237,16 +209,8 @@ def _if_all_others_collude(plan: Plan) -> float | None:
     return epsilon if math.isfinite(epsilon) else None
 
 
-def _groups(plan: Plan) -> list[tuple[list[PlannedSum], int]]:
+def _groups(plan: Plan) -> Iterable[tuple[list[PlannedSum], int]]:
     """Neighbouring sums that differ in dimension only, with the number of sums up to the group's end."""
-    groups: list[tuple[list[PlannedSum], int]] = []
-    for number, planned in enumerate(plan.sums, start=1):
-        if groups and _kind(groups[-1][0][0]) == _kind(planned):
-            groups[-1] = ([*groups[-1][0], planned], number)
-        else:
-            groups.append(([planned], number))
-    return groups
-
-
-def _kind(planned: PlannedSum) -> tuple[object, ...]:
-    return (planned.statistic, planned.l2, planned.scale, planned.sigma_integer, planned.sampling_rate, planned.law)
+    kind = attrgetter("statistic", "l2", "scale", "sigma_integer", "sampling_rate", "law")
+    groups = [list(group) for _, group in itertools.groupby(plan.sums, key=kind)]
+    return zip(groups, itertools.accumulate(map(len, groups)), strict=True)

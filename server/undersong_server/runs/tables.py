@@ -1,9 +1,21 @@
-"""The tables that a task names, read by one rule for plan and simulation: private records and the public test file."""
+"""The files that a task names: tables, read by one rule for plan and simulation, and the check of all of them."""
 
 from __future__ import annotations
 
-from undersong_common.errors import ConfigurationError
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from undersong_common import embedders
+from undersong_common.arrays import Float32
+from undersong_common.errors import ConfigurationError, InternalError
+from undersong_common.fine_tuning import check_folder
+from undersong_common.model_files import PACKAGED
+from undersong_common.plurals import counted
 from undersong_common.table import Table, read_table
+from undersong_protocol.plan import Plan
+from undersong_protocol.statistics.embedding_sum import EmbeddingSum
+from undersong_server.generators.interface import GeneratorSettings, Surroundings
+from undersong_server.runs.planning import build_prompts
 from undersong_server.runs.task import Task
 
 
@@ -48,3 +60,59 @@ def read_test_file(task: Task) -> Table | None:
     if task.data.label is None:
         raise ConfigurationError("evaluation.test needs data.label", "name the label column, or leave the test out")
     return read_table(path, task.data.text, task.data.label, labels=task.task.labels)
+
+
+def task_faults(task: Task, plan: Plan | None = None) -> Iterator[tuple[str, str]]:
+    """Each fault with its remedy. Private files are read by the simulation's own rule, and only where named.
+
+    Args:
+        plan: of the task's method, where it has been made: the embedder is then checked against it too.
+    """
+    encoder = task.evaluation.encoder
+    models = (encoder if encoder in (None, PACKAGED) else str(task.locate(encoder)), task.teacher_model)
+    checks: list[Callable[[], object]] = [
+        partial(_check_sizes, task),
+        partial(_check_embedder, task, plan),
+        partial(build_prompts, task),
+        *([] if task.data.path is None else [partial(read_private_files, task)]),
+        *(partial(_check_generator, task, generator) for generator in task.generators),
+        partial(read_test_file, task),
+        *(partial(check_folder, model) for model in models if model),
+    ]
+    for check in checks:
+        try:
+            check()
+        except ConfigurationError as error:
+            yield error.problem, error.remedy
+
+
+def _check_sizes(task: Task) -> None:
+    records = task.data.file_records
+    if records is not None and task.parties > records:
+        raise ConfigurationError(
+            f"federation.parties is {task.parties}, but the file has {counted(records, 'record')}",
+            "lower federation.parties",
+        )
+
+
+def _check_embedder(task: Task, plan: Plan | None) -> None:
+    found = embedders.dimension(task.embedder.model)
+    for planned in plan.sums if plan is not None else ():
+        size = planned.parameters.get("size", found)
+        if planned.statistic == EmbeddingSum.name and size != found:
+            raise ConfigurationError(
+                f"the embedding model gives {found} coordinates, method.embedding_size is {size}",
+                f"set method.embedding_size = {found}",
+            )
+
+
+def _check_generator(task: Task, generator: GeneratorSettings) -> None:
+    missing = [path for path in map(task.locate, generator.files) if not path.exists()]
+    ConfigurationError.raise_together(
+        (f"{path}: no such file (generator {generator.name})", "check the path") for path in missing
+    )
+    generator.check(Surroundings(task.task.labels, task.locate(""), _embeds_nothing, {}))
+
+
+def _embeds_nothing(_texts: Sequence[str]) -> Float32:
+    raise InternalError("a plan embeds no text")

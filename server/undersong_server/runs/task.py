@@ -132,13 +132,6 @@ class PrivacySection(Section):
     lengths: bool = False  # measures the texts' lengths too, with `lengths_share` of the budget; texts are ordered so
     lengths_share: Annotated[float, Field(gt=0, lt=0.5)] = 0.02
 
-    @field_validator("epsilon", "delta")
-    @classmethod
-    def _not_nan(cls, value: float) -> float:
-        if math.isnan(value):
-            raise ValueError("is not a number; give a positive number")
-        return value
-
     def promise(self) -> Privacy:
         return Privacy(
             epsilon=self.epsilon,
