@@ -8,7 +8,6 @@ from rich.console import Group, RenderableType
 
 from undersong_common.plurals import counted
 from undersong_common.rows import Rows
-from undersong_server.generators.interface import Estimate
 from undersong_server.runs.plan_figures import PUBLIC_NOTICE, PlanFigures
 
 HEADINGS = (
@@ -76,8 +75,15 @@ def render(figures: PlanFigures) -> RenderableType:
         f"Generators: {counted(figures.generator_calls, 'call')} ({', '.join(figures.generators)}){trials},"
         " retries apart."
     )
-    if figures.cost is not None:
-        lines.append(_cost(figures.cost))
+    if (cost := figures.cost) is not None:
+        low, high = cost.tokens
+        price = "no price is configured"
+        if cost.price_usd:
+            price = f"US$ {cost.price_usd[0]:.2f} to {cost.price_usd[1]:.2f}"
+        lines.append(
+            f"Expected, with as many calls of each generator: {low:,} to {high:,} tokens, {price},"
+            f" {cost.seconds[0]:.0f} to {cost.seconds[1]:.0f} s."
+        )
     lines.append(f"Note: {PUBLIC_NOTICE}.")
     return Group(table, *lines)
 
@@ -91,13 +97,3 @@ def _paper(paper: Mapping[str, float]) -> str:
     if "sigma_composed_jointly" in paper:
         sentence += f"; its mechanisms composed together would need {paper['sigma_composed_jointly']:.4f}"
     return sentence + "."
-
-
-def _cost(cost: Estimate) -> str:
-    price = cost.price_usd
-    shown = f"US$ {price[0]:.2f} to {price[1]:.2f}" if price else "no price is configured"
-    low, high = cost.tokens
-    return (
-        f"Expected, with as many calls of each generator: {low:,} to {high:,} tokens, {shown}, {cost.seconds[0]:.0f} to"
-        f" {cost.seconds[1]:.0f} s."
-    )
