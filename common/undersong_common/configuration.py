@@ -198,7 +198,8 @@ def _walk(
             section = models[0] if models else section
             field = section.model_fields.get(part)
             found = _models_in(field.annotation) if field is not None else []
-        given = given[part] if isinstance(given, list) or (isinstance(given, Mapping) and part in given) else None
+        inside = dict(enumerate(given)) if isinstance(given, list | tuple) else given
+        given = inside.get(part) if isinstance(inside, Mapping) else None
         shown.append(part)
     return shown, section
 

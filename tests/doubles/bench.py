@@ -27,30 +27,6 @@ from undersong_server.runs.planning import RunPlan, build_author
 from undersong_server.runs.task import Task
 
 
-class MemoryJournal:
-    """A journal that forgets with the process."""
-
-    def __init__(self) -> None:
-        self._entries: dict[str, bytes] = {}
-
-    def get(self, key: str) -> bytes | None:
-        return self._entries.get(key)
-
-    def put(self, key: str, value: bytes) -> None:
-        self._entries[key] = value
-
-    def put_all(self, entries: Any) -> None:
-        self._entries.update(entries)
-
-    def exchange(self, dropped: Any, entries: Any) -> None:
-        for key in dropped:
-            del self._entries[key]
-        self._entries.update(entries)
-
-    def items(self, prefix: str) -> dict[str, bytes]:
-        return {key: value for key, value in self._entries.items() if key.startswith(prefix)}
-
-
 class OpenFederation:
     """Opens sums of records that it holds itself."""
 
@@ -109,7 +85,7 @@ class CountingRun(RunContext):
 def run_method(task: Task, run_plan: RunPlan, *, seed: int) -> tuple[Sequence[Sample], CountingRun]:
     """The method's corpus and the run it had."""
     table = read_table(task.files[0], task.data.text, task.data.label, labels=task.task.labels)
-    journal: Any = MemoryJournal()
+    journal = Journal(Path(":memory:"))
     author = build_author(task, embed, {}, journal, Silent(), seed=seed)
     blocks = PublicBlocks(journal)
     federation: Any = OpenFederation(run_plan, Records(table, task.task.labels), blocks, seed)

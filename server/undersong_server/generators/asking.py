@@ -1,8 +1,7 @@
-"""Asks generators, and journals their answers as they arrive; what the journal has is not asked again."""
+"""Answers of several generators at the same time, and how fast each of them is."""
 
 from __future__ import annotations
 
-import json
 import queue
 import threading
 import time
@@ -12,17 +11,9 @@ from functools import partial
 from typing import TypeVar
 
 from undersong_common.errors import ConfigurationError, GenerationError
-from undersong_server.generators import batches
 from undersong_server.generators.interface import Answer, GenerationRequest, Generator
-from undersong_server.journal import Journal
-from undersong_server.progress import Progress
 
 T = TypeVar("T")
-
-FLUSH_ANSWERS = 64  # answers of one embedded generator that share a journal write
-
-Asked = tuple[int, str, GenerationRequest]
-"""The number of an order in its batch, its generator, and what is asked of it."""
 
 
 @dataclass
@@ -54,106 +45,26 @@ class Speed:
             begun = time.monotonic()  # without what the caller did with the answer
 
 
-class Asking:
-    """The generators of one run, and their answers in its journal."""
+def answers_of(
+    generators: Mapping[str, Generator],
+    requests: Mapping[str, Mapping[int, GenerationRequest]],
+    speed: Mapping[str, Speed],
+) -> Iterator[tuple[str, int, Answer | GenerationError]]:
+    """Yields (generator, number, answer) as answers arrive, each generator in a thread of its own.
 
-    def __init__(self, generators: Mapping[str, Generator], journal: Journal, progress: Progress) -> None:
-        self._generators = generators
-        self._journal = journal
-        self._progress = progress
-        self.speed = {name: Speed() for name in generators}
+    Raises what a generator raises that cannot go on, of several generators together.
+    """
 
-    def ask(self, step: str, asked: Sequence[Asked]) -> list[Answer | GenerationError]:
-        """The answers, in the order of the requests. Those that fail are journaled by :meth:`close` only.
+    def ask(name: str, _stop: threading.Event) -> Iterator[tuple[str, int, Answer | GenerationError]]:
+        numbers = list(requests[name])
+        answers = generators[name].answer(list(requests[name].values()))
+        for position, answer in speed[name].timed_answers(answers):
+            yield name, numbers[position], answer
 
-        Raises what a generator raises that cannot go on, of several generators together; what was answered is
-        journaled.
-        """
-        answers: dict[int, Answer | GenerationError] = {}
-        by_generator: dict[str, dict[int, GenerationRequest]] = {}
-        for index, name, request in asked:
-            by_generator.setdefault(name, {})[index] = request
-        missing: dict[str, dict[int, GenerationRequest]] = {}
-        for name, requests in by_generator.items():
-            kept = self.kept(step, name, list(requests))
-            answers |= kept
-            heard = {i: answer for i, answer in kept.items() if isinstance(answer, Answer)}
-            self._generators[name].observe([requests[i] for i in heard], list(heard.values()))
-            if missed := {i: request for i, request in requests.items() if i not in kept}:
-                missing[name] = missed
-        total, done = len(asked), len(answers)
-        unwritten: list[tuple[str, bytes]] = []
-        try:
-            for name, index, answer in self._answers(missing):
-                answers[index] = answer
-                if isinstance(answer, Answer):
-                    unwritten.append((_key(step, name, index), _encode(answer)))
-                paid = isinstance(answer, Answer) and answer.completion_tokens > 0
-                if paid or len(unwritten) >= FLUSH_ANSWERS:
-                    self._journal.put_all(unwritten)
-                    unwritten = []
-                done += 1
-                self._progress.update(f"writing {step}", done, total)
-        finally:
-            self._journal.put_all(unwritten)
-        for index, name, _ in asked:
-            if index not in answers:
-                raise GenerationError(f"{name}: gave no answer to request {index} of {step}")
-        return [answers[index] for index, _, _ in asked]
-
-    def kept(self, step: str, name: str, indices: Sequence[int]) -> dict[int, Answer | GenerationError]:
-        """Returns a generator's answers to these requests that the journal has."""
-        journaled = self._journal.items(_key(step, name, ""))  # one query: a run has thousands of orders
-        return {index: _decode(journaled[key]) for index in indices if (key := _key(step, name, index)) in journaled}
-
-    def close(self, step: str, failed: Sequence[tuple[str, int, GenerationError]], *more: tuple[str, bytes]) -> None:
-        """Journals that these requests have failed for good, with ``more``, all or none."""
-        failures = [(_key(step, name, index), _encode(error)) for name, index, error in failed]
-        self._journal.put_all([*failures, *more])
-
-    def throw_away(
-        self, name: str, useless: Sequence[tuple[str, int, Answer | GenerationError]], keys: Sequence[str]
-    ) -> list[Answer]:
-        """Takes answers (step, index, answer) and further ``keys`` out of the journal, so that they are asked for anew.
-
-        The generator's batches go too, or they would give the same answers again. What the answers cost stays in the
-        journal; returns those that were paid for.
-        """
-        paid = [answer for _, _, answer in useless if isinstance(answer, Answer) and answer.completion_tokens > 0]
-        number = len(self._journal.items(_thrown_away_key(name)))
-        submitted = self._journal.items(batches.prefix(name))
-        self._journal.exchange(
-            [*keys, *submitted, *(_key(step, name, index) for step, index, _ in useless)],
-            [(f"{_thrown_away_key(name)}{number + place:08}", _encode(answer)) for place, answer in enumerate(paid)],
-        )
-        return paid
-
-    def thrown_away(self, name: str) -> list[Answer]:
-        """Returns the answers that were paid for and thrown away, by any process of this run."""
-        entries = self._journal.items(_thrown_away_key(name)).values()
-        return [answer for entry in entries if isinstance(answer := _decode(entry), Answer)]
-
-    def charge(self, name: str, thrown_away: Sequence[Answer]) -> None:
-        """Tells a generator what an earlier process paid for answers that were thrown away."""
-        if thrown_away:
-            paid = [GenerationRequest("thrown away", "", "", 0)] * len(thrown_away)
-            self._generators[name].observe(paid, thrown_away)
-
-    def _answers(
-        self, missing: Mapping[str, Mapping[int, GenerationRequest]]
-    ) -> Iterator[tuple[str, int, Answer | GenerationError]]:
-        """Yields the answers of all generators as they arrive, each generator in a thread of its own."""
-
-        def ask(name: str, _stop: threading.Event) -> Iterator[tuple[str, int, Answer | GenerationError]]:
-            indices = list(missing[name])
-            answers = self._generators[name].answer(list(missing[name].values()))
-            for position, answer in self.speed[name].timed_answers(answers):
-                yield name, indices[position], answer
-
-        failures: list[BaseException] = []
-        yield from merged({name: partial(ask, name) for name in missing}, failures)
-        if failures:
-            raise _together(failures)
+    failures: list[BaseException] = []
+    yield from merged({name: partial(ask, name) for name in requests}, failures)
+    if failures:
+        raise _together(failures)
 
 
 def merged(
@@ -208,25 +119,3 @@ def _together(failures: Sequence[BaseException]) -> BaseException:
     return type(said[0])(
         "\n".join(failure.problem for failure in said), "; ".join(dict.fromkeys(failure.remedy for failure in said))
     )
-
-
-def _key(step: str, generator: str, index: int | str) -> str:
-    return f"generate/{step}/{generator}/{index}"
-
-
-def _thrown_away_key(generator: str) -> str:
-    return f"thrown away/{generator}/"
-
-
-def _encode(answer: Answer | GenerationError) -> bytes:
-    if isinstance(answer, GenerationError):
-        return json.dumps({"error": answer.problem}).encode("utf-8")
-    fields = [
-        *(answer.text, answer.prompt_tokens, answer.completion_tokens, answer.price_usd, answer.note, answer.finish)
-    ]
-    return json.dumps(fields, ensure_ascii=False).encode("utf-8", "surrogatepass")
-
-
-def _decode(entry: bytes) -> Answer | GenerationError:
-    value = json.loads(entry.decode("utf-8", "surrogatepass"))
-    return GenerationError(value["error"]) if isinstance(value, dict) else Answer(*value)

@@ -9,15 +9,16 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import NamedTuple
 
 from undersong_common.errors import GenerationError
-from undersong_server.generators.asking import Asking, Speed
+from undersong_server.generators import batches
+from undersong_server.generators.asking import Speed, answers_of
 from undersong_server.generators.cleaning import Screening
 from undersong_server.generators.interface import Answer, GenerationRequest, Generator, PromptFormat
 from undersong_server.generators.orders import DrawWords, Order, Requests, check_known
-from undersong_server.generators.reading import CUT, Reading, read
+from undersong_server.generators.reading import CUT, FAILED, Reading, read
 from undersong_server.journal import Journal
 from undersong_server.pool import Sample
 from undersong_server.progress import Progress
@@ -28,6 +29,8 @@ TRIAL_ORDERS = 4  # per generator, where a private sum would come before its fir
 FEWEST_JUDGED = 4  # orders of a first batch that its share of useless answers is judged by
 USELESS_SHARE = 0.5  # of a first batch, above which the run stops
 THROWN_AWAY = "of a first batch that stopped the run"
+FLUSH_ANSWERS = 64  # answers of one embedded generator that share a journal write
+_THROWN_AWAY = GenerationRequest("thrown away", "", "", 0)
 _QUOTED = 160  # characters of an answer that an error shows
 
 
@@ -54,11 +57,11 @@ class Usage:
     completion_tokens: int = 0
     price_usd: float = 0.0
     faults: Counter[str] = field(default_factory=Counter)
-    notes: dict[str, int] = field(default_factory=dict)
+    notes: Counter[str] = field(default_factory=Counter)
 
 
 class _Heard(NamedTuple):
-    """An answer to one order, and what it is."""
+    """An answer to one order, and the text or fault that was read in it."""
 
     step: str
     number: int
@@ -90,25 +93,21 @@ class Author:
             screening: finds duplicates; without it, exact ones only.
         """
         self._generators = generators
-        self._asking = Asking(generators, journal, progress)
         self._language = prompts.language
         self._formats = formats or {}
         self._requests = Requests(prompts, self._formats, seed=seed, draw_words=draw_words)
         self._journal = journal
+        self._progress = progress
         self._screening = screening or Screening()
         self._proven = {name for name in generators if not self._reads_prompts(name)}
         self.usage = {name: Usage() for name in generators}
+        self.speed = {name: Speed() for name in generators}
         for name in generators:
-            self._charge(name, self._asking.thrown_away(name))
-
-    @property
-    def speed(self) -> Mapping[str, Speed]:
-        """How fast each generator has answered this process."""
-        return self._asking.speed
+            self._charge(name, [_decode(entry) for entry in journal.items(_thrown_away_key(name)).values()])
 
     @property
     def counts(self) -> Mapping[str, Mapping[str, int]]:
-        """What each generator has counted this process that is not zero: calls that waited or were tried again, ..."""
+        """Counters of each generator in this process that are not zero: calls that waited or were tried again, ..."""
         return {
             name: {what: count for what, count in generator.counts.items() if count}
             for name, generator in self._generators.items()
@@ -123,16 +122,16 @@ class Author:
 
         Raises GenerationError as :meth:`write` does.
         """
-        untried = [name for name in self._generators if name not in self._proven]
         names = labels or ("",)
         orders = [
-            Order(name, "zero_shot", names[number % len(names)]) for name in untried for number in range(TRIAL_ORDERS)
+            Order(name, "zero_shot", names[number % len(names)])
+            for name in self._generators
+            for number in range(0 if name in self._proven else TRIAL_ORDERS)
         ]
-        if orders:
-            self._write("trial", 0, orders, Screening())
+        self._write("trial", 0, orders, Screening())
 
     def write(self, step: str, round_: int, orders: Sequence[Order]) -> list[Sample | None]:
-        """One sample per order, None where no answer was a text of its own (counted as dropped).
+        """One sample per order, None if no answer was a text of its own (counted as dropped).
 
         Raises:
             GenerationError: most answers of the first batch of one generator, or of several, are useless. They are
@@ -146,41 +145,38 @@ class Author:
         written: list[Sample | None] = [None] * len(orders)
         rooms = [1] * len(orders)
         remaining = list(range(len(orders)))
-        first = {order.generator for order in orders} - self._proven
-        useless: dict[str, list[_Heard]] = {name: [] for name in first}
         ordered = Counter(order.generator for order in orders)
+        first = ordered.keys() - self._proven
+        useless: list[_Heard] = []
         for name, number in ordered.items():
             self.usage[name].orders += number
         for attempt in range(1 + RETRIES):
             if not remaining:
                 break
-            batch = self._heard(f"{step}/{attempt}", orders, remaining, rooms, screening, first if attempt == 0 else ())
-            for heard in batch:
-                if heard.reading.fault and heard.name in first:
-                    useless[heard.name].append(heard)
+            batch = self._heard(f"{step}/{attempt}", orders, remaining, rooms, screening, () if attempt else first)
+            faulty = [heard for heard in batch if heard.reading.fault]
+            useless += faulty
             if attempt == 0:
-                self._judge(batch, first, ordered)
+                self._judge([heard for heard in faulty if heard.name in first], ordered)
             self._close(f"{step}/{attempt}", batch)
-            remaining = []
             for heard in batch:
-                usage = self.usage[heard.name]
+                self._count(self.usage[heard.name], heard.answer)
                 if not heard.reading.fault:
                     order = orders[heard.number]
                     written[heard.number] = Sample(heard.reading.text, order.label, heard.name, round_, order.kind)
-                    usage.kept += 1
-                    continue
-                remaining.append(heard.number)
-                usage.faults[heard.reading.fault] += 1
-                usage.retried += attempt < RETRIES
+                    self.usage[heard.name].kept += 1
+            for heard in faulty:
+                self.usage[heard.name].faults[heard.reading.fault] += 1
+                self.usage[heard.name].retried += attempt < RETRIES
                 rooms[heard.number] *= 1 + (heard.reading.fault == CUT)
+            remaining = [heard.number for heard in faulty]
         self._proven |= {sample.generator for sample in written if sample is not None}
-        if hopeless := first - self._proven:
-            self._stop({name: useless[name] for name in hopeless}, ordered)
+        self._stop([heard for heard in useless if heard.name in first - self._proven], ordered)
         for index in remaining:
             self.usage[orders[index].generator].dropped += 1
         return written
 
-    # What became of the answers
+    # Answers and their faults
 
     def _heard(
         self,
@@ -193,37 +189,88 @@ class Author:
     ) -> list[_Heard]:
         """Asks for the remaining orders; each answer's text and fault. The journal's word on faults counts, if any."""
         requests, trimmed = self._requests.make(step, orders, remaining, rooms)
-        for name in unproven:
+        known = self._journal.get_json(_verdict_key(step))
+        names = [orders[index].generator for index in remaining]
+        for name in unproven if known is None else ():
             self._ask_anew(step, name, {i: requests[i] for i in remaining if orders[i].generator == name})
-        answers = self._asking.ask(step, [(index, orders[index].generator, requests[index]) for index in remaining])
+        failed = {index for index, fault in zip(remaining, known or (), strict=known is not None) if fault == FAILED}
+        asked = [(index, name) for index, name in zip(remaining, names, strict=True) if index not in failed]
+        answers = self._ask(step, asked, requests)
+        answers |= {index: GenerationError("failed before this program was started") for index in failed}
         for index in trimmed:
             self.usage[orders[index].generator].fewer_examples += 1
-        readings = [
-            self._read(answer, requests[index], orders[index].generator)
-            for index, answer in zip(remaining, answers, strict=True)
-        ]
-        faults = self._faults(step, [orders[index] for index in remaining], readings, screening)
+        readings = [self._read(answers[i], requests[i], name) for i, name in zip(remaining, names, strict=True)]
+        faults = self._faults(known, [orders[index] for index in remaining], readings, screening)
         return [
-            _Heard(step, index, orders[index].generator, answer, Reading(reading.text, fault))
-            for index, answer, reading, fault in zip(remaining, answers, readings, faults, strict=True)
+            _Heard(step, index, name, answers[index], Reading(reading.text, fault))
+            for index, name, reading, fault in zip(remaining, names, readings, faults, strict=True)
         ]
 
+    def _ask(
+        self, step: str, asked: Sequence[tuple[int, str]], requests: Mapping[int, GenerationRequest]
+    ) -> dict[int, Answer | GenerationError]:
+        """Returns the answers to (number, generator). They are journaled as they arrive; failures are not.
+
+        Raises what a generator raises that cannot go on, of several generators together; what was answered is
+        journaled.
+        """
+        answers: dict[int, Answer | GenerationError] = {}
+        missing: dict[str, dict[int, GenerationRequest]] = {}
+        for name in dict.fromkeys(name for _, name in asked):
+            own = [index for index, owner in asked if owner == name]
+            kept = self._kept(step, name, own)
+            answers |= kept
+            self._generators[name].observe([requests[index] for index in kept], list(kept.values()))
+            if missed := {index: requests[index] for index in own if index not in kept}:
+                missing[name] = missed
+        unwritten: list[tuple[str, bytes]] = []
+        try:
+            for name, index, answer in answers_of(self._generators, missing, self.speed):
+                answers[index] = answer
+                if isinstance(answer, Answer):
+                    unwritten.append((_key(step, name, index), _encode(answer)))
+                paid = isinstance(answer, Answer) and answer.completion_tokens > 0
+                if paid or len(unwritten) >= FLUSH_ANSWERS:
+                    self._journal.put_all(unwritten)
+                    unwritten = []
+                self._progress.update(f"writing {step}", len(answers), len(asked))
+        finally:
+            self._journal.put_all(unwritten)
+        for index, name in asked:
+            if index not in answers:
+                raise GenerationError(f"{name}: gave no answer to request {index} of {step}")
+        return answers
+
+    def _kept(self, step: str, name: str, indices: Sequence[int]) -> dict[int, Answer]:
+        journaled = self._journal.items(_key(step, name, ""))  # one query: a run has thousands of orders
+        return {index: _decode(journaled[key]) for index in indices if (key := _key(step, name, index)) in journaled}
+
     def _ask_anew(self, step: str, name: str, requests: Mapping[int, GenerationRequest]) -> None:
-        """Throws an earlier process's useless answers away where they alone would stop the run: the generator may have
+        """Throws an earlier process's useless answers away if they alone would stop the run: the generator may have
         been mended since."""
-        if self._journal.get(_verdict_key(step)) is not None:
-            return
-        kept = self._asking.kept(step, name, list(requests))
+        kept = self._kept(step, name, list(requests))
         bad = [(step, i, answer) for i, answer in kept.items() if _is_useless(self._read(answer, requests[i], name))]
         if _stops(len(requests), len(bad)):
             self._charge(name, self._throw_away(name, bad))
 
     def _throw_away(self, name: str, useless: Sequence[tuple[str, int, Answer | GenerationError]]) -> list[Answer]:
-        return self._asking.throw_away(name, useless, sorted({_verdict_key(step) for step, _, _ in useless}))
+        """Takes answers (step, index, answer) and their verdicts out of the journal, so that they are asked for anew.
+
+        The generator's batches go too, or they would give the same answers again. What the answers cost stays in the
+        journal; returns those that were paid for.
+        """
+        paid = [answer for _, _, answer in useless if isinstance(answer, Answer) and answer.completion_tokens > 0]
+        number = len(self._journal.items(_thrown_away_key(name)))
+        keys = {_verdict_key(step) for step, _, _ in useless} | {_key(step, name, index) for step, index, _ in useless}
+        self._journal.exchange(
+            [*keys, *self._journal.items(batches.prefix(name))],
+            [(f"{_thrown_away_key(name)}{number + place:08}", _encode(answer)) for place, answer in enumerate(paid)],
+        )
+        return paid
 
     def _charge(self, name: str, thrown_away: Sequence[Answer]) -> None:
-        """Counts what answers cost that were paid for and thrown away."""
-        self._asking.charge(name, thrown_away)
+        """Counts the cost of answers that were paid for and thrown away, towards the generator's budget too."""
+        self._generators[name].observe([_THROWN_AWAY] * len(thrown_away), thrown_away)
         for answer in thrown_away:
             self._count(self.usage[name], answer)
             self.usage[name].faults[THROWN_AWAY] += 1
@@ -232,52 +279,45 @@ class Author:
         return read(answer, request, language=self._language, whole=self._reads_prompts(name))
 
     def _faults(
-        self, step: str, orders: Sequence[Order], readings: Sequence[Reading], screening: Screening
-    ) -> list[str]:
-        known = self._journal.get(_verdict_key(step))
-        if known is not None:
-            journaled: list[str] = json.loads(known)
-            kept = [number for number, fault in enumerate(journaled) if not fault]
-            screening.add([readings[number].text for number in kept], [orders[number].label for number in kept])
-            return journaled
-        faults = [reading.fault for reading in readings]
+        self, known: Sequence[str] | None, orders: Sequence[Order], readings: Sequence[Reading], screening: Screening
+    ) -> Sequence[str]:
+        faults = [reading.fault for reading in readings] if known is None else known
         texts = [number for number, fault in enumerate(faults) if not fault]
+        kept, labels = [readings[number].text for number in texts], [orders[number].label for number in texts]
+        if known is not None:
+            screening.add(kept, labels)
+            return known
         screened = screening.faults(
-            [readings[number].text for number in texts],
-            [orders[number].label for number in texts],
+            kept,
+            labels,
             exact=[orders[number].kind not in LIST_KINDS for number in texts],
             near=[self._reads_prompts(orders[number].generator) and not orders[number].parents for number in texts],
         )
-        for number, fault in zip(texts, screened, strict=True):
-            faults[number] = fault
-        return faults
+        found = dict(zip(texts, screened, strict=True))
+        return [found.get(number, fault) for number, fault in enumerate(faults)]
 
     def _close(self, step: str, batch: Sequence[_Heard]) -> None:
-        """Counts and journals what became of a batch: from here on its failed requests have failed for good."""
-        for heard in batch:
-            self._count(self.usage[heard.name], heard.answer)
+        """Journals what became of a batch: from here on its failed requests have failed for good."""
         if self._journal.get(_verdict_key(step)) is None:
-            failed = [
-                (heard.name, heard.number, heard.answer) for heard in batch if isinstance(heard.answer, GenerationError)
-            ]
-            verdict = json.dumps([heard.reading.fault for heard in batch]).encode("utf-8")
-            self._asking.close(step, failed, (_verdict_key(step), verdict))
+            self._journal.put_json(_verdict_key(step), [heard.reading.fault for heard in batch])
 
-    def _judge(self, batch: Sequence[_Heard], first: Collection[str], ordered: Mapping[str, int]) -> None:
-        """Raises GenerationError as :meth:`write`, naming every generator of ``first`` without texts at once."""
-        bad = {name: [each for each in batch if each.name == name and _is_useless(each.reading)] for name in first}
-        spoilt = {name for name in first if _stops(ordered[name], len(bad[name]))}
-        if spoilt:  # a small batch without any text is named beside them: it could be the next reason to stop
-            named = spoilt | {name for name in first if len(bad[name]) == ordered[name]}
-            self._stop({name: bad[name] for name in named}, ordered)
+    def _judge(self, faulty: Sequence[_Heard], ordered: Mapping[str, int]) -> None:
+        """Raises GenerationError as :meth:`write`, naming every generator without texts at once."""
+        bad = [heard for heard in faulty if _is_useless(heard.reading)]
+        useless = Counter(heard.name for heard in bad)
+        if any(_stops(ordered[name], number) for name, number in useless.items()):
+            # A small batch without any text is named beside them: it could be the next reason to stop.
+            named = {n for n, number in useless.items() if _stops(ordered[n], number) or number == ordered[n]}
+            self._stop([heard for heard in bad if heard.name in named], ordered)
 
-    def _stop(self, useless: Mapping[str, Sequence[_Heard]], ordered: Mapping[str, int]) -> None:
-        """Raises GenerationError for first batches without texts, by generator.
+    def _stop(self, useless: Sequence[_Heard], ordered: Mapping[str, int]) -> None:
+        """Raises GenerationError for first batches without texts, if there are any.
 
         Their useless answers are asked for anew next time.
         """
         problems = []
-        for name, answers in sorted(useless.items()):
+        for name in sorted({heard.name for heard in useless}):
+            answers = [heard for heard in useless if heard.name == name]
             self._throw_away(name, [(heard.step, heard.number, heard.answer) for heard in answers])
             found = Counter(heard.reading.fault for heard in answers)
             kinds = ", ".join(f"{count} {fault}" for fault, count in found.most_common())
@@ -286,11 +326,12 @@ class Author:
                 f"generator {name}: the answers to its first {ordered[name]} orders are no texts ({kinds});"
                 f" one of them: {said}"
             )
-        raise GenerationError(
-            "\n".join(problems),
-            "see prompts and answers with `undersong try`, mend the generators or the prompts, then run the same"
-            " command again: what was good is kept, and no private sum is asked before generation works",
-        )
+        if problems:
+            raise GenerationError(
+                "\n".join(problems),
+                "see prompts and answers with `undersong try`, mend the generators or the prompts, then run the same"
+                " command again: what was good is kept, and no private sum is asked before generation works",
+            )
 
     def _reads_prompts(self, name: str) -> bool:
         return self._formats.get(name, PromptFormat()).reads
@@ -298,14 +339,12 @@ class Author:
     @staticmethod
     def _count(usage: Usage, answer: Answer | GenerationError) -> None:
         usage.calls += 1
-        if isinstance(answer, GenerationError):
-            return
-        usage.cut += answer.finish == "length"
-        usage.prompt_tokens += answer.prompt_tokens
-        usage.completion_tokens += answer.completion_tokens
-        usage.price_usd += answer.price_usd
-        if answer.note:
-            usage.notes[answer.note] = usage.notes.get(answer.note, 0) + 1
+        if isinstance(answer, Answer):
+            usage.cut += answer.finish == "length"
+            usage.prompt_tokens += answer.prompt_tokens
+            usage.completion_tokens += answer.completion_tokens
+            usage.price_usd += answer.price_usd
+            usage.notes.update([answer.note] if answer.note else ())
 
 
 def _is_useless(reading: Reading) -> bool:
@@ -327,3 +366,20 @@ def _words(answer: Answer | GenerationError) -> str:
 
 def _verdict_key(step: str) -> str:
     return f"verdict/{step}"
+
+
+def _key(step: str, generator: str, index: int | str) -> str:
+    return f"generate/{step}/{generator}/{index}"
+
+
+def _thrown_away_key(generator: str) -> str:
+    return f"thrown away/{generator}/"
+
+
+def _encode(answer: Answer) -> bytes:
+    fields = astuple(answer)[:-1]  # how long it took is not journaled
+    return json.dumps(fields, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def _decode(entry: bytes) -> Answer:
+    return Answer(*json.loads(entry.decode("utf-8", "surrogatepass")))

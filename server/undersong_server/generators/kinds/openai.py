@@ -247,7 +247,8 @@ class OpenAISettings(LanguageModelSettings, RequestFields, Endpoint):
         """A task file says what is sent where: neither another secret of this machine, nor a key in the clear."""
         for address in self.addresses:
             address.check_key(self.proxy)
-        headers = [header for fields in (self, *self.kinds.values()) for header in fields.headers.items()]
+        asked: tuple[RequestFields, ...] = (self, *self.kinds.values())
+        headers = [header for fields in asked for header in fields.headers.items()]
         for name, value in headers:
             theirs = re.fullmatch(_NOT_THEIRS, name) or re.search(_SENSITIVE, name) or re.match(_KEY, value)
             if theirs or name.casefold() == self.key_header.casefold():
@@ -511,9 +512,9 @@ class OpenAIGenerator:
         path: Any = "/v1/chat/completions" if requests[0].style == "chat" else "/v1/completions"
         batches = Batches(client, journal, self.name, path, settings.batch_poll_s, patiently)
         try:
-            for identifier, body, problem in batches.results(bodies):
+            for identifier, found, problem in batches.results(bodies):
                 self._count("calls")
-                answer = self._read(body, worst[identifier]) if body is not None else None
+                answer = self._read(found, worst[identifier])
                 if answer is None:
                     self._count("failed")
                     problem = problem or "it is no complete completion"
@@ -709,11 +710,11 @@ class OpenAIGenerator:
         if isinstance(refusal, str) and refusal.strip():
             text, finish = text or refusal, "refusal"
         text = text if isinstance(text, str) else ""
-        reported = isinstance(prompt, int) and isinstance(completion, int)
-        if not reported:
+        note = ""
+        if not isinstance(prompt, int) or not isinstance(completion, int):
             prompt, completion = worst[0], min(worst[1], len(text.encode("utf-8", "replace")))
-        price = self._settings.price_usd(prompt, completion)
-        return Answer(text, prompt, completion, price, "" if reported else "usage not reported", finish)
+            note = "usage not reported"
+        return Answer(text, prompt, completion, self._settings.price_usd(prompt, completion), note, finish)
 
     def _status_failure(self, error: openai.APIStatusError, address: Endpoint) -> Exception:
         status, body = error.status_code, error.body
