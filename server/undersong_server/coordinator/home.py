@@ -16,8 +16,7 @@ from undersong_protocol.enrolment import TOKEN_BYTES, EnrolmentRequest, Grant, P
 from undersong_server import defaults
 from undersong_server.authority import Authority
 from undersong_server.coordinator.parties import ENROLLED, Registry
-from undersong_server.json_files import read_json, replace_json
-from undersong_server.runs.folder import RunFolder
+from undersong_server.runs.folder import RunFolder, read_json, replace_json
 
 LONGEST_FILE_NAME = 255  # bytes
 

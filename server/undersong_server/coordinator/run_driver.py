@@ -1,4 +1,4 @@
-"""Drivers of runs: each takes one run from its folder to its outputs. A subclass provides the transport."""
+"""Drivers of runs: each takes one run from its folder to its outputs, and tells the parties how it ended."""
 
 from __future__ import annotations
 
@@ -7,29 +7,44 @@ import threading
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from undersong_common import embedders
-from undersong_common.embedding import CachedEmbedder, Embedder, PublicFileCache
+from undersong_common.embedding import CachedEmbedder, PublicFileCache
 from undersong_common.errors import ConfigurationError, InternalError, TransportError, UndersongError
 from undersong_common.plurals import counted
 from undersong_common.repeats import without_numbers
+from undersong_protocol import codec
+from undersong_protocol.manifest import Manifest
+from undersong_protocol.messages import federation_pb2 as wire
 from undersong_server.coordinator.grpc_transport import GrpcTransport, Presence, Waiting
-from undersong_server.federation.driver import Transport
+from undersong_server.federation.driver import Transport, decode
 from undersong_server.journal import Journal
 from undersong_server.release.publish import publish, report_data
 from undersong_server.release.signature import Signer
-from undersong_server.runs.execution import Outcome, execute
-from undersong_server.runs.folder import STATE_AFTER, Awaited, AwaitedParty, RunFailure, RunFolder, RunStatus, State
-from undersong_server.runs.planning import Planned, RunPlan, build_author
+from undersong_server.runs.execution import execute
+from undersong_server.runs.folder import (
+    FINAL,
+    STATE_AFTER,
+    Awaited,
+    AwaitedParty,
+    RunFailure,
+    RunFolder,
+    RunStatus,
+    State,
+)
+from undersong_server.runs.planning import Planned, build_author
 
 log = logging.getLogger(__name__)
 
 ROSTER_POLL_S = 0.5
 STATUS_S = 0.5  # the status file is renewed at most this often
+ENDINGS_POLL_S = 0.5
+TELL_TIMEOUT_S = 5.0  # a party at work answers later, and is asked again
 
 
 class Interrupted(BaseException):
@@ -86,8 +101,7 @@ class RunDriver(ABC):
             state = self._interrupted or "paused"
             if state == "running":  # the coordinator stops: whoever starts it again goes on
                 message = "the coordinator was stopped; the run goes on when it is started again"
-                self._status = replace(self._status, message=message)
-                self._end("waiting")
+                self._end("waiting", message=message)
             else:
                 self._end(state)
         except UndersongError as error:
@@ -98,86 +112,62 @@ class RunDriver(ABC):
             problem = f"internal error: {type(error).__name__} at {place}"
             self._end("failed", RunFailure(problem, "", InternalError.exit_code))
 
-    def _end(self, state: State, error: RunFailure | None = None) -> None:
+    def _end(self, state: State, error: RunFailure | None = None, **changes: Any) -> None:
         if error is not None:
             log.error("run %s failed: %s", self.folder.name, error.problem)
             self.folder.say(f"failed: {error.problem}")
         else:
             log.info("run %s is %s", self.folder.name, state)
             self.folder.say(state)
-        self._status = replace(self._status, state=state, phase="", done=0, total=0, waiting=None, error=error)
-        self._note(durable=True)
+        self._show(durable=True, state=state, phase="", done=0, total=0, waiting=None, error=error, **changes)
 
     def _conduct(self) -> None:
-        planned = self.folder.planned()
+        planned = self._planned = self.folder.planned()
         run_plan = planned.load()
         quorum = run_plan.plan.quorum
         self._needed = quorum.parties - quorum.tolerated_dropouts
         self._reply_bytes = run_plan.plan.largest_reply_bytes
-        journal = Journal(self.folder.journal_path)
-        try:
+        with closing(Journal(self.folder.journal_path)) as journal:
             embedder = embedders.check(run_plan.task.embedder.model)
             embed = CachedEmbedder(embedder, PublicFileCache(self._public_cache)).encode
             while True:
                 self.await_roster(planned, journal)
+                self._status = replace(self._status, state="running")
+                self.folder.begin_live()
+                author = build_author(run_plan.task, embed, self._environment, journal, self, seed=planned.seed)
                 try:
-                    outcome = self._outcome(planned, run_plan, journal, embed, embedder)
+                    outcome = execute(
+                        run_plan,
+                        name=planned.name,
+                        transport=self.carrier(planned),
+                        parties=list(planned.roster),
+                        author=author,
+                        journal=journal,
+                        progress=self,
+                        embed=embed,
+                        embedder=embedder.fingerprint,
+                        seed=planned.seed,
+                        identities=self._signer.identities,
+                        timeout_s=planned.patience_s,
+                        sleep=self.sleep,
+                        observe=self._observe,
+                    )
                     break
                 except TransportError as error:
                     self.say(f"{error.problem}; asking again")
             self.folder.note_heard(RunStatus("finished", self.number), outcome.receipts)
-            self._heed_request()
-            self._publish(planned, run_plan, outcome, embed)
-        finally:
-            journal.close()
-
-    def _outcome(
-        self, planned: Planned, run_plan: RunPlan, journal: Journal, embed: Any, embedder: Embedder
-    ) -> Outcome:
-        self._status = replace(self._status, state="running")
-        self.folder.begin_live()
-        author = build_author(run_plan.task, embed, self._environment, journal, self, seed=planned.seed)
-        return execute(
-            run_plan,
-            name=planned.name,
-            transport=self.carrier(planned),
-            parties=list(planned.roster),
-            author=author,
-            journal=journal,
-            progress=self,
-            embed=embed,
-            embedder=embedder.fingerprint,
-            seed=planned.seed,
-            identities=self._signer.identities,
-            timeout_s=planned.patience_s,
-            sleep=self.sleep,
-            observe=self._observe,
-        )
-
-    def _publish(self, planned: Planned, run_plan: RunPlan, outcome: Outcome, embed: Any) -> None:
-        insecure = planned.insecure_noise_seed is not None
-        report = report_data(
-            run_plan,
-            outcome,
-            embed,
-            created=time.strftime("%Y-%m-%d %H:%M"),
-            insecure_noise=insecure,
-        )
-        publish(self.folder.output, outcome, report, signer=self._signer)
+            # The operator may have requested another action that the serving process has not seen yet.
+            self._interrupted = STATE_AFTER.get(self.folder.requested().action or "", self._interrupted)
+            self.check()
+            insecure, created = planned.insecure_noise_seed is not None, time.strftime("%Y-%m-%d %H:%M")
+            report = report_data(run_plan, outcome, embed, created=created, insecure_noise=insecure)
+            publish(self.folder.output, outcome, report, signer=self._signer)
 
     def _observe(self, kind: str, facts: Mapping[str, Any]) -> None:
         if kind == "asks":
-            self._status = replace(self._status, charged=True)
-            self._note(durable=True)
+            self._show(durable=True, charged=True)
         else:
             self.folder.tell(kind, facts)
-
-    def _heed_request(self) -> None:
-        """Raises Interrupted where the operator requested another action and the serving process has not looked yet."""
-        becomes = STATE_AFTER.get(self.folder.requested().action or "")
-        if becomes is not None:
-            self.interrupt(becomes)
-        self.check()
 
     def check(self) -> None:
         """Raises Interrupted where the operator requested another action."""
@@ -187,42 +177,40 @@ class RunDriver(ABC):
     def update(self, phase: str, done: int, total: int) -> None:
         self.check()
         waiting = None if self.awaits_people else self._status.waiting
-        self._status = replace(self._status, phase=phase, done=done, total=total, waiting=waiting)
-        self._note()
+        self._show(phase=phase, done=done, total=total, waiting=waiting)
 
     @property
     def awaits_people(self) -> bool:
-        """Whether somebody has to decide, and no machine is at fault."""
+        """True while a person has to decide, and no machine is at fault."""
         return self._status.waiting is not None and self._status.waiting.whom == "people"
 
     def await_people(self, parties: Sequence[str], done: int, total: int) -> None:
         self.check()
         before = self._status.waiting
-        since = before.since if before is not None and before.whom == "people" else time.time()
         awaited = Awaited(
             parties=self.described(parties),
-            since=since,
+            since=before.since if before is not None and before.whom == "people" else time.time(),
             goes_on_at=None,
             goes_on_with=total,
             words=f"waiting for people at {', '.join(parties)} to approve ({done} of {total} hospitals have)",
             whom="people",
         )
-        self._status = replace(self._status, phase="", done=0, total=0, waiting=awaited)
-        self._note()
+        self._show(phase="", done=0, total=0, waiting=awaited)
 
     def described(self, parties: Sequence[str]) -> tuple[AwaitedParty, ...]:
-        """How these parties are connected, as far as the transport knows."""
+        """These parties with the state of their connections, as far as the transport knows it."""
         return tuple(AwaitedParty(name, True, None) for name in parties)
 
     def say(self, message: str) -> None:
         self.check()
-        self._status = replace(self._status, message=message)
         self.folder.say(message)
         alike = (self.folder.name, without_numbers(message))
         log.info("run %s: %s", self.folder.name, message, extra={"alike": alike})
-        self._note()
+        self._show(message=message)
 
-    def _note(self, *, durable: bool = False) -> None:
+    def _show(self, *, durable: bool = False, **changes: Any) -> None:
+        """Changes the status, and writes it if that is due."""
+        self._status = replace(self._status, **changes)
         now = time.monotonic()
         if durable or now - self._written >= STATUS_S:
             self._written = now
@@ -230,33 +218,30 @@ class RunDriver(ABC):
 
 
 class GrpcRunDriver(RunDriver):
-    """One run that is under way.
+    """One run over the native transport, in a thread of its own.
+
+    It is the run's :class:`Transport` too: it checks for the operator's request, and spends its patience once per
+    party. A party that was away for a whole request is not waited for again until it has been connected, as long as
+    the others are enough for the run.
 
     Args:
         transport: of the whole coordinator.
         expelled: names of parties that were revoked; called again and again.
-        public_cache, environment, number, signer: see :class:`RunDriver`.
+        rest: see :class:`RunDriver`.
     """
 
     def __init__(
-        self,
-        folder: RunFolder,
-        transport: GrpcTransport,
-        *,
-        expelled: Callable[[], Sequence[str]],
-        public_cache: Path,
-        environment: Mapping[str, str],
-        number: int,
-        signer: Signer,
+        self, folder: RunFolder, transport: GrpcTransport, *, expelled: Callable[[], Sequence[str]], **rest: Any
     ) -> None:
-        super().__init__(folder, public_cache=public_cache, environment=environment, number=number, signer=signer)
+        super().__init__(folder, **rest)
         self._transport = transport
         self._expelled = expelled
         self._journal: Journal | None = None
+        self._gone: dict[str, float] = {}  # since when a party that was waited for in vain has been away
         self._thread = threading.Thread(target=self.run, name=f"run {folder.name}", daemon=True)
 
     def start(self) -> None:
-        self._note(durable=True)
+        self._show(durable=True)
         self._thread.start()
 
     @property
@@ -267,49 +252,65 @@ class GrpcRunDriver(RunDriver):
         self._thread.join(timeout_s)
 
     def carrier(self, planned: Planned) -> Transport:
-        return _PatientTransport(self, self._transport, planned, self._needed, self._reply_bytes)
+        return self
 
     def sleep(self, seconds: float) -> None:
         self._transport.sleep(seconds)
 
     def await_roster(self, planned: Planned, journal: Journal) -> None:
-        """Blocks until every party is connected; once the manifest is signed, until enough of them are."""
         begun = time.time()
         self._journal = journal
         needed = self._needed if self._signed else len(planned.roster)
         while True:
             self.check()
-            presence = self._transport.presence(planned.roster)
-            connected = [name for name, seen in presence.items() if seen.connected]
+            missing = [party for party in self.described(planned.roster) if not party.connected]
             gone = sorted(set(planned.roster) & set(self._expelled()))
             if len(planned.roster) - len(gone) < needed:
                 raise ConfigurationError(
                     f"{', '.join(gone)}: revoked, and the run needs {needed} of its {len(planned.roster)} parties",
                     "plan a new run without them",
                 )
-            if len(connected) >= needed:
+            connected = len(planned.roster) - len(missing)
+            if connected >= needed:
                 self._status = replace(self._status, waiting=None)
                 return
-            missing = {name: seen for name, seen in presence.items() if not seen.connected}
-            awaited = Awaited(
-                parties=_described(missing),
-                since=begun,
-                goes_on_at=None,
-                goes_on_with=needed,
-                words=f"waiting for {_names(missing)} to connect; the run goes on as soon as {needed} of"
-                f" {counted(len(planned.roster), 'party is', 'parties are')} there ({len(connected)} now)",
+            words = (
+                f"waiting for {_names(missing)} to connect; the run goes on as soon as {needed} of"
+                f" {counted(len(planned.roster), 'party is', 'parties are')} there ({connected} now)"
             )
-            self._status = replace(self._status, state="waiting", waiting=awaited)
-            self._note()
+            self._show(state="waiting", waiting=Awaited(tuple(missing), begun, None, needed, words))
             time.sleep(ROSTER_POLL_S)
 
     @property
     def _signed(self) -> bool:
-        """Whether everybody has signed the manifest: before that a run needs every party."""
+        """True once everybody has signed the manifest; before that a run needs every party."""
         return self._journal is not None and self._journal.get("manifest/signatures") is not None
 
+    def exchange(self, requests: Mapping[str, bytes], *, timeout_s: float) -> Mapping[str, bytes]:
+        self.check()
+
+        def watch(waiting: Waiting) -> bool:
+            self.waits(waiting, len(requests))
+            return self._given_up >= set(waiting.missing)
+
+        begun = time.monotonic()
+        replies = self._transport.exchange(requests, timeout_s=timeout_s, watch=watch, reply_bytes=self._reply_bytes)
+        if time.monotonic() - begun >= self._planned.patience_s:
+            missing = self._transport.presence([name for name in requests if name not in replies])
+            self._gone.update({name: seen.since for name, seen in missing.items() if not seen.connected})
+        if self._status.waiting is not None and not self.awaits_people:
+            self._show(waiting=None)
+        return replies
+
+    @property
+    def _given_up(self) -> set[str]:
+        """The parties that are not waited for; empty if the run cannot go on without them."""
+        now = self._transport.presence(self._gone)
+        away = {name for name, since in self._gone.items() if not now[name].connected and now[name].since == since}
+        return away if len(self._planned.roster) - len(away) >= self._needed else set()
+
     def waits(self, waiting: Waiting, asked: int) -> None:
-        """Tells in the status that a request is under way and replies are missing."""
+        """Shows in the status that a request is under way and replies are missing."""
         self.check()
         if self.awaits_people and all(seen.connected for seen in waiting.missing.values()):
             return  # a machine that is asked anew each second whether its people have decided
@@ -317,71 +318,24 @@ class GrpcRunDriver(RunDriver):
         needed = self._needed if signed else asked
         late = f"{waiting.answered} of {asked} have answered, {f'the quorum is {needed}' if signed else 'all must'}"
         if not signed:
-            outcome = f"in {waiting.left_s:.0f} s they are asked again"
+            outcome = "they are asked again"
         elif waiting.answered >= needed:
-            outcome = f"in {waiting.left_s:.0f} s it goes on without them"
+            outcome = "it goes on without them"
         else:
-            outcome = f"in {waiting.left_s:.0f} s it goes on only if {needed - waiting.answered} more answer by then"
-        before = self._status.waiting
+            outcome = f"it goes on only if {needed - waiting.answered} more answer by then"
+        before, now = self._status.waiting, time.time()
+        missing = _described(waiting.missing)
         awaited = Awaited(
-            parties=_described(waiting.missing),
-            since=time.time() if before is None else before.since,
-            goes_on_at=time.time() + waiting.left_s,
+            parties=missing,
+            since=now if before is None else before.since,
+            goes_on_at=now + waiting.left_s,
             goes_on_with=needed,
-            words=f"waiting for {_names(waiting.missing)}; {late}; {outcome}",
+            words=f"waiting for {_names(missing)}; {late}; in {waiting.left_s:.0f} s {outcome}",
         )
-        self._status = replace(self._status, waiting=awaited)
-        self._note()
+        self._show(waiting=awaited)
 
     def described(self, parties: Sequence[str]) -> tuple[AwaitedParty, ...]:
         return _described(self._transport.presence(parties))
-
-    def answered(self) -> None:
-        """Tells in the status that the request is over."""
-        if self._status.waiting is not None and not self.awaits_people:
-            self._status = replace(self._status, waiting=None)
-            self._note()
-
-
-class _PatientTransport:
-    """The transport as one run uses it: it checks for the operator's request, and spends its patience once per party.
-
-    A party that was away for a whole request is not waited for again until it has been connected, as long as the others
-    are enough for the run.
-    """
-
-    def __init__(
-        self, driver: GrpcRunDriver, transport: GrpcTransport, planned: Planned, needed: int, reply_bytes: int
-    ) -> None:
-        self._driver = driver
-        self._transport = transport
-        self._roster = planned.roster
-        self._patience_s = planned.patience_s
-        self._needed = needed
-        self._reply_bytes = reply_bytes
-        self._gone: dict[str, float] = {}  # since when a party that was waited for in vain has been away
-
-    def exchange(self, requests: Mapping[str, bytes], *, timeout_s: float) -> Mapping[str, bytes]:
-        self._driver.check()
-
-        def watch(waiting: Waiting) -> bool:
-            self._driver.waits(waiting, len(requests))
-            return self._given_up >= set(waiting.missing)
-
-        begun = time.monotonic()
-        replies = self._transport.exchange(requests, timeout_s=timeout_s, watch=watch, reply_bytes=self._reply_bytes)
-        if time.monotonic() - begun >= self._patience_s:
-            missing = self._transport.presence([name for name in requests if name not in replies])
-            self._gone.update({name: seen.since for name, seen in missing.items() if not seen.connected})
-        self._driver.answered()
-        return replies
-
-    @property
-    def _given_up(self) -> set[str]:
-        """The parties that are not waited for; empty where the run cannot go on without them."""
-        now = self._transport.presence(self._gone)
-        away = {name for name, since in self._gone.items() if not now[name].connected and now[name].since == since}
-        return away if len(self._roster) - len(away) >= self._needed else set()
 
 
 def _described(missing: Mapping[str, Presence]) -> tuple[AwaitedParty, ...]:
@@ -392,14 +346,83 @@ def _described(missing: Mapping[str, Presence]) -> tuple[AwaitedParty, ...]:
     )
 
 
-def _names(missing: Mapping[str, Presence]) -> str:
-    now = time.monotonic()
+def _names(missing: Iterable[AwaitedParty]) -> str:
     words = []
-    for name, seen in sorted(missing.items()):
-        if seen.connected:
-            words.append(f"{name} (connected, at work)")
-        elif seen.heard is None:
-            words.append(f"{name} (not connected since the coordinator started)")
-        else:
-            words.append(f"{name} (away for {now - seen.since:.0f} s)")
+    for party in missing:
+        away = "not connected since the coordinator started"
+        if party.seconds is not None:
+            away = f"away for {party.seconds:.0f} s"
+        words.append(f"{party.party} ({'connected, at work' if party.connected else away})")
     return ", ".join(words)
+
+
+def tell(
+    transport: Transport, run: RunFolder, status: RunStatus, parties: Collection[str], timeout_s: float = TELL_TIMEOUT_S
+) -> set[str]:
+    """Tells these parties how a run has ended; returns those that have answered, and keeps those that have heard.
+
+    Nobody is told of a run that was never proposed. Raises ConfigurationError while its journal is in use.
+    """
+    if not run.journal_path.exists():
+        return set(parties)
+    journal = Journal(run.journal_path)
+    proposed = journal.get("manifest")
+    journal.close()
+    if proposed is None:
+        return set(parties)
+    hash_ = Manifest.from_bytes(proposed).hash
+    request = wire.Request(version=codec.VERSION, suspend_run=wire.SuspendRun(manifest_hash=hash_))
+    if status.state in FINAL:
+        request = wire.Request(version=codec.VERSION, close_run=wire.CloseRun(manifest_hash=hash_))
+    replies = transport.exchange(dict.fromkeys(parties, request.SerializeToString()), timeout_s=timeout_s)
+    heard = {name for name, data in replies.items() if decode(name, data).WhichOneof("body") in ("noted", "receipt")}
+    run.note_heard(status, run.heard(status) | heard)
+    return set(replies)
+
+
+class Endings:
+    """Tells every party how its runs have ended, in a thread; one that is away hears it when it is back.
+
+    A run that is finished or stopped is closed at the parties. One that has failed may go on, and is suspended there.
+    """
+
+    def __init__(self, transport: GrpcTransport) -> None:
+        self._transport = transport
+        # by run: its folder, how it ended, and the parties that have not answered yet
+        self._endings: dict[str, tuple[RunFolder, RunStatus, set[str]]] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="endings", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join(TELL_TIMEOUT_S)
+
+    def note(self, run: RunFolder, status: RunStatus) -> None:
+        """A run has ended, and nothing drives it; may be called again and again."""
+        _, known, _ = self._endings.get(run.name, (None, RunStatus(), None))
+        if (known.state, known.number) != (status.state, status.number):
+            self._endings[run.name] = run, status, set(run.planned().roster) - run.heard(status)
+
+    def forget(self, run: RunFolder) -> None:
+        """A run goes on."""
+        self._endings.pop(run.name, None)
+
+    def _work(self) -> None:
+        while not self._stopping.wait(ENDINGS_POLL_S):
+            silent: set[str] = set()  # one that does not answer is waited for once
+            for run, status, waiting in list(self._endings.values()):
+                seen = self._transport.presence(waiting - silent)
+                there = [name for name, presence in seen.items() if presence.connected]
+                if not there or self._stopping.is_set():
+                    continue
+                try:
+                    answered = tell(self._transport, run, status, there)
+                except Exception as error:  # noqa: BLE001 - a damaged folder must not keep the other runs' parties waiting
+                    log.warning("run %s: its parties are not told that it ended: %s", run.name, error)
+                    waiting.clear()
+                    continue
+                waiting.difference_update(answered)
+                silent |= set(there) - answered

@@ -16,12 +16,11 @@ from typing import Any
 
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_server.authority import SERVER_DAYS
-from undersong_server.coordinator.endings import Endings
 from undersong_server.coordinator.grpc_transport import GrpcTransport
 from undersong_server.coordinator.home import CoordinatorHome, Serving, host_port
 from undersong_server.coordinator.metrics import Endpoint, FolderMetrics, Metrics
 from undersong_server.coordinator.parties import REVOKED
-from undersong_server.coordinator.run_driver import GrpcRunDriver
+from undersong_server.coordinator.run_driver import Endings, GrpcRunDriver
 from undersong_server.release.signature import Signer
 from undersong_server.runs.folder import ENDED, FINAL, STATE_AFTER, RunFolder
 

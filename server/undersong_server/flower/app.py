@@ -20,9 +20,8 @@ from pydantic import BaseModel, ConfigDict
 from undersong_common import configuration
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.lock import holding
-from undersong_server.coordinator.endings import tell
 from undersong_server.coordinator.home import CoordinatorHome
-from undersong_server.coordinator.run_driver import RunDriver
+from undersong_server.coordinator.run_driver import RunDriver, tell
 from undersong_server.federation.driver import Transport
 from undersong_server.flower.transport import FlowerTransport
 from undersong_server.journal import Journal

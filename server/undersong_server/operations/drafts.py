@@ -13,10 +13,10 @@ from typing import Any
 from undersong_common import configuration
 from undersong_common.errors import ConfigurationError
 from undersong_server.coordinator.home import CoordinatorHome
-from undersong_server.json_files import read_json, replace_json
 from undersong_server.operations import audit
 from undersong_server.operations.enrolment import roster
 from undersong_server.operations.runs import refusals
+from undersong_server.runs.folder import read_json, replace_json
 from undersong_server.runs.plan_figures import PlanFigures, cap_faults, plan_figures
 from undersong_server.runs.planning import coordinator_task, plan_run
 

@@ -9,10 +9,9 @@ from pathlib import Path
 
 from undersong_common.embedding import Embed
 from undersong_server.coordinator.home import CoordinatorHome
-from undersong_server.json_files import read_json, replace_json
 from undersong_server.operations import evaluation
 from undersong_server.report.measures import measures_of
-from undersong_server.runs.folder import RunFolder
+from undersong_server.runs.folder import RunFolder, read_json, replace_json
 
 FILE = "evaluation.json"
 

@@ -12,13 +12,15 @@ import os
 import re
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter
 
 from undersong_common.errors import ConfigurationError
+from undersong_common.files import replace_file
 from undersong_common.printable import printable
-from undersong_server.json_files import read_json, replace_json
 from undersong_server.runs.planning import Planned
 
 State = Literal["planned", "waiting", "running", "paused", "stopped", "finished", "failed"]
@@ -29,7 +31,7 @@ STATE_AFTER: Mapping[str, State] = {"pause": "paused", "stop": "stopped"}  # wha
 
 @dataclass(frozen=True)
 class AwaitedParty:
-    """A party whose connection or reply is missing; ``seconds`` since it connected or was lost, None if never seen."""
+    """A party whose connection or reply is missing. ``seconds``: since it connected or was lost; None if never seen."""
 
     party: str
     connected: bool
@@ -38,7 +40,7 @@ class AwaitedParty:
 
 @dataclass(frozen=True)
 class Awaited:
-    """For whom a run waits.
+    """The parties that a run waits for.
 
     Attributes:
         since, goes_on_at: seconds since the epoch; ``goes_on_at`` is None where it waits without a limit.
@@ -47,26 +49,17 @@ class Awaited:
         whom: people who have to decide, or machines that have to answer.
     """
 
-    parties: tuple[AwaitedParty, ...]
+    parties: Annotated[tuple[AwaitedParty, ...], Field(alias="for")]
     since: float
     goes_on_at: float | None
     goes_on_with: int
     words: str
     whom: Literal["machines", "people"] = "machines"
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Awaited:
-        rest = {key: item for key, item in value.items() if key != "for"}
-        return cls(tuple(AwaitedParty(**party) for party in value["for"]), **rest)
-
-    def to_json(self) -> dict[str, Any]:
-        value = asdict(self)
-        return {"for": list(value.pop("parties")), **value}
-
 
 @dataclass(frozen=True)
 class RunFailure:
-    """Why a run failed; ``exit_code`` is that of the error, for whoever watches it."""
+    """The reason why a run failed; ``exit_code`` is that of the error, for whoever watches it."""
 
     problem: str
     remedy: str
@@ -75,14 +68,14 @@ class RunFailure:
 
 @dataclass(frozen=True)
 class RunStatus:
-    """How a run stands.
+    """State of a run, as the process that drives it writes it and every command reads it.
 
     Attributes:
         number: of the requested action that was carried out, 0 for none.
         at, since: when this was written and when the run's driver began, seconds since the epoch; None before that.
         phase: what is done now, ``done`` of ``total``; "" between phases.
         message: the last line of the run's log.
-        charged: whether a private sum was asked for, so that parties may have been charged.
+        charged: a private sum was asked for, so that parties may have been charged.
     """
 
     state: State = "planned"
@@ -100,33 +93,16 @@ class RunStatus:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RunStatus:
         """The status that :meth:`to_json` wrote; keys of a newer program are left aside."""
-        known = {field.name for field in fields(cls)}
-        plain = {key: item for key, item in value.items() if key in known}
-        waiting, error = plain.pop("waiting", None), plain.pop("error", None)
-        return cls(
-            **plain,
-            waiting=None if waiting is None else Awaited.from_json(waiting),
-            error=None if error is None else RunFailure(**error),
-        )
+        return _STATUS.validate_python(value)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; what does not apply now is left out."""
-        value: dict[str, Any] = {"state": self.state, "number": self.number, "at": self.at, "since": self.since}
-        if self.phase:
-            value |= {"phase": self.phase, "done": self.done, "total": self.total}
-        if self.message:
-            value["message"] = self.message
-        if self.charged:
-            value["charged"] = True
-        if self.waiting is not None:
-            value["waiting"] = self.waiting.to_json()
-        if self.error is not None:
-            value["error"] = asdict(self.error)
-        return {key: item for key, item in value.items() if item is not None}
+        value = _STATUS.dump_python(self, mode="json", by_alias=True)
+        return {key: item for key, item in value.items() if item not in (None, "")}
 
     @property
     def words(self) -> str:
-        """How the run stands, in one line."""
+        """The status in one line."""
         parts: list[str] = [self.state]
         if self.phase:
             parts.append(f"{self.phase} {self.done}/{self.total}")
@@ -137,6 +113,7 @@ class RunStatus:
         return ": ".join(parts)
 
 
+_STATUS = TypeAdapter(RunStatus)
 NEW_LINE = re.compile(r"\s*\n\s*")
 LIVE_END_BYTES = 2**18  # in which the last usage of the generators is looked for
 LONGEST_LINE = 4096  # characters of a line of a run's log
@@ -146,7 +123,7 @@ Action = Literal["run", "pause", "stop"]
 
 @dataclass(frozen=True)
 class RequestedAction:
-    """What the operator requested last; ``number`` counts the requests of a run from 1, and is 0 before the first."""
+    """The operator's last request; ``number`` counts the requests of a run from 1, and is 0 before the first."""
 
     action: Action | None
     number: int
@@ -191,7 +168,7 @@ class RunFolder:
         replace_json(self.path / "plan.json", asdict(planned), durable=True)
 
     def planned(self) -> Planned:
-        """What was planned. Raises ConfigurationError where the folder holds no run."""
+        """The plan. Raises ConfigurationError where the folder holds no run."""
         value = read_json(self.path / "plan.json")
         if value is None:
             raise ConfigurationError(f"no run {self.name!r}", "see `undersong run list`")
@@ -209,7 +186,7 @@ class RunFolder:
         return RequestedAction(None, 0) if value is None else RequestedAction(value["action"], int(value["number"]))
 
     def status(self) -> RunStatus:
-        """How the run stands."""
+        """The last status that was written."""
         return RunStatus.from_json(read_json(self.path / "status.json") or {})
 
     def write_status(self, status: RunStatus, *, durable: bool = False) -> None:
@@ -220,11 +197,8 @@ class RunFolder:
     def heard(self, status: RunStatus) -> set[str]:
         """The parties that have heard that the run ended so."""
         value = read_json(self.path / "heard.json") or {}
-        return (
-            set(value["parties"])
-            if [value.get("state"), value.get("number")] == [status.state, status.number]
-            else set()
-        )
+        same = [value.get("state"), value.get("number")] == [status.state, status.number]
+        return set(value["parties"]) if same else set()
 
     def note_heard(self, status: RunStatus, parties: Iterable[str]) -> None:
         """Keeps who has heard that the run ended so; losing it costs one message more to each."""
@@ -248,7 +222,7 @@ class RunFolder:
             file.write(line.encode("utf-8", "replace") + b"\n")
 
     def live(self) -> list[dict[str, Any]]:
-        """What :meth:`tell` added, oldest first; a line that is being written is left out."""
+        """The facts that :meth:`tell` added, oldest first; a line that is being written is left out."""
         try:
             data = (self.path / "live.jsonl").read_bytes()
         except FileNotFoundError:
@@ -256,7 +230,7 @@ class RunFolder:
         return [json.loads(line) for line in data.split(b"\n")[:-1]]
 
     def usage(self) -> dict[str, dict[str, Any]]:
-        """What each generator has used so far, as it was told last; read off the file's end, which may be long."""
+        """Usage of each generator, as it was told last; read off the file's end, which may be long."""
         try:
             with (self.path / "live.jsonl").open("rb") as file:
                 start = max(0, file.seek(0, os.SEEK_END) - LIVE_END_BYTES)
@@ -278,3 +252,19 @@ class RunFolder:
 def logged(line: str) -> str:
     """A line as it stands in a run's log, without its time."""
     return printable(NEW_LINE.sub("; ", line), LONGEST_LINE)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """None where the file is missing. Raises ConfigurationError for a damaged one."""
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        raise ConfigurationError(f"{path}: is not JSON", "restore it from a backup") from None
+    return value
+
+
+def replace_json(path: Path, value: Mapping[str, Any], *, durable: bool) -> None:
+    """Replaces a file whole; ``durable``: it is on the disk when this returns."""
+    replace_file(path, json.dumps(value, indent=1).encode("utf-8"), durable=durable)

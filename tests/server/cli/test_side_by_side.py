@@ -17,10 +17,9 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.pages.accounts import Accounts
 from undersong_common.pages.store import PageStore
 from undersong_server.coordinator.home import CoordinatorHome
-from undersong_server.json_files import replace_json
 from undersong_server.operations import audit, results, runs
 from undersong_server.operations.run_evaluation import FILE, Evaluated, evaluate_run
-from undersong_server.runs.folder import RunStatus
+from undersong_server.runs.folder import RunStatus, replace_json
 
 USED = {"calls": 9, "kept": 7, "retried": 2, "dropped": 0, "cut": 0, "price_usd": 0.25, "faults": {"duplicate": 2}}
 

@@ -20,9 +20,8 @@ from undersong_protocol.enrolment import EnrolmentRequest, Package, new_tls_key
 from undersong_server.console.application import build
 from undersong_server.console.context import ConsoleContext
 from undersong_server.coordinator.home import CoordinatorHome
-from undersong_server.json_files import replace_json
 from undersong_server.operations import drafts, enrolment, runs
-from undersong_server.runs.folder import RunFailure, RunStatus
+from undersong_server.runs.folder import RunFailure, RunStatus, replace_json
 
 pytestmark = pytest.mark.heavy
 

@@ -11,7 +11,7 @@ from undersong_protocol import codec
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.messages import federation_pb2 as wire
 from undersong_protocol.secagg.parameters import Member
-from undersong_server.coordinator.endings import tell
+from undersong_server.coordinator.run_driver import tell
 from undersong_server.journal import Journal
 from undersong_server.operations import runs
 from undersong_server.runs.folder import RunFailure, RunStatus

@@ -9,7 +9,7 @@ import pytest
 from undersong_server.authority import Authority
 from undersong_server.coordinator.grpc_transport import Presence, Waiting
 from undersong_server.coordinator.metrics import Metrics
-from undersong_server.coordinator.run_driver import GrpcRunDriver, _PatientTransport
+from undersong_server.coordinator.run_driver import GrpcRunDriver
 from undersong_server.journal import Journal
 from undersong_server.release.signature import Signer
 from undersong_server.runs.folder import RunFolder
@@ -69,8 +69,9 @@ def waited(watched, timeout_s=0.2):
 
 
 def watched_over(driver, transport):
-    planned = Planned("a run", {}, "", ("alpha", "beta", "delta", "gamma"), 0, None, 0.2)
-    return _PatientTransport(driver, transport, planned, 3, 1000)
+    driver._planned = Planned("a run", {}, "", ("alpha", "beta", "delta", "gamma"), 0, None, 0.2)
+    driver._transport, driver._reply_bytes = transport, 1000
+    return driver
 
 
 def test_who_was_away_for_a_whole_request_is_not_waited_for_again_until_it_was_back(driver):
