@@ -72,7 +72,7 @@ class Authority:
 
         Args:
             name: the coordinator's name, as people read it in certificates.
-            server_names: host names and addresses by which parties reach it; the bind address is not among them.
+            server_names: host names and addresses that parties use to reach it; not the bind address.
             now: seconds since the epoch.
 
         Raises ConfigurationError where the folder holds keys already: they are never overwritten.
@@ -102,7 +102,7 @@ class Authority:
 
     @classmethod
     def open(cls, folder: Path) -> Authority:
-        """Raises ConfigurationError where the folder holds no authority, or others may read its keys."""
+        """Opens the folder's authority. Raises ConfigurationError if there is none, or others may read its keys."""
         for name in (_CA_KEY, _SIGNING_KEY, _SERVER_KEY):
             path = folder / name
             if not path.exists():
@@ -157,7 +157,7 @@ class Authority:
             os.replace(self._folder / name, self._folder / name.removesuffix(".new"))
 
     def issue_party(self, name: str, public_key: Certifiable, *, now: float, days: float = PARTY_DAYS) -> Issued:
-        """A client certificate for a party's own key, under the name that it will have in every roster."""
+        """Issues a client certificate for a party's own key, under its name in every roster."""
         # For clients only: no party can pose as the coordinator.
         certificate = self._issue(
             check_party_name(name),

@@ -50,7 +50,7 @@ _TRIED = tuple(" ".join(_WORDS[place % len(_WORDS)] for place in range(length)) 
 
 
 class Cluster(AbstractContextManager["Cluster"]):
-    """A connection to Ray, made when work comes first; a context that ends it.
+    """A connection to Ray, made at the first work; a context that ends it.
 
     A process has one connection at a time. What is sent to a cluster leaves this process: Ray keeps it in the memory
     of its machines, and on their disks where that is full. Ray on this machine listens on all its interfaces; who has
@@ -172,7 +172,7 @@ def connected(address: str | None) -> AbstractContextManager[Cluster | None]:
 
 
 def _check_reachable(address: str, named: str, remedy: str) -> None:
-    """Raises ConfigurationError where nobody listens: Ray itself tries for minutes and then ends the program."""
+    """Raises ConfigurationError if nothing listens; Ray itself would try for minutes and then end the program."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon:
         return
@@ -211,7 +211,7 @@ class SpreadEmbedder(Embedder):
         return self._here.dimension
 
     def slab(self, missing: int) -> int:
-        """Texts, of so many missing ones, that the cluster embeds in about a minute. Raises as :meth:`encode`."""
+        """Number of texts that are embedded in about a minute if ``missing`` are left. Raises as :meth:`encode`."""
         return TEXTS_A_CALL * _CALLS_A_CORE * (1 if missing < self._fewest else self._cluster.cores)
 
     @cached_property
@@ -257,7 +257,7 @@ _loaded: dict[str, Embedder] = {}  # of this worker, by fingerprint, once it was
 
 
 def embed_part(model: str | Path, fingerprint: str, expected: str, texts: Sequence[str]) -> Float32 | UndersongError:
-    """In a worker: the rows, or why this machine does not compute them."""
+    """Embeds in a worker; returns the reason as an error if this machine computes other rows."""
     try:
         if fingerprint not in _loaded:
             embedder = embedders.load(model)

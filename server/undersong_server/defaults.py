@@ -1,4 +1,4 @@
-"""What an operator gets who does not choose otherwise."""
+"""Default values of the operator's options."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ HOME = "coordinator"  # folder of a coordinator, below the current one
 BIND = "0.0.0.0:7443"  # host:port that a coordinator listens on
 METRICS = "127.0.0.1:9464"  # host:port of a coordinator's metrics and health
 INVITATION_DAYS = 14.0
-PATIENCE_S = 120.0  # how long one request of a run waits for a party
+PATIENCE_S = 120.0  # longest wait of a request for a party
 TOKEN_DAYS = 90.0  # life of a token with which a script reads the console
 KEEPALIVE_S = 20.0  # silence on a stream after which either side asks

@@ -21,7 +21,7 @@ _LAST = chr(0x10FFFF)  # no key has it: with a prefix it bounds the prefix's key
 
 
 def json_bytes(value: Any) -> bytes:
-    """A value as :meth:`Journal.get_json` reads it."""
+    """Serialises a value for :meth:`Journal.get_json`."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode("utf-8")
 
 
@@ -55,7 +55,7 @@ class Journal:
         return None if row is None else bytes(row[0])
 
     def put(self, key: str, value: bytes) -> None:
-        """Keeps ``value``; the same value again is no change, another one is our bug."""
+        """Keeps ``value``. The same value again changes nothing; another one raises InternalError."""
         self.put_all([(key, value)])
 
     def put_all(self, entries: Iterable[tuple[str, bytes]]) -> None:

@@ -1,4 +1,4 @@
-"""How a run tells whoever waits what it is doing: phases with a count, so that a display can estimate the rest."""
+"""Interface through which a run reports progress: phases with a count, from which a display estimates the rest."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """A display of phases. ``done`` of ``total`` units; calling again with the same phase moves it on."""
+    """A display of phases, each with ``done`` of ``total`` units; a later call for the same phase updates it."""
 
     def update(self, phase: str, done: int, total: int) -> None: ...
 
     def say(self, message: str) -> None:
-        """One line that stays on the screen: public words only."""
+        """Shows one line that stays on the screen, of public words only."""
 
     def await_people(self, parties: Sequence[str], done: int, total: int) -> None:
-        """The people of ``parties`` have to decide; ``done`` of ``total`` parties' have. Ends with the next phase."""
+        """Reports that the people of ``parties`` have to decide; those of ``done`` of ``total`` have."""
 
 
 class Silent:

@@ -37,19 +37,19 @@ log = logging.getLogger(__name__)
 # Keepalive periods of silence before a stream's party is asked, asked again, and given up. It asks after one itself:
 # a quarter later only one of the two does.
 SILENCES = (1.25, 1.0, 0.75)
-READ_TURNS = 5  # of the loop, for a frame that has come while it was busy
+READ_TURNS = 5  # turns of the event loop in which a frame that came while it was busy is read
 HELLO_S = 15.0
-FRAMES_A_SECOND = 500.0  # of one party; beyond that it is read more slowly, never refused
+FRAMES_A_SECOND = 500.0  # of one party; faster ones are read more slowly, never refused
 FRAMES_AT_ONCE = 2000.0
-REVIEW_S = 1.0  # how soon a revocation ends a live stream
+REVIEW_S = 1.0  # longest time until a revocation ends a live stream
 MOST_STREAMS = 2000
-STREAMS_OF_A_PARTY = 4  # at once: the live one, and those that are ending or have not begun
-STREAMS_AT_ONCE = 60.0  # that one party opens, and a second for long
+STREAMS_OF_A_PARTY = 4  # at once: the live one, and those that end or begin
+STREAMS_AT_ONCE = 60.0  # streams that one party may open at once; STREAMS_A_SECOND in the long run
 STREAMS_A_SECOND = 2.0
-GOODBYE_S = 2.0  # for a party to take the reason why its stream ends
-UNREAD_BYTES = 2**19  # of one stream, that a party may send ahead
-DECISION_S = 1.0  # a party's word that its people decided counts once in so long
-OPENED_AT_ONCE = 2  # long replies that are joined, hashed and inflated beside the loop
+GOODBYE_S = 2.0  # longest wait for a party to read why its stream ends
+UNREAD_BYTES = 2**19  # bytes of one stream that a party may send ahead
+DECISION_S = 1.0  # shortest time between two messages of a party, that its people decided, that count
+OPENED_AT_ONCE = 2  # threads that join, hash and inflate long replies
 
 OTHER_NAME = "claims another party's name"
 NOT_ALLOWED = "certificate not accepted"
@@ -86,10 +86,10 @@ class GrpcServer:
     """Serves the parties' streams, in an event loop and a thread of its own.
 
     Args:
-        coordinator: its name, told to the parties.
+        coordinator: the coordinator's name, which the parties read.
         renew: party, serial number of the certificate it shows, and its request, to the grant's bytes; raises
             UndersongError to refuse.
-        keepalive_s: how much silence either side allows before it asks.
+        keepalive_s: silence after which either side sends a ping.
 
     Raises:
         TransportError: the address cannot be bound.
@@ -452,7 +452,7 @@ class GrpcServer:
                 raise PeerFault(peer.name, "sent a second Hello, or a frame without content")
 
     async def _arrived(self, box: Mailbox, arrived: framing.Arrived | None) -> None:
-        """Opens a reply once, outside the loop where that takes long; its party is not read from meanwhile."""
+        """Opens a reply once, in a thread if it is long; nothing is read from its party meanwhile."""
         if arrived is None:
             return
         if all(box.awaited_bytes(id_) is None for id_ in arrived.ids):
@@ -477,7 +477,7 @@ class GrpcServer:
         return wire.Renewed(grant=grant)
 
     async def _review(self) -> None:
-        """Ends the streams of parties that were revoked, or whose certificate ended, while they were connected."""
+        """Ends the streams of connected parties that were revoked or whose certificate has expired."""
         while True:
             await asyncio.sleep(REVIEW_S)
             try:

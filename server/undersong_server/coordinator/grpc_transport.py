@@ -20,10 +20,10 @@ from undersong_protocol.framing import ID_BYTES, Envelope, Limits, Outgoing, Rea
 from undersong_protocol.messages import transport_pb2 as wire
 from undersong_server.coordinator.metrics import Metrics
 
-WATCH_S = 0.25  # how often a waiting run looks up
-WATCH_A_PARTY_S = 0.002  # and, where many are missing, how often for each: it takes the loop's time to say who
-ACKNOWLEDGE_S = 0.25  # after it an acknowledgement waits no longer for a request to travel with
-ACKNOWLEDGED = 16  # so many of one party wait at most
+WATCH_S = 0.25  # between two looks of a run that waits
+WATCH_A_PARTY_S = 0.002  # the same, times the number of missing parties: naming them takes the loop's time
+ACKNOWLEDGE_S = 0.25  # longest wait of an acknowledgement for a request that carries it
+ACKNOWLEDGED = 16  # largest number of one party's acknowledgements that wait
 UNFINISHED_BYTES = 2**30  # of all parties' replies that arrived in part
 
 
@@ -32,7 +32,12 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class Presence:
-    """What is known of one party's connection. Times are seconds on the transport's (monotonic) clock."""
+    """State of one party's connection. Times are seconds on the transport's (monotonic) clock.
+
+    Attributes:
+        since: start of the present state, connected or not.
+        heard: time of the last frame; None if the party has not connected since the coordinator started.
+    """
 
     connected: bool
     since: float
@@ -41,11 +46,11 @@ class Presence:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A run waits for replies.
+    """Replies that a run waits for.
 
     Attributes:
-        missing: parties that have not answered, with whether each is connected.
-        answered: how many have.
+        missing: connections of the parties that have not answered, by party.
+        answered: number of parties that have answered.
         left_s: seconds until the run goes on without the missing ones.
     """
 
@@ -87,7 +92,7 @@ class Link:
 
 
 class Mailbox:
-    """Everything between the coordinator and one party, across its streams. Lives in the event loop."""
+    """Requests and replies of one party, across its streams. Lives in the event loop."""
 
     def __init__(self, name: str, limits: Limits, room: SharedRoom) -> None:
         self.name = name
@@ -104,7 +109,7 @@ class Mailbox:
         return Presence(self.link is not None, self.changed_at, self.heard_at)
 
     def attach(self, link: Link, held: Mapping[bytes, bytes]) -> None:
-        """Replaces the old stream by a new one, and sends every open request again, but for what the party holds."""
+        """Replaces the old stream by a new one. Sends open requests again, except the parts that the party holds."""
         old, self.link = self.link, link
         self.acknowledged()  # of the old stream: what its party did not hear of it sends again
         self.changed_at = self.heard_at = time.monotonic()
@@ -129,17 +134,17 @@ class Mailbox:
         self._open.pop(id_, None)
 
     def awaited_bytes(self, id_: bytes) -> int | None:
-        """What the reply to that request may have at most; None where nobody waits for it (any more)."""
+        """Largest size of the reply to that request; None if no exchange waits for it."""
         entry = self._open.get(id_)
         return None if entry is None else entry[1].reply_bytes
 
     def acknowledge(self, id_: bytes) -> None:
-        """The party may drop its copy of that reply, and hears so at once."""
+        """Tells the party at once that it may drop its copy of that reply."""
         if self.link is not None:
             self.link.queue.put_nowait([wire.Ack(id=id_)])
 
     def acknowledged(self) -> list[bytes]:
-        """Ids of replies that the party may drop, for the frame that takes them along; they are handed out once."""
+        """Returns, once, the ids of replies that the party may drop, for a frame that carries them."""
         ids, self._arrived = self._arrived, []
         if self._timer is not None:
             self._timer.cancel()
@@ -147,7 +152,7 @@ class Mailbox:
         return ids
 
     def _acknowledge_with_next(self, id_: bytes) -> None:
-        """As :meth:`acknowledge`, with the next request to the party: a frame of its own wakes both ends."""
+        """Acknowledges with the next request to the party, since a frame of its own wakes both ends."""
         self._arrived.append(id_)
         if len(self._arrived) >= ACKNOWLEDGED:
             self._acknowledge_alone()
@@ -159,7 +164,7 @@ class Mailbox:
             self.acknowledge(id_)
 
     def received(self, envelope: Envelope) -> None:
-        """Takes a whole reply; a reply to a request that nobody waits for any more is acknowledged and dropped."""
+        """Takes a whole reply. If no exchange waits for it, it is acknowledged and dropped."""
         entry = self._open.pop(envelope.id, None)
         if entry is None:
             self.acknowledge(envelope.id)
@@ -200,11 +205,11 @@ class GrpcTransport:
         return self.mailboxes[name]
 
     def decided(self, name: str) -> None:
-        """Wakes whoever sleeps, because a person at a party approved or rejected something."""
+        """Ends :meth:`sleep`, because a person at a party approved or rejected something."""
         self._decision.set()
 
     def sleep(self, seconds: float) -> None:
-        """Sleeps so long, or until a party says that its people have decided."""
+        """Sleeps for ``seconds``, or until a party reports that its people have decided."""
         if self._decision.wait(seconds):
             self._decision.clear()
 
@@ -224,7 +229,7 @@ class GrpcTransport:
         """Sends every request and waits until all parties have answered, or for ``timeout_s`` seconds.
 
         Args:
-            reply_bytes: what one reply may have at most, where it is known; a party that announces more is cut off.
+            reply_bytes: largest size of one reply, if known; a party that announces more is cut off.
             watch: called every quarter of a second while replies are missing, less often while hundreds are; it ends
                 the waiting by True or by what it raises.
         """

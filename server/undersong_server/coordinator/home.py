@@ -27,10 +27,10 @@ class CoordinatorSettings:
 
     Attributes:
         name: the coordinator's name, as the parties read it.
-        bind: host:port that the server listens on; parties never see it.
+        bind: host:port that the server listens on; it may differ from the addresses.
         addresses: host:port by which parties reach it, tried in order.
         metrics: host:port of the HTTP endpoint with metrics and health; "" for none.
-        drill: for rehearsals with invented records only; every run that is planned here says so.
+        drill: for rehearsals with invented records only; every plan and output here says so.
     """
 
     name: str
@@ -47,10 +47,10 @@ class CoordinatorSettings:
 
 @dataclass(frozen=True)
 class Serving:
-    """What the serving process says of itself in ``serving.json``.
+    """Facts about the serving process, which it writes into ``serving.json``.
 
     Attributes:
-        port, metrics_port: where it listens; ``metrics_port`` is None without metrics.
+        port, metrics_port: ports that it listens on; ``metrics_port`` is None without metrics.
         since: when it started, seconds since the epoch.
         connected: names of the parties with a stream, a moment ago.
     """
@@ -100,7 +100,7 @@ class CoordinatorHome:
         return Registry(self.path / "registry.sqlite")
 
     def run(self, name: str) -> RunFolder:
-        """A run's folder by the run's name (which may not exist yet)."""
+        """The folder of a run, which need not exist."""
         if "/" in name or name.startswith(".") or len(name.encode("utf-8", "replace")) > LONGEST_FILE_NAME:
             raise ConfigurationError(f"{name!r} is not the name of a run", "see `undersong run list`")
         return RunFolder(self.path / "runs" / name)
@@ -169,7 +169,7 @@ class CoordinatorHome:
             shown: serial number (hex) of the certificate whose stream carried the renewal; None if the operator signs.
             replaces: the identity key, 32 bytes, that the party had until now; None where no key may be replaced.
 
-        Raises ConfigurationError that says what does not fit.
+        Raises ConfigurationError that names the mismatch.
         """
         with closing(self.registry()) as registry:
             if request.renewal:
@@ -210,7 +210,7 @@ class CoordinatorHome:
         Args:
             serial: hex, of the certificate that the stream shows.
 
-        Raises ConfigurationError that says what does not fit: another party's request, too early, or too often.
+        Raises ConfigurationError that names the reason: another party's request, too early, or too often.
         """
         now = time.time()
         with closing(self.registry()) as registry:
@@ -228,29 +228,29 @@ class CoordinatorHome:
 
     @property
     def served(self) -> bool:
-        """Whether a process serves this home now."""
+        """True while a process serves this home."""
         return is_held(self._lock)
 
     @property
     def serving(self) -> Serving | None:
-        """What the serving process said last; None where there is no such process."""
+        """The last facts about the serving process; None if there is none."""
         value = read_json(self.path / "serving.json")
         if value is None or not self.served:
             return None
         return Serving(**{**value, "connected": tuple(value["connected"])})
 
     def tell(self, serving: Serving) -> None:
-        """Renews what :attr:`serving` reads; for the serving process alone."""
+        """Writes the facts that :attr:`serving` reads; for the serving process alone."""
         replace_json(self.path / "serving.json", asdict(serving), durable=False)
 
     @property
     def connected(self) -> Sequence[str]:
-        """Parties with a stream to the serving process, a moment ago; empty where there is no such process."""
+        """Parties with a stream to the serving process a moment ago; empty if there is no such process."""
         serving = self.serving
         return () if serving is None else serving.connected
 
     def hold(self) -> AbstractContextManager[None]:
-        """The lock that the one serving process holds. Raises ConfigurationError where another one has it."""
+        """Takes the lock of the one serving process. Raises ConfigurationError if another process holds it."""
         return holding(
             self._lock, ConfigurationError(f"{self.path}: another process serves this coordinator", "stop it first")
         )

@@ -28,7 +28,7 @@ VALID_CERTIFICATES = 16  # of one party, over its stream
 WRITE_S = 10.0  # for another process to end its transaction
 WRITE_AGAIN_S = 0.02
 INVITED, ENROLLED, REVOKED = "invited", "enrolled", "revoked"
-# All that is told of a daemon that does not start; of anything else the operator reads that the party is away.
+# Reasons that a daemon reports when it does not start; without one, the party counts as away.
 NOT_STARTED = {
     "policy": "its daemon does not start: its policy is missing, damaged or not signed by its key",
     "version": "its daemon does not start: its program, or its folder, is of another version",
@@ -57,12 +57,12 @@ class Party:
 
     Attributes:
         identity: Ed25519 public key (hex), empty until the party is enrolled.
-        epsilon_left: what the hospital chose to share of its budget.
+        epsilon_left: remaining epsilon of the hospital's budget, if it shares that.
         certificate_expires_at: of the newest certificate that is not revoked.
         policy: JSON of the bounds (undersong_protocol.bounds.Policy) that the hospital has shared; "" for none.
         does_not_start: why its daemon does not start, as a key of ``NOT_STARTED``; "" where it has said nothing of that
             since it was connected.
-        contact: whom the operator telephones, in the operator's own words.
+        contact: person to telephone at the party, in the operator's words.
         former_identities: keys (hex) that it had enrolled with before, the oldest first.
     """
 
@@ -91,7 +91,7 @@ class Registry:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
-        # Certificates, serials by parties' names, that were all in order; what was written by then; until when.
+        # The last accepted certificates (serials by party), the state of the file then, and when the first expires.
         self._accepted: tuple[dict[str, str], tuple[int, int] | None, float] = ({}, None, 0.0)
         try:
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
@@ -120,7 +120,7 @@ class Registry:
         """Notes an invitation; inviting again replaces a token that was not used.
 
         Args:
-            contact: whom to telephone; "" keeps what was noted.
+            contact: person to telephone; "" keeps the earlier one.
             again: an enrolled party may enrol with a new identity key; until it has, it goes on with the present one.
 
         Raises ConfigurationError for a name that is revoked, or enrolled without ``again``.
@@ -305,7 +305,7 @@ class Registry:
         paused: bool,
         policy: str = "",
     ) -> None:
-        """Notes what a party said of itself when it connected."""
+        """Notes the facts that a party stated when it connected."""
         with self._transaction() as database:
             database.execute(
                 "UPDATE party SET last_seen = ?, software = ?, embedder = ?, epsilon_left = ?, paused = ?,"
@@ -314,7 +314,7 @@ class Registry:
             )
 
     def refused_start(self, name: str, reason: str) -> None:
-        """Notes why a party's daemon does not start, as a key of ``NOT_STARTED``; it is away until it connects."""
+        """Notes the reason (a key of ``NOT_STARTED``) why a party's daemon does not start."""
         with self._transaction() as database:
             database.execute("UPDATE party SET does_not_start = ? WHERE name = ?", (reason, name))
 
@@ -391,7 +391,7 @@ class Registry:
             ) from None
 
     def _begin(self, stack: ExitStack) -> None:
-        """Begins a transaction; while another process writes, this one's other threads go on reading."""
+        """Begins a transaction; this process's other threads can read while another process writes."""
         until = time.monotonic() + WRITE_S
         while True:
             stack.enter_context(self._lock)
@@ -410,7 +410,7 @@ class Registry:
 
 
 def _refusal(name: str, serial: str, state: str | None, certificate: sqlite3.Row | None, now: float) -> str:
-    """``state`` is the party's; None where nobody of this name was invited."""
+    """The reason of a refusal, or "". ``state``: the party's; None if no such party was invited."""
     if state is None:
         return f"no party {name!r} was invited"
     if state == REVOKED:

@@ -57,7 +57,7 @@ class RunDriver(ABC):
     Args:
         public_cache: file with embeddings of public texts.
         environment: where generators find their keys.
-        number: of the requested action that this driver carries out.
+        number: number of the requested action that this driver carries out.
         signer: puts the coordinator's name under what is published.
     """
 
@@ -93,7 +93,7 @@ class RunDriver(ABC):
         self._interrupted = becomes
 
     def run(self) -> None:
-        """Drives the run to its end, whatever that is: the status says it."""
+        """Drives the run to its end, which the status then states."""
         try:
             self._conduct()
             self._end("finished")
@@ -401,13 +401,13 @@ class Endings:
         self._thread.join(TELL_TIMEOUT_S)
 
     def note(self, run: RunFolder, status: RunStatus) -> None:
-        """A run has ended, and nothing drives it; may be called again and again."""
+        """Notes that a run has ended and nothing drives it; a second call changes nothing."""
         _, known, _ = self._endings.get(run.name, (None, RunStatus(), None))
         if (known.state, known.number) != (status.state, status.number):
             self._endings[run.name] = run, status, set(run.planned().roster) - run.heard(status)
 
     def forget(self, run: RunFolder) -> None:
-        """A run goes on."""
+        """Stops telling parties of a run that goes on."""
         self._endings.pop(run.name, None)
 
     def _work(self) -> None:

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 RENEW_BEFORE_DAYS = 30
 REVIEW_S = 60.0
-STOP_S = 10.0  # how long a run may take to reach its next step when the process stops
+STOP_S = 10.0  # longest wait for a run to reach its next step when the process stops
 POLL_S = 0.25
 
 
@@ -79,7 +79,7 @@ class Coordinator:
         self._tell([])
 
     def health(self) -> dict[str, Any]:
-        """What ``/healthz`` says."""
+        """The answer of ``/healthz``."""
         return {
             "status": "stopping" if self._stopping.is_set() else "ok",
             "connected": self.server.connected,
@@ -121,7 +121,7 @@ class Coordinator:
             self.endpoint.close()
 
     def drives(self, run: str) -> bool:
-        """Whether a run of that name is under way here, its last status not yet written."""
+        """True while a run of that name is under way here, until its last status is written."""
         driver = self._drivers.get(run)
         return driver is not None and driver.alive
 
@@ -160,14 +160,14 @@ class Coordinator:
         )
 
     def _identities(self) -> dict[str, bytes]:
-        """The key that each party enrolled with, those that were revoked since included."""
+        """Identity key by party, including parties that were revoked since."""
         return {party.name: bytes.fromhex(party.identity) for party in self._registry.parties() if party.identity}
 
     def _expelled(self) -> Sequence[str]:
         return [party.name for party in self._registry.parties() if party.state == REVOKED]
 
     def _renew_server(self) -> None:
-        """A new server certificate where the old one ends soon or lacks a name; handshakes take it from then on."""
+        """Issues a new server certificate if the old one ends soon or lacks a name; later handshakes use it."""
         now, names = time.time(), self._home.settings.server_names
         soon = self._authority.server_expires_at - now < RENEW_BEFORE_DAYS * 86400
         if soon or sorted(self._authority.server_names) != sorted(names):
@@ -175,7 +175,7 @@ class Coordinator:
             log.info("the server's certificate was renewed")
 
     def _states(self) -> dict[str, str]:
-        """Each run's state by its name; "unreadable" where its status file was damaged."""
+        """State by run; "unreadable" if the run's status file is damaged."""
         found: dict[str, str] = {}
         for run in self._home.runs():
             try:
@@ -185,7 +185,7 @@ class Coordinator:
         return found
 
     def _certificates(self) -> dict[str, float]:
-        """The end of each certificate in use by its owner's name, seconds since the epoch."""
+        """End of each certificate in use by its owner, seconds since the epoch."""
         ends = {party.name: party.certificate_expires_at for party in self._registry.parties()}
         ends["coordinator"] = self._authority.server_expires_at
         return {name: end for name, end in ends.items() if end}

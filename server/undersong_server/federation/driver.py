@@ -1,4 +1,4 @@
-"""The coordinator's side of private sums: agrees on the manifest, opens the sums, and loses nothing on the way.
+"""The coordinator's side of private sums: agrees on the manifest with the parties, and opens the sums.
 
 Every stage's replies are journaled before the state machine sees them, so that a killed coordinator replays the
 machine to the very stage it stood in; parties answer a repeated request with the same bytes.
@@ -65,12 +65,12 @@ class BatchTransport(Protocol):
     def exchange_batches(
         self, requests: Mapping[str, Sequence[bytes]], *, timeout_s: float
     ) -> Mapping[str, Sequence[bytes]]:
-        """As many replies from each party as it got requests; a party that did not answer is left out."""
+        """Returns a reply to each request of each party; a party that did not answer is left out."""
         ...
 
 
 class Lazily(Mapping[Key, Value]):
-    """A mapping whose values are made each time they are read: a thousand requests need not lie in memory at once."""
+    """A mapping whose values are made at each read, so that a thousand requests need not be in memory at once."""
 
     def __init__(self, keys: Collection[Key], make: Callable[[Key], Value]) -> None:
         self._keys = keys
@@ -259,7 +259,7 @@ class Federation:
         return signatures
 
     def private_sum(self, name: str, inputs: Sequence[Input]) -> NoisySum:
-        """Opens the private sum ``name`` of the plan, once; asked again, the journal answers.
+        """Opens the private sum ``name`` of the plan once; a second call reads the journal.
 
         Raises PrivacyRefusal for a sum outside the plan, RoundAborted when too few parties remain (nothing is opened),
         ConfigurationError if the run began the sum with other public inputs: the parties would refuse them.

@@ -17,14 +17,14 @@ from undersong_server.federation.driver import Lazily
 
 INTRODUCE = wire.Request(version=codec.VERSION, introduce=wire.Introduce()).SerializeToString()
 PULL_S = 0.3
-PULL_SOON_S = 0.05  # where few messages are under way, so that none waits for room
-LATE_S = 5.0  # a message stays valid so much longer than its reply is waited for
+PULL_SOON_S = 0.05  # if the messages under way are limited, so that none waits for room
+LATE_S = 5.0  # a message stays valid this much longer than its reply is waited for
 
 
 class FlowerTransport:
     """Implements ``undersong_server.federation.driver.BatchTransport``: one Flower message per party and exchange.
 
-    Flower knows nodes, not parties: a node says itself who it is, in its introduction, with the identity key that its
+    Flower knows nodes, not parties. A node names its party in its introduction, with the identity key that its
     signature under the manifest is checked against. The newest node that introduces itself by a name has it.
 
     Args:
@@ -61,7 +61,7 @@ class FlowerTransport:
         return sorted(self._nodes)
 
     def locate(self, *, timeout_s: float) -> list[str]:
-        """Asks every node that is new who it is; the names of all that are known."""
+        """Asks every new node for its introduction; returns the names of all known parties."""
         new = [node for node in self._grid.get_node_ids() if node not in self._answered]
         for node, replies in self._deliver({node: [INTRODUCE] for node in new}, timeout_s).items():
             if replies and self._introduced(node, replies[0]):
@@ -140,7 +140,7 @@ class FlowerTransport:
         return [bytes(reply) for reply in message.content[RECORD].get(REPLIES, [])]
 
     def _introduced(self, node: int, data: bytes) -> bool:
-        """Whether the node has said who it is; one that refused is asked again."""
+        """Notes which party a node is; False if it refused to say, so that it is asked again."""
         try:
             reply = codec.decode_reply(data, f"node {node}")
         except PeerFault as error:

@@ -1,4 +1,4 @@
-"""Prompts from templates: data files with named placeholders, each of which a task may replace by its own.
+"""Prompts from templates: data files with named placeholders. A task may replace any of them.
 
 A template is a file ``<kind>.toml`` with ``user`` and, where they differ from the usual, ``system`` (both for models
 that follow instructions) and ``completion`` (for models that only continue a text). They are written in Jinja2, in its
@@ -38,7 +38,7 @@ FIELDS = (
 """Every placeholder that a template may use."""
 
 KEYS = ("about", "system", "user", "completion")
-OTHER_LABELS = 8  # that a prompt names besides its own: a task of 77 labels does not list them all
+OTHER_LABELS = 8  # number of labels that a prompt names besides its own
 
 _TEMPLATES = resources.files("undersong_server.prompts").joinpath("templates")
 KINDS = frozenset(name.removesuffix(".toml") for file in _TEMPLATES.iterdir() if (name := file.name).endswith(".toml"))
@@ -105,7 +105,7 @@ class Variety:
     """Draws hints and attributes by an order's number."""
 
     def __init__(self, hints: Sequence[Sequence[str]], attributes: Mapping[str, Sequence[str]]) -> None:
-        """Takes no list of hints for none; attributes are lists of values by name."""
+        """``hints``: lists of which one entry each is drawn; ``attributes``: lists of values by name."""
         self._hints = [tuple(each) for each in hints if each]
         self._attributes = {name: tuple(values) for name, values in attributes.items() if values}
         self.combinations = math.prod(map(len, self._hints))  # this many numbers in a row differ in their hints
@@ -163,9 +163,9 @@ class Prompt:
     """One prompt.
 
     Attributes:
-        system: how it is to behave; "" for a completion.
-        user: what is asked of it, or the text that it continues.
-        stop: strings that end its answer; none for a chat.
+        system: the model's instructions; "" for a completion.
+        user: the request, or the text that the model continues.
+        stop: strings that end the answer; empty for a chat.
     """
 
     system: str
@@ -174,7 +174,7 @@ class Prompt:
 
     @property
     def text(self) -> str:
-        """Everything that it reads."""
+        """The whole prompt."""
         return f"{self.system}\n\n{self.user}" if self.system else self.user
 
 
@@ -183,13 +183,13 @@ class TaskWords:
     """The words of a task that every prompt may use, all of them public.
 
     Attributes:
-        description: what a text is, e.g. "a nurse's triage note".
+        description: kind of one text, e.g. "a nurse's triage note".
         labels: the task's; ``label_descriptions`` explains some of them.
-        language: of the texts, e.g. "German"; "" says nothing of it.
+        language: language of the texts, e.g. "German"; "" if not stated.
         attributes: values of each attribute, one of which is drawn for each order.
-        line_breaks: whether a text has several lines; completion prompts end at a line's end where it has not.
-        variety: adds hints by which no two prompts of a batch are alike; without it, prompts of one label that show
-            nothing are the same prompt.
+        line_breaks: texts have several lines; if not, completion prompts end at the end of a line.
+        variety: adds hints that make the prompts of a batch differ; without them, prompts of one label that show
+            no text are the same prompt.
     """
 
     description: str
@@ -277,7 +277,7 @@ class Prompts:
 
 
 def _readable(label: str) -> str:
-    """A label as a model reads it: ``activate_my_card`` is an identifier, not three words."""
+    """A label as words: models read ``activate_my_card`` as one identifier."""
     return label.replace("_", " ")
 
 
@@ -286,7 +286,7 @@ def _capital(text: str) -> str:
 
 
 def _made(name: str, value: Value) -> Any:
-    """A field as templates read it; false where it is empty."""
+    """A field as templates read it; false if it is empty."""
     if value is None or isinstance(value, str | int):
         return "" if value is None else str(value)
     return Texts(value) if name in TEXT_FIELDS else Names(value)
@@ -381,14 +381,15 @@ class Shown(NamedTuple):
 
 
 def estimated_tokens(text: str) -> int:
-    """About how many tokens a text has, rather too many than too few."""
+    """Estimated number of tokens of a text, rather too large than too small."""
     return -(-len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN)
 
 
 def fitted(render: Callable[[Shown], Prompt], shown: Shown, longest: int | None) -> tuple[Prompt, Shown]:
-    """The prompt and what it shows, of at most ``longest`` estimated tokens where that can be had.
+    """Shortens a prompt to ``longest`` estimated tokens if possible; returns it with the texts that it still shows.
 
-    A prompt that shows nothing is left as it is: the endpoint then says that it is too long.
+    Whole examples are left out first, then their last sentences. A prompt that shows no text stays as it is:
+    the endpoint then reports that it is too long.
     """
     prompt = render(shown)
     while longest is not None and estimated_tokens(prompt.text) > longest:

@@ -92,12 +92,12 @@ def execute(
     """Runs the plan to its end. What the journal has of the run already is not repeated.
 
     Args:
-        name: of the run, as it stands in the manifest.
+        name: name of the run in the manifest.
         author: writes the texts, from the same journal.
         embed: public texts to quantised embeddings; ``embedder`` is that model's SHA-256 (hex).
         seed: of everything public: prompts, draws, embedded generators.
         identities: Ed25519 public key of each party, as it enrolled; None in a simulation, where nobody enrols.
-        timeout_s: how long a request waits for a party.
+        timeout_s: longest wait of a request for a party.
         sleep: waits between two requests for an approval; may return early where a party has decided.
         observe: told what is public of the run as it comes; a continued run tells it again from its beginning.
     """
@@ -130,7 +130,7 @@ def execute(
 
 
 def _check_same_plan(agreed: Manifest, plan: Plan) -> None:
-    """A run may not go on with other sums or another promise than the parties signed: another version, another file."""
+    """Refuses to continue a run with other sums or another promise than the parties signed."""
 
     def asked(of: Plan) -> dict[str, object]:
         sums = {one.name: json.dumps([one.statistic, one.parameters], sort_keys=True) for one in of.sums}

@@ -1,7 +1,7 @@
-"""One run of the coordinator as files: what was planned, which action is requested, how it stands, what came of it.
+"""One run of the coordinator as files: its plan, the requested action, its status and its outputs.
 
-Commands and the serving process talk through these files only. Each is replaced whole, so that both may be killed
-anywhere; the serving process alone writes ``status.json``, the commands alone write ``requested.json``.
+Commands and the serving process communicate through these files only. Each file is replaced as a whole, so either may
+be killed at any time. Only the serving process writes ``status.json``; only the commands write ``requested.json``.
 """
 
 from __future__ import annotations
@@ -195,13 +195,13 @@ class RunFolder:
         replace_json(self.path / "status.json", {"run": self.name, **stamped.to_json()}, durable=durable)
 
     def heard(self, status: RunStatus) -> set[str]:
-        """The parties that have heard that the run ended so."""
+        """The parties that have heard of this ending."""
         value = read_json(self.path / "heard.json") or {}
         same = [value.get("state"), value.get("number")] == [status.state, status.number]
         return set(value["parties"]) if same else set()
 
     def note_heard(self, status: RunStatus, parties: Iterable[str]) -> None:
-        """Keeps who has heard that the run ended so; losing it costs one message more to each."""
+        """Keeps the parties that have heard of this ending; if it is lost, each is told once more."""
         value = {"state": status.state, "number": status.number, "parties": sorted(parties)}
         replace_json(self.path / "heard.json", value, durable=False)
 
@@ -212,11 +212,11 @@ class RunFolder:
             file.write(f"{stamp} {logged(line)}\n")
 
     def begin_live(self) -> None:
-        """A continued run tells everything again: what was told before goes."""
+        """Drops the facts that were told before: a continued run tells them again."""
         (self.path / "live.jsonl").unlink(missing_ok=True)
 
     def tell(self, kind: str, facts: Mapping[str, Any]) -> None:
-        """Adds something public that the run has obtained, for whoever follows it; losing it loses nothing."""
+        """Adds a public fact that the run has obtained, for those who follow it; no guarantee depends on it."""
         line = json.dumps({"at": time.time(), "kind": kind, **facts}, ensure_ascii=False, default=str)
         with contextlib.suppress(OSError), (self.path / "live.jsonl").open("ab") as file:
             file.write(line.encode("utf-8", "replace") + b"\n")
@@ -255,7 +255,7 @@ def logged(line: str) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """None where the file is missing. Raises ConfigurationError for a damaged one."""
+    """The file's contents; None if it is missing. Raises ConfigurationError if it is damaged."""
     try:
         value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -266,5 +266,5 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def replace_json(path: Path, value: Mapping[str, Any], *, durable: bool) -> None:
-    """Replaces a file whole; ``durable``: it is on the disk when this returns."""
+    """Replaces the whole file; ``durable``: it is on the disk when this returns."""
     replace_file(path, json.dumps(value, indent=1).encode("utf-8"), durable=durable)

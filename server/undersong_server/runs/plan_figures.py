@@ -1,4 +1,4 @@
-"""The figures of a plan, as an operator reads them; sensitivity and sigma in natural units (one vote is 1)."""
+"""Figures of a plan for the operator; sensitivity and sigma are in natural units (one vote is 1)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PUBLIC_NOTICE = (
     " private there"
 )
 
-TEXT_WORDS = 120  # of an example, where the task does not say how long its texts are
+TEXT_WORDS = 120  # assumed length of an example, if the task does not bound the length of its texts
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class SumFigures:
     """Neighbouring private sums of a plan that differ in dimension only.
 
     Attributes:
-        releases: how many they are; ``dimension`` has one entry per sum.
+        releases: number of these sums; ``dimension`` has one entry per sum.
         noise: its law.
         sigma: standard deviation of the opened noise; ``sigma_integer`` is in steps of the grid, ``scale`` per vote.
         share_sigma_integer: standard deviation, on the grid, of the noise that each party adds.
@@ -174,7 +174,7 @@ def _expected_cost(run: RunPlan) -> Estimate | None:
 
 
 def _estimates(run: RunPlan) -> list[Estimate]:
-    """What each generator is expected to take, with as many calls of each."""
+    """Expected cost of each generator, if all are called equally often."""
     calls = math.ceil(run.generator_calls / len(run.task.generators)) + run.trial_calls
     return [_estimate(run, generator, calls) for generator in run.task.generators]
 
@@ -202,7 +202,7 @@ def _estimate(run: RunPlan, generator: GeneratorSettings, calls: int) -> Estimat
 
 
 def _if_all_others_collude(plan: Plan) -> float | None:
-    """None where there is no such figure: nothing is asked, nothing is private, or Laplace shares give no bound."""
+    """Epsilon of one party's own noise; None if nothing is asked or private, or Laplace shares give no bound."""
     if not plan.sums or not math.isfinite(plan.privacy.epsilon):
         return None
     epsilon = plan.epsilon_if_all_others_collude()

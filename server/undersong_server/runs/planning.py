@@ -78,15 +78,15 @@ def plan_run(task: Task) -> RunPlan:
 
 @dataclass(frozen=True)
 class Planned:
-    """What ``undersong run plan`` fixed.
+    """A planned run of the coordinator, as ``undersong run plan`` fixed it.
 
     Attributes:
-        name: of the run, in the manifest and of its folder.
+        name: name of the run, in the manifest and of its folder.
         task: the task file with its overrides, as read; ``folder`` is where its relative paths start.
         roster: names of the parties that take part.
-        seed: of everything public.
+        seed: seed of every public draw.
         insecure_noise_seed: tests only: the parties' noise is no secret, and the outputs say so.
-        patience_s: how long one request waits for a party.
+        patience_s: longest wait of one request for a party.
     """
 
     name: str

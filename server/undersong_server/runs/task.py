@@ -1,4 +1,4 @@
-"""The task file: one TOML file says what is written, about whom, from what and at which privacy."""
+"""The task file: one TOML file that states the task, the data, the privacy, the method and the models."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class TaskSection(Section):
     """[task]: public words. They go to the model provider.
 
     Attributes:
-        description: what one text is, e.g. "a nurse's triage note".
-        label_descriptions: what some of the labels mean, by label.
+        description: kind of one text, e.g. "a nurse's triage note".
+        label_descriptions: meanings of some of the labels, by label.
         language: of the texts, by its English name.
         attributes: properties of texts with their possible values; each order draws one value of each.
         words: least and most words of a text.
-        line_breaks: whether a text has several lines.
+        line_breaks: texts have several lines.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$", max_length=80)]
@@ -110,7 +110,7 @@ class DataSection(Section):
 
 
 class PublicationSection(Section):
-    """[publication]: what is to become of the data set, for those who approve the run and those who receive it."""
+    """[publication]: intended publication of the data set, for those who approve the run and those who receive it."""
 
     where: Annotated[str, Field(max_length=2000)] = ""
     licence: Annotated[str, Field(max_length=200)] = ""  # an SPDX name, or a sentence
@@ -144,7 +144,7 @@ class PrivacySection(Section):
 
 
 class FederationSection(Section):
-    """[federation]: how many parties, and how many may drop out or collude (defaults: docs/secagg.md, "Manifest")."""
+    """[federation]: numbers of parties, dropouts and colluders (defaults: docs/secagg.md, "Manifest")."""
 
     parties: Annotated[int, Field(ge=1, le=LARGEST_PARTIES)] | None = None
     alpha: Annotated[float, Field(gt=0)] = math.inf
@@ -185,7 +185,7 @@ class EvaluationSection(Section):
 
 
 class PromptsSection(Section):
-    """[prompts]: how models are asked.
+    """[prompts]: prompts of the language models.
 
     Attributes:
         folder: whose templates replace the built-in ones of the same name.
@@ -235,7 +235,7 @@ class Task(Section):
 
     @property
     def public_words(self) -> dict[str, Any]:
-        """What every party reads of the task in the manifest, and signs."""
+        """The task's part of the manifest, which every party reads and signs."""
         said = {"purpose": self.task.purpose, "publication": self.publication.where}
         named: dict[str, Any] = {"name": self.task.name, "description": self.task.description}
         return {
@@ -252,7 +252,7 @@ class Task(Section):
 
     @property
     def teacher_model(self) -> str:
-        """What simulated parties name as their local model: "packaged", an absolute folder, or "" for none."""
+        """Local model of the simulated parties: "packaged", an absolute folder, or "" for none."""
         given = self.data.teacher_model
         return given if given in ("", PACKAGED) else str(self.locate(given))
 
@@ -272,13 +272,13 @@ class Task(Section):
 
     @property
     def one_file_per_party(self) -> bool:
-        """Whether the data come already divided, as a list, a folder or a pattern of files."""
+        """True if the data come already divided, as a list, a folder or a pattern of files."""
         path = self.data.path
         return not isinstance(path, str) or "*" in path or self.locate(path).is_dir()
 
     @property
     def parties(self) -> int:
-        """How many parties take part. Raises ConfigurationError where data.path and federation.parties disagree."""
+        """Number of parties. Raises ConfigurationError if data.path and federation.parties disagree."""
         stated = self.federation.parties
         if self.data.path is None or not self.one_file_per_party:
             return DEFAULT_PARTIES if stated is None else stated
