@@ -12,12 +12,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import NamedTuple
 
-from undersong_common.errors import GenerationError
+from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_server.generators import batches
 from undersong_server.generators.asking import Speed, answers_of
 from undersong_server.generators.cleaning import Screening
 from undersong_server.generators.interface import Answer, GenerationRequest, Generator, PromptFormat
-from undersong_server.generators.orders import DrawWords, Order, Requests, check_known
+from undersong_server.generators.orders import DrawWords, Order, Requests
 from undersong_server.generators.reading import CUT, FAILED, Reading, read
 from undersong_server.journal import Journal
 from undersong_server.pool import Sample
@@ -25,7 +25,7 @@ from undersong_server.progress import Progress
 from undersong_server.prompts.rendering import LIST_KINDS, Prompts
 
 RETRIES = 2  # of an answer that is no text, before the sample is dropped
-TRIAL_ORDERS = 4  # per generator, where a private sum would come before its first text
+TRIAL_ORDERS = 4  # per generator, if a private sum would come before its first text
 FEWEST_JUDGED = 4  # orders of a first batch that its share of useless answers is judged by
 USELESS_SHARE = 0.5  # of a first batch, above which the run stops
 THROWN_AWAY = "of a first batch that stopped the run"
@@ -141,7 +141,8 @@ class Author:
         return self._write(step, round_, orders, self._screening)
 
     def _write(self, step: str, round_: int, orders: Sequence[Order], screening: Screening) -> list[Sample | None]:
-        check_known(orders, self._generators)
+        for name in {order.generator for order in orders} - self._generators.keys():
+            raise ConfigurationError(f"no generator is named {name!r}", "name it under [[generators]]")
         written: list[Sample | None] = [None] * len(orders)
         rooms = [1] * len(orders)
         remaining = list(range(len(orders)))
@@ -357,7 +358,7 @@ def _stops(ordered: int, useless: int) -> bool:
 
 
 def _words(answer: Answer | GenerationError) -> str:
-    """An answer's beginning, as an error quotes it; "" where it has no word."""
+    """Returns an answer's beginning, as an error quotes it; "" if it has no word."""
     if isinstance(answer, GenerationError):
         return answer.problem
     text = " ".join(answer.text.split())

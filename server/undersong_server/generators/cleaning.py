@@ -1,4 +1,4 @@
-"""Cleaning: from a model's raw answer to the text that was asked for, "" where there is none.
+"""Cleaning: from a model's raw answer to the text that was asked for, "" if there is none; duplicates of texts.
 
 Rules take away what surrounds a text (prompt echo, "Sure, here is ...", quotes, markup, numbering, chat markers) and
 never rewrite what is inside it. Cleaning twice gives what cleaning once gives. What is no text at all (a refusal,
@@ -110,7 +110,7 @@ def clean(text: str, *, prompt: str = "") -> str:
         prompt: what the model was shown; an echo of it, or of its last line, is removed.
 
     Returns:
-        The text without what surrounds it; "" where nothing with a letter or digit is left.
+        The text without what surrounds it; "" if nothing with a letter or digit is left.
 
     >>> clean('Sure, here is a new text:\\n\\n"1. The card was **declined**."')
     'The card was declined.'
@@ -125,13 +125,13 @@ def clean(text: str, *, prompt: str = "") -> str:
 
 
 def is_empty(text: str) -> bool:
-    """Whether there is no letter and no digit in it."""
+    """Returns True if there is no letter and no digit in it."""
     return not any(character.isalnum() for character in text)
 
 
 @lru_cache(maxsize=REMEMBERED)
 def duplicate_key(text: str) -> str:
-    """What two texts share that differ in case, punctuation, spacing or Unicode form only.
+    """Returns the same key for texts that differ in case, punctuation, spacing or Unicode form only.
 
     >>> duplicate_key("My card -- declined!") == duplicate_key("my  CARD declined")
     True
@@ -162,7 +162,7 @@ def _pass(text: str) -> str:
 
 
 def _message(text: str) -> str:
-    """What the assistant says in its turn, without its thinking and the turns that it made up."""
+    """Returns the words of the assistant's turn, without its thinking and the turns that it made up."""
     if (final := list(_CHANNEL.finditer(text))) and not is_empty(text[final[-1].end() :]):
         text = text[final[-1].end() :]
     text = _CLOSED_THINKING.sub("", _THINKING.sub("", text))
@@ -177,7 +177,7 @@ def _message(text: str) -> str:
 
 
 def tagged_texts(text: str) -> list[str]:
-    """What stands between ``<text>`` and ``</text>`` in an answer, each different text once.
+    """Returns the texts between ``<text>`` and ``</text>`` in an answer, each different text once.
 
     >>> tagged_texts("I write between <text> and </text>: <text>My card.</text>")
     ['My card.']
@@ -225,10 +225,10 @@ def _spaced(text: str) -> str:
 
 
 class Screening:
-    """What was kept so far, and whether a further text is new."""
+    """Finds texts that a run has already: exact duplicates, and near ones by their embeddings within a label."""
 
     def __init__(self, embed: Embed | None = None, *, bound: float = 1.0) -> None:
-        """Takes the cosine above which two texts of one label are near duplicates; none are without ``embed``."""
+        """Takes the cosine above which two texts of one label are near duplicates. Without ``embed`` no texts are."""
         self._embed = embed if bound < 1.0 else None
         self._bound = bound
         self._keys: set[str] = set()
@@ -246,7 +246,7 @@ class Screening:
         """Per text "" (it is new, and noted), DUPLICATE or NEAR_DUPLICATE, in their order.
 
         Args:
-            exact, near: whether each text is held against the exact texts, and against the embeddings, before it.
+            exact, near: True for each text that is compared with the texts, and with the embeddings, before it.
         """
         found = []
         for text, is_exact in zip(texts, exact, strict=True):

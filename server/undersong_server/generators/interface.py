@@ -27,7 +27,7 @@ class GenerationRequest:
     Attributes:
         kind: the prompt kind, e.g. "zero_shot", "contrast", "examples", "paraphrase", "fill_in", "cross",
             "keyphrases", "metadata", "random".
-        label: a label of the task; "" where the task has none or the class is not named.
+        label: a label of the task; "" if the task has none or the class is not named.
         prompt: the rendered text that a language model reads: what is asked of it, or the text that it continues.
         seed: public randomness of this one request, >= 0. `ngram` and `replay` give the same answer for the same seed
             and history; a retry is a new request with a new seed.
@@ -36,9 +36,9 @@ class GenerationRequest:
         terms: words or phrases that the text contains.
         words: the wanted length in words; None leaves it to the generator.
         system: how the model is to behave; "" for none.
-        style: whether the prompt asks for a text, or is one to be continued.
+        style: the prompt asks for a text ("chat"), or is one to be continued ("completion").
         stop: strings that end the answer.
-        room: how many times the usual length the answer may have: more where an earlier one was cut.
+        room: how many times the usual length the answer may have: more if an earlier one was cut.
     """
 
     kind: str
@@ -61,11 +61,11 @@ class PromptFormat:
     """Form of a generator's prompts.
 
     Attributes:
-        reads: whether it is a language model that reads any prompt. The embedded generators read a request's other
+        reads: it is a language model that reads any prompt. The embedded generators read a request's other
             fields, and a model that was trained on one prompt knows that one; their answers are not judged as strictly.
-        rendered: whether prompts are made for it at all; no text is made of a request that nobody reads as text.
+        rendered: prompts are made for it at all; no text is made of a request that nobody reads as text.
         style: "chat" for a model that follows instructions, "completion" for one that continues texts.
-        prompt_tokens: the longest prompt that leaves room for the answer; None where nobody said.
+        prompt_tokens: the longest prompt that leaves room for the answer; None if it is not known.
     """
 
     reads: bool = True
@@ -86,10 +86,10 @@ class Answer:
         text: as the generator wrote it; the caller cleans it (``undersong_server.generators.cleaning``).
         prompt_tokens: tokens read; attempts that were lost on the way count at their worst case.
         completion_tokens: tokens written, counted likewise.
-        price_usd: US dollars; 0.0 where no price is configured.
+        price_usd: US dollars; 0.0 if no price is configured.
         note: for the report, e.g. "repeat" or "usage not reported"; mostly "".
         finish: why it ended.
-        seconds: from the first attempt to the answer, wall clock; 0.0 where the generator does not tell. Not journaled.
+        seconds: from the first attempt to the answer, wall clock; 0.0 if the generator does not tell. Not journaled.
     """
 
     text: str
@@ -143,8 +143,8 @@ class Estimate:
 
     Attributes:
         calls: number of calls, retries not counted.
-        tokens: prompt and completion tokens together; (0, 0) where nothing is counted in tokens.
-        price_usd: US dollars; (0.0, 0.0) where nothing is paid; None where the task names no price.
+        tokens: prompt and completion tokens together; (0, 0) if nothing is counted in tokens.
+        price_usd: US dollars; (0.0, 0.0) if nothing is paid; None if the task names no price.
         seconds: wall-clock time.
     """
 

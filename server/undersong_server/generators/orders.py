@@ -8,7 +8,6 @@ from random import Random
 from typing import Literal
 
 from undersong_common.canonical import tagged_hash
-from undersong_common.errors import ConfigurationError
 from undersong_server.generators.cleaning import duplicate_key
 from undersong_server.generators.interface import GenerationRequest, PromptFormat
 from undersong_server.prompts.rendering import Prompt, Prompts, Shown, Style, fitted
@@ -25,7 +24,7 @@ class Order:
     Attributes:
         generator: its name.
         kind, label, good, bad, parents, terms, words: as of a GenerationRequest.
-        good_terms: the terms that each of the good examples contains, in their order; () where nobody says.
+        good_terms: the terms that each of the good examples contains, in their order; () if they are not known.
         named: False hides the label from the generator: the sample has it, the prompt and the request do not.
         bad_reason: what is bad about the bad examples: far from real texts, or of another label than they bear.
         good_for_bad: further good examples for a prompt that cannot show bad ones, which is a completion.
@@ -79,7 +78,8 @@ class Requests:
             number: self._request(step, number, start + number, orders[number], wanted[number], rooms[number])
             for number in numbers
         }
-        return made, [number for number in numbers if _shown(made[number]) != wanted[number]]
+        shown = {number: Shown(each.good, each.bad, each.parents) for number, each in made.items()}
+        return made, [number for number in numbers if shown[number] != wanted[number]]
 
     def _request(self, step: str, index: int, number: int, order: Order, shown: Shown, room: int) -> GenerationRequest:
         label = order.label if order.named else ""
@@ -131,9 +131,9 @@ class Requests:
 
 
 def shown_once(order: Order, style: Style = "chat") -> Shown:
-    """What the order shows, each text once: a good example is no bad one.
+    """Returns the texts that the order shows, each once: a good example is no bad one.
 
-    A completion shows further good examples in place of the bad ones, and none where there are too few, unless the
+    A completion shows further good examples in place of the bad ones. It shows none if there are too few, unless the
     order says what each of them contains.
 
     >>> shown_once(Order("g", "contrast", good=("a", "b"), bad=("A!", "c")))
@@ -158,22 +158,7 @@ def shown_once(order: Order, style: Style = "chat") -> Shown:
 
 
 def _terms_of(order: Order, shown: Sequence[str]) -> tuple[str, ...]:
-    """What each shown example contains, as a list with commas; of one that was cut, what is left of it."""
+    """Returns the terms of each shown example, as a list with commas; of one that was cut, those that are left."""
     known = list(zip(order.good, order.good_terms, strict=True)) if order.good_terms else []
-    found = []
-    for text in shown if known else ():
-        terms = next(terms for whole, terms in known if whole.startswith(text))
-        left = text.casefold()
-        found.append(", ".join(term for term in terms if term.casefold() in left))
-    return tuple(found)
-
-
-def _shown(request: GenerationRequest) -> Shown:
-    return Shown(request.good, request.bad, request.parents)
-
-
-def check_known(orders: Sequence[Order], generators: Mapping[str, object]) -> None:
-    """Raises ConfigurationError for an order to a generator that nobody has defined."""
-    for order in orders:
-        if order.generator not in generators:
-            raise ConfigurationError(f"no generator is named {order.generator!r}", "name it under [[generators]]")
+    found = [(text, next(terms for whole, terms in known if whole.startswith(text))) for text in shown if known]
+    return tuple(", ".join(term for term in terms if term.casefold() in text.casefold()) for text, terms in found)

@@ -1,4 +1,4 @@
-"""What an answer is: the text that was ordered, or what is wrong with it."""
+"""Reads answers: an answer is the text that was ordered, a list of names, or at fault in a stated way."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ _MARKS = " .\"'`*_“”"
 
 @dataclass(frozen=True)
 class Reading:
-    """The text of an answer, and its fault; "" where it is the text that was ordered."""
+    """The text of an answer, and its fault; "" if it is the text that was ordered."""
 
     text: str
     fault: str = ""
@@ -159,7 +159,7 @@ def _read(raw: str, finish: Finish, request: GenerationRequest, language: str, *
 
 
 def _fault(raw: str, text: str, request: GenerationRequest, language: str) -> str:
-    """What is wrong with an answer and with the text that was found in it; "" for nothing."""
+    """Returns the fault of an answer and of the text that was found in it; "" for none."""
     if _is_page(raw):
         return NO_TEXT
     if not text:
@@ -178,7 +178,7 @@ def _fault(raw: str, text: str, request: GenerationRequest, language: str) -> st
 
 
 def is_repetitive(text: str) -> bool:
-    """Whether a model went round in circles: most of what it wrote stands there before.
+    """Returns True if a model went round in circles: it wrote most of its text before.
 
     >>> is_repetitive("I lost my card. How do I get it? " * 3)
     True
@@ -191,7 +191,7 @@ def is_repetitive(text: str) -> bool:
 
 
 def whole_sentences(text: str) -> str:
-    """The text up to the end of its last sentence; "" where it has none.
+    """Returns the text up to the end of its last sentence; "" if it has none.
 
     >>> whole_sentences("It hurts. Since Monday. And the le")
     'It hurts. Since Monday.'
@@ -236,7 +236,7 @@ def _is_several(raw: str, text: str) -> bool:
 
 
 def _is_echo(text: str, request: GenerationRequest) -> bool:
-    """Whether a whole line of the instructions stands in the text. A line of an example is none of them."""
+    """Returns True if the text has a whole line of the instructions that is not an example's."""
     if "<text>" in text or "</text>" in text:
         return True
     shown = " ".join(duplicate_key(each) for each in (*request.good, *request.bad, *request.parents))
@@ -251,7 +251,7 @@ def _is_echo(text: str, request: GenerationRequest) -> bool:
 
 
 def listed(answer: str) -> list[str]:
-    """The items of a list that an answer holds, in its order; none where it is a text.
+    """Returns the items of a list that an answer holds, in its order; an empty list if it is a text.
 
     >>> listed("Here are some:\\n1. **Lost card** - gone\\n2. Stolen card\\n3. Computer vision for medical diagnostics")
     ['Lost card', 'Stolen card', 'Computer vision for medical diagnostics']

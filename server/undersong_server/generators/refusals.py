@@ -1,4 +1,4 @@
-"""Whether an answer is a model's refusal to write, in the languages of ``refusals.toml``.
+"""Recognises refusals to write, in the languages of ``refusals.toml``, and texts in another language than the task's.
 
 A refusal says in its first words that the writer cannot or will not do what only a model is asked for: help with this
 request, write such a text. A customer who "can't complete a transfer" says the former and not the latter.
@@ -52,7 +52,7 @@ _WORD = re.compile(r"[^\W\d_]+")
 
 
 def is_refusal(text: str) -> bool:
-    """Whether a model refuses, in its first words, to write.
+    """Returns True if a model refuses, in its first words, to write.
 
     >>> is_refusal("I'm sorry, but I can't write that note."), is_refusal("I can't complete a transfer to my mother.")
     (True, False)
@@ -87,7 +87,7 @@ def _any(alternatives: list[str]) -> str:
 
 
 def is_other_language(text: str, language: str) -> bool:
-    """Whether the text is clearly not in ``language`` (its English name); False where that cannot be told.
+    """Returns True if the text is clearly not in ``language`` (its English name); False if that is not clear.
 
     >>> is_other_language("Ich habe die Karte verloren und das ist nicht gut.", "English")
     True

@@ -71,7 +71,7 @@ def test_an_unknown_key_of_a_generator_is_named_as_it_is_written_with_its_kind_s
         ('kind = "replay"\npath = "others.jsonl"', "others.jsonl has no text of any of the task's labels"),
         ('kind = "transformers"\npath = "private"', "private is not the folder of a model"),
         ('kind = "transformers"\npath = "nowhere"', "nowhere: no such file (generator other)"),
-        ('kind = "ngram"\ncorpus = "wordless.jsonl"', "has no column 'text' (the text column of generator other)"),
+        ('kind = "ngram"\ncorpus = "wordless.jsonl"', "wordless.jsonl: row 1: has no column 'text'"),
     ],
 )
 def test_a_plan_refuses_what_a_generator_could_not_write_with(tmp_path, generator, said):

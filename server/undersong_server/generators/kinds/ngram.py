@@ -28,7 +28,6 @@ import numpy as np
 from pydantic import BeforeValidator, Field
 
 from undersong_common.arrays import Int64
-from undersong_common.configuration import nearest
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_common.table import column_names, read_table
 from undersong_server.generators.interface import (
@@ -107,11 +106,8 @@ class NgramSettings(GeneratorSettings):
         return Estimate(calls, (0, 0), (0.0, 0.0), (1.0 + 0.0002 * calls, 20.0 + 0.005 * calls))
 
     def check(self, around: Surroundings) -> None:
-        for path in (around.folder / name for name in self.corpus):
-            if "text" not in (found := column_names(path)):
-                raise ConfigurationError(
-                    f"{path}: has no column 'text' (the text column of generator {self.name})", nearest("text", found)
-                )
+        for path in self.corpus:
+            _read(around.folder / path, self.name)
 
     def build(self, around: Surroundings) -> NgramGenerator:
         return NgramGenerator(self, labels=around.labels, folder=around.folder)
@@ -181,7 +177,7 @@ class NgramGenerator:
 
     def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer | GenerationError]]:
         for index, request in enumerate(requests):
-            text = detokenise(self._decode(self._write(request)))
+            text = detokenise([self._surfaces[token] for token in self._write(request)])
             yield index, Answer(text) if text else GenerationError(f"{self.name}: wrote an empty text")
 
     # The corpus
@@ -210,16 +206,11 @@ class NgramGenerator:
         """
         ids = []
         for token in tokens:
-            known = self._ids.get(token.lower())
-            if known is None:
-                known = self._foreign.get(token)
+            known = self._ids.get(token.lower()) or self._foreign.get(token)
             if known is None:
                 known = self._foreign[token] = self._added(token)
             ids.append(known)
         return ids
-
-    def _decode(self, ids: Sequence[int]) -> list[str]:
-        return [self._surfaces[token] for token in ids]
 
     def _model(self, texts: Sequence[Sequence[int]], counts: tuple[Counts, ...]) -> _Model:
         lengths = tuple(max(1, self._words(text)) for text in texts)

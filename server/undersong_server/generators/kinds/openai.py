@@ -29,7 +29,7 @@ from email.utils import parsedate_to_datetime
 from functools import cached_property, partial
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -64,8 +64,6 @@ if TYPE_CHECKING:
     import openai
     import tenacity
 
-T = TypeVar("T")
-
 BATCH_PRICE = 0.5  # price of a batch's tokens, as a share of their usual price
 _FIRST_PAUSE_S = 0.5
 _RETRIES_OF_UNREACHABLE = 2  # before the first answer of the run: then the address is wrong
@@ -97,12 +95,9 @@ _NOT_THEIRS = r"(?i)^(authorization|host|cookie|connection|content-.*|transfer-.
 # Task files, plans and reports are read by many: their headers must not contain a key or a password.
 _SENSITIVE = r"(?i)(^|[-_])(api-?key|key|(access|auth|session)?token|secret|password|auth|authorization|credentials?)$"
 _KEY = r"(?i)\s*(bearer|basic)\s|\s*(sk|pk|gsk|hf|ghp|xai)[-_]|\s*AIza"  # beginnings of keys
+# TOML has no null: "none" stands for it.
+_NONE = BeforeValidator(lambda value: None if value == "none" else value)
 _Headers = dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")], Annotated[str, Field(pattern=r"^[\x20-\x7e]*$")]]
-
-
-def _none_or_value(value: object) -> object:
-    """TOML has no null: "none" stands for it."""
-    return None if value == "none" else value
 
 
 def _is_loopback(address: str) -> bool:
@@ -132,7 +127,7 @@ class RequestFields(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    temperature: Annotated[Annotated[float, Field(ge=0.0, le=2.0)] | None, BeforeValidator(_none_or_value)] = 1.0
+    temperature: Annotated[Annotated[float, Field(ge=0.0, le=2.0)] | None, _NONE] = 1.0
     top_p: float | None = Field(default=None, gt=0.0, le=1.0)
     max_tokens: int = Field(default=512, ge=1)
     stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(one_or_many)] = ()
@@ -396,7 +391,6 @@ class OpenAIGenerator:
         *,
         environment: Mapping[str, str],
         folder: Path = Path(),
-        clock: Callable[[], float] = time.time,
         journal: Journal | None = None,
     ) -> None:
         """Looks up the key; connects at the first call.
@@ -405,7 +399,6 @@ class OpenAIGenerator:
             settings: the task's table.
             environment: where the key variable is looked up, and nothing else.
             folder: where a relative ``ca_file`` starts.
-            clock: seconds since the epoch, for Retry-After dates.
             journal: keeps the numbers of batches; None asks for each text by itself, whatever is set.
 
         Raises:
@@ -413,7 +406,6 @@ class OpenAIGenerator:
         """
         self.name = settings.name
         self._settings = settings
-        self._clock = clock
         self._journal = journal
         self._keys = [self._key(address.api_key_env, environment) for address in settings.addresses]
         self._turns = itertools.count()
@@ -505,9 +497,8 @@ class OpenAIGenerator:
         self._budget.reserve(*reserved)
         took = (0, 0.0)
 
-        def patiently(call: Callable[[], T]) -> T:
-            made: T = self._attempts(threading.Event(), only_throttled=True)(self._made, settings, call)
-            return made
+        def patiently(call: Callable[[], Any]) -> Any:
+            return self._attempts(threading.Event(), only_throttled=True)(self._made, settings, call)
 
         path: Any = "/v1/chat/completions" if requests[0].style == "chat" else "/v1/completions"
         batches = Batches(client, journal, self.name, path, settings.batch_poll_s, patiently)
@@ -518,7 +509,10 @@ class OpenAIGenerator:
                 if answer is None:
                     self._count("failed")
                     problem = problem or "it is no complete completion"
-                    yield indices[identifier], self._error(f"no answer in its batch ({problem})")
+                    yield (
+                        indices[identifier],
+                        GenerationError(f"generator {self.name}: no answer in its batch ({problem})"),
+                    )
                     continue
                 took = (took[0] + answer.prompt_tokens + answer.completion_tokens, took[1] + answer.price_usd)
                 yield indices[identifier], answer
@@ -556,8 +550,8 @@ class OpenAIGenerator:
                     "start the endpoint or correct base_url, then run the same command again",
                 ) from None
             number = attempts.statistics["attempt_number"]
-            error = self._error(f"no answer after {number} attempts ({failure.problem})")
-            return self._failed(error, failure.problem, counted=True)
+            said = f"generator {self.name}: no answer after {number} attempts ({failure.problem})"
+            return self._failed(GenerationError(said), failure.problem, counted=True)
         if answer is None:
             return None
         with self._lock:
@@ -592,7 +586,7 @@ class OpenAIGenerator:
         put_off: list[float] = []  # pauses that the endpoint has announced
 
         def ends(state: tenacity.RetryCallState) -> bool:
-            failure = _failure(state)
+            failure: Any = state.outcome and state.outcome.exception()
             announced = failure.retry_after_s or 0.0
             put_off.extend([announced] * (failure.retry_after_s is not None and not failure.lost))
             first = failure.unreachable and not self._answered
@@ -601,7 +595,8 @@ class OpenAIGenerator:
             return stop.is_set() or late or state.attempt_number - len(put_off) > retries
 
         def pause(state: tenacity.RetryCallState) -> float:
-            announced, longest = _failure(state).retry_after_s, settings.max_wait_s
+            failure: Any = state.outcome and state.outcome.exception()
+            announced, longest = failure.retry_after_s, settings.max_wait_s
             if announced is not None:
                 # A random part more than the server asks for, so that the threads do not all return at once.
                 return max(announced, min(_FIRST_PAUSE_S, longest)) * random.uniform(1.0, 1.1)
@@ -621,9 +616,6 @@ class OpenAIGenerator:
     def _count(self, what: str) -> None:
         with self._lock:
             self._tally[what] += 1
-
-    def _error(self, problem: str) -> GenerationError:
-        return GenerationError(f"generator {self.name}: {problem}")
 
     # One attempt
 
@@ -669,7 +661,7 @@ class OpenAIGenerator:
             self._pace.end(throttled=throttled, tokens=reserved[0], took=took[0])
             self._budget.settle(reserved, took)
 
-    def _made(self, address: Endpoint, call: Callable[[], T]) -> T:
+    def _made(self, address: Endpoint, call: Callable[[], Any]) -> Any:
         """Returns the result of one call of the client.
 
         Raises _Transient, GenerationError (this request only) or ConfigurationError.
@@ -739,7 +731,7 @@ class OpenAIGenerator:
             return ConfigurationError(f"{where}: the account's quota is used up", "top the account up")
         if status not in (408, 409, 425, 429) and status < 500:
             return GenerationError(f"{where} refuses the request ({status}: {said})")
-        announced = _retry_after_s(error.response.headers, self._clock())
+        announced = _retry_after_s(error.response.headers, time.time())
         return _Transient(
             f"status {status}" + ("" if announced is None else f", which asks for a pause of {announced:.0f} s"),
             address.base_url,
@@ -799,15 +791,8 @@ class OpenAIGenerator:
         if address.api_key_env:
             bearer = "Bearer " if settings.key_header.casefold() == "authorization" else ""
             request.headers[settings.key_header] = f"{bearer}{key}"
-        for name, value in (("OpenAI-Organization", settings.organization), ("OpenAI-Project", settings.project)):
-            if value:
-                request.headers[name] = value
-
-
-def _failure(state: tenacity.RetryCallState) -> _Transient:
-    failure = state.outcome.exception() if state.outcome else None
-    assert isinstance(failure, _Transient)
-    return failure
+        named = {"OpenAI-Organization": settings.organization, "OpenAI-Project": settings.project}
+        request.headers.update({name: value for name, value in named.items() if value})
 
 
 def _body(content: str) -> Any:

@@ -7,7 +7,7 @@ A draw is a softmax over score/temperature of the texts of the request's label t
 * the mean cosine to the parents ("paraphrase", "fill_in", "cross": the drawn text is near them),
 * the cosine to the terms, joined by commas, plus 0.5 times the share of the terms that the text contains
   ("keyphrases", "metadata"),
-* minus 0.3 times |ln(its length / the wanted length)| where a length in words is wanted ("metadata").
+* minus 0.3 times |ln(its length / the wanted length)| if a length in words is wanted ("metadata").
 
 A label of "" draws from all labels. No text is given twice while another of the label is left; then all are used a
 second time, and so on, and each such answer is noted "repeat". Texts are told apart by ``cleaning.duplicate_key``.
@@ -27,6 +27,7 @@ from pydantic import Field
 
 from undersong_common.arrays import Float32, Float64
 from undersong_common.errors import ConfigurationError, GenerationError, InternalError
+from undersong_common.files import MISSING, FileState, file_state
 from undersong_common.table import read_table
 from undersong_server.generators.cleaning import duplicate_key
 from undersong_server.generators.interface import Answer, Estimate, GenerationRequest, GeneratorSettings, Surroundings
@@ -104,21 +105,9 @@ class _File:
         return found
 
 
-def _file(path: Path, labels: tuple[str, ...]) -> _File:
-    """The file as it is now; a comparison reads it once for all its runs. Raises ConfigurationError as a table does."""
-    try:
-        state = path.stat()
-    except OSError:
-        return _read_file(path, labels)
-    return _kept_file(path.absolute(), (state.st_mtime_ns, state.st_size, state.st_ino), labels)
-
-
 @lru_cache(maxsize=_KEPT_FILES)
-def _kept_file(path: Path, _state: tuple[int, int, int], labels: tuple[str, ...]) -> _File:
-    return _read_file(path, labels)
-
-
-def _read_file(path: Path, labels: tuple[str, ...]) -> _File:
+def _read_file(path: Path, _state: FileState, labels: tuple[str, ...]) -> _File:
+    """Returns the file, which a comparison reads once for all its runs. Raises ConfigurationError as a table does."""
     table = read_table(path, "text", "label" if labels else None)
     by_label: dict[str, dict[str, str]] = {label: {} for label in labels or ("",)}
     duplicates = ignored = 0
@@ -169,7 +158,7 @@ class ReplayGenerator:
         self._embed = embed
         path = folder / settings.path
         try:
-            file = _file(path, tuple(labels))
+            file = _read_file(path.absolute(), file_state(path) if path.is_file() else MISSING, tuple(labels))
         except ConfigurationError as error:
             raise ConfigurationError(f"generator {self.name}: {error.problem}", error.remedy, code=error.code) from None
         if not file.texts:

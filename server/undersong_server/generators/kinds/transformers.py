@@ -12,8 +12,9 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -32,6 +33,8 @@ from undersong_server.generators.interface import (
 
 if TYPE_CHECKING:
     import torch
+
+Settings = TypeVar("Settings", bound="ModelFolderSettings")
 
 
 class ModelFolderSettings(LanguageModelSettings):
@@ -104,7 +107,7 @@ class TransformersSettings(ModelFolderSettings):
     @model_validator(mode="after")
     def _one_place(self) -> TransformersSettings:
         if self.device_map and self.device != "auto":
-            raise ValueError("device and device_map both say where the model lies; give one of them")
+            raise ValueError("device and device_map both place the model; give one of them")
         if self.double_quantization and self.quantization not in ("nf4", "fp4"):
             raise ValueError('double_quantization is of 4-bit weights: set quantization = "nf4" or "fp4"')
         return self
@@ -121,16 +124,17 @@ class TransformersSettings(ModelFolderSettings):
 KIND = TransformersSettings
 
 
-class FolderGenerator:
+class FolderGenerator(Generic[Settings]):
     """A generator that writes with a model in a local folder, and counts the prompts that are too long for it.
 
     Raises ConfigurationError as :func:`undersong_common.model_files.check_language_model`.
     """
 
-    def __init__(self, name: str, path: Path) -> None:
-        self.name = name
-        self._path = path
-        check_language_model(path, f"generator {name}")
+    def __init__(self, settings: Settings, folder: Path) -> None:
+        self.name = settings.name
+        self._settings = settings
+        self._path = folder / settings.path
+        check_language_model(self._path, f"generator {self.name}")
         self.counts = {"prompts_too_long": 0}
 
     def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Answer | GenerationError]) -> None:
@@ -141,8 +145,8 @@ class FolderGenerator:
         return GenerationError(f"{self.name}: a prompt of {tokens} tokens leaves no room for max_new_tokens in {room}")
 
 
-class TransformersGenerator(FolderGenerator):
-    """Loads the folder at the first request, so that a resumed run that asks nothing loads nothing."""
+class TransformersGenerator(FolderGenerator[TransformersSettings]):
+    """Writes with transformers. It loads the folder at the first request, so a resumed run may load nothing."""
 
     def __init__(
         self, settings: TransformersSettings, *, folder: Path, loaded: tuple[Any, Any, torch.device] | None = None
@@ -152,13 +156,12 @@ class TransformersGenerator(FolderGenerator):
         Args:
             settings: the task's table.
             folder: where a relative path starts.
-            loaded: model, tokenizer and device, where the model in memory is no longer the folder's (fine-tuned).
+            loaded: model, tokenizer and device, if the model in memory is no longer the folder's (fine-tuned).
 
         Raises:
             ConfigurationError: no such folder, or it holds no model.
         """
-        super().__init__(settings.name, folder / settings.path)
-        self._settings = settings
+        super().__init__(settings, folder)
         self._loaded = loaded
 
     def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer | GenerationError]]:
@@ -262,13 +265,12 @@ class TransformersGenerator(FolderGenerator):
     def _model(self) -> tuple[Any, Any, torch.device]:
         if self._loaded is None:
             settings = self._settings
-            placing = Placing(settings.device_map, settings.quantization, settings.double_quantization)
             self._loaded = load(
                 self._path,
                 device=settings.device,
                 dtype=settings.dtype,
                 place=f"generator {self.name}",
-                placing=placing,
+                placing=Placing(settings.device_map, settings.quantization, settings.double_quantization),
             )
         return self._loaded
 
@@ -281,7 +283,7 @@ class Placing(NamedTuple):
     double_quantization: bool = False
 
     def check(self, place: str) -> None:
-        """Raises ConfigurationError where a package is missing that this needs."""
+        """Raises ConfigurationError for a missing package that this needs."""
         wanted = {"accelerate": bool(self.device_map or self.quantization), "bitsandbytes": bool(self.quantization)}
         for package, needed in wanted.items():
             if needed and importlib.util.find_spec(package) is None:
@@ -295,7 +297,7 @@ class Placing(NamedTuple):
         """Returns arguments of ``from_pretrained``; none for a model that is loaded whole and moved to its device.
 
         Args:
-            quantized: whether the folder's weights are in fewer bits already: such a model cannot be moved.
+            quantized: the folder's weights are in fewer bits already: such a model cannot be moved.
         """
         import torch
 
@@ -369,35 +371,31 @@ def prompt_ids(tokenizer: Any, prompt: str, *, system: str = "", chat: bool = Tr
 
     Args:
         system: how it is to behave; a template that knows no such role gets it at the head of the prompt.
-        chat: a user's turn where the tokenizer has a chat template; False has the model continue the prompt.
+        chat: a user's turn if the tokenizer has a chat template; False has the model continue the prompt.
     """
-    if not chat or not tokenizer.chat_template:
-        ids = tokenizer(f"{system}\n\n{prompt}" if system else prompt)["input_ids"]
-        return [int(token) for token in ids]
-    from jinja2 import TemplateError
+    templated = chat and bool(tokenizer.chat_template)
+    written = f"{system}\n\n{prompt}" if system else prompt
+    if templated:
+        from jinja2 import TemplateError
 
-    turns = [{"role": "user", "content": prompt}]
-    try:
-        turns = [{"role": "system", "content": system}, *turns] if system else turns
-        written = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-    except TemplateError:  # such as Gemma's, which raises for a system's turn
-        turns = [{"role": "user", "content": f"{system}\n\n{prompt}"}]
-        written = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-    ids = tokenizer(written, add_special_tokens=False)["input_ids"]  # the template wrote them
+        template = partial(tokenizer.apply_chat_template, tokenize=False, add_generation_prompt=True)
+        turns = [{"role": "system", "content": system}] if system else []
+        try:
+            written = template([*turns, {"role": "user", "content": prompt}])
+        except TemplateError:  # such as Gemma's, which raises for a system's turn
+            written = template([{"role": "user", "content": written}])
+    ids = tokenizer(written, add_special_tokens=not templated)["input_ids"]  # a template writes them itself
     return [int(token) for token in ids]
 
 
 def end_ids(tokenizer: Any, model: Any) -> list[int]:
     """The tokens that end a text: the folder's generation settings name them, else the tokenizer; often one."""
-    ends = model.generation_config.eos_token_id
-    if ends is None:
-        ends = tokenizer.eos_token_id
+    named = model.generation_config.eos_token_id
+    ends = tokenizer.eos_token_id if named is None else named
     return [ends] if isinstance(ends, int) else list(ends or ())
 
 
 def padding(tokenizer: Any, model: Any) -> int:
     """A token to pad with; it is masked out, so any token serves."""
-    for token in (tokenizer.pad_token_id, tokenizer.eos_token_id, model.config.eos_token_id):
-        if isinstance(token, int):
-            return token
-    return 0
+    known = (tokenizer.pad_token_id, tokenizer.eos_token_id, model.config.eos_token_id)
+    return next((token for token in known if isinstance(token, int)), 0)

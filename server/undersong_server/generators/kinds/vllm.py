@@ -52,13 +52,12 @@ class VllmSettings(ModelFolderSettings):
 KIND = VllmSettings
 
 
-class VllmGenerator(FolderGenerator):
+class VllmGenerator(FolderGenerator[VllmSettings]):
     """Starts the engine at the first request, so that a resumed run that asks nothing starts nothing."""
 
     def __init__(self, settings: VllmSettings, *, folder: Path) -> None:
-        """Raises ConfigurationError where the folder holds no model, or vLLM is not installed."""
-        super().__init__(settings.name, folder / settings.path)
-        self._settings = settings
+        """Raises ConfigurationError if the folder holds no model, or vLLM is not installed."""
+        super().__init__(settings, folder)
         try:
             import vllm  # noqa: F401 - only whether it is there
         except ImportError:
