@@ -46,6 +46,7 @@ OPTIONS = {
     "attributes": ["method.samples=60"],
     "mixture": ["method.samples=60"],
     "mixture+labels": ["method.samples=60"],
+    "cleaned-mixture": ["method.samples=60"],
 }
 
 

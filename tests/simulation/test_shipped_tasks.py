@@ -28,6 +28,7 @@ SMALL = {  # what a small run of each method needs beside its number of texts
     "dpga": (*IN_ROUNDS, "method.keywords_per_label=4", f"method.embedding_size={HashedEmbedder.dimension}"),
     "dpkps": ("method.pairs=32", "method.length=3", "method.false_terms=1"),
     "fusegen": IN_ROUNDS,
+    "cleaned-mixture": (),
     "mixture": (),
     "mixture+labels": (),
     "pretext": IN_ROUNDS,

@@ -1,6 +1,7 @@
 """The methods of the field, one file each: a module of this folder that defines ``METHOD`` is a method of its name.
 
-An underscore in the file's name is a plus in the method's: ``mixture_labels.py`` is ``mixture+labels``.
+An underscore in the file's name is a hyphen in the method's: ``cleaned_mixture.py`` is ``cleaned-mixture``.
+``mixture_labels.py`` alone is ``mixture+labels``, its name before that rule.
 
 The file holds the options ([method] keys), the plan of its private sums and ``run``, which a reader can lay beside the
 paper; ``METHOD`` names them (:class:`undersong_server.methods.interface.Method`). Nothing else changes when one is
@@ -17,6 +18,8 @@ from undersong_common import configuration, plugins
 from undersong_common.errors import ConfigurationError
 from undersong_server.methods.interface import Method
 
+FILES = {"mixture+labels": "mixture_labels"}  # of methods whose name their file does not say
+
 
 def names() -> tuple[str, ...]:
     """The names of all methods, sorted: this program's and those of other packages that are installed."""
@@ -26,7 +29,8 @@ def names() -> tuple[str, ...]:
 def own_names() -> tuple[str, ...]:
     """The names of this program's methods, sorted."""
     modules = {module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg}
-    return tuple(sorted(module.replace("_", "+") for module in modules - {"interface"}))
+    others = modules - {"interface", *FILES.values()}
+    return tuple(sorted({*FILES, *(module.replace("_", "-") for module in others)}))
 
 
 def load(name: str) -> Method[Any]:
@@ -35,7 +39,8 @@ def load(name: str) -> Method[Any]:
     Raises ConfigurationError that says the nearest known name, or what is wrong with another package's.
     """
     if name in own_names():
-        found: Method[Any] = importlib.import_module(f"{__name__}.{name.replace('+', '_')}").METHOD
+        file = FILES.get(name, name.replace("-", "_"))
+        found: Method[Any] = importlib.import_module(f"{__name__}.{file}").METHOD
         return found
     plugin = plugins.find("methods", name)
     if plugin is None:

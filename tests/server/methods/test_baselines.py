@@ -122,6 +122,7 @@ def task_file(tmp_path):
         ['method.name="pretext"'],
         ['method.name="fusegen"', "method.candidates=6", "method.examples=2"],
         ['method.name="mixture+labels"'],
+        ['method.name="cleaned-mixture"'],
         ['method.name="undersong"'],
         ['method.name="undersong"', "privacy.expected_records=3"],  # there are 30
         ['method.name="undersong"', "privacy.expected_records=3000"],

@@ -1,6 +1,7 @@
 """What a method's file defines: the registry finds methods and nothing else, and each states what its plan shows."""
 
 import importlib
+import re
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,9 @@ SETTING = Setting(("a", "b"), ("one", "two"))
 def test_a_method_is_a_file_beside_the_interface_and_nothing_else():
     folder = Path(methods.__file__).parent
     files = {path.stem for path in folder.glob("*.py")} - {"__init__", "interface"}
-    assert set(methods.names()) == {file.replace("_", "+") for file in files}
+    assert set(methods.names()) == {file.replace("_", "-") for file in files - {"mixture_labels"}} | {"mixture+labels"}
     assert {"undersong", "wasp", "dpga"} <= set(methods.names())
-    for name in ("interface", "parts", "Wasp", "mixture_labels", ""):
+    for name in ("interface", "parts", "Wasp", "mixture_labels", "mixture-labels", "cleaned_mixture", ""):
         with pytest.raises(ConfigurationError, match="is unknown"):
             methods.load(name)
 
@@ -30,7 +31,7 @@ def test_a_method_is_a_file_beside_the_interface_and_nothing_else():
 @pytest.mark.parametrize("name", methods.names())
 def test_a_method_defines_itself_with_defaults_that_plan(name):
     method = methods.load(name)
-    assert method is importlib.import_module(f"undersong_server.methods.{name.replace('+', '_')}").METHOD
+    assert method is importlib.import_module(f"undersong_server.methods.{re.sub('[+-]', '_', name)}").METHOD
     assert issubclass(method.Options, MethodOptions)
     with pytest.raises(ValueError, match="frozen"):
         method.Options().samples = 1

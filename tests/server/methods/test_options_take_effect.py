@@ -33,6 +33,7 @@ BASES = {
     "attributes": ["samples=40", "attributes={thing = ['pan', 'rose']}"],
     "mixture": ["samples=12"],
     "mixture+labels": ["samples=200"],
+    "cleaned-mixture": ["samples=200"],
 }  # fmt: skip
 PRUNED, TEACHERS = ["prune=true"], ["discriminator=teachers", "teachers=60", "queries=30"]
 ITERATIVE, PRIVATE = ["sampler=iterative"], ["private_vocabulary=true", "vocabulary=words.txt", "false_terms=0.9"]
@@ -200,7 +201,11 @@ CASES = [
         ("shortlist=1", "prompts"),
     ),
     *cases("mixture", ("samples=20", "prompts")),
-    *cases("mixture+labels", ("samples=100", "prompts"), ("half_way=false", "prompts", (), "0.2")),
+    *(
+        each
+        for method in ("mixture+labels", "cleaned-mixture")
+        for each in cases(method, ("samples=100", "prompts"), ("half_way=false", "prompts", (), "0.2"))
+    ),
 ]
 ELSEWHERE = {  # options whose effect a test of their own shows, in a file beside this one
     ("discriminator", "student"): "test_discriminator.py::test_a_fine_tuned_student_learns_the_votes_from_the_texts"

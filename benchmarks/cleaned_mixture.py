@@ -1,0 +1,38 @@
+"""Cleans a labelled corpus by itself: the baseline that a use of private records has to beat.
+
+    python -m benchmarks.cleaned_mixture CORPUS.jsonl CLEANED.jsonl
+
+Each line has ``text``, ``label`` and, if several generators wrote the corpus, ``generator``. The rule is that of the
+method ``cleaned-mixture`` (undersong_server.methods.cleaned_mixture::cleaned), which orders the texts as well.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from undersong_common import entry
+from undersong_common.embedding import Embedder
+from undersong_server.methods.cleaned_mixture import DROPPED, cleaned
+
+
+def main() -> int:
+    """Prints how many labels were repaired and how many texts were dropped."""
+    rows = [json.loads(line) for line in Path(sys.argv[1]).read_text(encoding="utf-8").splitlines()]
+    labels, label_of = np.unique([row["label"] for row in rows], return_inverse=True)
+    author = np.unique([row.get("generator", "") for row in rows], return_inverse=True)[1]
+    embeddings = Embedder.load().encode([row["text"] for row in rows])
+    found = cleaned(embeddings, label_of, author, len(labels), np.random.default_rng(0))
+    kept = [
+        row | {"label": str(labels[label])} for row, label in zip(rows, found.tolist(), strict=True) if label != DROPPED
+    ]
+    Path(sys.argv[2]).write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+    print(f"{int((found != label_of).sum()) - len(rows) + len(kept)} repaired, {len(rows) - len(kept)} dropped")
+    return 0
+
+
+if __name__ == "__main__":
+    entry.run(main)

@@ -1,0 +1,83 @@
+"""The mixture with label shares, cleaned by itself: labels that the other texts contradict are repaired or dropped.
+
+The same texts and the same private label histogram as ``mixture+labels``; what is done to labels reads public texts
+alone and costs no budget. A method that asks the records more than their labels has to beat this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from undersong_common.arrays import Float32, Float64, Int64
+from undersong_server.methods import mixture_labels
+from undersong_server.methods.interface import Method, RunContext
+from undersong_server.methods.parts.consistency import classifier, probabilities
+from undersong_server.pool import Sample
+
+FOLDS = 5
+STRENGTH = 1.0  # inverse regularisation of the classifiers, C
+MOST_LOST = 0.2  # of a label's texts
+DROPPED = -1
+
+
+def cleaned(embeddings: Float32, label_of: Int64, author: Int64, labels: int, rng: np.random.Generator) -> Int64:
+    """Label of each text after cleaning, int64 [n], or ``DROPPED``.
+
+    A label is contradicted if another one is likelier and its probability is below the label's threshold: the mean
+    probability of the label among the texts that carry it (confident learning: Northcutt, Jiang and Chuang 2021,
+    equation 2). The text gets the likeliest label if that one reaches its own threshold; otherwise it is dropped. No
+    label loses more than ``MOST_LOST`` of its texts, the most contradicted first.
+
+    Args:
+        embeddings: unit, float32 [n, d]; label_of, author: int64 [n].
+    """
+    groups = [rng.permutation(len(label_of)) % FOLDS, author]
+    judged = [_out_of(group, embeddings, label_of, labels) for group in groups if len(np.unique(group)) > 1]
+    if not judged:
+        return label_of.copy()
+    probability = np.mean(judged, axis=0)
+    own, likeliest = probability[np.arange(len(label_of)), label_of], probability.argmax(axis=1)
+    best, found = probability.max(axis=1), label_of.copy()
+    given = np.bincount(label_of, minlength=labels)
+    thresholds = np.bincount(label_of, weights=own, minlength=labels) / np.maximum(given, 1)
+    contradicted = (likeliest != label_of) & (own < thresholds[label_of])
+    for label in range(labels):
+        mine = np.flatnonzero(contradicted & (label_of == label))
+        lost = mine[np.argsort(own[mine] - best[mine], kind="stable")[: int(MOST_LOST * given[label])]]
+        found[lost] = np.where(best[lost] >= thresholds[likeliest[lost]], likeliest[lost], DROPPED)
+    return found
+
+
+def _out_of(group: Int64, embeddings: Float32, label_of: Int64, labels: int) -> Float64:
+    """Probability of each label, float64 [n, C], by a classifier of the texts of all groups but the text's own."""
+    found = np.zeros((len(label_of), labels))
+    for number in np.unique(group):
+        inside = group == number
+        head = classifier(embeddings[~inside], label_of[~inside], labels, strength=STRENGTH)
+        found[inside] = probabilities(head, embeddings[inside])
+    return found
+
+
+def run(options: mixture_labels.Options, run: RunContext) -> Sequence[Sample]:
+    """The method. Returns the synthetic corpus, which has fewer texts than were ordered."""
+    samples, names = mixture_labels.run(options, run), run.setting.labels
+    embeddings = run.embeddings(samples)
+    found = cleaned(embeddings, run.label_numbers(samples), run.pool.generator_of, len(names), run.rng("folds"))
+    run.record("dropped", 0, int((found == DROPPED).sum()))
+    return [
+        replace(sample, label=names[label])
+        for sample, label in zip(samples, found.tolist(), strict=True)
+        if label != DROPPED
+    ]
+
+
+METHOD = Method(
+    Options=mixture_labels.Options,
+    plan=mixture_labels.plan,
+    generator_calls=mixture_labels.generator_calls,
+    run=run,
+    asks_first=lambda _options, _setting: True,
+)

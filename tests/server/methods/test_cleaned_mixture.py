@@ -1,0 +1,119 @@
+"""The cleaned mixture: which labels are repaired, which texts are dropped, and that no label vanishes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.doubles.bench import run_method
+from tests.doubles.tasks import make_replay_task
+from undersong_server.methods.cleaned_mixture import DROPPED, MOST_LOST, cleaned
+from undersong_server.runs import task as tasks
+from undersong_server.runs.planning import plan_run
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(1)
+
+
+def corpus(rng, *, labels=3, a_label=60, wrong=0.1, spread=0.5):
+    """Embeddings around one direction per label, true and given labels, and two authors."""
+    true = np.repeat(np.arange(labels), a_label)
+    x = np.eye(labels, 12)[true] + spread * rng.normal(size=(len(true), 12)) / 12**0.5
+    given = np.where(rng.random(len(true)) < wrong, (true + rng.integers(1, labels, len(true))) % labels, true)
+    unit = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+    return unit, true, given, rng.permutation(np.arange(len(true)) % 2)
+
+
+def test_wrong_labels_are_repaired_or_dropped_and_right_ones_kept(rng):
+    x, true, given, author = corpus(rng)
+    found = cleaned(x, given, author, 3, np.random.default_rng(0))
+    wrong = given != true
+    assert wrong.sum() >= 10
+    assert (found[wrong] != given[wrong]).mean() > 0.9
+    assert (found[~wrong] == given[~wrong]).mean() > 0.97
+    kept = found != DROPPED
+    assert (found[kept] == true[kept]).mean() > 0.97
+
+
+def test_no_label_loses_more_than_a_fifth_of_its_texts(rng):
+    x, true, given, author = corpus(rng, wrong=0.0)
+    given[true == 1] = np.where(rng.random(60) < 0.7, 0, 1)  # most texts of label 1 stand under label 0
+    few = np.flatnonzero(true == 2)[:50]
+    given[few] = 0  # and most of label 2
+    found = cleaned(x, given, author, 3, np.random.default_rng(0))
+    for label in range(3):
+        own = given == label
+        assert (found[own] != label).sum() <= MOST_LOST * own.sum()
+
+
+def test_a_text_between_two_other_labels_is_dropped(rng):
+    x, true, given, author = corpus(rng, wrong=0.0)
+    between = np.flatnonzero(true == 2)[:6]
+    x[between] = 0.0
+    x[between, :2] = 0.5**0.5
+    found = cleaned(x, given, author, 3, np.random.default_rng(0))
+    assert (found[between] == DROPPED).all()
+    assert (np.delete(found, between) == np.delete(given, between)).all()
+
+
+def test_one_generator_is_judged_by_its_own_other_texts(rng):
+    x, true, given, author = corpus(rng)
+    found = cleaned(x, given, np.zeros_like(author), 3, np.random.default_rng(0))
+    assert (found[given != true] != given[given != true]).mean() > 0.9
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_hardly_any_texts_are_kept_as_they_are(rng, count):
+    x, _, given, _ = corpus(rng)
+    assert cleaned(x[:count], given[:count], given[:count] * 0, 3, rng).tolist() == given[:count].tolist()
+
+
+def test_the_method_cleans_what_the_mixture_with_label_shares_orders(tmp_path):
+    rows = [{"text": f"note {number} of {number % 7}", "label": "ab"[number % 2]} for number in range(300)]
+    task_file = make_replay_task(
+        tmp_path,
+        rows[:30],
+        generators={"one": rows[:150], "two": rows[150:]},
+        federation={"parties": 1},
+        method={"name": "mixture+labels", "samples": 120},
+    )
+    found = {}
+    for name in ("mixture+labels", "cleaned-mixture"):
+        task = tasks.load(task_file, [f'method.name="{name}"'])
+        found[name], run = run_method(task, plan_run(task), seed=3)
+        assert run.asked == ["labels"]
+    before, after = ({each.text: each.label for each in samples} for samples in found.values())
+    assert set(after) <= set(before)
+    assert len(after) == len(before) - run.records["dropped"][-1][1]
+    assert 0 < len([text for text in before if after.get(text) != before[text]]) <= MOST_LOST * len(before)
+
+
+@pytest.mark.heavy
+def test_the_benchmark_cleans_a_file_and_has_forty_lines_at_most(tmp_path):
+    program = ROOT / "benchmarks" / "cleaned_mixture.py"
+    assert len(program.read_text(encoding="utf-8").splitlines()) <= 40
+    foods, plants = ("bread", "cheese", "soup", "rice", "cake"), ("rose", "oak", "fern", "tulip", "moss")
+    rows = [{"text": f"I {verb} {what} for dinner", "label": "food"} for what in foods for verb in ("ate", "cooked")]
+    rows += [
+        {"text": f"the {what} {verb} in the garden", "label": "plant"} for what in plants for verb in ("grew", "died")
+    ]
+    rows[0]["label"] = "plant"
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.cleaned_mixture",
+        tmp_path / "corpus.jsonl",
+        tmp_path / "cleaned.jsonl",
+    ]
+    subprocess.run(command, check=True, cwd=ROOT)
+    found = [json.loads(line) for line in (tmp_path / "cleaned.jsonl").read_text().splitlines()]
+    assert {"text": rows[0]["text"], "label": "plant"} not in found
+    assert len(found) >= 0.8 * len(rows)
