@@ -12,7 +12,7 @@ import benchmarks
 # needs real text, which the project does not ship: give it with --data to the benchmark itself
 WITH_DATA = ("cells", "grid", "utility", "dpkps", "dpga", "discriminator", "refusals", "judged")
 WITH_A_MODEL = ("live",)  # and with a server that answers for it
-PARTS = ("judged_settings", "loglog")  # of other benchmarks
+PARTS = ("cleaned_mixture", "judged_settings", "judged_tables", "loglog")  # of other benchmarks, or given files
 
 
 def main() -> int:

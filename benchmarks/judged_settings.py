@@ -1,8 +1,8 @@
-"""Six settings on which methods are judged, rebuilt from the data folder: pools, records and test set of each.
+"""Settings on which methods are judged, rebuilt from the data folder or invented: pools, records and test set of each.
 
-    python -m benchmarks.judged --data FOLDER --out runs/judged --seeds 0
+    python -m benchmarks.judged --data FOLDER --out runs/judged
 
-They were written down before any method was tried on them:
+Six served to choose the default method (``CHOSEN_ON``). They were written down before any method was tried on them:
 
 * ``mixed``: banking_groups with its six pools of different quality;
 * ``weak``: movie reviews by the four smaller models only (no llama-2-7b-chat, no vicuna-7b);
@@ -13,9 +13,25 @@ They were written down before any method was tried on them:
 * ``nearest-not-useful``: the six movie pools, but 35 % of the labels of the two chat models', whose texts are nearest
   to real reviews, are wrong.
 
-Not among them and measured when named: ``movies``, the six movie pools as they are, ``many-movies``, the same with all
-4 000 records to draw from, and ``all-movies``, which takes all of the pools, the records and the test set and orders
-6 000 texts where the other movie settings take a part and order 2 000.
+Eleven served to choose nothing when they were written down:
+
+* ``one-generator``: movie reviews by vicuna-7b alone;
+* ``off-topic``: two generators; the second writes reviews of films under the bank's labels, by chance;
+* ``thirty-labels``: thirty intents of banking77; three pools from texts apart from the records: right labels, a quarter
+  of them wrong, each label swapped with its neighbour in half of the texts;
+* ``skewed``: banking_groups as "exchange" or "other", 5 to 95 in records and test set;
+* ``stars``: invented hotel reviews with one to five stars that the writer gives with noise, 100 records; four pools:
+  alike, one sentence each, stars too low, extreme texts for all stars;
+* ``wrong-records``: ``mixed``, with 15 % wrong labels among the records;
+* ``few-texts``: ``mixed``, 200 texts in all;
+* ``low-epsilon``: ``mixed`` at epsilon 0.5;
+* ``declared-tenfold``, ``declared-a-tenth``: ``mixed``, declared with ten times too many records and too few;
+* ``no-labels``: the bank's questions and four of its pools without labels.
+
+All have 300 records but ``stars``, epsilon 4 but ``low-epsilon``, and 1 000 texts but ``few-texts``; a test set has at
+most 800 texts. Not among them and measured when named (``BESIDE``): ``movies``, the six movie pools as they are,
+``many-movies``, the same with all 4 000 records to draw from, and ``all-movies``, which takes all of the pools, the
+records and the test set and orders 6 000 texts.
 
 Each has a folder with ``task.toml``, ``private.jsonl``, ``test.jsonl`` and one file for each pool. The same data give
 the same files.
@@ -32,31 +48,66 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from undersong_common.errors import ConfigurationError
+from undersong_server.methods.interface import EXPECTED_RECORDS
 
 SEED = 20
+MOST_TESTS = 750
 MOVIE_POOLS = ("gpt2-xl", "llama-2-7b-chat-hf", "vicuna-7b-1.5v", "opt-6.7b", "flan-t5-xl", "chatglm3-6b-base")
 CHAT_POOLS = ("llama-2-7b-chat-hf", "vicuna-7b-1.5v")
 BANK_POOLS = ("good", "narrow", "label_noise40", "style", "offdomain50", "confused50")
 SPECIALIST_LABELS = ("card_payment", "cash_atm", "top_up", "transfer")
 COMMON, COMMON_SHARE = "transfer", 0.61
-WRONG_SHARE = 0.35
+RARE, RARE_SHARE = "exchange", 0.05
+WRONG_SHARE, WRONG_RECORDS = 0.35, 0.15
+UNLABELLED_POOLS = ("good", "narrow", "style", "offdomain50")
+MANY_LABELS = 30
+
+ASPECTS = {
+    **{"room": "the room", "bed": "the bed", "breakfast": "breakfast", "staff": "the service", "pool": "the pool"},
+    **{"bath": "the bathroom", "noise": "sleep at night", "wifi": "the internet", "place": "the location"},
+    **{"price": "the value for money", "bar": "the bar", "desk": "check-in"},
+}
+DEGREES = (  # of a sentence, from one star to five
+    ("dreadful", "filthy and broken", "the worst I have seen", "unacceptable", "a disgrace", "appalling"),
+    ("poor", "rather disappointing", "below what we expected", "tired and worn", "not good", "slow and careless"),
+    ("acceptable", "average", "all right for one night", "neither good nor bad", "ordinary", "what one expects"),
+    ("good", "pleasant", "better than expected", "clean and comfortable", "quite nice", "well kept"),
+    ("superb", "perfect in every way", "the best of our trip", "outstanding", "a dream", "spotless and wonderful"),
+)
+OPENINGS = (
+    *("In our case {} was {}.", "I have to say that {} was {}.", "As for the stay, {} was {}.", "For us {} was {}."),
+    *(
+        "This time {} was {}.",
+        "On the first day {} was {}.",
+        "To be honest, {} was {}.",
+        "My wife found that {} was {}.",
+    ),
+)
 
 Row = dict[str, str]
 
 
 class Setting(NamedTuple):
-    """Rows of the records, the test set and each pool; numbers of records at which it is confirmed; texts ordered."""
+    """One comparison's data and its public facts.
+
+    Attributes:
+        private, test, pools: rows to draw records from, of the test set, and of each generator.
+        records: how many are drawn; ``expected``: how many are declared.
+        samples: texts ordered.
+    """
 
     description: str
     private: list[Row]
     test: list[Row]
     pools: dict[str, list[Row]]
-    records: tuple[int, int]
-    samples: int = 6000
+    records: int = 300
+    samples: int = 1000
+    epsilon: float = 4.0
+    expected: int = EXPECTED_RECORDS
 
 
 def mixed(data: Path) -> Setting:
-    return _bank(data, (300, 2000))
+    return _bank(data)
 
 
 def weak(data: Path) -> Setting:
@@ -73,11 +124,11 @@ def alike(data: Path) -> Setting:
 
 
 def specialists(data: Path) -> Setting:
-    found = _bank(data, (300, 2000))
+    found, test = _bank(data), _rows(data / "banking_groups" / "test.jsonl")
     rng = np.random.default_rng([SEED, 2])
     private, test, source = (
         [row for row in rows if row["label"] in SPECIALIST_LABELS]
-        for rows in (found.private, found.test, found.pools["good"] + found.pools["style"])
+        for rows in (found.private, test, found.pools["good"] + found.pools["style"])
     )
     pools: dict[str, list[Row]] = {}
     for known in combinations(SPECIALIST_LABELS, 2):
@@ -88,13 +139,13 @@ def specialists(data: Path) -> Setting:
             wrong = others[int(rng.integers(len(others)))]
             own.append(row if row["label"] in known else {**row, "label": wrong})
         pools["-".join(known)] = own
-    return Setting(found.description, private, test, pools, found.records, samples=2000)
+    return Setting(found.description, private, _at_most(test, MOST_TESTS), pools)
 
 
 def imbalanced(data: Path) -> Setting:
-    found = _bank(data, (300, 1000))
+    found, test = _bank(data), _rows(data / "banking_groups" / "test.jsonl")
     rng = np.random.default_rng([SEED, 3])
-    return found._replace(private=_with_common(found.private, rng), test=_with_common(found.test, rng))
+    return found._replace(private=_with_common(found.private, rng), test=_with_common(test, rng))
 
 
 def nearest_not_useful(data: Path) -> Setting:
@@ -110,22 +161,114 @@ def nearest_not_useful(data: Path) -> Setting:
     return found._replace(pools=pools)
 
 
+def one_generator(data: Path) -> Setting:
+    found = _movies(data)
+    return found._replace(pools={"vicuna-7b-1.5v": found.pools["vicuna-7b-1.5v"]})
+
+
+def off_topic(data: Path) -> Setting:
+    found, rng = _bank(data), np.random.default_rng([SEED, 5])
+    labels = sorted({row["label"] for row in found.test})
+    films = _movies(data).pools["flan-t5-xl"]
+    dealt = [{**row, "label": labels[int(rng.integers(len(labels)))]} for row in films]
+    return found._replace(pools={"good": found.pools["good"], "off-topic": dealt})
+
+
+def thirty_labels(data: Path) -> Setting:
+    rng = np.random.default_rng([SEED, 6])
+    train, test = (_rows(data / "banking77" / f"{name}.jsonl") for name in ("train", "test"))
+    labels = sorted({row["label"] for row in test})[:MANY_LABELS]
+    test = [row for row in test if row["label"] in labels]
+    train = [row for row in train if row["label"] in labels]
+    train = [train[i] for i in rng.permutation(len(train))]
+    private, public = train[::2], train[1::2]
+    right, noisy, swapped = public[::3], public[1::3], public[2::3]
+    neighbour = {label: labels[number ^ 1] for number, label in enumerate(labels)}
+    pools = {
+        "right": right,
+        "noisy": _mislabelled(noisy, 0.25, rng),
+        "swapped": [{**row, "label": neighbour[row["label"]]} if rng.random() < 0.5 else row for row in swapped],
+    }
+    return Setting("a customer's question to an online bank", private, _at_most(test, MOST_TESTS), pools)
+
+
+def skewed(data: Path) -> Setting:
+    found, test, rng = _bank(data), _rows(data / "banking_groups" / "test.jsonl"), np.random.default_rng([SEED, 7])
+
+    def two(rows: Sequence[Row]) -> list[Row]:
+        return [{**row, "label": RARE if row["label"] == RARE else "other"} for row in rows]
+
+    def with_rare(rows: Sequence[Row], count: int) -> list[Row]:
+        rare, other = ([row for row in two(rows) if (row["label"] == RARE) == which] for which in (True, False))
+        few = round(RARE_SHARE * count)
+        chosen = [rare[i] for i in rng.permutation(len(rare))[:few]]
+        return chosen + [other[i] for i in rng.permutation(len(other))[: count - few]]
+
+    return found._replace(
+        private=with_rare(found.private, 4500),
+        test=with_rare(test, MOST_TESTS),
+        pools={name: two(rows) for name, rows in found.pools.items()},
+    )
+
+
+def stars(_data: Path) -> Setting:
+    rng = np.random.default_rng([SEED, 8])
+    pools = {
+        "alike": invented_reviews(rng, 1000),
+        "brief": invented_reviews(rng, 1000, sentences=1),
+        "strict": invented_reviews(rng, 1000, shift=-0.8),
+        "extreme": invented_reviews(rng, 1000, stretch=2.5),
+    }
+    private, test = invented_reviews(rng, 1000), invented_reviews(rng, MOST_TESTS)
+    return Setting("a guest's review of a hotel", private, test, pools, records=100)
+
+
+def wrong_records(data: Path) -> Setting:
+    found = _bank(data)
+    return found._replace(private=_mislabelled(found.private, WRONG_RECORDS, np.random.default_rng([SEED, 9])))
+
+
+def few_texts(data: Path) -> Setting:
+    return _bank(data)._replace(samples=200)
+
+
+def low_epsilon(data: Path) -> Setting:
+    return _bank(data)._replace(epsilon=0.5)
+
+
+def declared_tenfold(data: Path) -> Setting:
+    return _bank(data)._replace(expected=3000)
+
+
+def declared_a_tenth(data: Path) -> Setting:
+    return _bank(data)._replace(expected=30)
+
+
+def no_labels(data: Path) -> Setting:
+    found = _bank(data)
+    return found._replace(
+        private=_unlabelled(found.private),
+        test=_unlabelled(found.test),
+        pools={name: _unlabelled(found.pools[name]) for name in UNLABELLED_POOLS},
+    )
+
+
 def movies(data: Path) -> Setting:
     return _movies(data)
 
 
 def many_movies(data: Path) -> Setting:
-    return _movies(data)._replace(private=_rows(data / "movie_reviews" / "train.jsonl"), records=(1000, 4000))
+    return _movies(data)._replace(private=_rows(data / "movie_reviews" / "train.jsonl"), records=1000)
 
 
 def all_movies(data: Path) -> Setting:
     folder = data / "movie_reviews"
     pools = {name: _rows(folder / "pools" / f"{name}.jsonl") for name in MOVIE_POOLS}
     private, test = (_rows(folder / f"{name}.jsonl") for name in ("train", "test"))
-    return Setting("a movie review", private, test, pools, records=(100, 300))
+    return Setting("a movie review", private, test, pools, samples=6000)
 
 
-SETTINGS: dict[str, Callable[[Path], Setting]] = {
+CHOSEN_ON: dict[str, Callable[[Path], Setting]] = {
     "mixed": mixed,
     "weak": weak,
     "alike": alike,
@@ -133,6 +276,21 @@ SETTINGS: dict[str, Callable[[Path], Setting]] = {
     "imbalanced": imbalanced,
     "nearest-not-useful": nearest_not_useful,
 }
+SETTINGS: dict[str, Callable[[Path], Setting]] = {
+    **CHOSEN_ON,
+    "one-generator": one_generator,
+    "off-topic": off_topic,
+    "thirty-labels": thirty_labels,
+    "skewed": skewed,
+    "stars": stars,
+    "wrong-records": wrong_records,
+    "few-texts": few_texts,
+    "low-epsilon": low_epsilon,
+    "declared-tenfold": declared_tenfold,
+    "declared-a-tenth": declared_a_tenth,
+    "no-labels": no_labels,
+}
+INVENTED = ("stars",)  # which need no data folder
 BESIDE: dict[str, Callable[[Path], Setting]] = {
     "movies": movies,
     "many-movies": many_movies,
@@ -140,8 +298,8 @@ BESIDE: dict[str, Callable[[Path], Setting]] = {
 }
 
 
-def build(name: str, data: Path, out: Path) -> tuple[Path, tuple[int, int]]:
-    """Writes a setting's files into ``out``/NAME; the path of its task file and its two numbers of records."""
+def build(name: str, data: Path, out: Path) -> Path:
+    """Writes a setting's files into ``out``/NAME; the path of its task file."""
     setting = {**SETTINGS, **BESIDE}[name](data)
     folder = out / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -151,7 +309,7 @@ def build(name: str, data: Path, out: Path) -> tuple[Path, tuple[int, int]]:
         (folder / f"{stem}.jsonl").write_text(text, encoding="utf-8")
     path = folder / "task.toml"
     path.write_text(_toml(name, setting, folder), encoding="utf-8")
-    return path, setting.records
+    return path
 
 
 def json_lines(path: Path) -> list[dict[str, Any]]:
@@ -161,7 +319,8 @@ def json_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _toml(name: str, setting: Setting, folder: Path) -> str:
-    labels = sorted({row["label"] for row in setting.test})
+    labels = sorted({row["label"] for row in setting.test} - {""})
+    label = 'label = "label"\n' if labels else ""
     generators = "".join(
         f'\n[[generators]]\nname = {json.dumps(pool)}\nkind = "replay"\npath = {json.dumps(f"pool-{pool}.jsonl")}\n'
         for pool in setting.pools
@@ -175,13 +334,14 @@ labels = {json.dumps(labels)}
 root = {json.dumps(str(folder.absolute()))}
 path = "private.jsonl"
 text = "text"
-label = "label"
+{label}records = {setting.records}
 file_records = {len(setting.private)}
 
 [privacy]
-epsilon = 4.0
+epsilon = {setting.epsilon}
 delta = 1e-5
 unit = "sample"
+expected_records = {setting.expected}
 
 [federation]
 parties = 3
@@ -203,20 +363,39 @@ dir = "runs/judged-{name}"
 """
 
 
-def _bank(data: Path, records: tuple[int, int]) -> Setting:
+def _bank(data: Path) -> Setting:
     folder = data / "banking_groups"
     pools = {name: _rows(folder / "pools" / f"{name}.jsonl") for name in BANK_POOLS}
     private, test = _rows(folder / "private.jsonl"), _rows(folder / "test.jsonl")
-    return Setting("a customer's question to an online bank", private, test, pools, records)
+    return Setting("a customer's question to an online bank", private, _at_most(test, MOST_TESTS), pools)
 
 
 def _movies(data: Path) -> Setting:
-    """A quarter of the pools and of the records and a third of the test set; a third as many texts are ordered."""
+    """A quarter of the pools and of the records and a sixth of the test set."""
     folder = data / "movie_reviews"
     pools = {name: _rows(folder / "pools" / f"{name}.jsonl")[::4] for name in MOVIE_POOLS}
-    private, test = _rows(folder / "train.jsonl"), _rows(folder / "test.jsonl")[::3]
+    private, test = _rows(folder / "train.jsonl"), _rows(folder / "test.jsonl")[::6]
     private = private[:1000:2] + private[-1000::2]  # the file has its labels one after the other
-    return Setting("a movie review", private, test, pools, (300, 1000), samples=2000)
+    return Setting("a movie review", private, test, pools)
+
+
+def _at_most(rows: Sequence[Row], count: int) -> list[Row]:
+    """As many rows, evenly spaced; all where there are no more."""
+    return [rows[i * len(rows) // count] for i in range(count)] if len(rows) > count else list(rows)
+
+
+def _mislabelled(rows: Sequence[Row], share: float, rng: np.random.Generator) -> list[Row]:
+    """The rows, such a share of them under another label."""
+    labels = sorted({row["label"] for row in rows})
+    found = []
+    for row in rows:
+        other = labels[(labels.index(row["label"]) + int(rng.integers(1, len(labels)))) % len(labels)]
+        found.append({**row, "label": other} if rng.random() < share else row)
+    return found
+
+
+def _unlabelled(rows: Sequence[Row]) -> list[Row]:
+    return [{**row, "label": ""} for row in rows]
 
 
 def _with_common(rows: Sequence[Row], rng: np.random.Generator) -> list[Row]:
@@ -230,6 +409,33 @@ def _with_common(rows: Sequence[Row], rng: np.random.Generator) -> list[Row]:
         chosen = rng.choice(len(own), size=max(2, round(wanted * len(own) / len(others))), replace=False)
         kept += [own[i] for i in np.sort(chosen)]
     return common + kept
+
+
+def invented_reviews(
+    rng: np.random.Generator, count: int, *, sentences: int = 3, shift: float = 0.0, stretch: float = 1.0
+) -> list[Row]:
+    """Reviews of a hotel with stars, each text once.
+
+    A stay has a quality between 1 and 5; each sentence says about that of one aspect, and the stars are it with noise.
+
+    Args:
+        shift: of the stars that the writer gives.
+        stretch: how much further from the middle the sentences are than the stay was.
+    """
+    rows: dict[str, Row] = {}
+    while len(rows) < count:
+        quality = rng.uniform(0.5, 5.5)
+        aspects = rng.choice(list(ASPECTS), size=sentences, replace=False)
+        said = []
+        for aspect in aspects:
+            degree = 3.0 + stretch * (quality - 3.0) + rng.normal(0.0, 0.8)
+            words = DEGREES[int(np.clip(round(degree), 1, 5)) - 1]
+            opening = OPENINGS[int(rng.integers(len(OPENINGS)))]
+            said.append(opening.format(ASPECTS[aspect], words[int(rng.integers(len(words)))]))
+        given = int(np.clip(round(quality + shift + rng.normal(0.0, 0.5)), 1, 5))
+        text = " ".join(said)
+        rows[text] = {"text": text, "label": f"{given} star{'s' if given > 1 else ''}"}
+    return list(rows.values())
 
 
 def _rows(path: Path) -> list[Row]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 ORDER = 3
 UNKNOWN_SHARE = 0.01  # of the base distribution: words that no list knows, spelled letter by letter
@@ -24,32 +24,68 @@ def next_word_loss(training: Sequence[str], texts: Sequence[str], *, language: s
     the same words. Words in lower case, punctuation marks and the end of a text count as words. Returns NaN without
     texts.
     """
-    base = BaseFrequencies(language)
-    followers: list[dict[tuple[str, ...], dict[str, int]]] = [defaultdict(dict) for _ in range(ORDER)]
-    for text in training:
-        padded = [START] * (ORDER - 1) + _words(text)
-        for place in range(ORDER - 1, len(padded)):
-            for size in range(ORDER):
-                counts = followers[size][tuple(padded[place - size : place])]
-                counts[padded[place]] = counts.get(padded[place], 0) + 1
-    totals = [{context: sum(counts.values()) for context, counts in level.items()} for level in followers]
-    bits, words = 0.0, 0
+    model = _Trigrams(training, language)
+    bits = [-math.log2(model.probability(word, context)) for word, context in _places(texts)]
+    return sum(bits) / len(bits) if bits else math.nan
+
+
+def next_word_accuracy(training: Sequence[str], texts: Sequence[str], *, language: str = "en") -> float:
+    """Share of the words of ``texts`` that the model of :func:`next_word_loss` expects most, 0 to 1; NaN without texts.
+
+    >>> next_word_accuracy(["a cat sat", "a cat ran off"], ["a cat sat"])
+    0.75
+    """
+    model = _Trigrams(training, language)
+    right = [model.likeliest(context) == word for word, context in _places(texts)]
+    return sum(right) / len(right) if right else math.nan
+
+
+def _places(texts: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Each word of the texts and the words before it that a model sees."""
     for text in texts:
-        padded = [START] * (ORDER - 1) + _words(text)
+        padded = [START] * (ORDER - 1) + [*TOKEN.findall(text.lower()), END]
         for place in range(ORDER - 1, len(padded)):
-            probability = base(padded[place])
-            for size in range(ORDER):
-                context = tuple(padded[place - size : place])
-                if seen := followers[size].get(context):
-                    kinds, total = len(seen), totals[size][context]
-                    probability = (seen.get(padded[place], 0.0) + kinds * probability) / (total + kinds)
-            bits -= math.log2(probability)
-            words += 1
-    return bits / words if words else math.nan
+            yield padded[place], tuple(padded[place - ORDER + 1 : place])
 
 
-def _words(text: str) -> list[str]:
-    return [*TOKEN.findall(text.lower()), END]
+class _Trigrams:
+    """Counts of the words that follow each context, and general frequencies below them."""
+
+    def __init__(self, training: Sequence[str], language: str) -> None:
+        self._base = BaseFrequencies(language)
+        self._followers: list[dict[tuple[str, ...], dict[str, int]]] = [defaultdict(dict) for _ in range(ORDER)]
+        for word, context in _places(training):
+            for size, level in enumerate(self._followers):
+                counts = level[context[ORDER - 1 - size :]]
+                counts[word] = counts.get(word, 0) + 1
+        self._totals = [{context: sum(seen.values()) for context, seen in level.items()} for level in self._followers]
+        self._likeliest: dict[tuple[str, ...], str] = {}
+
+    def probability(self, word: str, context: tuple[str, ...]) -> float:
+        """The word's after the context, or after no more of its end than is given."""
+        found = self._base(word)
+        for size in range(len(context) + 1):
+            end = context[len(context) - size :]
+            if seen := self._followers[size].get(end):
+                kinds, total = len(seen), self._totals[size][end]
+                found = (seen.get(word, 0.0) + kinds * found) / (total + kinds)
+        return found
+
+    def likeliest(self, context: tuple[str, ...]) -> str:
+        """The most probable word after the context, the first by name of several.
+
+        One that no count of a longer context knows is as probable as it is without context, up to a common factor: of
+        those, the likeliest without context is enough.
+        """
+        if context not in self._likeliest:
+            if context:
+                words = {self.likeliest(())}
+                for size in range(1, len(context) + 1):
+                    words |= self._followers[size].get(context[len(context) - size :], {}).keys()
+            else:
+                words = {*self._followers[0].get((), {}), *self._base.words()}
+            self._likeliest[context] = max(sorted(words), key=lambda word: self.probability(word, context))
+        return self._likeliest[context]
 
 
 class BaseFrequencies:
@@ -62,6 +98,10 @@ class BaseFrequencies:
         # A text of some twenty words, with a mark now and then: what the list, which is of words alone, does not say.
         self._known = {**{word: 0.85 * share for word, share in frequencies.items()}, END: 0.05, ".": 0.05, ",": 0.05}
         self._scale = (1.0 - UNKNOWN_SHARE) / sum(self._known.values())
+
+    def words(self) -> Iterable[str]:
+        """All that the list knows."""
+        return self._known
 
     def __call__(self, word: str) -> float:
         spelled: float = UNKNOWN_SHARE * LETTERS ** -(len(word) + 1.0)

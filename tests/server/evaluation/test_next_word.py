@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from undersong_server.evaluation.next_word import END, BaseFrequencies, next_word_loss
+from undersong_server.evaluation.next_word import END, BaseFrequencies, _Trigrams, next_word_accuracy, next_word_loss
 
 CARDS = [f"my card was {verb} at the {place} today" for verb in ("stolen", "declined") for place in ("shop", "bank")]
 TEST = ["my card was stolen at the bank today", "my card was declined at the shop"]
@@ -42,3 +42,16 @@ def test_a_loss_by_hand() -> None:
 
 def test_no_text_has_no_loss() -> None:
     assert math.isnan(next_word_loss(["a"], []))
+
+
+def test_the_likeliest_word_is_that_of_all_known_words() -> None:
+    model = _Trigrams([*CARDS, *OTHER], "en")
+    words = [*BaseFrequencies("en").words(), *{word for text in CARDS + OTHER for word in text.split()}]
+    for context in ((), ("my", "card"), ("the", "bank"), ("at", "sea"), ("unseen", "words")):
+        best = max(model.probability(word, context) for word in words)
+        assert model.probability(model.likeliest(context), context) == best
+
+
+def test_texts_of_the_same_kind_are_expected() -> None:
+    assert next_word_accuracy(CARDS, TEST) > 0.6 > 0.2 > next_word_accuracy(OTHER, TEST)
+    assert math.isnan(next_word_accuracy(CARDS, []))

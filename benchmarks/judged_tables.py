@@ -1,0 +1,359 @@
+"""Tables and picture of ``judged``'s cells: paired differences with Student's intervals, put into a page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks import judged_settings
+from undersong_common.errors import ConfigurationError
+from undersong_server.evaluation import panel
+
+LEVEL = 0.05
+MOST = 4.0  # points that one setting counts in a mean over settings
+CLEANED, MIXTURE, OURS = "cleaned-mixture", "mixture+labels", "undersong"
+UNLABELLED = "no-labels"
+BESIDE = ("worst model", "macro-F1", "rarest recall")  # differences that stand beside that of the panel score
+AGAINST = (CLEANED, MIXTURE, "wasp", "augpe", "best-single", "private-only")
+DECLARED = ("declared-tenfold", "declared-a-tenth")
+
+Cells = Mapping[tuple[str, str, int], Mapping[str, Any]]
+
+
+def key(row: Mapping[str, Any]) -> tuple[str, str, int]:
+    return row["setting"], row["method"], row["seed"]
+
+
+class Paired(NamedTuple):
+    """Differences of one setting, paired by seed, in points.
+
+    Attributes:
+        chance: Student's p; ``holm`` is that after Holm over the settings of a table.
+        figures: mean difference of every figure that both have; ``worst``: that of the model with the lowest.
+    """
+
+    setting: str
+    seeds: int
+    ours: float
+    other: float
+    low: float
+    high: float
+    chance: float
+    figures: dict[str, float]
+    worst: float
+    rows: tuple[float, float]
+    holm: float = 1.0
+
+    @property
+    def difference(self) -> float:
+        return self.ours - self.other
+
+
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Student's 95 % interval of the mean, and p of a mean of 0; infinitely wide for one value."""
+    from scipy.stats import t as student
+
+    if len(values) < 2:
+        return -np.inf, np.inf, 1.0
+    mean, error = float(np.mean(values)), max(float(np.std(values, ddof=1)) / len(values) ** 0.5, 1e-9)
+    half = float(student.isf(LEVEL / 2, len(values) - 1)) * error
+    return mean - half, mean + half, 2 * float(student.sf(abs(mean) / error, len(values) - 1))
+
+
+def paired(
+    cells: Cells, ours: str, other: str, settings: Sequence[str], seeds: Sequence[int], figure: str = "panel"
+) -> list[Paired]:
+    """Differences of each setting in which both methods have a seed in common, with Holm's p over them."""
+    found = []
+    for name in settings:
+        both = [
+            (cells[name, ours, seed], cells[name, other, seed])
+            for seed in seeds
+            if (name, ours, seed) in cells and (name, other, seed) in cells
+        ]
+        if not both:
+            continue
+        shared = [each for each, value in both[0][0].items() if isinstance(value, float) and each != "seconds"]
+        means = {each: (mean([one[each] for one, _ in both]), mean([two[each] for _, two in both])) for each in shared}
+        figures = {each: one - two for each, (one, two) in means.items()}
+        low, high, chance = interval([one[figure] - two[figure] for one, two in both])
+        rows = mean([one["rows"] for one, _ in both]), mean([two["rows"] for _, two in both])
+        worst = min((figures[model] for model in panel.MODELS if model in figures), default=np.nan)
+        found.append(Paired(name, len(both), *means[figure], low, high, chance, figures, worst, rows))
+    adjusted = 0.0
+    for rank, place in enumerate(sorted(range(len(found)), key=lambda i: found[i].chance)):
+        adjusted = max(adjusted, min(1.0, found[place].chance * (len(found) - rank)))
+        found[place] = found[place]._replace(holm=adjusted)
+    return found
+
+
+def mean(values: Sequence[float]) -> float:
+    return float(np.mean(values))
+
+
+class Pooled(NamedTuple):
+    """Mean over settings, each capped at ``MOST``, with Student's interval over the settings, and the median."""
+
+    mean: float
+    low: float
+    high: float
+    median: float
+
+    @classmethod
+    def of(cls, rows: Sequence[Paired]) -> Pooled:
+        capped = [min(row.difference, MOST) for row in rows]
+        return cls(mean(capped), *interval(capped)[:2], float(np.median(capped)))
+
+
+def table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    return "\n".join([f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *(f"| {' | '.join(x)} |" for x in lines)])
+
+
+def marked(setting: str) -> str:
+    return f"{setting} *" if setting in judged_settings.CHOSEN_ON else setting
+
+
+def labelled() -> list[str]:
+    return [name for name in judged_settings.SETTINGS if name != UNLABELLED]
+
+
+def worth(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> str:
+    """Each method minus the cleaned mixture, over all settings and over those that served to choose nothing."""
+    lines = []
+    unused = [name for name in labelled() if name not in judged_settings.CHOSEN_ON]
+    for method in methods:
+        for title, settings in (("all", labelled()), ("not used to choose", unused)):
+            rows = paired(cells, method, CLEANED, settings, seeds)
+            if method == CLEANED or not rows:
+                continue
+            found, lowest = Pooled.of(rows), min(rows, key=lambda row: row.difference)
+            lines.append(
+                [
+                    *(f"`{method}`", f"{title} ({len(rows)})", f"**{found.mean:+.2f}**"),
+                    *(f"{found.low:+.2f} to {found.high:+.2f}", f"{found.median:+.2f}"),
+                    f"{lowest.difference:+.1f} ({lowest.setting})",
+                    *(f"{mean(values):+.1f}" for values in zip(*map(_beside, rows), strict=True)),
+                ]
+            )
+    heads = ["method", "settings", "mean difference", "interval over settings", "median", "lowest", *BESIDE]
+    return table(heads, lines)
+
+
+def _beside(row: Paired) -> tuple[float, float, float]:
+    return row.worst, row.figures["macro_f1"], row.figures["rarest_recall"]
+
+
+def scores(cells: Cells, methods: Sequence[str], seeds: Sequence[int], figure: str) -> str:
+    """One figure of each method and setting, means over seeds."""
+    lines = []
+    for name in labelled():
+        own = [
+            [cells[name, method, seed][figure] for seed in seeds if (name, method, seed) in cells] for method in methods
+        ]
+        lines.append([marked(name), *(f"{mean(each):.1f}" if each else "-" for each in own)])
+    return table(["setting", *(f"`{method}`" for method in methods)], lines)
+
+
+def goals(cells: Cells, seeds: Sequence[int]) -> str:
+    """What should hold for the default method, as far as these cells can say, and whether it does."""
+    mixture, cleaned = (paired(cells, OURS, other, labelled(), seeds) for other in (MIXTURE, CLEANED))
+    if not mixture or not cleaned:
+        return "Not measured yet."
+    over, gained = Pooled.of(mixture), Pooled.of(cleaned)
+    lowest = min(mixture, key=lambda row: row.difference)
+    end = min(mixture, key=lambda row: row.low)
+    below = [row.setting for row in mixture if row.holm < LEVEL and row.difference < 0]
+    f1, recall = (min(mixture, key=lambda row: row.figures[name]) for name in ("macro_f1", "rarest_recall"))
+    wrong = [abs(row.difference) for row in declared(cells, seeds)]
+    found = [
+        ("minus mixture with label shares, mean", "at least +1.0", f"{over.mean:+.2f}", over.mean >= 1.0),
+        ("the same, median", "at least +0.5", f"{over.median:+.2f}", over.median >= 0.5),
+        ("minus cleaned mixture, mean", "at least +0.3", f"{gained.mean:+.2f}", gained.mean >= 0.3),
+        ("the same, lower end over settings", "above 0", f"{gained.low:+.2f}", gained.low > 0),
+        (
+            *("lowest setting minus mixture with label shares", "at least -0.5"),
+            *(f"{lowest.difference:+.1f} ({lowest.setting})", lowest.difference >= -0.5),
+        ),
+        ("lowest lower end of a setting", "at least -2.0", f"{end.low:+.1f} ({end.setting})", end.low >= -2.0),
+        ("settings significantly below after Holm", "none", ", ".join(below) or "none", not below),
+        *(
+            (title, "at least -2.0", f"{row.figures[name]:+.1f} ({row.setting})", row.figures[name] >= -2.0)
+            for title, name, row in (
+                ("lowest macro-F1 minus mixture's", "macro_f1", f1),
+                ("lowest rarest recall minus mixture's", "rarest_recall", recall),
+            )
+        ),
+    ]
+    if wrong:
+        what = "declared wrong minus declared right, farthest"
+        found.append((what, "within 1.0", f"{max(wrong):.1f}", max(wrong) <= 1.0))
+    lines = [[what, goal, value, "yes" if holds else "**no**"] for what, goal, value, holds in found]
+    return table(["what", "goal", "found", "holds"], lines)
+
+
+def comparison(rows: Sequence[Paired]) -> str:
+    """One method minus another, setting by setting."""
+    heads = ["setting", "seeds", "texts", "its texts", "score", "its score", "difference", "95 % interval", "p, Holm"]
+    lines = [
+        [
+            *(marked(row.setting), str(row.seeds), f"{row.rows[0]:.0f}", f"{row.rows[1]:.0f}"),
+            *(
+                f"{row.ours:.1f}",
+                f"{row.other:.1f}",
+                f"**{row.difference:+.1f}**",
+                f"{row.low:+.1f} to {row.high:+.1f}",
+            ),
+            f"{row.holm:.3f}" if row.holm >= 0.001 else "< 0.001",
+            *(f"{value:+.1f}" for value in _beside(row)),
+        ]
+        for row in rows
+    ]
+    return table([*heads, *BESIDE], lines)
+
+
+def summary(rows: Sequence[Paired]) -> str:
+    """The sentence under a comparison."""
+    above, below = ([row.setting for row in rows if row.holm < LEVEL and sign * row.difference > 0] for sign in (1, -1))
+    found = Pooled.of(rows)
+    said = [
+        f"Mean of {len(rows)} settings, each capped at +{MOST:.0f}: {found.mean:+.2f} ({found.low:+.2f} to"
+        f" {found.high:+.2f}); median {found.median:+.2f}; lowest lower end {min(row.low for row in rows):+.1f}."
+    ]
+    for title, names in (("above", above), ("below", below)):
+        said.append(f"After Holm significantly {title} zero: {', '.join(names) or 'none'}.")
+    return " ".join(said)
+
+
+def unlabelled(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> str:
+    """Next words and MAUVE of the setting without labels, and differences from the mixture."""
+    lines = []
+    for method in methods:
+        own = [cells[UNLABELLED, method, seed] for seed in seeds if (UNLABELLED, method, seed) in cells]
+        if not own:
+            continue
+        line = [f"`{method}`", str(len(own)), f"{mean([each['rows'] for each in own]):.0f}"]
+        for figure, digits in (("accuracy", 2), ("bits", 3), ("mauve", 1)):
+            rows = paired(cells, method, "mixture", [UNLABELLED], seeds, figure)
+            line.append(f"{mean([each[figure] for each in own]):.{digits}f}")
+            if method != "mixture" and rows:
+                row = rows[0]
+                line[-1] += f" ({row.difference:+.{digits}f}; {row.low:+.{digits}f} to {row.high:+.{digits}f})"
+        lines.append(line)
+    return table(["method", "seeds", "texts", "next-word accuracy, %", "bits per word", "MAUVE, %"], lines)
+
+
+def declared(cells: Cells, seeds: Sequence[int]) -> list[Paired]:
+    """The default method declared wrong minus declared right, the same seeds."""
+    right = {
+        (name, "right", seed): cells["mixed", OURS, seed]
+        for name in DECLARED
+        for seed in seeds
+        if ("mixed", OURS, seed) in cells
+    }
+    return paired({**cells, **right}, OURS, "right", list(DECLARED), seeds)
+
+
+def programs(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> str:
+    """Which commits the cells are of, by the first lines of their messages, and what a cell costs."""
+    by: dict[str, set[str]] = {}
+    for (_, method, seed), row in cells.items():
+        if method in methods and seed in seeds:
+            by.setdefault(row["program"], set()).add(method)
+    said = [f"`{line}` ({', '.join(sorted(names))})" for line, names in by.items()]
+    seconds = [row["seconds"] for row in cells.values()]
+    cost = f"{len(seconds)} cells, {sum(seconds) / 60:.0f} minutes of one core without embedding"
+    return f"Commits, by the first line of their messages: {'; '.join(said)}. {cost}."
+
+
+def missing(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> str:
+    """How many cells of each method are not measured, and in which settings."""
+    said = []
+    for method in methods:
+        settings = labelled() if method in (CLEANED, MIXTURE) else list(judged_settings.SETTINGS)
+        gone = [name for name in settings for seed in seeds if (name, method, seed) not in cells]
+        if gone:
+            said.append(f"`{method}` {len(gone)} of {len(settings) * len(seeds)} ({', '.join(dict.fromkeys(gone))})")
+    return "Missing cells: " + ("; ".join(said) or "none") + "."
+
+
+def picture(panels: Mapping[str, Sequence[Paired]]) -> str:
+    """Differences with their intervals, one panel for each baseline, as SVG."""
+    cases = list(dict.fromkeys(row.setting for rows in panels.values() for row in rows))
+    line = {case: index for index, case in enumerate(cases)}
+    step, left, width, top = 20, 190, 200, 46
+    ends = [end for rows in panels.values() for row in rows for end in (row.low, row.high) if np.isfinite(end)]
+    low, high = max(-10.0, min(-1.0, *ends)), min(15.0, max(1.0, *ends))
+    height = top + step * len(cases) + 34
+
+    def at(value: float) -> float:
+        return (min(max(value, low), high) - low) / (high - low) * (width - 20)
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width * len(panels)} {height}" '
+        'font-family="sans-serif" font-size="11">',
+        f'<rect width="{left + width * len(panels)}" height="{height}" fill="white"/>',
+    ]
+    for name, index in line.items():
+        y = top + step * index + 14
+        parts.append(f'<text x="8" y="{y}">{name}</text>')
+    for number, (title, rows) in enumerate(panels.items()):
+        x = left + width * number
+        bottom = top + step * len(cases) + 4
+        parts.append(f'<text x="{x}" y="18" font-weight="bold">minus {title}</text>')
+        parts.append(f'<text x="{x}" y="34" fill="#555">points of panel score</text>')
+        parts.append(f'<line x1="{x + at(0):.1f}" x2="{x + at(0):.1f}" y1="40" y2="{bottom}" stroke="#999"/>')
+        ticks = sorted({low, 0.0, high})
+        parts += [
+            f'<text x="{x + at(tick):.1f}" y="{bottom + 14}" text-anchor="middle" fill="#555">{tick:.0f}</text>'
+            for tick in ticks
+        ]
+        for row in rows:
+            y = top + step * line[row.setting] + 10
+            colour = "#1a7f37" if row.low > 0 else "#b3261e" if row.high < 0 else "#555"
+            x1, x2, middle = (x + at(value) for value in (row.low, row.high, row.difference))
+            parts.append(
+                f'<line x1="{x1:.1f}" x2="{x2:.1f}" y1="{y}" y2="{y}" stroke="{colour}" stroke-width="2"/>'
+                f'<circle cx="{middle:.1f}" cy="{y}" r="3.5" fill="{colour}"/>'
+            )
+            if row.difference > high:
+                parts.append(
+                    f'<text x="{x + at(high) - 4:.1f}" y="{y - 5}" text-anchor="end">+{row.difference:.0f}</text>'
+                )
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def fill(page: Path, rows: Sequence[Mapping[str, Any]], methods: Sequence[str], seeds: Sequence[int]) -> None:
+    """Puts every table between its marks on the page, and the picture beside it. Raises if the page lacks a mark."""
+    cells = {key(row): row for row in rows}
+    parts = {
+        "worth": worth(cells, methods, seeds),
+        "goals": goals(cells, seeds),
+        "scores": scores(cells, methods, seeds, "panel"),
+        "macro-F1": scores(cells, methods, seeds, "macro_f1"),
+        "rarest recall": scores(cells, methods, seeds, "rarest_recall"),
+        "unlabelled": unlabelled(cells, methods, seeds),
+        "declared": comparison(declared(cells, seeds)),
+        "programs": "\n\n".join((programs(cells, methods, seeds), missing(cells, methods, seeds), panel.settings())),
+    }
+    panels = {}
+    for other in AGAINST:
+        found = paired(cells, OURS, other, labelled(), seeds)
+        panels[other] = found
+        parts[f"against {other}"] = f"{comparison(found)}\n\n{summary(found)}" if found else "Not measured yet."
+    found = paired(cells, CLEANED, MIXTURE, labelled(), seeds)
+    parts["cleaning"] = f"{comparison(found)}\n\n{summary(found)}" if found else "Not measured yet."
+    text = page.read_text(encoding="utf-8")
+    for name, content in parts.items():
+        mark = re.compile(rf"(<!-- begin {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
+        if not mark.search(text):
+            raise ConfigurationError(
+                f"{page}: has no mark for {name!r}", f"write <!-- begin {name} --> and <!-- end -->"
+            )
+        text = mark.sub(lambda at, content=content: f"{at[1]}{content}\n{at[2]}", text)  # type: ignore[misc]
+    page.write_text(text, encoding="utf-8")
+    target = page.parent / "pictures" / "judged.svg"
+    target.write_text(picture({name: panels[name] for name in AGAINST[:3]}), encoding="utf-8")
