@@ -58,6 +58,7 @@ FIRST_SEED, SEEDS = 300, 8
 CHOOSING_SEED = FIRST_SEED - 1  # with which the best single generator is found, by the test set
 ATTEMPTS = 3  # at a text that was given before
 DELTA = 1e-5
+MAUVE_TEXTS = 300  # drawn of each side, since it depends on their number
 
 
 class Records:
@@ -230,12 +231,14 @@ def _judged(world: World, texts: Sequence[str], labels: Sequence[str], seed: int
         if world.labels:
             found = panel.judge(corpus, world.test, seed=seed).figures()
         else:
-            size = min(len(texts), len(world.test.texts))
-            drawn = np.random.default_rng(seed).permutation(len(texts))[:size]
+            rng = np.random.default_rng(seed)
+            ours, real = (
+                each.embeddings[rng.permutation(len(each.texts))[:MAUVE_TEXTS]] for each in (corpus, world.test)
+            )
             found = {
                 "accuracy": next_word_accuracy(texts, world.test.texts),
                 "bits": next_word_loss(texts, world.test.texts) / 100,
-                "mauve": mauve(corpus.embeddings[drawn], world.test.embeddings[:size], seed=seed),
+                "mauve": mauve(ours, real, seed=seed),
             }
         world.judged[key] = {"rows": len(texts), **{name: 100 * value for name, value in found.items()}}
     return world.judged[key]
