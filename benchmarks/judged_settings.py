@@ -20,8 +20,8 @@ Eleven served to choose nothing when they were written down:
 * ``thirty-labels``: thirty intents of banking77; three pools from texts apart from the records: right labels, a quarter
   of them wrong, each label swapped with its neighbour in half of the texts;
 * ``skewed``: banking_groups as "exchange" or "other", 5 to 95 in records and test set;
-* ``stars``: invented hotel reviews with one to five stars that the writer gives with noise, 100 records (300 are declared); four pools:
-  alike, one sentence each, stars too low, extreme texts for all stars;
+* ``stars``: invented hotel reviews with one to five stars that the writer gives with noise, 100 records
+  (300 are declared); four pools: alike, one sentence each, stars too low, extreme texts for all stars;
 * ``wrong-records``: ``mixed``, with 15 % wrong labels among the records;
 * ``few-texts``: ``mixed``, 200 texts in all;
 * ``low-epsilon``: ``mixed`` at epsilon 0.5;
