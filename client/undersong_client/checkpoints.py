@@ -25,10 +25,9 @@ from undersong_client.state import FILE_MODE, PartyHome, json_object, make_folde
 from undersong_common import slots
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.files import replace_file, replace_where_possible
-from undersong_common.privacy import statement
 from undersong_common.privacy.budget import Budget
 from undersong_common.privacy.ledger import Ledger
-from undersong_common.privacy.statement import Statement
+from undersong_common.privacy.spending import Statement
 from undersong_common.table import Table
 
 RESTORE = (
@@ -74,7 +73,7 @@ class LedgerCheckpoints:
     def keep(self, ledger: Ledger) -> None:
         """Writes the present head; before a reply leaves. Raises PrivacyRefusal where no place takes it."""
         while self._files and ledger.head != self._last:
-            said = statement.of_ledger(ledger)
+            said = ledger.statement()
             self._write(ledger, said)
             self._last = said.head
             ledger.refresh()  # of two processes that replace a file, the one that knew less may have been the last
@@ -106,7 +105,7 @@ class LedgerCheckpoints:
         What is released from the newer version is not seen here. So whoever adds the old file anew, without the ledger,
         finds the whole budget (``whole``; None: more than any) spent.
         """
-        said = statement.of_ledger(ledger)
+        said = ledger.statement()
         data = slots.blank(said.entries, self._mark(replace(said, lost_budgets=(*said.lost_budgets, whole))))
         followed = {file.path for file in newer._files}
         for path in (file.path for file in self._files if file.path not in followed):

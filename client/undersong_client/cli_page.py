@@ -52,10 +52,9 @@ def page(
         from undersong_common.pages.audit import FILE_NAME, AuditLog
 
         done = AuditLog(page_folder(folder) / FILE_NAME)
-        done.check()
         show_rows(
             ("number", "when", "who", "what", "about"),
-            [(str(each.number), local_time(each.at), each.who, each.what, each.about) for each in done.entries()],
+            [(str(each.entry), local_time(each.at), each.who, each.what, each.about) for each in done.entries()],
             "nobody has done anything on the page yet",
         )
         return

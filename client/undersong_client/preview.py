@@ -17,7 +17,8 @@ from undersong_common.plurals import counted
 from undersong_common.printable import printable
 from undersong_common.printed_page import Page, Section
 from undersong_common.privacy import accounting
-from undersong_common.privacy.ledger import Charge, Ledger
+from undersong_common.privacy.ledger import Ledger
+from undersong_common.privacy.spending import Charge
 from undersong_protocol import ladder
 from undersong_protocol.bounds import Policy
 from undersong_protocol.enrolment import party_fingerprint

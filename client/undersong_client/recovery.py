@@ -20,10 +20,9 @@ from undersong_client.policy import HospitalPolicy
 from undersong_client.state import FILE_MODE, PartyHome, read_input
 from undersong_common.canonical import canonical_json
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
-from undersong_common.privacy import statement
 from undersong_common.privacy.budget import Budget, compressed
-from undersong_common.privacy.ledger import Ledger, PlanPrice
-from undersong_common.privacy.statement import RunSpending
+from undersong_common.privacy.ledger import Ledger
+from undersong_common.privacy.spending import PlanPrice, RunSpending
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.receipt import Receipt, check_receipt
 from undersong_protocol.sizes import LARGEST_MANIFEST_BYTES
@@ -146,7 +145,7 @@ def _complete(ledger: Ledger, heads: Sequence[str], receipts: _Receipts) -> bool
     if heads:
         return checkpoints.holds(ledger, heads)
     shown = [_spending(manifest, receipt) for manifest, receipt in receipts]
-    return not any(charge.events or charge.alone for charge in statement.missing(ledger, shown))
+    return not any(charge.events or charge.alone for charge in ledger.statement().missing(shown))
 
 
 def _take_backup(
@@ -205,13 +204,13 @@ def _continue(
     budgets = [
         budget
         for budget in (statements[0].lost_budgets if statements else (whole,))
-        if ledger is None or budget not in ledger.lost()[1]
+        if ledger is None or budget not in ledger.lost_budgets
     ]
     earlier = next((found.budget for found in statements), None if ledger is None else ledger.budget)
     _discard_journal(home)
     if ledger is None:
         ledger = Ledger.open(home.ledger, fingerprint, checkpoints.budget_of(policy), at=at)
-    charges = statement.missing(ledger, runs.values())
+    charges = ledger.statement().missing(runs.values())
     ledger.lose(charges, budgets, at=at)
     ledger.adopt(fingerprint, at=at)
     kept.keep(ledger)

@@ -17,7 +17,8 @@ from cryptography.exceptions import InvalidSignature
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import PeerFault
 from undersong_common.printable import printable
-from undersong_common.privacy.ledger import VOIDED_VECTORS, Charge, charge_of
+from undersong_common.privacy.ledger import VOIDED_VECTORS
+from undersong_common.privacy.spending import Charge
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.secagg.keys import verified
 
@@ -119,7 +120,7 @@ def _read(manifest: Manifest, party: str, entries: list[Mapping[str, Any]], head
             raise PeerFault(party, f"{place} follows the end of the run")
         match entry["kind"]:
             case "charge":
-                charge = _charged(manifest, party, charge_of(entry))
+                charge = _charged(manifest, party, Charge.from_json(entry))
                 if (charge.query, charge.attempt) in state:
                     raise PeerFault(party, f"{place} charges an attempt a second time")
                 charges.append(charge)

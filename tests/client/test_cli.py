@@ -28,7 +28,8 @@ from undersong_client.outbox import Outbox
 from undersong_client.state import PartyHome
 from undersong_common import entry
 from undersong_common.privacy.accounting import Gaussian
-from undersong_common.privacy.ledger import Charge, Ledger, PlanPrice
+from undersong_common.privacy.ledger import Ledger
+from undersong_common.privacy.spending import Charge, PlanPrice
 from undersong_protocol import statistics
 from undersong_protocol.enrolment import EnrolmentRequest, party_fingerprint
 from undersong_protocol.manifest import Manifest

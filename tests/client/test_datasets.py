@@ -14,7 +14,8 @@ from undersong_client.recovery import Source
 from undersong_client.state import PartyHome, PartySettings
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy.accounting import Gaussian
-from undersong_common.privacy.ledger import Charge, Ledger
+from undersong_common.privacy.ledger import Ledger
+from undersong_common.privacy.spending import Charge
 
 POLICY = policy.HospitalPolicy(total_epsilon=4.0, run_epsilon=2.0, total_delta=1e-4)
 

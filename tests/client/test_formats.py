@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import math
 import sqlite3
 import zlib
 from contextlib import ExitStack
@@ -19,15 +18,16 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.doubles.restarts import ME, SUM, Federated, Hospital
+from tests.doubles.restarts import ME, Federated, Hospital
 from undersong_client import attempts, checkpoints, store
 from undersong_client.operations import data
 from undersong_client.state import write_json
-from undersong_common import slots
 from undersong_common.canonical import canonical_json
+from undersong_common.chain import entry_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy.accounting import Gaussian
-from undersong_common.privacy.ledger import Charge, Ledger, entry_hash
+from undersong_common.privacy.ledger import TAG, Ledger
+from undersong_common.privacy.spending import Charge
 from undersong_protocol import codec
 from undersong_protocol.messages import federation_pb2 as wire
 from undersong_protocol.secagg.party import PartyMachine
@@ -124,76 +124,34 @@ def test_a_journal_of_a_later_version_is_refused(tmp_path):
 # The ledger
 
 
-def test_a_ledger_of_version_1_is_continued_and_its_runs_are_over(tmp_path):
-    ledger = Ledger.read(write_ledger(tmp_path / "ledger.jsonl"))
-    spent = ledger.spent(DELTA)
-    assert 0 < spent < math.inf
-    assert ledger.attempts(RUN, "votes/1") == {0: "sent"}  # what it charged may have left
-    assert math.isinf(ledger.spent_if_all_others_collude(DELTA))  # it did not write down what that shows
-    manifest = ledger.charges()[0].manifest
-    for name, attempt in (("votes/2", 0), ("votes/2", 1), ("votes/3", 0)):
-        charge = Charge(RUN, manifest, name, attempt, (Gaussian(5.0),))
-        for refused in (
-            lambda c=charge: ledger.charge(c, spare_attempts=9),
-            lambda c=charge: ledger.check_attempt(c, 9),
-        ):
-            with pytest.raises(PrivacyRefusal, match="run 'a run' has ended at this party"):
-                refused()
-    ledger.charge(Charge("another", "00" * 32, "votes/1", 0, (Gaussian(5.0),)))
-    again = Ledger.read(ledger.path)
-    kinds = [(entry["kind"], entry.get("version")) for entry in again.entries()]
-    assert kinds == [("genesis", 1), ("charge", None), ("charge", None), ("format", 2), ("charge", None)]
-    assert again.spent(DELTA) > spent
-    assert again.attempts("another", "votes/1") == {0: "charged"}
-
-
-@pytest.mark.parametrize("kind", ["genesis", "format"])
-def test_a_ledger_of_a_later_version_is_refused(tmp_path, kind):
-    path = write_ledger(tmp_path / "ledger.jsonl", lines=1 if kind == "genesis" else 3)
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    if kind == "genesis":
-        lines[0]["version"] = 3
-    else:
-        lines.append({"entry": 4, "kind": "format", "version": 3, "at": 1.0, "previous": lines[-1]["hash"]})
-    lines[-1]["hash"] = entry_hash({key: value for key, value in lines[-1].items() if key != "hash"})
-    path.write_bytes(b"".join(canonical_json(line) + b"\n" for line in lines))
-    with pytest.raises(ConfigurationError, match="ledger of version 3, this program knows versions 1 to 2"):
+@pytest.mark.parametrize("version", [1, 3])
+def test_a_ledger_of_another_version_is_refused(tmp_path, version):
+    path = write_ledger(tmp_path / "ledger.jsonl", lines=1)
+    first = {**json.loads(path.read_text()), "version": version}
+    first["hash"] = entry_hash(TAG, {key: value for key, value in first.items() if key != "hash"})
+    path.write_bytes(canonical_json(first) + b"\n")
+    with pytest.raises(ConfigurationError) as refused:
         Ledger.read(path)
+    assert refused.value.code == "other-version"
 
 
-# The checkpoint, and a whole party
-
-
-class Upgraded(Hospital):
-    """A hospital whose folder, mark and journal are those of version 1, which sealed no data set."""
-
-    def __init__(self, folder: Path, ledger_lines: int = 3) -> None:
-        super().__init__(folder)
-        (self.path / "keys" / "store.key").write_text(STORE_KEY.hex())
-        (self.path / "data.sealed").unlink()
-        write_journal(self.path / "journal.sqlite").chmod(0o600)
-        write_ledger(self.path / "ledger.jsonl", ledger_lines)
-        self.mark = checkpoints.beside(self.notes) / "mark.json"
-        write_json(self.mark, WRITTEN["checkpoint"])
-        for mark in self.marks.glob("*.json"):
-            mark.unlink()
-
-
-@pytest.fixture
-def make(tmp_path):
-    def made(ledger_lines: int = 3) -> Upgraded:
-        (tmp_path / "hospital").mkdir()
-        return Upgraded(tmp_path / "hospital", ledger_lines)
-
-    return made
-
-
-def test_a_party_of_version_1_adds_its_data_again_and_takes_part_in_new_runs_only(make, tmp_path):
-    hospital = make()
-    with pytest.raises(ConfigurationError, match="holds no sealed data set") as refused:
+def test_a_party_with_the_ledger_of_version_1_does_not_start(tmp_path):
+    hospital = Hospital(tmp_path)
+    before = write_ledger(hospital.path / "ledger.jsonl").read_bytes()
+    with pytest.raises(ConfigurationError) as refused:
         hospital.start()
-    assert "data add" in refused.value.remedy
+    assert refused.value.code == "other-version"
+    assert (hospital.path / "ledger.jsonl").read_bytes() == before
+
+
+# Messages and the checkpoint
+
+
+def test_requests_and_manifests_of_version_1_are_refused_by_name(tmp_path):
+    hospital = Hospital(tmp_path)
+    (hospital.path / "keys" / "store.key").write_text(STORE_KEY.hex())
     hospital.add_data()
+    write_journal(hospital.path / "journal.sqlite").chmod(0o600)  # in which the manifest was agreed on
     party = hospital.start()
 
     def asked(request: bytes) -> str:
@@ -204,34 +162,16 @@ def test_a_party_of_version_1_adds_its_data_again_and_takes_part_in_new_runs_onl
         request = wire.Request.FromString(bytes.fromhex(written))
         request.version = codec.VERSION
         assert "the manifest has version 1, this program speaks" in asked(request.SerializeToString())
-    same = Federated(tmp_path, hospital.identity)
-    proposal = wire.ProposeManifest(manifest=same.manifest.to_bytes())
-    words = asked(wire.Request(version=codec.VERSION, propose=proposal).SerializeToString())
-    assert "run 'a run' was charged under another manifest" in words
-    new = Federated(tmp_path, hospital.identity, run="another run")
-    new.agree(lambda request: party.answer(request).reply)
-    assert ME in new.run(lambda _stage, request: party.answer(request).reply).survivors
-    ledger = Ledger.read(hospital.path / "ledger.jsonl")
-    assert [charge.run for charge in ledger.charges()] == [RUN, RUN, "another run"]
-    assert ledger.attempts("another run", SUM) == {0: "sent"}
-    mark = json.loads(slots.contents(hospital.mark.read_bytes())[0])
-    assert (mark["version"], mark["ledger_head"]) == (2, ledger.head)
-
-
-def test_a_ledger_older_than_a_checkpoint_of_version_1_is_refused(make):
-    hospital = make(ledger_lines=2)
-    with pytest.raises(PrivacyRefusal, match="the ledger is older than the releases"):
-        hospital.add_data()
 
 
 @pytest.mark.parametrize("version", [1, 3])
-def test_a_checkpoint_that_does_not_say_what_was_charged_costs_the_whole_budget(make, version):
+def test_a_checkpoint_that_does_not_say_what_was_charged_costs_the_whole_budget(tmp_path, version):
     """Version 1 kept the head only; what a later version says cannot be read."""
-    hospital = make()
-    hospital.add_data()
-    head = json.loads(slots.contents(hospital.mark.read_bytes())[0])["ledger_head"]
-    for mark in (hospital.mark, *hospital.marks.glob("*.json")):
-        write_json(mark, WRITTEN["checkpoint"] if version == 1 else {"version": 3, "ledger_head": head})
+    hospital = Hospital(tmp_path)
+    head = Ledger.read(hospital.path / "ledger.jsonl").head
+    written = WRITTEN["checkpoint"] if version == 1 else {"version": 3, "ledger_head": head}
+    for mark in (checkpoints.beside(hospital.notes) / "mark.json", *hospital.marks.glob("*.json")):
+        write_json(mark, written)
     (hospital.path / "ledger.jsonl").unlink()
     with pytest.raises(PrivacyRefusal, match="ledger is missing"):
         hospital.start()

@@ -16,7 +16,8 @@ from undersong_client.recovery import Source
 from undersong_client.state import PartyHome
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy.accounting import Gaussian
-from undersong_common.privacy.ledger import Charge, Ledger, PlanPrice
+from undersong_common.privacy.ledger import Ledger
+from undersong_common.privacy.spending import Charge, PlanPrice
 
 DELTA = 1e-4
 
@@ -81,7 +82,7 @@ def test_an_older_backup_goes_on_only_at_the_price_of_what_it_lacks(home, tmp_pa
     whole = Ledger.open(tmp_path / "other", "f", None)
     whole.charge(Charge("open", "00" * 32, "votes/1", 0, (Gaussian(5.0, count=3),)))
     assert ledger.spent(DELTA) == pytest.approx(whole.spent(DELTA))  # the whole plan of a run that was open
-    assert ledger.is_closed("open")
+    assert {total.run: total.closed for total in ledger.totals()}["open"]
     with pytest.raises(ConfigurationError, match="nothing to restore"):
         data.restore_ledger(home.path, checkpoints=marks, charge_missing=True)
 

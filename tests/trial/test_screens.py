@@ -25,7 +25,8 @@ from undersong_client.state import PartyHome
 from undersong_common.configuration import read_toml
 from undersong_common.errors import TransportError
 from undersong_common.privacy.accounting import Gaussian
-from undersong_common.privacy.ledger import Charge, Ledger
+from undersong_common.privacy.ledger import Ledger
+from undersong_common.privacy.spending import Charge
 from undersong_protocol.manifest import Manifest
 from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg.parameters import Member

@@ -20,8 +20,9 @@ from undersong_common.embedding import Embedder, Progress
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
 from undersong_common.model_files import PACKAGED
-from undersong_common.privacy.budget import Budget
-from undersong_common.privacy.ledger import Ledger, RunCost
+from undersong_common.privacy.budget import Budget, budget_json
+from undersong_common.privacy.ledger import Ledger
+from undersong_common.privacy.spending import RunCost
 from undersong_common.table import UTF_8
 
 LARGEST_DRILL_BYTES = 2**20
@@ -68,7 +69,7 @@ class Restored:
     earlier_budget: Budget | None
 
     def to_json(self) -> dict[str, Any]:
-        earlier = None if self.earlier_budget is None else self.earlier_budget.to_json()
+        earlier = budget_json(self.earlier_budget)
         return {
             "entries": self.entries,
             "runs": list(self.runs),
@@ -255,7 +256,7 @@ class LedgerFacts:
             "data": self.fingerprint,
             "head": self.head,
             "verified_entries": self.verified,
-            "budget": None if unset or self.budget is None else self.budget.to_json(),
+            "budget": None if unset else budget_json(self.budget),
             "spent_epsilon": self.spending.spent,
             "left_epsilon": self.spending.left,
             "runs": [asdict(cost) for cost in self.runs],

@@ -350,8 +350,8 @@ class HospitalPage:
 
     def _log(self, visit: Visit) -> Response:
         def people() -> dict[str, Any]:
-            checked = visit.site.audit.check()
-            return {"checked": checked, **_slice(visit.site.audit.entries()[::-1], visit.page_number)}
+            every = visit.site.audit.entries()[::-1]
+            return {"checked": len(every), **_slice(every, visit.page_number)}
 
         def daemon_log() -> dict[str, Any]:
             path = self._places.log

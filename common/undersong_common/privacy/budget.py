@@ -51,13 +51,14 @@ class Budget:
         if self.parts < 1:
             raise ConfigurationError(f"a budget of {self.parts} parts", "give an integer, 1 or more")
 
-    def to_json(self) -> dict[str, Any]:
-        return {"epsilon": number(self.epsilon), "delta": self.delta, "parts": self.parts}
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Budget:
-        """Before version 2 of the ledger a budget did not name its parts: it had one."""
-        return cls(float(value["epsilon"]), float(value["delta"]), int(value.get("parts", 1)))
+def budget_json(budget: Budget | None) -> dict[str, Any] | None:
+    return None if budget is None else {**vars(budget), "epsilon": number(budget.epsilon)}
+
+
+def budget_from_json(value: Mapping[str, Any] | None) -> Budget | None:
+    """Raises ValueError, KeyError, TypeError or ConfigurationError for anything but a budget or None."""
+    return None if value is None else Budget(float(value["epsilon"]), float(value["delta"]), int(value["parts"]))
 
 
 def parts(runs: Runs) -> list[list[Event]]:

@@ -208,7 +208,7 @@ def audit_log(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
         return
     show_rows(
         ("number", "when", "who", "what", "about"),
-        [(str(each.number), day(each.at), each.who, each.what, each.about) for each in found],
+        [(str(each.entry), day(each.at), each.who, each.what, each.about) for each in found],
         "nothing was changed yet",
     )
 

@@ -1,0 +1,160 @@
+"""An append-only file of JSON objects, one per line, each with the hash of the line before it.
+
+A line is one write, on the disk before :meth:`HashChain.append` returns. A crash may leave a line without its newline:
+nobody acted upon it, and the next opening drops it. Everything else that does not fit is refused, never repaired. A
+chain cannot show that whole lines are missing at its end; :attr:`HashChain.head` is there to be kept elsewhere.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from undersong_common.canonical import canonical_json, tagged_hash
+from undersong_common.errors import PrivacyRefusal
+from undersong_common.files import FileIdentity, file_identity
+
+START = "0" * 64
+
+
+class HashChain:
+    """One such file. Several processes may append to it; threads must not share an object.
+
+    Attributes:
+        entries: those that were read, oldest first, with the keys ``entry`` (from 1), ``previous`` and ``hash``.
+        head: hash (hex) of the last of them.
+
+    Args:
+        tag: domain of the hashes.
+        apply: called with each entry in turn; ValueError, KeyError or TypeError refuse it.
+    """
+
+    def __init__(self, path: Path, tag: str, apply: Callable[[Mapping[str, Any]], None] = lambda _entry: None) -> None:
+        self.path = path
+        self.entries: list[dict[str, Any]] = []
+        self.head = START
+        self._name = str(path)
+        self._tag = tag
+        self._apply = apply
+        self._read_bytes = 0
+        self._identity: FileIdentity | None = None  # of the file that was read
+        self._file = -1  # while it is locked
+
+    def refresh(self) -> None:
+        """Reads the entries that other processes have appended. Raises as :meth:`locked`."""
+        try:
+            found = os.stat(self._name)
+            # Entries are never changed: nothing is there to read.
+            if found.st_size == self._read_bytes and file_identity(found) == self._identity:
+                return
+        except FileNotFoundError:
+            pass
+        with self.locked():
+            pass
+
+    def verify(self) -> int:
+        """Checks every line, changing nothing; returns the number of entries.
+
+        Raises PrivacyRefusal that names the first line that does not fit, an incomplete last line included.
+        """
+        data = self.path.read_bytes()
+        self._take(data)
+        if self._read_bytes != len(data):
+            raise PrivacyRefusal(
+                f"{self.path}, line {len(self.entries) + 1}: incomplete",
+                "its program was killed while writing it, before acting upon it; the next run drops it",
+                code="incomplete-line",
+            )
+        return len(self.entries)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Holds the file against every other process, its torn end dropped and its new entries read.
+
+        The file is created if need be. Raises PrivacyRefusal: it became shorter, was replaced by another one, or holds
+        a line that does not fit.
+        """
+        self._file = os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            found = os.fstat(self._file)
+            if found.st_size < self._read_bytes:
+                said = f"{self.path} became shorter"
+                raise PrivacyRefusal(said, "restore it; entries are never removed", code="shorter")
+            if file_identity(found) != self._identity:
+                self._check_replaced()
+                self._identity = file_identity(found)
+            self._take(os.pread(self._file, found.st_size - self._read_bytes, self._read_bytes))
+            if self._read_bytes < found.st_size:  # no newline: a crash cut this write off
+                os.ftruncate(self._file, self._read_bytes)
+                self.sync()
+            yield
+        finally:
+            os.close(self._file)
+
+    def sync(self) -> None:
+        """Puts every entry on the disk, also those of a process that has not come to its own fsync; while locked."""
+        os.fsync(self._file)
+
+    def append(self, **content: Any) -> None:
+        """Adds an entry while the file is locked; it is on the disk when this returns.
+
+        Raises PrivacyRefusal, and leaves the file as it was, if it cannot be written.
+        """
+        content |= {"entry": len(self.entries) + 1, "previous": self.head}
+        line = canonical_json({**content, "hash": entry_hash(self._tag, content)}) + b"\n"
+        written, reason = 0, "the disk is full"
+        try:
+            written = os.write(self._file, line)
+            self.sync()
+        except OSError as error:
+            written, reason = 0, os.strerror(error.errno or 0)
+        if written != len(line):
+            os.ftruncate(self._file, self._read_bytes)
+            said = f"{self.path} could not be written: {reason}"
+            raise PrivacyRefusal(said, "nothing was sent; make room and resume", code="not-written")
+        self._take(line)
+
+    def _check_replaced(self) -> None:
+        """Checks that another file than the one that was read begins with the same entries."""
+        other = HashChain(self.path, self._tag)
+        other._take(os.pread(self._file, self._read_bytes, 0))
+        if other.head != self.head:
+            raise PrivacyRefusal(
+                f"{self.path} was replaced by another file while it was in use",
+                "put back the one that was there, or start the program again",
+                code="replaced",
+            )
+
+    def _take(self, data: bytes) -> None:
+        """Adds the complete lines of ``data``; checks each against the chain."""
+        for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
+            count = len(self.entries) + 1
+            try:
+                entry = json.loads(line)
+                content = {key: value for key, value in entry.items() if key != "hash"}
+                fits = canonical_json(entry) + b"\n" == line and entry["hash"] == entry_hash(self._tag, content)
+                fits = fits and entry["previous"] == self.head and entry["entry"] == count
+                if fits:
+                    self._apply(entry)
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                fits = False
+            if not fits:
+                raise PrivacyRefusal(
+                    f"{self.path}, line {count}: does not fit the chain",
+                    "the file was changed; restore it from a backup, and release nothing until then",
+                    code="broken-chain",
+                )
+            self.entries.append(entry)
+            self.head = entry["hash"]
+            self._read_bytes += len(line)
+
+
+def entry_hash(tag: str, content: Mapping[str, Any]) -> str:
+    """The hash (hex) that an entry carries: over everything else in it, the hash of the entry before included."""
+    return tagged_hash(tag, canonical_json(dict(content))).hex()
