@@ -28,7 +28,7 @@ from benchmarks.dpkps import figure
 from undersong.records import private_tables
 from undersong.simulation import simulate
 from undersong.workspace import Workspace
-from undersong_client import store
+from undersong_client.storage import store
 from undersong_common.arrays import Float64
 from undersong_common.embedding import CachedEmbedder, Embedder, EmbeddingCache, MemoryCache, PublicFileCache
 from undersong_common.table import Table, read_table

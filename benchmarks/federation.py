@@ -37,12 +37,12 @@ import numpy as np
 
 from undersong_common.embedding import Embedder, publishable
 from undersong_common.tls import only_tls_1_3
-from undersong_protocol.enrolment import EnrolmentRequest, Package
-from undersong_protocol.manifest import Manifest
-from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.public import Input, Segment, encode_embeddings
+from undersong_protocol.agreement.enrolment import EnrolmentRequest, Package
+from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg.parameters import Member, defaults
 from undersong_protocol.statistics import TopQVotes
+from undersong_protocol.wire.public import Input, Segment, encode_embeddings
 from undersong_server.defaults import KEEPALIVE_S
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -70,7 +70,7 @@ class Daemons:
             self._enrol(name)
         for name in self.names:
             with (self._folder / f"{name}.log").open("wb") as log:
-                command = [sys.executable, "-m", "undersong_client.cli", "run", "--home", str(self._folder / name)]
+                command = [sys.executable, "-m", "undersong_client.cli.app", "run", "--home", str(self._folder / name)]
                 self._processes.append(
                     subprocess.Popen(command, env=environment(), stdout=log, stderr=log, stdin=subprocess.DEVNULL)
                 )
@@ -111,7 +111,7 @@ class Daemons:
     def _enrol(self, name: str) -> None:
         from typer.testing import CliRunner
 
-        from undersong_client.cli import app
+        from undersong_client.cli.app import app
 
         def hospital(*arguments: object) -> None:
             done = CliRunner().invoke(app, [*map(str, arguments), "--home", str(self._folder / name)])

@@ -36,12 +36,12 @@ import numpy as np
 
 from benchmarks.federation import cpu_seconds
 from undersong_common.embedding import CachedEmbedder, Embedder, EmbeddingCache, PublicFileCache, publishable
-from undersong_protocol.manifest import Manifest
-from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.public import Input, Segment, encode_embeddings
+from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg.graph import COMPLETE_UP_TO
 from undersong_protocol.secagg.parameters import Member, default_threshold
 from undersong_protocol.statistics import TopQVotes, top_q_votes
+from undersong_protocol.wire.public import Input, Segment, encode_embeddings
 from undersong_server.federation.driver import Federation, Lazily, PublicBlocks, introduce
 from undersong_server.journal import Journal
 from undersong_server.operations.caches import public_cache_path

@@ -27,7 +27,7 @@ import numpy as np
 from undersong_common import embedding
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.embedding import GRID, PUBLIC_GRID, CachedEmbedder, Embedder, PublicFileCache
-from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics import TopQVotes
 from undersong_protocol.statistics.votes import top_q_votes
 from undersong_server.methods.augpe import by_rank

@@ -28,13 +28,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks import loglog
 from undersong_common.embedding import publishable, quantise
-from undersong_protocol.messages import secagg_pb2 as wire
 from undersong_protocol.secagg import keys
 from undersong_protocol.secagg.coordinator import private_sum
 from undersong_protocol.secagg.parameters import Member, SumParameters, default_threshold
 from undersong_protocol.secagg.party import PartyMachine, WantsInput
 from undersong_protocol.statistics import top_q_votes
-from undersong_protocol.vectors import GridVector
+from undersong_protocol.statistics.vectors import GridVector
+from undersong_protocol.wire.messages import secagg_pb2 as wire
 
 QUESTION = bytes(32)
 WIDTH = 384

@@ -33,9 +33,9 @@ from undersong_common import entry
 from undersong_common.arrays import Float32, Float64, Int64, UInt64
 from undersong_common.canonical import tagged_hash
 from undersong_common.embedding import CachedEmbedder, Embed, Embedder, PublicFileCache, publishable
-from undersong_protocol.plan import Plan, Privacy, Quorum, plan_sums
+from undersong_protocol.agreement.plan import Plan, Privacy, Quorum, plan_sums
 from undersong_protocol.statistics.interface import LabelledEmbeddings, PublicInputs
-from undersong_protocol.vectors import NoisySum
+from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server import methods
 from undersong_server.evaluation import panel
 from undersong_server.evaluation.mauve import mauve

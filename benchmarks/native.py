@@ -34,19 +34,21 @@ from typing import Any
 import numpy as np
 
 from benchmarks.federation import ROOT, cpu_seconds, environment, served, wait
-from undersong_client import datasets, keys, policy
-from undersong_client import enrolment as joining
-from undersong_client.state import PartyHome, PartySettings
+from undersong_client import keys
+from undersong_client.consent import enrolment as joining
+from undersong_client.consent import policy
+from undersong_client.home import PartyHome, PartySettings
+from undersong_client.storage import datasets
 from undersong_common.embedding import publishable
 from undersong_common.tls import only_tls_1_3
 from undersong_protocol import statistics
-from undersong_protocol.enrolment import EnrolmentRequest
-from undersong_protocol.manifest import Manifest
-from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.public import Input, Segment, encode_embeddings
+from undersong_protocol.agreement.enrolment import EnrolmentRequest
+from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg.graph import COMPLETE_UP_TO
 from undersong_protocol.secagg.parameters import Member, default_threshold
 from undersong_protocol.statistics import TopQVotes
+from undersong_protocol.wire.public import Input, Segment, encode_embeddings
 from undersong_server import defaults
 
 SIZES = (100, 300, 1000)
@@ -61,10 +63,10 @@ EMBEDDER = "00" * 32
 def hosted(folder: Path, names: list[str]) -> None:
     """Runs the daemons of these parties, each in a thread, until the process is ended."""
     from tests.doubles.parties import DIMENSION, embed
-    from undersong_client.assemble import assemble
-    from undersong_client.daemon import Daemon
-    from undersong_client.hospital_computation import HospitalComputation
-    from undersong_protocol import manifest
+    from undersong_client.answering.assemble import assemble
+    from undersong_client.answering.hospital import HospitalComputation
+    from undersong_client.link.daemon import Daemon
+    from undersong_protocol.agreement import manifest
     from undersong_protocol.secagg import keys as attempt_keys
 
     class Light:

@@ -65,7 +65,7 @@ def make_home(folder: Path, records: int) -> Path:
     """A party made by its own commands; one that is there already stays."""
     from typer.testing import CliRunner
 
-    from undersong_client.cli import app
+    from undersong_client.cli.app import app
 
     home, notes = folder / "party", folder / "notes.jsonl"
     if (home / "settings.json").exists():
@@ -107,14 +107,14 @@ class MadeUp:
 
 def measure(folder: Path, records: int, *, made_up: bool, report: Callable[[str], None]) -> dict[str, Any]:
     """The figures of the module's docstring."""
-    from undersong_client import snapshot
-    from undersong_client.assemble import assemble
-    from undersong_client.hospital_computation import HospitalComputation
-    from undersong_client.state import PartyHome
+    from undersong_client.answering.assemble import assemble
+    from undersong_client.answering.hospital import HospitalComputation
+    from undersong_client.home import PartyHome
+    from undersong_client.records import snapshot
     from undersong_common.embedding import Embedder
 
     os.environ["XDG_STATE_HOME"] = str(folder / "state")
-    from undersong_client.cli_options import checkpoints_folder
+    from undersong_client.cli.options import checkpoints_folder
 
     home = PartyHome(make_home(folder, records))
     reports: list[tuple[int, int]] = []
@@ -168,11 +168,11 @@ def _counted(embedder: Any) -> list[int]:
 def _rounds(folder: Path, party: Any, records: int, report: Callable[[str], None]) -> tuple[list[float], float]:
     from undersong.inprocess import InProcess
     from undersong_common.embedding import publishable
-    from undersong_protocol.manifest import Manifest
-    from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-    from undersong_protocol.public import Input, Segment, encode_embeddings
+    from undersong_protocol.agreement.manifest import Manifest
+    from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
     from undersong_protocol.secagg.parameters import Member
     from undersong_protocol.statistics import TopQVotes
+    from undersong_protocol.wire.public import Input, Segment, encode_embeddings
     from undersong_server.federation.driver import Federation, PublicBlocks
     from undersong_server.journal import Journal
     from undersong_server.progress import Silent

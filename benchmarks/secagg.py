@@ -40,13 +40,13 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from undersong_common.errors import InternalError
 from undersong_common.privacy.stream import CHUNK_BYTES, KeyStream
-from undersong_protocol.messages import secagg_pb2 as wire
 from undersong_protocol.secagg import kem, keys
 from undersong_protocol.secagg.coordinator import private_sum
 from undersong_protocol.secagg.parameters import Member, SumParameters, default_threshold
 from undersong_protocol.secagg.party import PartyMachine, WantsInput
 from undersong_protocol.secagg.prg import add_masks
-from undersong_protocol.vectors import GridVector
+from undersong_protocol.statistics.vectors import GridVector
+from undersong_protocol.wire.messages import secagg_pb2 as wire
 
 QUESTION = bytes(32)
 # Colluders and dropouts for which graph.choose_neighbourhood gives degree 100 among 1000 parties.

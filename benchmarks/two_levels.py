@@ -31,10 +31,10 @@ import torch
 from benchmarks.party_memory import forget_peak, resident_peak
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.embedding import GRID, publishable, quantise
-from undersong_protocol.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.public import encode_embeddings
+from undersong_protocol.agreement.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics import TopQVotes
 from undersong_protocol.statistics.nearest import NearestFurthest
+from undersong_protocol.wire.public import encode_embeddings
 from undersong_server.methods.parts import two_levels
 
 DIMENSION, Q = 384, 8

@@ -164,10 +164,10 @@ def programs() -> list[tuple[str, typer.Typer]]:
     import undersong.cli
 
     found = [("undersong", undersong.cli.app)]
-    if (ROOT / "client" / "undersong_client" / "cli.py").exists():
-        import undersong_client.cli
+    if (ROOT / "client" / "undersong_client" / "cli" / "app.py").exists():
+        import undersong_client.cli.app
 
-        found.append(("undersong-party", undersong_client.cli.app))
+        found.append(("undersong-party", undersong_client.cli.app.app))
     return found
 
 

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from undersong_client.cli_options import checkpoints_folder
-from undersong_client.state import PartyHome
+from undersong_client.cli.options import checkpoints_folder
+from undersong_client.home import PartyHome
 from undersong_common.errors import ConfigurationError, UndersongError
-from undersong_protocol import codec
-from undersong_protocol.flower import RECORD, REPLIES, REQUESTS
+from undersong_protocol.wire import codec
+from undersong_protocol.wire.flower import RECORD, REPLIES, REQUESTS
 
 if TYPE_CHECKING:
-    from undersong_client.party import Answer
+    from undersong_client.answering.party import Answer
 
 PARTY_FOLDER = "party-folder"
 SIMULATED_PARTIES = "simulated-parties"  # of the run configuration: a folder of party folders, one a partition
@@ -58,7 +58,7 @@ def answers(home: PartyHome, requests: Sequence[bytes], *, paced: bool = True) -
     Raises:
         ConfigurationError, PrivacyRefusal: the folder cannot be used, or the party's daemon runs at the same time.
     """
-    from undersong_client.answering import wait_for_rung
+    from undersong_client.answering.journaled import wait_for_rung
 
     begun = time.monotonic()
     with home.running():
@@ -77,9 +77,9 @@ def _not_ready() -> bytes:
 
 
 def _answered(home: PartyHome, requests: Sequence[bytes]) -> list[Answer]:
-    from undersong_client.answering import JournaledParty
-    from undersong_client.assemble import assemble_for_a_message
-    from undersong_client.outbox import Outbox
+    from undersong_client.answering.assemble import assemble_for_a_message
+    from undersong_client.answering.journaled import JournaledParty
+    from undersong_client.storage.outbox import Outbox
 
     assembled = assemble_for_a_message(home, checkpoints=checkpoints_folder(), clock=time.time)
     recorded = JournaledParty(home, assembled, Outbox(home.outbox))

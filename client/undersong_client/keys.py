@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from undersong_client.state import FILE_MODE, PartyHome
+from undersong_client.home import FILE_MODE, PartyHome
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
 
@@ -82,7 +82,7 @@ def new_tls_key(home: PartyHome) -> EllipticCurvePrivateKey:
     """A fresh TLS key, kept aside until its certificate arrives; the one in use stays."""
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-    from undersong_protocol import enrolment
+    from undersong_protocol.agreement import enrolment
 
     key = enrolment.new_tls_key()
     replace_file(home.keys / "tls.next.pem", key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))

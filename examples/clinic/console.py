@@ -22,7 +22,7 @@ from undersong_server.operations import coordinator
 
 HERE = Path(__file__).resolve().parent
 HOSPITALS = ("childrens", "harbour-general", "heart-institute", "ranges-district", "stella-maris")
-OPERATOR, HOSPITAL = "undersong.cli", "undersong_client.cli"
+OPERATOR, HOSPITAL = "undersong.cli", "undersong_client.cli.app"
 START_S = 90.0
 MARK = ".demo-console"
 

@@ -22,7 +22,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
-from undersong_protocol.enrolment import check_party_name, coordinator_fingerprint
+from undersong_protocol.agreement.enrolment import check_party_name, coordinator_fingerprint
 
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 397

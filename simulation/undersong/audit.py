@@ -30,17 +30,17 @@ import scipy.sparse as sp
 
 from undersong.canaries import Canary, make_canaries, planted
 from undersong.corpus_attacks import attack_corpus
-from undersong_client.grid_vectors import grid_vector
-from undersong_client.records import PrivateRecords
+from undersong_client.answering.grid_vectors import grid_vector
+from undersong_client.records.private import PrivateRecords
 from undersong_common import embedders
 from undersong_common.arrays import Bools, Float64, Int64
 from undersong_common.embedding import CachedEmbedder, Embed, MemoryCache
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_common.privacy.accounting import Gaussian, epsilon, gaussian_mu
 from undersong_common.table import Table, concatenate
-from undersong_protocol.plan import Plan, PlannedSum, Privacy
+from undersong_protocol.agreement.plan import Plan, PlannedSum, Privacy
 from undersong_protocol.statistics import PublicInputs, Rows
-from undersong_protocol.vectors import GridVector, NoisySum
+from undersong_protocol.statistics.vectors import GridVector, NoisySum
 from undersong_server.evaluation.lower_bounds import CONFIDENCE, Detection, orthogonal_scores
 from undersong_server.federation.driver import opened_sum
 from undersong_server.progress import Progress, Silent
@@ -381,7 +381,7 @@ def observe(settings: AuditSettings, number: int) -> Observations:
     from undersong.records import private_tables
     from undersong.simulation import simulate
     from undersong.workspace import Workspace
-    from undersong_client import store
+    from undersong_client.storage import store
 
     task = tasks.load(settings.task_file, list(settings.assignments))
     run_plan = plan_run(task)

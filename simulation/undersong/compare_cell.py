@@ -252,7 +252,7 @@ class Bench:
         """Texts, labels and facts of the run."""
         from undersong.simulation import simulate
         from undersong.workspace import Workspace
-        from undersong_client import store
+        from undersong_client.storage import store
         from undersong_common.embedding import CachedEmbedder
         from undersong_server.progress import Silent
         from undersong_server.runs.planning import plan_run

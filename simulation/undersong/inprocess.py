@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from undersong_client.party import Party
+from undersong_client.answering.party import Party
 
 
 class InProcess:

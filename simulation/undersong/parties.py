@@ -14,17 +14,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from undersong.workspace import Workspace, read_keys
 from undersong_client import entropy
-from undersong_client.computation import RecordComputation
-from undersong_client.grid_vectors import Contribution, grid_vector
-from undersong_client.party import Party
-from undersong_client.records import DataSet
-from undersong_client.store import Store
+from undersong_client.answering.computation import RecordComputation
+from undersong_client.answering.grid_vectors import Contribution, grid_vector
+from undersong_client.answering.party import Party
+from undersong_client.records.private import DataSet
+from undersong_client.storage.store import Store
 from undersong_common.embedding import Embed, EmbeddingCache, EncryptedFileCache
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.table import Table
-from undersong_protocol.bounds import Policy
-from undersong_protocol.public import BlockStore
+from undersong_protocol.agreement.bounds import Policy
 from undersong_protocol.secagg.parameters import Entropy
+from undersong_protocol.wire.public import BlockStore
 from undersong_server.runs.task import Task
 
 PARTY_KEYS = ("identity", "data")  # what a hospital draws at `init`: its signing key, and the secret of its data set

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 
 from undersong.partition import deal, subsample
-from undersong_client.records import unit_count
+from undersong_client.records.private import unit_count
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table
-from undersong_protocol.plan import Privacy
+from undersong_protocol.agreement.plan import Privacy
 from undersong_server.runs.tables import read_private_files
 from undersong_server.runs.task import Task
 
@@ -35,7 +35,7 @@ def dealt(task: Task, tables: Sequence[Table], seed: int) -> dict[str, Table]:
 
 
 def check_units(privacy: Privacy, tables: Mapping[str, Table]) -> None:
-    """What only a hospital's people are told (undersong_client.cautions) is an error here, where one owner has all."""
+    """What only a hospital's people are told (``records.cautions``) is an error here, where one owner has all."""
     for name, table in tables.items():
         units = unit_count(table, privacy.unit)
         if privacy.unit != "party" and math.isfinite(privacy.epsilon) and privacy.delta * units >= 1:

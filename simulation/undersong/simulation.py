@@ -11,12 +11,12 @@ from undersong.inprocess import InProcess
 from undersong.parties import SimulatedParties, clocks
 from undersong.records import check_units
 from undersong.workspace import Workspace
-from undersong_client.grid_vectors import Contribution, grid_vector
+from undersong_client.answering.grid_vectors import Contribution, grid_vector
 from undersong_common import embedders
 from undersong_common.arrays import Float32, Int16
 from undersong_common.embedding import CachedEmbedder, Embed, Embedder, EmbeddingCache, MemoryCache
 from undersong_common.table import Table
-from undersong_protocol.public import MemoryBlocks
+from undersong_protocol.wire.public import MemoryBlocks
 from undersong_server.cluster import Cluster, spread
 from undersong_server.federation.driver import STAGE_TIMEOUT_S, Transport
 from undersong_server.progress import Progress

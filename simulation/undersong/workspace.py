@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from undersong_client import store
+from undersong_client.storage import store
 from undersong_common.errors import ConfigurationError
 from undersong_server.journal import Journal
 from undersong_server.release.files import OUTPUT_NAMES

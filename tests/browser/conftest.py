@@ -10,7 +10,7 @@ from tests.doubles.example_console import example_coordinator
 from tests.doubles.hospitals import CLINIC
 from tests.doubles.party_home import HashedEmbedder, joined
 from tests.doubles.served_page import ServedPage
-from undersong_client.cli_options import checkpoints_folder
+from undersong_client.cli.options import checkpoints_folder
 from undersong_client.page.application import PartyPlaces
 from undersong_client.page.application import build as build_page
 from undersong_common.embedding import Embedder

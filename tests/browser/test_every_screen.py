@@ -15,7 +15,7 @@ from tests.doubles.example_console import add_result
 from tests.doubles.hospitals import CLINIC, HOSPITALS, hospital
 from tests.doubles.stream import make_home
 from tests.doubles.tasks import make_task
-from undersong_client.outbox import Outbox
+from undersong_client.storage.outbox import Outbox
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.operations import runs
 

@@ -310,7 +310,7 @@ def test_a_page_that_hangs_or_dies_stops_nobody():
 
     from tests.doubles.processes import environment
 
-    for module in ("undersong_server.coordinator.service", "undersong_client.daemon"):
+    for module in ("undersong_server.coordinator.service", "undersong_client.link.daemon"):
         code = (
             f"import sys, {module}; print([m for m in sys.modules if 'pages' in m or 'uvicorn' in m or '.page' in m])"
         )

@@ -5,11 +5,11 @@ import threading
 
 import pytest
 
-from undersong_client import answering
-from undersong_client.answering import WAITING_BYTES, WAITING_REQUESTS, Answering
-from undersong_client.party import Answer
+from undersong_client.answering import journaled as answering
+from undersong_client.answering.journaled import WAITING_BYTES, WAITING_REQUESTS, Answering
+from undersong_client.answering.party import Answer
 from undersong_common.errors import PeerFault
-from undersong_protocol.framing import Envelope
+from undersong_protocol.wire.framing import Envelope
 
 
 class Slow:

@@ -8,14 +8,15 @@ import json
 import pytest
 
 from tests.doubles.party_home import command
-from undersong_client import approvals, keys, policy, shown
-from undersong_client.approvals import MOST_PLANS, PersonalConsent, Requests
-from undersong_client.changes import changes
-from undersong_client.policy import HospitalPolicy
-from undersong_client.state import PartyHome, PartySettings
+from undersong_client import keys
+from undersong_client.consent import approvals, policy, shown
+from undersong_client.consent.approvals import MOST_PLANS, PersonalConsent, Requests
+from undersong_client.consent.changes import changes
+from undersong_client.consent.policy import HospitalPolicy
+from undersong_client.home import PartyHome, PartySettings
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
-from undersong_protocol.manifest import Manifest
-from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg.parameters import Member
 from undersong_protocol.statistics import LabelHistogram
 

@@ -3,9 +3,9 @@
 import threading
 
 from tests.doubles.party_home import HashedEmbedder, joined
-from undersong_client.assemble import assemble
-from undersong_client.computation import Computation
-from undersong_client.state import PartyHome
+from undersong_client.answering.assemble import assemble
+from undersong_client.answering.computation import Computation
+from undersong_client.home import PartyHome
 from undersong_common import embedding
 from undersong_common.embedding import Embedder
 

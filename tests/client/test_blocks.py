@@ -8,10 +8,10 @@ import time
 import numpy as np
 import pytest
 
-from undersong_client.blocks import DiskBlocks
+from undersong_client.storage.blocks import DiskBlocks
 from undersong_common.embedding import publishable
 from undersong_common.errors import PeerFault
-from undersong_protocol import public
+from undersong_protocol.wire import public
 
 
 def block(seed: int = 0, rows: int = 20) -> bytes:

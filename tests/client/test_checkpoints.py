@@ -10,9 +10,9 @@ import pytest
 
 from tests.client.test_datasets import POLICY, add, make_home, release
 from tests.doubles.party_home import write_notes
-from undersong_client import checkpoints, datasets
+from undersong_client.home import PartyHome
 from undersong_client.operations import data
-from undersong_client.state import PartyHome
+from undersong_client.storage import checkpoints, datasets
 from undersong_common import files, slots
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy.ledger import Ledger

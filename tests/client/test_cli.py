@@ -20,22 +20,22 @@ from tests.doubles.party_home import command, joined, write_notes
 from tests.doubles.processes import free_port
 from tests.doubles.tiny_bert import write_bert
 from tests.doubles.typed import built, typed
-from undersong_client import checks
-from undersong_client import policy as policy_file
-from undersong_client.approvals import Request, Requests
-from undersong_client.cli import app
-from undersong_client.outbox import Outbox
-from undersong_client.state import PartyHome
+from undersong_client.cli.app import app
+from undersong_client.consent import policy as policy_file
+from undersong_client.consent.approvals import Request, Requests
+from undersong_client.home import PartyHome
+from undersong_client.link import checks
+from undersong_client.storage.outbox import Outbox
 from undersong_common import entry
 from undersong_common.privacy.accounting import Gaussian
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Charge, PlanPrice
 from undersong_protocol import statistics
-from undersong_protocol.enrolment import EnrolmentRequest, party_fingerprint
-from undersong_protocol.manifest import Manifest
-from undersong_protocol.plan import Privacy, Quorum, SumRequest, Unit, plan_sums
-from undersong_protocol.plan_words import plan_words
-from undersong_protocol.receipt import check_receipt
+from undersong_protocol.agreement.enrolment import EnrolmentRequest, party_fingerprint
+from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, Unit, plan_sums
+from undersong_protocol.agreement.plan_words import plan_words
+from undersong_protocol.agreement.receipt import check_receipt
 from undersong_protocol.secagg.parameters import Member
 from undersong_protocol.statistics import LabelHistogram, TopQVotes
 
@@ -293,7 +293,7 @@ def test_a_policy_signed_with_the_former_rule_demands_post_quantum_masks(home):
 
 
 def test_words_are_of_statistics_that_exist():
-    from undersong_client.preview import WORDS
+    from undersong_client.consent.preview import WORDS
 
     assert set(WORDS) <= set(statistics.names())
 
@@ -747,8 +747,8 @@ def test_the_service_unit_runs_this_party(home, tmp_path):
 
 
 def test_the_outbox_is_shown_and_decoded(home, tmp_path):
-    from undersong_client.outbox import Outbox
-    from undersong_protocol.messages import federation_pb2 as fed
+    from undersong_client.storage.outbox import Outbox
+    from undersong_protocol.wire.messages import federation_pb2 as fed
 
     data = fed.Reply(version=1, pending=fed.Pending(reason="waits")).SerializeToString()
     Outbox(home / "outbox.log").record(data, at=1.0, kind="pending", answer_to="propose", run="spring")
@@ -759,9 +759,9 @@ def test_the_outbox_is_shown_and_decoded(home, tmp_path):
 
 
 LIGHT = """
-import sys, undersong_client.cli
+import sys, undersong_client.cli.app
 from typer.testing import CliRunner
-result = CliRunner().invoke(undersong_client.cli.app, {arguments!r}, standalone_mode=False)
+result = CliRunner().invoke(undersong_client.cli.app.app, {arguments!r}, standalone_mode=False)
 heavy = ("torch", "sentence_transformers", "openai", "undersong_server", "undersong", "transformers",
          "sklearn", "dp_accounting", "scipy", "pyarrow")
 print([name for name in heavy if name in sys.modules])
@@ -795,7 +795,7 @@ def test_no_command_of_the_hospital_loads_server_code_or_a_model_provider(home):
 
 def test_an_error_is_one_line_and_an_exit_code(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "undersong_client.cli", "status", "--home", str(tmp_path / "nowhere")],
+        [sys.executable, "-m", "undersong_client.cli.app", "status", "--home", str(tmp_path / "nowhere")],
         cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 2
@@ -805,7 +805,7 @@ def test_an_error_is_one_line_and_an_exit_code(tmp_path):
 
 def test_a_daemon_that_refuses_to_start_tells_its_own_people_why(home):
     (home / "policy.json").write_text("{}")
-    started = [sys.executable, "-m", "undersong_client.cli", "run", "--home", str(home)]
+    started = [sys.executable, "-m", "undersong_client.cli.app", "run", "--home", str(home)]
     done = subprocess.run(started, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 3
     said = command("status", "--home", home, code=6)

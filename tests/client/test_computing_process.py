@@ -24,16 +24,16 @@ import numpy as np
 import pytest
 
 from tests.doubles.party_home import HashedEmbedder, joined
-from undersong_client import computing_process
-from undersong_client.computation import Computation, Computed, VectorRequest
-from undersong_client.computing_process import ComputingProcess
-from undersong_client.hospital_computation import HospitalComputation
-from undersong_client.state import PartyHome
-from undersong_protocol import ladder
-from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.public import Input, MemoryBlocks, Segment, encode_numbers, resolve
+from undersong_client.answering import computing_process
+from undersong_client.answering.computation import Computation, Computed, VectorRequest
+from undersong_client.answering.computing_process import ComputingProcess
+from undersong_client.answering.hospital import HospitalComputation
+from undersong_client.home import PartyHome
+from undersong_protocol.agreement import ladder
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics import LabelHistogram, PublicInputs
-from undersong_protocol.vectors import GridVector
+from undersong_protocol.statistics.vectors import GridVector
+from undersong_protocol.wire.public import Input, MemoryBlocks, Segment, encode_numbers, resolve
 
 pytestmark = pytest.mark.heavy
 

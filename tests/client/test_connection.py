@@ -18,13 +18,13 @@ import pytest
 
 from tests.doubles.authority import Authority
 from tests.doubles.coordinator_stream import ScriptedCoordinator
-from undersong_client.connection import Connection, Ended
-from undersong_client.enrolment import Coordinator
-from undersong_client.event_loop import THREAD
+from undersong_client.consent.enrolment import Coordinator
 from undersong_client.keys import Credential
-from undersong_protocol import framing
-from undersong_protocol.framing import ID_BYTES, Envelope, Reassembler
-from undersong_protocol.messages import transport_pb2 as wire
+from undersong_client.link.connection import Connection, Ended
+from undersong_client.link.event_loop import THREAD
+from undersong_protocol.wire import framing
+from undersong_protocol.wire.framing import ID_BYTES, Envelope, Reassembler
+from undersong_protocol.wire.messages import transport_pb2 as wire
 
 
 class Told:
@@ -85,7 +85,7 @@ def test_a_stream_is_closed_at_once_and_quietly_in_whichever_moment(authority, c
                     assert connection.ended.reason in ("no longer wanted", "the coordinator ended the stream")
     gc.collect()
     assert [
-        record.message for record in caplog.records if record.name in ("asyncio", "undersong_client.connection")
+        record.message for record in caplog.records if record.name in ("asyncio", "undersong_client.link.connection")
     ] == []
 
 
@@ -189,12 +189,12 @@ def test_a_process_that_ends_with_open_streams_ends_their_thread_and_leaves_no_w
             import atexit, threading
             atexit.register(lambda: print("stream" in [each.name for each in threading.enumerate()]))  # called last
             from pathlib import Path
-            from undersong_client.connection import Connection
-            from undersong_client.enrolment import Coordinator
+            from undersong_client.link.connection import Connection
+            from undersong_client.consent.enrolment import Coordinator
             from undersong_client.keys import Credential
             from undersong_protocol import framing
-            from undersong_protocol.framing import Reassembler
-            from undersong_protocol.messages import transport_pb2 as wire
+            from undersong_protocol.wire.framing import Reassembler
+            from undersong_protocol.wire.messages import transport_pb2 as wire
             read = lambda name: (Path({str(tmp_path)!r}) / name).read_bytes()
             coordinator = Coordinator("coordinator", (), "", read("ca").decode(), b"", "")
             hello = wire.Hello(version=framing.VERSION, party="alpha", software="test", boot=bytes(16))

@@ -16,26 +16,27 @@ from tests.doubles.authority import Authority
 from tests.doubles.coordinator_stream import ScriptedCoordinator
 from tests.doubles.parties import EMBEDDER
 from tests.doubles.party_home import HashedEmbedder, command, joined
-from undersong_client import enrolment, keys
-from undersong_client.assemble import assemble
-from undersong_client.daemon import Backoff, Daemon
-from undersong_client.hospital_computation import HospitalComputation
-from undersong_client.outbox import Outbox
-from undersong_client.party import Answer
-from undersong_client.state import PartyHome, read_json
+from undersong_client import keys
+from undersong_client.answering.assemble import assemble
+from undersong_client.answering.hospital import HospitalComputation
+from undersong_client.answering.party import Answer
+from undersong_client.consent import enrolment
+from undersong_client.home import PartyHome, read_json
+from undersong_client.link.daemon import Backoff, Daemon
+from undersong_client.storage.outbox import Outbox
 from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError, UndersongError
-from undersong_protocol import codec
-from undersong_protocol.enrolment import EnrolmentRequest
-from undersong_protocol.framing import CHUNK_BYTES, ID_BYTES, Outgoing
-from undersong_protocol.manifest import Manifest
-from undersong_protocol.messages import federation_pb2 as fed
-from undersong_protocol.messages import transport_pb2 as wire
-from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.plan_words import plan_words
+from undersong_protocol.agreement.enrolment import EnrolmentRequest
+from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.agreement.plan_words import plan_words
 from undersong_protocol.secagg.messages import advertise_request
 from undersong_protocol.secagg.parameters import Member
 from undersong_protocol.statistics import LabelHistogram
+from undersong_protocol.wire import codec
+from undersong_protocol.wire.framing import CHUNK_BYTES, ID_BYTES, Outgoing
+from undersong_protocol.wire.messages import federation_pb2 as fed
+from undersong_protocol.wire.messages import transport_pb2 as wire
 
 pytestmark = pytest.mark.heavy
 

@@ -9,9 +9,11 @@ import stat
 import pytest
 
 from tests.doubles.party_home import write_notes
-from undersong_client import checkpoints, datasets, keys, policy
-from undersong_client.recovery import Source
-from undersong_client.state import PartyHome, PartySettings
+from undersong_client import keys
+from undersong_client.consent import policy
+from undersong_client.home import PartyHome, PartySettings
+from undersong_client.storage import checkpoints, datasets
+from undersong_client.storage.recovery import Source
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy.accounting import Gaussian
 from undersong_common.privacy.ledger import Ledger

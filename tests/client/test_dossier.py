@@ -9,9 +9,9 @@ import pytest
 
 from tests.client.test_cli import proposed
 from tests.doubles.party_home import command, joined
-from undersong_client.outbox import Outbox
-from undersong_client.state import PartyHome
-from undersong_protocol.plan_words import plan_words
+from undersong_client.home import PartyHome
+from undersong_client.storage.outbox import Outbox
+from undersong_protocol.agreement.plan_words import plan_words
 
 pytestmark = pytest.mark.heavy
 AUDIT = {

@@ -13,14 +13,14 @@ import pytest
 from tests.doubles.erasure import OF_PEERS, Secrets
 from tests.doubles.party_home import command
 from tests.doubles.restarts import ME, Federated, Hospital
-from undersong_client import attempts, store
-from undersong_client.answering import LOOK_AFTER_S, JournaledParty
-from undersong_client.attempts import ABANDONED_S
-from undersong_client.state import PartyHome
+from undersong_client.answering.journaled import LOOK_AFTER_S, JournaledParty
+from undersong_client.home import PartyHome
+from undersong_client.storage import attempts, store
+from undersong_client.storage.attempts import ABANDONED_S
 from undersong_common.errors import ConfigurationError
-from undersong_protocol import codec
-from undersong_protocol.messages import federation_pb2 as wire
 from undersong_protocol.secagg.transitions import SECRETS
+from undersong_protocol.wire import codec
+from undersong_protocol.wire.messages import federation_pb2 as wire
 
 pytestmark = pytest.mark.heavy  # every file of a hospital is opened with every key
 

@@ -19,18 +19,18 @@ from unittest.mock import patch
 import pytest
 
 from tests.doubles.restarts import ME, Federated, Hospital
-from undersong_client import attempts, checkpoints, store
+from undersong_client.home import write_json
 from undersong_client.operations import data
-from undersong_client.state import write_json
+from undersong_client.storage import attempts, checkpoints, store
 from undersong_common.canonical import canonical_json
 from undersong_common.chain import entry_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy.accounting import Gaussian
 from undersong_common.privacy.ledger import TAG, Ledger
 from undersong_common.privacy.spending import Charge
-from undersong_protocol import codec
-from undersong_protocol.messages import federation_pb2 as wire
 from undersong_protocol.secagg.party import PartyMachine
+from undersong_protocol.wire import codec
+from undersong_protocol.wire.messages import federation_pb2 as wire
 
 WRITTEN: dict[str, Any] = json.loads((Path(__file__).parent / "formats" / "version1.json").read_text())
 RUN = "a run"

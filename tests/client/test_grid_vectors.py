@@ -18,18 +18,18 @@ from undersong.noninterference import coordinator as hostile
 from undersong.noninterference.coordinator import Course
 from undersong.noninterference.hospital import NAME
 from undersong.noninterference.questions import Asked
-from undersong_client import party as party_module
-from undersong_client.grid_vectors import poisson_subsample
-from undersong_client.party import Party
-from undersong_client.records import PrivateRecords
+from undersong_client.answering import party as party_module
+from undersong_client.answering.grid_vectors import poisson_subsample
+from undersong_client.answering.party import Party
+from undersong_client.records.private import PrivateRecords
 from undersong_common.errors import RoundAborted
 from undersong_common.table import Table
-from undersong_protocol.manifest import Manifest
-from undersong_protocol.messages import federation_pb2 as wire
-from undersong_protocol.plan import Privacy, Quorum, SumRequest, Unit, plan_sums
-from undersong_protocol.public import Input, Segment, block_id, encode_numbers
+from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, Unit, plan_sums
 from undersong_protocol.secagg.parameters import defaults
 from undersong_protocol.statistics.projections import Projections
+from undersong_protocol.wire.messages import federation_pb2 as wire
+from undersong_protocol.wire.public import Input, Segment, block_id, encode_numbers
 from undersong_server.federation.driver import Federation, PublicBlocks
 from undersong_server.journal import Journal
 from undersong_server.progress import Silent

@@ -9,20 +9,21 @@ import math
 import pytest
 
 from tests.doubles.parties import make_manifest, make_party, make_tables, propose
-from undersong_client.guard import review
-from undersong_client.policy import HospitalPolicy
+from undersong_client.consent.guard import review
+from undersong_client.consent.policy import HospitalPolicy
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy.budget import Budget
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.table import Table
-from undersong_protocol import codec, statistics
-from undersong_protocol.bounds import Policy
-from undersong_protocol.manifest import Manifest
-from undersong_protocol.messages import federation_pb2 as wire
-from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol import statistics
+from undersong_protocol.agreement.bounds import Policy
+from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg.parameters import Member, default_threshold
 from undersong_protocol.statistics import LabelHistogram, LengthHistogram
 from undersong_protocol.statistics.teacher_votes import TeacherVotes
+from undersong_protocol.wire import codec
+from undersong_protocol.wire.messages import federation_pb2 as wire
 
 LABELS = ("good", "bad")
 QUORUM = Quorum(parties=5, threshold=4, tolerated_dropouts=1, colluders=1)

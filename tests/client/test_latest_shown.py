@@ -15,9 +15,9 @@ import pytest
 from tests.client.test_cli import proposed
 from tests.doubles.party_home import command, joined
 from tests.doubles.processes import environment
-from undersong_client import shown
-from undersong_client.approvals import Requests
-from undersong_client.state import PartyHome
+from undersong_client.consent import shown
+from undersong_client.consent.approvals import Requests
+from undersong_client.home import PartyHome
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 
 SHELL = """
@@ -29,7 +29,7 @@ for line in sys.stdin:
     words = line.removeprefix("piped ").split()
     out = window if words[0] == "preview" and not into_a_file else subprocess.PIPE
     done = subprocess.run(
-        [sys.executable, "-m", "undersong_client.cli", *words], stdout=out, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "undersong_client.cli.app", *words], stdout=out, stderr=subprocess.PIPE, text=True
     )
     print(done.returncode, ((done.stdout or "") + done.stderr).replace(chr(10), " "), flush=True)
 """

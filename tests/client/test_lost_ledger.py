@@ -9,12 +9,12 @@ import pytest
 
 from tests.doubles.party_home import command
 from tests.doubles.restarts import ME, Federated, Hospital, vector_in
-from undersong_client import checkpoints, store
 from undersong_client.operations import data
+from undersong_client.storage import checkpoints, store
 from undersong_common.errors import PrivacyRefusal
 from undersong_common.privacy.ledger import Ledger
-from undersong_protocol import codec
-from undersong_protocol.messages import federation_pb2 as wire
+from undersong_protocol.wire import codec
+from undersong_protocol.wire.messages import federation_pb2 as wire
 
 DELTA = 1e-4
 

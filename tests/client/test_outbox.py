@@ -18,11 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from undersong_client import outbox, outbox_file, outbox_words
-from undersong_client.outbox import Outbox
+from undersong_client.storage import outbox, outbox_file, outbox_words
+from undersong_client.storage.outbox import Outbox
 from undersong_common.errors import ConfigurationError
-from undersong_protocol import codec
-from undersong_protocol.messages import federation_pb2, secagg_pb2
+from undersong_protocol.wire import codec
+from undersong_protocol.wire.messages import federation_pb2, secagg_pb2
 
 
 def sum_reply() -> bytes:
@@ -312,7 +312,7 @@ def test_processes_that_are_killed_while_they_write_leave_whole_messages(tmp_pat
     path = tmp_path / "outbox.log"
     write = (
         "import hashlib, os, sys, pathlib\n"
-        "from undersong_client.outbox import Outbox\n"
+        "from undersong_client.storage.outbox import Outbox\n"
         "journal = Outbox(pathlib.Path(sys.argv[1]))\n"
         "while True:\n"
         "    data = os.urandom(50000)\n"

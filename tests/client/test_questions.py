@@ -6,11 +6,11 @@ import pytest
 
 from tests.server.federation.test_driver import World
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, RoundAborted
-from undersong_protocol import codec
-from undersong_protocol.messages import federation_pb2 as wire
-from undersong_protocol.public import Input, Segment, question
 from undersong_protocol.secagg.evidence import check_evidence
 from undersong_protocol.secagg.messages import advertise_request
+from undersong_protocol.wire import codec
+from undersong_protocol.wire.messages import federation_pb2 as wire
+from undersong_protocol.wire.public import Input, Segment, question
 
 
 def open_sum(world, count, attempt=0, party="p0", name="votes/1"):

@@ -2,11 +2,11 @@
 
 import pytest
 
-from undersong_client import cautions
-from undersong_client.policy import HospitalPolicy
-from undersong_client.records import PrivateRecords
+from undersong_client.consent.policy import HospitalPolicy
+from undersong_client.records import cautions
+from undersong_client.records.private import PrivateRecords
 from undersong_common.table import Table
-from undersong_protocol.plan import Privacy
+from undersong_protocol.agreement.plan import Privacy
 
 KEY = bytes(range(32))
 

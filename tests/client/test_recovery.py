@@ -10,10 +10,11 @@ import pytest
 
 from tests.client.test_datasets import POLICY, add, make_home, release
 from tests.doubles.party_home import command, write_notes
-from undersong_client import checkpoints, datasets, policy
+from undersong_client.consent import policy
+from undersong_client.home import PartyHome
 from undersong_client.operations import data
-from undersong_client.recovery import Source
-from undersong_client.state import PartyHome
+from undersong_client.storage import checkpoints, datasets
+from undersong_client.storage.recovery import Source
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy.accounting import Gaussian
 from undersong_common.privacy.ledger import Ledger
@@ -129,7 +130,7 @@ def test_a_new_folder_takes_the_backup_and_says_that_a_budget_is_due(home, tmp_p
     spent = release(home, tmp_path).spent(DELTA)
     backup = backed_up(home, tmp_path / "backup")
     shutil.rmtree(home.path)
-    monkeypatch.setattr("undersong_client.cli_data.checkpoints_folder", lambda: marks)
+    monkeypatch.setattr("undersong_client.cli.data.checkpoints_folder", lambda: marks)
     new = tmp_path / "new"
     command("init", "alpha", "--home", new)
     fields = ("--label-field", "label", "--user-field", "patient", "--home", new)

@@ -29,13 +29,13 @@ from tests.doubles.restarts import (
     contents,
     vector_in,
 )
-from undersong_client import attempts
-from undersong_client.checkpoints import beside
 from undersong_client.operations import runs
+from undersong_client.storage import attempts
+from undersong_client.storage.checkpoints import beside
 from undersong_common.errors import PrivacyRefusal, UndersongError
 from undersong_common.privacy.ledger import Ledger
-from undersong_protocol import codec
-from undersong_protocol.messages import federation_pb2 as wire
+from undersong_protocol.wire import codec
+from undersong_protocol.wire.messages import federation_pb2 as wire
 
 pytestmark = pytest.mark.heavy  # hundreds of parties that are killed and begin again
 

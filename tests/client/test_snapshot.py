@@ -7,13 +7,16 @@ import logging
 import pytest
 
 from tests.doubles.party_home import HashedEmbedder, command, joined, write_notes
-from undersong_client import checkpoints, datasets, keys, policy, snapshot
-from undersong_client.computation import VectorRequest
-from undersong_client.hospital_computation import HospitalComputation
-from undersong_client.state import PartyHome, PartySettings
+from undersong_client import keys
+from undersong_client.answering.computation import VectorRequest
+from undersong_client.answering.hospital import HospitalComputation
+from undersong_client.consent import policy
+from undersong_client.home import PartyHome, PartySettings
+from undersong_client.records import snapshot
+from undersong_client.storage import checkpoints, datasets
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table
-from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics import LabelHistogram, PublicInputs
 
 FACTS = snapshot.Facts("ab" * 32, "cd" * 20, "ef" * 32, 0)

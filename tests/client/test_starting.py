@@ -10,11 +10,12 @@ import pytest
 
 from tests.doubles.coordinator_stream import ScriptedCoordinator
 from tests.doubles.party_home import joined, write_notes
-from undersong_client import policy, starting
-from undersong_client.outbox import Outbox
-from undersong_client.state import PartyHome
+from undersong_client.consent import policy
+from undersong_client.home import PartyHome
+from undersong_client.link import starting
+from undersong_client.storage.outbox import Outbox
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, TransportError, UndersongError
-from undersong_protocol.messages import transport_pb2 as wire
+from undersong_protocol.wire.messages import transport_pb2 as wire
 
 pytestmark = pytest.mark.heavy
 

@@ -7,8 +7,9 @@ import stat
 
 import pytest
 
-from undersong_client import keys, state
-from undersong_client.state import PartyHome, PartySettings
+from undersong_client import home as state
+from undersong_client import keys
+from undersong_client.home import PartyHome, PartySettings
 from undersong_common.errors import ConfigurationError
 
 

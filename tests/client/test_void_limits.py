@@ -9,13 +9,13 @@ import pytest
 
 from tests.doubles.parties import identity_of
 from tests.doubles.restarts import ME, SUM, Federated, Hospital, vector_in
-from undersong_client.attempts import ATTEMPT_EVERY_S, FREE_ATTEMPTS
+from undersong_client.storage.attempts import ATTEMPT_EVERY_S, FREE_ATTEMPTS
 from undersong_common.privacy import accounting
 from undersong_common.privacy.ledger import VOIDED_VECTORS, Ledger
-from undersong_protocol import codec
-from undersong_protocol.messages import federation_pb2 as wire
 from undersong_protocol.secagg.coordinator import SumAborted
 from undersong_protocol.secagg.party import PartyMachine
+from undersong_protocol.wire import codec
+from undersong_protocol.wire.messages import federation_pb2 as wire
 
 PARTIES = {"shares": 3, "direct": 2}
 SUMS = (SUM, "votes/2")

@@ -11,14 +11,15 @@ import pytest
 
 from tests.doubles.party_home import command
 from tests.doubles.restarts import ME, Federated, Hospital, after_each_step, vector_in
-from undersong_client import answering, flower_app
-from undersong_client.answering import Answering
-from undersong_client.daemon import Daemon
-from undersong_client.party import Answer
-from undersong_client.state import PartyHome
+from undersong_client import flower_app
+from undersong_client.answering import journaled as answering
+from undersong_client.answering.journaled import Answering
+from undersong_client.answering.party import Answer
+from undersong_client.home import PartyHome
+from undersong_client.link.daemon import Daemon
 from undersong_common.errors import UndersongError
-from undersong_protocol import codec
-from undersong_protocol.framing import Envelope, Outgoing
+from undersong_protocol.wire import codec
+from undersong_protocol.wire.framing import Envelope, Outgoing
 
 
 class Asked:

@@ -14,10 +14,10 @@ from tests.doubles.hospitals import operator, operator_screen
 from tests.doubles.party_home import HashedEmbedder, command
 from tests.doubles.processes import free_port
 from tests.doubles.tasks import make_task
-from undersong_client.assemble import assemble
-from undersong_client.daemon import Backoff, Daemon
-from undersong_client.hospital_computation import HospitalComputation
-from undersong_client.state import PartyHome, read_json
+from undersong_client.answering.assemble import assemble
+from undersong_client.answering.hospital import HospitalComputation
+from undersong_client.home import PartyHome, read_json
+from undersong_client.link.daemon import Backoff, Daemon
 from undersong_common.errors import UndersongError
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.service import Coordinator

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from undersong_protocol.enrolment import EnrolmentRequest, Grant, Package
+from undersong_protocol.agreement.enrolment import EnrolmentRequest, Grant, Package
 
 YEAR = timedelta(days=365)
 

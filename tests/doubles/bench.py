@@ -11,10 +11,10 @@ import numpy as np
 from tests.doubles.parties import EMBEDDER, embed, make_party
 from undersong.inprocess import InProcess
 from undersong_common.table import Table, read_table
-from undersong_protocol.plan import PlannedSum
-from undersong_protocol.public import Input, MemoryBlocks, resolve
+from undersong_protocol.agreement.plan import PlannedSum
 from undersong_protocol.statistics.contribution import contribute
-from undersong_protocol.vectors import NoisySum
+from undersong_protocol.statistics.vectors import NoisySum
+from undersong_protocol.wire.public import Input, MemoryBlocks, resolve
 from undersong_server import methods
 from undersong_server.federation.driver import PublicBlocks
 from undersong_server.generators.orders import Order

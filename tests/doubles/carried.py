@@ -17,16 +17,16 @@ from tests.doubles.stream import Served, make_home
 from tests.doubles.typed import typed
 from undersong.inprocess import InProcess
 from undersong_client import keys
-from undersong_client.assemble import assemble
-from undersong_client.cli import app as hospital_cli
-from undersong_client.daemon import Backoff, Daemon
-from undersong_client.hospital_computation import HospitalComputation
-from undersong_client.state import PartyHome
+from undersong_client.answering.assemble import assemble
+from undersong_client.answering.hospital import HospitalComputation
+from undersong_client.cli.app import app as hospital_cli
+from undersong_client.home import PartyHome
+from undersong_client.link.daemon import Backoff, Daemon
 from undersong_common.embedding import Embedder
 from undersong_common.errors import UndersongError
 from undersong_common.privacy.ledger import Ledger
-from undersong_protocol.enrolment import EnrolmentRequest, Package
-from undersong_protocol.messages import federation_pb2, secagg_pb2
+from undersong_protocol.agreement.enrolment import EnrolmentRequest, Package
+from undersong_protocol.wire.messages import federation_pb2, secagg_pb2
 
 NOISE_SEED = 7
 TRANSPORTS = ("in process", "in process, batches", "gRPC", "Flower")

@@ -12,9 +12,9 @@ import grpc
 from cryptography import x509
 
 from tests.doubles.authority import Authority
-from undersong_protocol import framing
-from undersong_protocol.framing import ID_BYTES, Envelope, Outgoing, Reassembler, held_by
-from undersong_protocol.messages import transport_pb2 as wire
+from undersong_protocol.wire import framing
+from undersong_protocol.wire.framing import ID_BYTES, Envelope, Outgoing, Reassembler, held_by
+from undersong_protocol.wire.messages import transport_pb2 as wire
 
 PATIENCE_S = 60.0
 

@@ -14,16 +14,16 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from undersong_client import keys
-from undersong_client import party as party_module
-from undersong_client.attempts import COINS_PURPOSE
-from undersong_client.outbox import Outbox
-from undersong_client.state import PartyHome
-from undersong_client.store import Store
-from undersong_protocol.messages import secagg_pb2 as wire
+from undersong_client.answering import party as party_module
+from undersong_client.home import PartyHome
+from undersong_client.storage.attempts import COINS_PURPOSE
+from undersong_client.storage.outbox import Outbox
+from undersong_client.storage.store import Store
 from undersong_protocol.secagg.noise_share import add_noise
 from undersong_protocol.secagg.parameters import Entropy
 from undersong_protocol.secagg.party import PartyMachine
 from undersong_protocol.secagg.transitions import SECRETS
+from undersong_protocol.wire.messages import secagg_pb2 as wire
 
 OF_PEERS = ("agreed", "self_share", "mask_share")
 _NONCE_BYTES = 12

@@ -12,8 +12,8 @@ from click.testing import Result
 
 from tests.doubles.processes import HOSPITAL, ROOT, CoordinatorProcess, Process, free_port
 from tests.doubles.typed import typed
-from undersong_client.hospital_computation import HospitalComputation
-from undersong_client.state import PartyHome
+from undersong_client.answering.hospital import HospitalComputation
+from undersong_client.home import PartyHome
 from undersong_common.embedding import Embedder
 
 CLINIC = ROOT / "examples" / "clinic"
@@ -35,7 +35,7 @@ def operator_screen(*arguments: object, code: int = 0) -> str:
 
 
 def hospital(*arguments: object, code: int = 0) -> str:
-    from undersong_client.cli import app
+    from undersong_client.cli.app import app
 
     return _invoked(app, arguments, code).stdout
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from enum import Enum
 
 from tests.doubles.secagg import answer, entropy_of, identity_of, stage_of, vector_of
-from undersong_protocol.messages import secagg_pb2 as wire
 from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.secagg.party import PartyMachine
 from undersong_protocol.secagg.transitions import SECRETS, Stage
+from undersong_protocol.wire.messages import secagg_pb2 as wire
 
 
 class Cut(Enum):

@@ -10,22 +10,22 @@ from pathlib import Path
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from undersong_client.computation import RecordComputation
+from undersong_client.answering.computation import RecordComputation
+from undersong_client.answering.party import Consent, Party
 from undersong_client.entropy import from_system, insecure
-from undersong_client.party import Consent, Party
-from undersong_client.records import DataSet
-from undersong_client.store import Store
+from undersong_client.records.private import DataSet
+from undersong_client.storage.store import Store
 from undersong_common.embedding import publishable
 from undersong_common.privacy.budget import Budget
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.table import Table
-from undersong_protocol import codec
-from undersong_protocol.bounds import Policy
-from undersong_protocol.manifest import Manifest
-from undersong_protocol.messages import federation_pb2 as wire
-from undersong_protocol.plan import Plan
-from undersong_protocol.public import BlockStore, MemoryBlocks
+from undersong_protocol.agreement.bounds import Policy
+from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.agreement.plan import Plan
 from undersong_protocol.secagg.parameters import Member
+from undersong_protocol.wire import codec
+from undersong_protocol.wire.messages import federation_pb2 as wire
+from undersong_protocol.wire.public import BlockStore, MemoryBlocks
 
 EMBEDDER = hashlib.sha256(b"hashed directions").hexdigest()
 DIMENSION = 48

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.doubles.authority import Authority
 from tests.doubles.parties import DIMENSION, EMBEDDER, embed
 from tests.doubles.typed import typed
-from undersong_client.cli import app
+from undersong_client.cli.app import app
 from undersong_common.embedding import Embedder
 
 
@@ -61,7 +61,7 @@ def joined(
     **grant,
 ) -> Path:
     """A party that has done everything but ``run``; its folder."""
-    from undersong_protocol.enrolment import EnrolmentRequest
+    from undersong_protocol.agreement.enrolment import EnrolmentRequest
 
     home = folder / name
     package, request, answer = (folder / f"{name}.{kind}" for kind in ("package", "request", "grant"))

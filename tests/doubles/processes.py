@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # This checkout's packages, whichever one is installed.
 SOURCES = (ROOT, *(ROOT / name for name in ("common", "protocol", "client", "server", "simulation")))
 OPERATOR = "undersong.cli"
-HOSPITAL = "undersong_client.cli"
+HOSPITAL = "undersong_client.cli.app"
 WEIGHTLESS = Path(__file__).parent / "weightless"
 
 

@@ -9,12 +9,12 @@ import numpy as np
 from tests.doubles.parties import embed, identity_of, make_manifest, make_party, make_tables
 from undersong.inprocess import InProcess
 from undersong_common.canonical import canonical_json, tagged_hash
-from undersong_protocol import receipt
-from undersong_protocol.manifest import Manifest
-from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.public import Input, MemoryBlocks, Segment, encode_embeddings
+from undersong_protocol.agreement import receipt
+from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg.parameters import defaults
 from undersong_protocol.statistics import TopQVotes
+from undersong_protocol.wire.public import Input, MemoryBlocks, Segment, encode_embeddings
 from undersong_server.federation.driver import Federation, PublicBlocks
 from undersong_server.journal import Journal
 from undersong_server.progress import Silent

@@ -21,26 +21,28 @@ import numpy as np
 from tests.doubles.authority import Authority
 from tests.doubles.parties import embed, make_manifest, make_party, make_tables
 from tests.doubles.party_home import HashedEmbedder, joined, write_notes
-from undersong_client import attempts as attempts_module
-from undersong_client import checkpoints, datasets, keys, policy, store
-from undersong_client import party as party_module
-from undersong_client.answering import JournaledParty
-from undersong_client.assemble import assemble
-from undersong_client.cli_options import checkpoints_folder
+from undersong_client import keys
+from undersong_client.answering import party as party_module
+from undersong_client.answering.assemble import assemble
+from undersong_client.answering.hospital import HospitalComputation
+from undersong_client.answering.journaled import JournaledParty
+from undersong_client.cli.options import checkpoints_folder
+from undersong_client.consent import policy
 from undersong_client.entropy import from_system
-from undersong_client.hospital_computation import HospitalComputation
-from undersong_client.outbox import Outbox
-from undersong_client.state import PartyHome
+from undersong_client.home import PartyHome
+from undersong_client.storage import attempts as attempts_module
+from undersong_client.storage import checkpoints, datasets, store
+from undersong_client.storage.outbox import Outbox
 from undersong_common.privacy import ledger as ledger_module
-from undersong_protocol import codec
-from undersong_protocol.messages import federation_pb2 as wire
-from undersong_protocol.messages import secagg_pb2
-from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.public import Input, MemoryBlocks, Segment, block_id, encode_embeddings
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg import coordinator as secagg
 from undersong_protocol.secagg.parameters import Entropy, defaults
 from undersong_protocol.secagg.transitions import Stage
 from undersong_protocol.statistics import TopQVotes
+from undersong_protocol.wire import codec
+from undersong_protocol.wire.messages import federation_pb2 as wire
+from undersong_protocol.wire.messages import secagg_pb2
+from undersong_protocol.wire.public import Input, MemoryBlocks, Segment, block_id, encode_embeddings
 
 LABELS = ("good", "bad")
 ME = "p0"
@@ -228,7 +230,7 @@ class Federated:
         voids: Sequence[wire.VoidCertificate] = (),
     ) -> secagg.Opened:
         """The whole sum; ``ask(stage, request)`` is the hospital's reply, None where it stays away."""
-        from undersong_protocol.public import question
+        from undersong_protocol.wire.public import question
 
         parameters = self.manifest.sum_parameters(name, attempt)
         machine = secagg.private_sum(parameters, lambda: question(self.inputs()[0]))

@@ -12,14 +12,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from undersong_common.arrays import Int64
 from undersong_common.errors import UndersongError
 from undersong_common.privacy.stream import KeyStream
-from undersong_protocol.messages import secagg_pb2 as wire
 from undersong_protocol.secagg import kem, keys, sid
 from undersong_protocol.secagg.coordinator import Opened, private_sum
 from undersong_protocol.secagg.noise_share import NoiseSeeds, add_noise, remove_opened
 from undersong_protocol.secagg.parameters import Entropy, Member, SumParameters, defaults
 from undersong_protocol.secagg.party import PartyMachine, Reply, WantsInput
 from undersong_protocol.secagg.transitions import SECRETS, Stage
-from undersong_protocol.vectors import GridVector
+from undersong_protocol.statistics.vectors import GridVector
+from undersong_protocol.wire.messages import secagg_pb2 as wire
 
 QUESTION = hashlib.sha256(b"the public inputs").digest()
 

@@ -24,14 +24,14 @@ from tests.doubles.secagg import (
     stage_of,
     vector_of,
 )
-from undersong_protocol.messages import secagg_pb2 as wire
-from undersong_protocol.public import Input, Segment, question
 from undersong_protocol.secagg import kem, keys, sid
 from undersong_protocol.secagg.bitmaps import to_bitmap
 from undersong_protocol.secagg.coordinator import private_sum
 from undersong_protocol.secagg.mask_keys import MaskKeys, seal_pair
 from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.secagg.transitions import Stage
+from undersong_protocol.wire.messages import secagg_pb2 as wire
+from undersong_protocol.wire.public import Input, Segment, question
 
 FILE = Path(__file__).resolve().parent.parent / "protocol" / "vectors" / "secagg.json"
 

@@ -15,9 +15,9 @@ import grpc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from undersong_protocol import framing
-from undersong_protocol.enrolment import EnrolmentRequest, Grant, new_tls_key
-from undersong_protocol.messages import transport_pb2 as wire
+from undersong_protocol.agreement.enrolment import EnrolmentRequest, Grant, new_tls_key
+from undersong_protocol.wire import framing
+from undersong_protocol.wire.messages import transport_pb2 as wire
 from undersong_server.authority import Authority
 from undersong_server.coordinator.grpc_server import GrpcServer
 from undersong_server.coordinator.grpc_transport import GrpcTransport

@@ -11,13 +11,13 @@ import pytest
 
 from tests.doubles.alliance import Alliance
 from tests.doubles.party_home import HashedEmbedder
-from undersong_client import checks, daemon
-from undersong_client.daemon import Daemon
-from undersong_client.state import PartyHome
+from undersong_client.home import PartyHome
+from undersong_client.link import checks, daemon
+from undersong_client.link.daemon import Daemon
 from undersong_common.embedding import Embedder
 from undersong_common.version import SOFTWARE
-from undersong_protocol import codec
-from undersong_protocol.messages import federation_pb2 as wire
+from undersong_protocol.wire import codec
+from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_server.federation.driver import Federation
 from undersong_server.methods import wasp
 

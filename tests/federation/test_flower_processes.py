@@ -22,7 +22,7 @@ from tests.doubles.hospitals import (
     some_notes,
 )
 from tests.doubles.processes import ROOT, environment
-from undersong_client.flower_supernode import pinned, run
+from undersong_client.link.flower_supernode import pinned, run
 from undersong_common.errors import ConfigurationError
 
 pytestmark = pytest.mark.heavy
@@ -140,7 +140,7 @@ ANSWER = """
 import json, sys
 from pathlib import Path
 from undersong_client.flower_app import answers
-from undersong_client.state import PartyHome
+from undersong_client.home import PartyHome
 requests = [bytes.fromhex(line) for line in sys.stdin.read().split()]
 replies = answers(PartyHome(Path(sys.argv[1])), requests)
 print("ANSWER", json.dumps({"replies": [reply.hex() for reply in replies], "modules": sorted(sys.modules)}))
@@ -153,9 +153,9 @@ def test_a_process_for_one_message_loads_only_what_that_message_needs(hospitals,
     """A whole private sum; each message to the first hospital starts a process, as Flower does. The data file lies
     elsewhere while nothing of it is needed."""
     from undersong_client.flower_app import answers
-    from undersong_client.state import PartyHome
-    from undersong_protocol.manifest import Manifest
-    from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+    from undersong_client.home import PartyHome
+    from undersong_protocol.agreement.manifest import Manifest
+    from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
     from undersong_protocol.secagg.parameters import Member, defaults
     from undersong_protocol.statistics import LabelHistogram
     from undersong_server.federation import driver
@@ -240,7 +240,7 @@ def test_a_process_for_one_message_loads_only_what_that_message_needs(hospitals,
 
 
 def kinds(batch):
-    from undersong_protocol.messages import federation_pb2, secagg_pb2
+    from undersong_protocol.wire.messages import federation_pb2, secagg_pb2
 
     found = []
     for request in batch:

@@ -19,8 +19,8 @@ import pytest
 
 from tests.doubles.stream import Credentials, Served, Stream, make_home
 from undersong_common.errors import ConfigurationError
-from undersong_protocol import framing
-from undersong_protocol.messages import transport_pb2 as wire
+from undersong_protocol.wire import framing
+from undersong_protocol.wire.messages import transport_pb2 as wire
 from undersong_server.coordinator import gate
 from undersong_server.coordinator.grpc_server import STREAMS_A_SECOND, STREAMS_AT_ONCE, STREAMS_OF_A_PARTY
 from undersong_server.coordinator.parties import Registry

@@ -27,8 +27,8 @@ from tests.doubles.party_home import HashedEmbedder
 from undersong_common import plugins
 from undersong_common.embedding import Embedder
 from undersong_common.errors import PrivacyRefusal
-from undersong_protocol.manifest import Manifest
-from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg.parameters import Member, defaults
 from undersong_server.federation import driver
 from undersong_server.federation.driver import PublicBlocks, introduce

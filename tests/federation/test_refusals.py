@@ -12,14 +12,14 @@ import sqlite3
 import pytest
 
 from tests.doubles.alliance import before_the_first_sum
-from undersong_client.approvals import Requests
-from undersong_client.state import PartyHome
+from undersong_client.consent.approvals import Requests
+from undersong_client.home import PartyHome
 from undersong_common.errors import PrivacyRefusal
-from undersong_protocol import codec
-from undersong_protocol.manifest import Manifest
-from undersong_protocol.messages import federation_pb2 as wire
-from undersong_protocol.plan import SumRequest, plan_sums
+from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.agreement.plan import SumRequest, plan_sums
 from undersong_protocol.statistics import LabelHistogram
+from undersong_protocol.wire import codec
+from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_server.federation.driver import Federation, PublicBlocks
 from undersong_server.journal import Journal
 from undersong_server.progress import Silent
@@ -66,7 +66,7 @@ def both_see(alliance, run, hospital, words, caplog, *, objection=True):
     assert any(
         words in record.message and record.message.startswith(f"{hospital} refused")
         for record in caplog.records
-        if record.name == "undersong_client.party"
+        if record.name == "undersong_client.answering.party"
     )
     each = alliance.hospitals[hospital]
     alliance.until(lambda: reads(each, words))

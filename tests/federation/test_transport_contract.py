@@ -15,13 +15,13 @@ import pytest
 from tests.doubles.carried import TRANSPORTS, carried, losing
 from tests.doubles.parties import EMBEDDER, embed
 from undersong_common.errors import PrivacyRefusal, RoundAborted
-from undersong_protocol import codec
-from undersong_protocol.manifest import Manifest
-from undersong_protocol.messages import federation_pb2 as fed
-from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.public import Input, Segment, encode_embeddings
+from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg.parameters import Member, defaults
 from undersong_protocol.statistics import TopQVotes
+from undersong_protocol.wire import codec
+from undersong_protocol.wire.messages import federation_pb2 as fed
+from undersong_protocol.wire.public import Input, Segment, encode_embeddings
 from undersong_server.federation.driver import Federation, PublicBlocks, introduce
 from undersong_server.journal import Journal
 from undersong_server.progress import Silent
@@ -185,7 +185,7 @@ def test_who_has_left_its_coordinator_answers_nothing_on_flower(tmp_path):
 
 
 def test_an_impostor_is_left_aside_and_a_daemon_beside_a_supernode_is_refused(tmp_path):
-    from undersong_client.state import PartyHome
+    from undersong_client.home import PartyHome
     from undersong_server.flower.transport import FlowerTransport
 
     with carried("Flower", tmp_path, parties=3) as (hospitals, transport):
@@ -202,7 +202,7 @@ def test_an_impostor_is_left_aside_and_a_daemon_beside_a_supernode_is_refused(tm
 
 def test_the_words_of_an_unforeseen_error_do_not_reach_the_superlink(tmp_path, monkeypatch, capsys):
     from undersong_client import flower_app
-    from undersong_protocol import codec
+    from undersong_protocol.wire import codec
     from undersong_server.flower.transport import INTRODUCE
 
     def failing(*_, **__):

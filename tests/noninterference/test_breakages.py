@@ -20,18 +20,19 @@ from hypothesis import strategies as st
 
 from undersong.noninterference import bodies, hospital
 from undersong.noninterference.hospital import Interference, MakePair
-from undersong_client import cautions, grid_vectors
-from undersong_client.approvals import PersonalConsent
-from undersong_client.attempts import Attempts
-from undersong_client.computation import RecordComputation
-from undersong_client.party import Party
+from undersong_client.answering import grid_vectors
+from undersong_client.answering.computation import RecordComputation
+from undersong_client.answering.party import Party
+from undersong_client.consent.approvals import PersonalConsent
+from undersong_client.records import cautions
+from undersong_client.storage.attempts import Attempts
 from undersong_common.errors import ConfigurationError, InternalError, PrivacyRefusal, UndersongError
-from undersong_protocol import codec
-from undersong_protocol.messages import federation_pb2 as wire
-from undersong_protocol.messages import secagg_pb2 as secagg
 from undersong_protocol.statistics import LabelHistogram
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_protocol.statistics.interface import Rows
+from undersong_protocol.wire import codec
+from undersong_protocol.wire.messages import federation_pb2 as wire
+from undersong_protocol.wire.messages import secagg_pb2 as secagg
 
 pytestmark = pytest.mark.slow
 

@@ -21,19 +21,19 @@ from undersong.noninterference.coordinator import Course
 from undersong.noninterference.hospital import DIMENSION, MakePair, Pair
 from undersong.noninterference.play import OPEN
 from undersong.noninterference.questions import Asked
-from undersong_client import datasets
-from undersong_client.answering import Answering
-from undersong_client.outbox import Outbox
-from undersong_client.records import DataSet
+from undersong_client.answering.journaled import Answering
+from undersong_client.records.private import DataSet
+from undersong_client.storage import datasets
+from undersong_client.storage.outbox import Outbox
 from undersong_common.arrays import Float32
 from undersong_common.embedding import publishable
 from undersong_common.table import Table
-from undersong_protocol import ladder
-from undersong_protocol.framing import Envelope, Outgoing
-from undersong_protocol.messages import federation_pb2 as wire
-from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.public import Input, Segment, block_id, encode_embeddings
+from undersong_protocol.agreement import ladder
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics import TopQVotes
+from undersong_protocol.wire.framing import Envelope, Outgoing
+from undersong_protocol.wire.messages import federation_pb2 as wire
+from undersong_protocol.wire.public import Input, Segment, block_id, encode_embeddings
 
 SUMS = 4
 MANY = 100_000

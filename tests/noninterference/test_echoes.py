@@ -36,19 +36,19 @@ from undersong.noninterference.coordinator import Course
 from undersong.noninterference.hospital import NAME, TotalEmbedder
 from undersong.noninterference.questions import Asked
 from undersong_client import keys
-from undersong_client.approvals import Requests
-from undersong_client.assemble import assemble
-from undersong_client.computation import Computation
-from undersong_client.computing_process import ComputingProcess
-from undersong_client.daemon import Backoff, Daemon
-from undersong_client.hospital_computation import HospitalComputation
-from undersong_client.state import PartyHome
-from undersong_protocol.messages import federation_pb2 as wire
-from undersong_protocol.messages import transport_pb2 as transport
-from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.public import Input, Segment, block_id, encode_embeddings, encode_texts
+from undersong_client.answering.assemble import assemble
+from undersong_client.answering.computation import Computation
+from undersong_client.answering.computing_process import ComputingProcess
+from undersong_client.answering.hospital import HospitalComputation
+from undersong_client.consent.approvals import Requests
+from undersong_client.home import PartyHome
+from undersong_client.link.daemon import Backoff, Daemon
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics import Statistic, TopQVotes
 from undersong_protocol.statistics.terms import TermHistogram
+from undersong_protocol.wire.messages import federation_pb2 as wire
+from undersong_protocol.wire.messages import transport_pb2 as transport
+from undersong_protocol.wire.public import Input, Segment, block_id, encode_embeddings, encode_texts
 
 MANY = 60_000
 FIRST_RUNG_S = 0.9  # half of it passes before the daemon looks for a vector

@@ -27,18 +27,18 @@ from undersong.noninterference.coordinator import Course, request
 from undersong.noninterference.hospital import NAME, Coins, TotalEmbedder, encapsulate, visible
 from undersong.noninterference.questions import LABELS, Asked
 from undersong_client import keys
-from undersong_client.approvals import Requests
-from undersong_client.assemble import assemble
-from undersong_client.computing_process import ComputingProcess
-from undersong_client.daemon import Backoff, Daemon
-from undersong_client.hospital_computation import HospitalComputation
-from undersong_client.state import PartyHome
+from undersong_client.answering.assemble import assemble
+from undersong_client.answering.computing_process import ComputingProcess
+from undersong_client.answering.hospital import HospitalComputation
+from undersong_client.consent.approvals import Requests
+from undersong_client.home import PartyHome
+from undersong_client.link.daemon import Backoff, Daemon
 from undersong_common.embedding import publishable
-from undersong_protocol.messages import federation_pb2 as wire
-from undersong_protocol.messages import transport_pb2 as transport
-from undersong_protocol.plan import Privacy
-from undersong_protocol.public import Input, Segment, block_id, encode_embeddings
+from undersong_protocol.agreement.plan import Privacy
 from undersong_protocol.statistics import Statistic, TopQVotes, build
+from undersong_protocol.wire.messages import federation_pb2 as wire
+from undersong_protocol.wire.messages import transport_pb2 as transport
+from undersong_protocol.wire.public import Input, Segment, block_id, encode_embeddings
 
 pytestmark = pytest.mark.heavy
 

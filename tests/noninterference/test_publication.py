@@ -12,7 +12,7 @@ from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.tasks import LABELS, make_task, write_rows
 from undersong.deliver import deliver
 from undersong_common.embedding import Embedder
-from undersong_protocol.vectors import NoisySum
+from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.federation.driver import Federation
 from undersong_server.progress import Silent
 from undersong_server.runs import task as tasks

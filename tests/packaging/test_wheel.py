@@ -108,5 +108,5 @@ def test_the_partys_program_runs_where_no_server_is_installed(party_wheel, tmp_p
     script += (
         "from importlib.util import find_spec\nassert find_spec('undersong_server') is find_spec('undersong') is None\n"
     )
-    script += "sys.argv = ['undersong-party', '--help']\nfrom undersong_client.cli import main\nmain()"
+    script += "sys.argv = ['undersong-party', '--help']\nfrom undersong_client.cli.app import main\nmain()"
     assert "undersong-party" in wheels.run(installed, "-c", script)

@@ -19,22 +19,22 @@ from tests.doubles.parties import make_manifest, make_party, make_tables, propos
 from tests.doubles.party_home import HashedEmbedder, command, write_notes
 from tests.doubles.tasks import LABELS, make_task
 from undersong.deliver import deliver
-from undersong_client import plugins as party_plugins
-from undersong_client import preview
-from undersong_client.computation import VectorRequest
-from undersong_client.grid_vectors import rows_one_by_one
-from undersong_client.guard import review
-from undersong_client.hospital_computation import HospitalComputation
-from undersong_client.policy import HospitalPolicy
-from undersong_client.records import PrivateRecords
-from undersong_client.state import PartyHome
+from undersong_client.answering.computation import VectorRequest
+from undersong_client.answering.grid_vectors import rows_one_by_one
+from undersong_client.answering.hospital import HospitalComputation
+from undersong_client.consent import plugins as party_plugins
+from undersong_client.consent import preview
+from undersong_client.consent.guard import review
+from undersong_client.consent.policy import HospitalPolicy
+from undersong_client.home import PartyHome
+from undersong_client.records.private import PrivateRecords
 from undersong_common import embedders, plugins
 from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError, InternalError, PrivacyRefusal
 from undersong_common.table import Table
 from undersong_protocol import statistics
-from undersong_protocol.manifest import Manifest
-from undersong_protocol.plan import Plan, Privacy
+from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.agreement.plan import Plan, Privacy
 from undersong_protocol.statistics import PublicInputs
 from undersong_server import methods
 from undersong_server.progress import Silent

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from tests.doubles.authority import Authority, name
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError
-from undersong_protocol import enrolment
-from undersong_protocol.enrolment import EnrolmentRequest, Grant, Package, new_tls_key, same_fingerprint
+from undersong_protocol.agreement import enrolment
+from undersong_protocol.agreement.enrolment import EnrolmentRequest, Grant, Package, new_tls_key, same_fingerprint
 
 
 @pytest.fixture(scope="module")

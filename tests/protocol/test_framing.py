@@ -15,10 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from undersong_common.errors import ConfigurationError, PeerFault
-from undersong_protocol import framing
-from undersong_protocol.framing import CHUNK_BYTES, Limits, Outgoing, Reassembler, SharedRoom, held_by, worth_deflating
-from undersong_protocol.messages import transport_pb2 as wire
 from undersong_protocol.secagg import kem
+from undersong_protocol.wire import framing
+from undersong_protocol.wire.framing import (
+    CHUNK_BYTES,
+    Limits,
+    Outgoing,
+    Reassembler,
+    SharedRoom,
+    held_by,
+    worth_deflating,
+)
+from undersong_protocol.wire.messages import transport_pb2 as wire
 
 ID = b"i" * 16
 

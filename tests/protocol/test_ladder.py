@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from undersong_common.errors import PrivacyRefusal
-from undersong_protocol import ladder
-from undersong_protocol.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.agreement import ladder
+from undersong_protocol.agreement.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics import LabelHistogram
 
 

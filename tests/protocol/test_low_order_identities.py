@@ -14,10 +14,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from tests.doubles.authority import Authority
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PeerFault, PrivacyRefusal
-from undersong_protocol import enrolment, receipt
-from undersong_protocol.enrolment import EnrolmentRequest, Package
-from undersong_protocol.manifest import Manifest
-from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.agreement import enrolment, receipt
+from undersong_protocol.agreement.enrolment import EnrolmentRequest, Package
+from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg.keys import check_identity, verified
 from undersong_protocol.secagg.parameters import Member
 from undersong_protocol.statistics import LabelHistogram

@@ -8,8 +8,8 @@ import pytest
 
 from tests.doubles.forgeries import FORGERIES, harmless
 from undersong_common.errors import PrivacyRefusal
-from undersong_protocol.manifest import LONGEST_DESCRIPTION, LONGEST_NAME, Manifest
-from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.agreement.manifest import LONGEST_DESCRIPTION, LONGEST_NAME, Manifest
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg.parameters import Member
 from undersong_protocol.statistics import LabelHistogram
 

@@ -7,8 +7,8 @@ import pytest
 
 from undersong_common.errors import PrivacyRefusal
 from undersong_common.privacy import accounting
-from undersong_protocol.manifest import Manifest
-from undersong_protocol.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.agreement.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg.parameters import Member
 from undersong_protocol.statistics import TopQVotes
 

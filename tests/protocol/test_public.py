@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.protocol.test_sizes import peak_bytes
 from undersong_common.embedding import publishable, quantise
 from undersong_common.errors import ConfigurationError, InternalError, PeerFault
-from undersong_protocol import public
-from undersong_protocol.messages import federation_pb2 as wire
-from undersong_protocol.public import (
+from undersong_protocol.wire import public
+from undersong_protocol.wire.messages import federation_pb2 as wire
+from undersong_protocol.wire.public import (
     Input,
     MemoryBlocks,
     Segment,

@@ -11,10 +11,10 @@ from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy import accounting
 from undersong_common.privacy.noise import DiscreteLaplace
 from undersong_common.privacy.stream import KeyStream
-from undersong_protocol.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.agreement.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg.noise_share import NoisePlan, NoiseSeeds, add_noise
 from undersong_protocol.statistics import LabelHistogram
-from undersong_protocol.vectors import GridVector
+from undersong_protocol.statistics.vectors import GridVector
 
 QUORUM = Quorum(parties=5, threshold=4, tolerated_dropouts=1, colluders=1)
 COUNTS = LabelHistogram(labels=3)

@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 
 from undersong_common.errors import PeerFault, PrivacyRefusal
-from undersong_protocol import codec, sizes
-from undersong_protocol.manifest import Manifest
-from undersong_protocol.messages import federation_pb2 as wire
-from undersong_protocol.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol import limits as sizes
+from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.agreement.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg.messages import parse_request
 from undersong_protocol.secagg.parameters import Member
 from undersong_protocol.statistics.histogram import LabelHistogram
-from undersong_protocol.wire_sizes import field_sizes
+from undersong_protocol.wire import codec
+from undersong_protocol.wire.field_sizes import field_sizes
+from undersong_protocol.wire.messages import federation_pb2 as wire
 
 PLAN = plan_sums([SumRequest("votes/1", LabelHistogram(2))], Privacy(4.0, 1e-5), Quorum(4, 3, 1, 1))
 

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.agreement.weak_choices import of_plan
 from undersong_protocol.statistics import LabelHistogram
-from undersong_protocol.weak_choices import of_plan
 
 
 @pytest.mark.parametrize(

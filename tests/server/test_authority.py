@@ -14,7 +14,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from tests.doubles.stream import Credentials, make_home
 from undersong_common.database import transaction
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.enrolment import EnrolmentRequest, Package, new_tls_key
+from undersong_protocol.agreement.enrolment import EnrolmentRequest, Package, new_tls_key
 from undersong_server.authority import Authority
 from undersong_server.coordinator import parties
 from undersong_server.coordinator.parties import Registry

@@ -27,21 +27,21 @@ from undersong.noninterference import rounds
 from undersong.noninterference.bodies import QUIET
 from undersong.noninterference.public_examples import well_formed
 from undersong.noninterference.questions import LABELS, NAMES, facts_of
-from undersong_client import grid_vectors
-from undersong_client.attempts import Attempts
-from undersong_client.party import Party
-from undersong_client.records import PrivateRecords
+from undersong_client.answering import grid_vectors
+from undersong_client.answering.party import Party
+from undersong_client.records.private import PrivateRecords
+from undersong_client.storage.attempts import Attempts
 from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy import noise
 from undersong_common.privacy.accounting import gaussian_mu
 from undersong_common.table import Table
-from undersong_protocol.messages import secagg_pb2 as secagg
-from undersong_protocol.plan import Privacy
+from undersong_protocol.agreement.plan import Privacy
 from undersong_protocol.statistics import PublicInputs, contribution
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.interface import Rows, Sensitivity
-from undersong_protocol.vectors import GridVector
+from undersong_protocol.statistics.vectors import GridVector
+from undersong_protocol.wire.messages import secagg_pb2 as secagg
 from undersong_server.pool import Sample
 from undersong_server.progress import Silent
 from undersong_server.runs import task as tasks

@@ -10,12 +10,12 @@ import scipy
 
 from tests.doubles.identities import identity_of, public_identity
 from undersong_common.privacy import accounting
-from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg import coordinator
 from undersong_protocol.secagg.parameters import Member, SumParameters, defaults
 from undersong_protocol.secagg.party import PartyMachine, WantsInput
 from undersong_protocol.statistics import TopQVotes
-from undersong_protocol.vectors import GridVector
+from undersong_protocol.statistics.vectors import GridVector
 
 QUESTION = bytes(32)
 ALARM = 1e-3  # 99.9 % Clopper-Pearson bounds

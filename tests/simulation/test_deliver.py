@@ -20,12 +20,12 @@ from undersong.deliver import deliver
 from undersong.parties import SimulatedParties
 from undersong.records import private_tables
 from undersong.workspace import Workspace, read_keys
-from undersong_client.records import fingerprint
+from undersong_client.records.private import fingerprint
 from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.table import read_table
-from undersong_protocol.manifest import Manifest
+from undersong_protocol.agreement.manifest import Manifest
 from undersong_server.evaluation import panel
 from undersong_server.generators.interface import PromptFormat
 from undersong_server.generators.kinds.ngram import NgramGenerator, NgramSettings

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.doubles.tasks import LABELS, make_task, write_rows
 from undersong.partition import deal, subsample
 from undersong.records import private_tables
-from undersong_client.records import PrivateRecords
+from undersong_client.records.private import PrivateRecords
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table
 from undersong_protocol.statistics.contribution import contribute

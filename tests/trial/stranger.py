@@ -64,7 +64,7 @@ def program_commands(program: str) -> click.Command:
     if program == "undersong":
         from undersong.cli import app
     else:
-        from undersong_client.cli import app
+        from undersong_client.cli.app import app
     return built(app)
 
 

@@ -9,12 +9,12 @@ import pytest
 from tests.doubles.party_home import command, write_notes
 from tests.trial.stranger import started
 from tests.trial.test_life import Life, fingerprint, run_once
+from undersong_client.home import PartyHome
 from undersong_client.operations import data, joining
 from undersong_client.operations import drill as party_drill
-from undersong_client.state import PartyHome
 from undersong_common import drill
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.messages import federation_pb2, secagg_pb2
+from undersong_protocol.wire.messages import federation_pb2, secagg_pb2
 from undersong_server.operations import coordinator, runs
 from undersong_server.operations import drill as coordinator_drill
 

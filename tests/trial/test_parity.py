@@ -7,7 +7,7 @@ import pytest
 from tests.doubles.party_home import command
 from tests.doubles.stream import make_home
 from tests.trial.stranger import command_of
-from undersong_client.cli_options import checkpoints_folder
+from undersong_client.cli.options import checkpoints_folder
 from undersong_client.page.application import PartyPlaces
 from undersong_client.page.application import build as build_page
 from undersong_common.pages.site import Site

@@ -20,15 +20,15 @@ from tests.doubles.party_home import command, write_notes
 from tests.doubles.stream import make_home
 from tests.doubles.tasks import make_task
 from tests.trial.stranger import program_commands
-from undersong_client.approvals import Requests
-from undersong_client.state import PartyHome
+from undersong_client.consent.approvals import Requests
+from undersong_client.home import PartyHome
 from undersong_common.configuration import read_toml
 from undersong_common.errors import TransportError
 from undersong_common.privacy.accounting import Gaussian
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Charge
-from undersong_protocol.manifest import Manifest
-from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg.parameters import Member
 from undersong_protocol.statistics import LabelHistogram, TopQVotes
 from undersong_server.authority import Issued

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from undersong_client.state import REFUSED_START, PartyHome, read_json
+from undersong_client.home import REFUSED_START, PartyHome, read_json
 from undersong_common.files import replace_file
 
 if TYPE_CHECKING:
-    from undersong_client.checks import Finding
+    from undersong_client.link.checks import Finding
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def check(
         offline: leaves out what needs the coordinator.
         tell: called with each finding as it is made.
     """
-    from undersong_client.checks import check as look
+    from undersong_client.link.checks import check as look
 
     findings = []
     for finding in look(PartyHome(home), checkpoints=checkpoints, environment=os.environ, offline=offline):

@@ -9,12 +9,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from undersong_client import datasets, policy, recovery
-from undersong_client.checkpoints import UNSET_EPSILON
-from undersong_client.datasets import Survey
-from undersong_client.policy import HospitalPolicy
-from undersong_client.recovery import Recovered, Source
-from undersong_client.state import PartyHome, read_input
+from undersong_client.consent import policy
+from undersong_client.consent.policy import HospitalPolicy
+from undersong_client.home import PartyHome, read_input
+from undersong_client.storage import datasets, recovery
+from undersong_client.storage.checkpoints import UNSET_EPSILON
+from undersong_client.storage.datasets import Survey
+from undersong_client.storage.recovery import Recovered, Source
 from undersong_common import embedders
 from undersong_common.embedding import Embedder, Progress
 from undersong_common.errors import ConfigurationError
@@ -166,7 +167,7 @@ def add(
 
 def embed(home: PartyHome, embedder: Embedder, progress: Progress) -> tuple[int, int]:
     """Embeds the records and keeps the vectors encrypted; returns how many records there are, and how many fail."""
-    from undersong_client.hospital_computation import Embeddings
+    from undersong_client.answering.hospital import Embeddings
 
     rows = Embeddings(home, embedder, progress)(datasets.load(home).table.texts)
     return len(rows), int((~rows.any(axis=1)).sum())

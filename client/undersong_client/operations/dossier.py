@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from undersong_client import preview
-from undersong_client.approvals import Request, Requests
+from undersong_client.consent import preview
+from undersong_client.consent.approvals import Request, Requests
+from undersong_client.home import PartyHome
 from undersong_client.operations import data, outbox, runs
 from undersong_client.operations.data import LedgerFacts
-from undersong_client.outbox import Entry
-from undersong_client.state import PartyHome
+from undersong_client.storage.outbox import Entry
 from undersong_common.printable import printable, shell_word
 from undersong_common.printed_page import Page, Section
 from undersong_common.privacy import impact

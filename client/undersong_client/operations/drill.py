@@ -8,8 +8,8 @@ import random
 import shutil
 from pathlib import Path
 
+from undersong_client.home import PartyHome, make_folder
 from undersong_client.operations import data, joining, rules
-from undersong_client.state import PartyHome, make_folder
 from undersong_common import drill
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file

@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from undersong_client import enrolment, keys, policy
-from undersong_client.enrolment import Coordinator
-from undersong_client.state import PartyHome, PartySettings
+from undersong_client import keys
+from undersong_client.consent import enrolment, policy
+from undersong_client.consent.enrolment import Coordinator
+from undersong_client.home import PartyHome, PartySettings
 from undersong_common import embedders
 from undersong_common.errors import UndersongError
 from undersong_common.model_files import PACKAGED
 from undersong_protocol import statistics
-from undersong_protocol.enrolment import check_party_name, party_fingerprint
+from undersong_protocol.agreement.enrolment import check_party_name, party_fingerprint
 
 
 def create(

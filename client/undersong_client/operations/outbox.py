@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from undersong_client import outbox as journal
-from undersong_client import outbox_words
-from undersong_client.outbox import Entry
-from undersong_client.state import PartyHome
+from undersong_client.home import PartyHome
+from undersong_client.storage import outbox as journal
+from undersong_client.storage import outbox_words
+from undersong_client.storage.outbox import Entry
 from undersong_common.errors import ConfigurationError
 
 

@@ -8,16 +8,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from undersong_client import cautions, datasets, plugins, policy
-from undersong_client.plugins import Installed
-from undersong_client.policy import HospitalPolicy
-from undersong_client.state import PartyHome
+from undersong_client.consent import plugins, policy
+from undersong_client.consent.plugins import Installed
+from undersong_client.consent.policy import HospitalPolicy
+from undersong_client.home import PartyHome
+from undersong_client.records import cautions
+from undersong_client.storage import datasets
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy.ledger import Ledger
 from undersong_protocol import statistics
-from undersong_protocol.bounds import MinimumColluders
-from undersong_protocol.enrolment import named_party
-from undersong_protocol.weak_choices import weak_delta
+from undersong_protocol.agreement.bounds import MinimumColluders
+from undersong_protocol.agreement.enrolment import named_party
+from undersong_protocol.agreement.weak_choices import weak_delta
 
 Confirm = Callable[[Sequence[str]], None]
 

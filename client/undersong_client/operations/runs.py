@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from undersong_client import approvals, shown
-from undersong_client.approvals import Decision, Request, Requests
-from undersong_client.state import PartyHome
+from undersong_client.consent import approvals, shown
+from undersong_client.consent.approvals import Decision, Request, Requests
+from undersong_client.home import PartyHome
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
 from undersong_common.printable import shell_word
 
@@ -37,7 +37,7 @@ class Consent:
 
     @property
     def sheet(self) -> Page:
-        from undersong_client import preview
+        from undersong_client.consent import preview
 
         return preview.sheet(self.figures)
 
@@ -65,8 +65,9 @@ def consent(home: Path, run: str, *, checkpoints: Path) -> Consent:
 def _consent(
     opened: PartyHome, known: Requests, request: Request, checkpoints: Path, signed: dict[str, Any] | None = None
 ) -> Consent:
-    from undersong_client import datasets, policy
-    from undersong_protocol.plan_words import plan_words
+    from undersong_client.consent import policy
+    from undersong_client.storage import datasets
+    from undersong_protocol.agreement.plan_words import plan_words
 
     ledger, _ = datasets.open_ledger(opened, policy.read(opened), checkpoints, at=time.time())
     ended = bool(request.ended_s)
@@ -89,10 +90,11 @@ def _consent(
 
 def _ended(opened: PartyHome, known: Requests, request: Request, ledger: Ledger) -> dict[str, Any]:
     """Cost of an ended run, and its receipt as the coordinator has it; None for what there is none of."""
-    from undersong_client import keys, preview
+    from undersong_client import keys
+    from undersong_client.consent import preview
     from undersong_common.canonical import tagged_hash
-    from undersong_protocol import receipt
-    from undersong_protocol.manifest import Manifest
+    from undersong_protocol.agreement import receipt
+    from undersong_protocol.agreement.manifest import Manifest
 
     found: dict[str, Any] = {"cost": None, "receipt": None}
     entries = ledger.run_entries(request.run)
@@ -111,10 +113,13 @@ def _ended(opened: PartyHome, known: Requests, request: Request, ledger: Ledger)
 
 
 def figures(opened: PartyHome, known: Requests, request: Request, ledger: Ledger | None) -> dict[str, Any]:
-    """A request as figures (:func:`undersong_client.preview.figures`); what it costs where there is a ledger."""
-    from undersong_client import cautions, datasets, enrolment, keys, plugins, policy, preview
+    """A request as figures (``consent.preview.figures``); what it costs where there is a ledger."""
+    from undersong_client import keys
+    from undersong_client.consent import enrolment, plugins, policy, preview
+    from undersong_client.records import cautions
+    from undersong_client.storage import datasets
     from undersong_common import embedders
-    from undersong_protocol.manifest import Manifest
+    from undersong_protocol.agreement.manifest import Manifest
 
     manifest = Manifest.from_bytes(known.manifest_bytes(request))
     data = datasets.load(opened)
@@ -196,7 +201,9 @@ def revoke(home: Path, run: str, reason: str = "", *, checkpoints: Path) -> Deci
 
     Raises ConfigurationError where none was, or where the run has ended: what was released stays released.
     """
-    from undersong_client import abandoned, datasets, policy
+    from undersong_client.answering import abandoned
+    from undersong_client.consent import policy
+    from undersong_client.storage import datasets
 
     opened = PartyHome(home)
     known = Requests(opened)
@@ -220,7 +227,8 @@ def revoke(home: Path, run: str, reason: str = "", *, checkpoints: Path) -> Deci
 
 def leave(home: Path, *, checkpoints: Path) -> None:
     """Leaves the coordinator: its trust and the certificate go. The ledger stays."""
-    from undersong_client import abandoned, enrolment
+    from undersong_client.answering import abandoned
+    from undersong_client.consent import enrolment
 
     opened = PartyHome(home)
     enrolment.coordinator(opened)

@@ -11,8 +11,8 @@ from typing import Any
 
 from fastapi.responses import Response
 
+from undersong_client.home import PartyHome
 from undersong_client.operations import daemon, data, joining, outbox, rules, runs
-from undersong_client.state import PartyHome
 from undersong_common.drill import PARTY_WORDS
 from undersong_common.errors import ConfigurationError
 from undersong_common.pages.accounts import Role

@@ -17,7 +17,6 @@ from google.protobuf.message import DecodeError
 from undersong_common.arrays import Int64
 from undersong_common.errors import PeerFault, PrivacyRefusal, RoundAborted
 from undersong_common.plurals import counted
-from undersong_protocol.messages import secagg_pb2 as wire
 from undersong_protocol.secagg import kem, keys, ring, shamir, sid
 from undersong_protocol.secagg.bitmaps import to_bitmap
 from undersong_protocol.secagg.evidence import evidence_bytes
@@ -42,7 +41,8 @@ from undersong_protocol.secagg.prg import Sign, add_masks
 from undersong_protocol.secagg.topology import Topology
 from undersong_protocol.secagg.transitions import Stage, coordinator_rule
 from undersong_protocol.secagg.void import check_void_certificate, is_void
-from undersong_protocol.vectors import Ring
+from undersong_protocol.statistics.vectors import Ring
+from undersong_protocol.wire.messages import secagg_pb2 as wire
 
 __all__ = ["Opened", "SumAborted", "check_void_certificate", "is_void", "private_sum"]
 

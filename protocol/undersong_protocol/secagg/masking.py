@@ -13,7 +13,7 @@ import numpy as np
 
 from undersong_protocol.secagg import ring
 from undersong_protocol.secagg.prg import MaskStreams, Sign, aligned_bytes
-from undersong_protocol.vectors import MaskedVector, NoisyVector, Ring
+from undersong_protocol.statistics.vectors import MaskedVector, NoisyVector, Ring
 
 
 def masked_body(noisy: NoisyVector, masks: Sequence[tuple[bytes, Sign]], bits: int) -> tuple[list[bytes], bytes]:

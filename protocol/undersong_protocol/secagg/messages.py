@@ -9,12 +9,12 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError
 
 from undersong_common.errors import PeerFault, PrivacyRefusal
-from undersong_protocol.messages import secagg_pb2 as wire
 from undersong_protocol.secagg.faults import COORDINATOR
 from undersong_protocol.secagg.keys import check_public_key, check_signature
 from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.secagg.sid import DIGEST_BYTES, VERSION
 from undersong_protocol.secagg.transitions import Stage
+from undersong_protocol.wire.messages import secagg_pb2 as wire
 
 _STAGES = {
     "advertise": Stage.ADVERTISE,

@@ -31,7 +31,7 @@ from undersong_common.privacy.noise import (
     Target,
 )
 from undersong_common.privacy.stream import SEED_BYTES, KeyStream
-from undersong_protocol.vectors import GridVector, NoisyVector
+from undersong_protocol.statistics.vectors import GridVector, NoisyVector
 
 Entropy = Callable[[int], bytes]
 Law = Literal["gaussian", "laplace"]

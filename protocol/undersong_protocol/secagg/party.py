@@ -21,7 +21,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from undersong_common.errors import ConfigurationError, InternalError, PeerFault, PrivacyRefusal, UndersongError
 from undersong_common.plurals import counted
 from undersong_common.privacy.stream import KeyStream
-from undersong_protocol.messages import secagg_pb2 as wire
 from undersong_protocol.secagg import kem, keys, shamir, sid
 from undersong_protocol.secagg.bitmaps import from_bitmap, to_bitmap
 from undersong_protocol.secagg.faults import COORDINATOR
@@ -41,7 +40,8 @@ from undersong_protocol.secagg.parameters import Entropy, SumParameters
 from undersong_protocol.secagg.prg import Sign
 from undersong_protocol.secagg.state import Answered, PartyState, Peer, Replies
 from undersong_protocol.secagg.transitions import SECRETS, PartyRule, Phase, Stage, party_rule
-from undersong_protocol.vectors import GridVector, NoisyVector
+from undersong_protocol.statistics.vectors import GridVector, NoisyVector
+from undersong_protocol.wire.messages import secagg_pb2 as wire
 
 ROLLS = 8
 """Times the nonces can be revealed anew because somebody did not reveal; each costs the dropouts' budget one."""

@@ -26,7 +26,7 @@ from undersong_common.privacy.stream import (
     long_stream,
     wipe,
 )
-from undersong_protocol.vectors import Ring
+from undersong_protocol.statistics.vectors import Ring
 
 Sign = Literal[1, -1]
 _CACHE_LINE_BYTES = 64

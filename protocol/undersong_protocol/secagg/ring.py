@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from undersong_common.arrays import Int64
 from undersong_common.errors import ConfigurationError, InternalError, PeerFault
-from undersong_protocol.vectors import Ring
+from undersong_protocol.statistics.vectors import Ring
 
 MAXIMUM_BITS = 64
 NOISE_DEVIATIONS = 12

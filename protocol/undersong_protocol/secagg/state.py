@@ -9,10 +9,10 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError
 
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.messages import secagg_pb2 as wire
 from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.secagg.sid import VERSION
 from undersong_protocol.secagg.transitions import SECRETS, Phase, Stage
+from undersong_protocol.wire.messages import secagg_pb2 as wire
 
 Replies = Callable[[Stage, int], bytes | None]
 """(stage, roll) -> the reply that was given; None where it is not known."""

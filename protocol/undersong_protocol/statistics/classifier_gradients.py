@@ -10,7 +10,7 @@ import numpy as np
 
 from undersong_common.arrays import Float64, Int64
 from undersong_common.fixed_order import row_norms, softmax
-from undersong_protocol.sizes import LARGEST_LABELS
+from undersong_protocol.limits import LARGEST_LABELS
 from undersong_protocol.statistics.inputs import (
     COEFFICIENTS,
     check_embedding_size,

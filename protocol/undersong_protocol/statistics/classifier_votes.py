@@ -11,7 +11,7 @@ import numpy as np
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.fixed_order import row_sums, softmax
-from undersong_protocol.sizes import LARGEST_LABELS
+from undersong_protocol.limits import LARGEST_LABELS
 from undersong_protocol.statistics.histogram import COUNT_SCALE
 from undersong_protocol.statistics.inputs import (
     COEFFICIENTS,

@@ -24,7 +24,7 @@ from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_common.fixed_order import row_norms, row_sums
 from undersong_protocol.statistics.interface import Matrix, Rows, Sensitivity, Statistic
-from undersong_protocol.vectors import GridVector
+from undersong_protocol.statistics.vectors import GridVector
 
 CHUNK_ELEMENTS = 1 << 21  # of a dense matrix at a time: 16 MiB of float64
 BLOCK_ROWS = 4096  # that a function is asked for at a time, so that what it needs beside a row's numbers stays small

@@ -21,7 +21,7 @@ from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError
 from undersong_common.fixed_order import STEPS_A_TURN, cosines, sines
 from undersong_common.privacy.stream import KeyStream
-from undersong_protocol.sizes import LARGEST_LABELS
+from undersong_protocol.limits import LARGEST_LABELS
 from undersong_protocol.statistics.inputs import (
     Grid,
     check_embedding_size,

@@ -118,7 +118,7 @@ def check_embeddings(
 ) -> None:
     """Raises ConfigurationError for published embeddings of a wrong shape, number or label.
 
-    Their grid and norm were checked when their block was decoded (:func:`undersong_protocol.public.decode_block`).
+    Their grid and norm were checked when their block was decoded (:func:`undersong_protocol.wire.public.decode_block`).
 
     Args:
         labels: of the statistic: a row's label is one of them or -1; 0 where it looks at no label.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from undersong_common.errors import ConfigurationError, InternalError
-from undersong_protocol.sizes import LARGEST_DIMENSION
+from undersong_protocol.limits import LARGEST_DIMENSION
 from undersong_protocol.statistics.interface import Statistic
 
 _Class = TypeVar("_Class", bound=type[Statistic])

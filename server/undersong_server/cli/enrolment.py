@@ -76,7 +76,7 @@ def sign(
     quiet: entry.Quiet = False,
 ) -> None:
     """Enrols the party: checks its request against invitation and fingerprint, and writes the certificate grant."""
-    from undersong_protocol.enrolment import LARGEST_FILE_BYTES, EnrolmentRequest
+    from undersong_protocol.agreement.enrolment import LARGEST_FILE_BYTES, EnrolmentRequest
     from undersong_server.operations import audit, enrolment
 
     with request.open("rb") as file:

@@ -69,7 +69,7 @@ def verify(
     shows who made them: without --fingerprint, or without a signature, everything in a folder may be invented. A
     simulation is confirmed as one, and as nothing else.
     """
-    from undersong_protocol.enrolment import named_party
+    from undersong_protocol.agreement.enrolment import named_party
     from undersong_server.operations import releases
 
     stated = dict(map(named_party, parties or ()))
@@ -97,7 +97,7 @@ def dossier(
 
     The exit codes are those of `verify`; the page says what they mean.
     """
-    from undersong_protocol.enrolment import named_party
+    from undersong_protocol.agreement.enrolment import named_party
     from undersong_server.operations import releases
 
     stated = dict(map(named_party, parties or ()))

@@ -21,10 +21,10 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from undersong_common.errors import PeerFault, TransportError, UndersongError
 from undersong_common.printable import printable
 from undersong_common.version import SOFTWARE
-from undersong_protocol import framing
-from undersong_protocol.bounds import LONGEST_JSON
-from undersong_protocol.enrolment import common_name
-from undersong_protocol.messages import transport_pb2 as wire
+from undersong_protocol.agreement.bounds import LONGEST_JSON
+from undersong_protocol.agreement.enrolment import common_name
+from undersong_protocol.wire import framing
+from undersong_protocol.wire.messages import transport_pb2 as wire
 from undersong_server import defaults
 from undersong_server.authority import Authority, serial_of
 from undersong_server.coordinator.gate import Gate, Rate, Refusals

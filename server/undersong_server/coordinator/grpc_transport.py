@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from undersong_protocol.framing import ID_BYTES, Envelope, Limits, Outgoing, Reassembler, SharedRoom
-from undersong_protocol.messages import transport_pb2 as wire
+from undersong_protocol.wire.framing import ID_BYTES, Envelope, Limits, Outgoing, Reassembler, SharedRoom
+from undersong_protocol.wire.messages import transport_pb2 as wire
 from undersong_server.coordinator.metrics import Metrics
 
 WATCH_S = 0.25  # between two looks of a run that waits

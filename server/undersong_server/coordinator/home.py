@@ -12,7 +12,14 @@ from pathlib import Path
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.lock import holding, is_held
-from undersong_protocol.enrolment import TOKEN_BYTES, EnrolmentRequest, Grant, Package, check_address, check_party_name
+from undersong_protocol.agreement.enrolment import (
+    TOKEN_BYTES,
+    EnrolmentRequest,
+    Grant,
+    Package,
+    check_address,
+    check_party_name,
+)
 from undersong_server import defaults
 from undersong_server.authority import Authority
 from undersong_server.coordinator.parties import ENROLLED, Registry

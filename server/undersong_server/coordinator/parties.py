@@ -18,7 +18,7 @@ from pathlib import Path
 
 from undersong_common.database import transaction
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.enrolment import check_party_name
+from undersong_protocol.agreement.enrolment import check_party_name
 from undersong_server.authority import Issued
 
 SCHEMA_VERSION = 2
@@ -59,7 +59,7 @@ class Party:
         identity: Ed25519 public key (hex), empty until the party is enrolled.
         epsilon_left: remaining epsilon of the hospital's budget, if it shares that.
         certificate_expires_at: of the newest certificate that is not revoked.
-        policy: JSON of the bounds (undersong_protocol.bounds.Policy) that the hospital has shared; "" for none.
+        policy: JSON of the bounds (``agreement.bounds.Policy``) that the hospital has shared; "" for none.
         does_not_start: why its daemon does not start, as a key of ``NOT_STARTED``; "" where it has said nothing of that
             since it was connected.
         contact: person to telephone at the party, in the operator's words.

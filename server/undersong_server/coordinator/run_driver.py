@@ -18,9 +18,9 @@ from undersong_common.embedding import CachedEmbedder, PublicFileCache
 from undersong_common.errors import ConfigurationError, InternalError, TransportError, UndersongError
 from undersong_common.plurals import counted
 from undersong_common.repeats import without_numbers
-from undersong_protocol import codec
-from undersong_protocol.manifest import Manifest
-from undersong_protocol.messages import federation_pb2 as wire
+from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.wire import codec
+from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_server.coordinator.grpc_transport import GrpcTransport, Presence, Waiting
 from undersong_server.federation.driver import Transport, decode
 from undersong_server.journal import Journal

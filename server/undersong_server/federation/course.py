@@ -20,9 +20,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from undersong_common.errors import RoundAborted, UndersongError
-from undersong_protocol.messages import secagg_pb2
 from undersong_protocol.secagg import coordinator as secagg
 from undersong_protocol.secagg.parameters import SumParameters
+from undersong_protocol.wire.messages import secagg_pb2
 
 LEFT = {"mask": 3, "consistency": 2, "unmask": 1}  # exchanges from this stage on, itself included
 LEFT_DIRECT = {"mask": 2, "consistency": 1}

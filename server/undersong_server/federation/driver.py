@@ -25,14 +25,14 @@ from undersong_common.errors import (
     TransportError,
     UndersongError,
 )
-from undersong_protocol import codec
-from undersong_protocol.manifest import Manifest
-from undersong_protocol.messages import federation_pb2 as wire
-from undersong_protocol.plan_words import plan_words
-from undersong_protocol.public import Input, block_id, named_blocks, question
-from undersong_protocol.receipt import check_receipt
+from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.agreement.plan_words import plan_words
+from undersong_protocol.agreement.receipt import check_receipt
 from undersong_protocol.secagg import coordinator as secagg
-from undersong_protocol.vectors import NoisySum
+from undersong_protocol.statistics.vectors import NoisySum
+from undersong_protocol.wire import codec
+from undersong_protocol.wire.messages import federation_pb2 as wire
+from undersong_protocol.wire.public import Input, block_id, named_blocks, question
 from undersong_server.federation.course import Course
 from undersong_server.journal import Journal, json_bytes
 from undersong_server.progress import Progress

@@ -21,8 +21,7 @@ from pydantic import Field
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import accounting
-from undersong_protocol.plan import SumRequest
-from undersong_protocol.public import Input
+from undersong_protocol.agreement.plan import SumRequest
 from undersong_protocol.statistics import LabelledEmbeddings
 from undersong_protocol.statistics.attributes import (
     VALUES,
@@ -32,6 +31,7 @@ from undersong_protocol.statistics.attributes import (
     attributes_of_texts,
 )
 from undersong_protocol.statistics.interface import Statistic
+from undersong_protocol.wire.public import Input
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
 from undersong_server.methods.parts.judging import LEAST_LABEL_SHARE

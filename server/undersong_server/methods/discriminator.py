@@ -26,14 +26,14 @@ from undersong_common import fine_tuning
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.model_files import PACKAGED, model_folder
-from undersong_protocol.plan import SumRequest, plan_sums
-from undersong_protocol.public import Input
+from undersong_protocol.agreement.plan import SumRequest, plan_sums
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_protocol.statistics.histogram import LabelHistogram, LengthHistogram
 from undersong_protocol.statistics.outer_products import MEANS, PROJECTION, OuterProducts
 from undersong_protocol.statistics.teacher_votes import TeacherVotes
 from undersong_protocol.statistics.teachers import Whitening
 from undersong_protocol.statistics.votes import TopQVotes
+from undersong_protocol.wire.public import Input
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
 from undersong_server.methods.parts import discriminant, discriminator_baselines, discriminator_figures

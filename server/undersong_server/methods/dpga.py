@@ -21,11 +21,11 @@ from pydantic import Field, model_validator
 
 from undersong_common.arrays import Float64
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.plan import Plan, SumRequest
-from undersong_protocol.public import Input
+from undersong_protocol.agreement.plan import Plan, SumRequest
 from undersong_protocol.statistics import LengthHistogram, TopQVotes
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_protocol.statistics.metadata import MetadataHistograms
+from undersong_protocol.wire.public import Input
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
 from undersong_server.methods.parts import dpga_paper

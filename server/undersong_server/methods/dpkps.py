@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 from undersong_common.embedding import CachedEmbedder, Embed, Embedder, MemoryCache
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table, read_table
-from undersong_protocol.plan import SumRequest, plan_sums
+from undersong_protocol.agreement.plan import SumRequest, plan_sums
 from undersong_protocol.statistics.fourier import FourierFeatures
 from undersong_protocol.statistics.phrases import matcher
 from undersong_server.generators.orders import Order

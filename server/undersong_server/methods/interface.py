@@ -15,16 +15,9 @@ from undersong_common.canonical import tagged_hash
 from undersong_common.embedding import Embed, publishable
 from undersong_common.errors import ConfigurationError
 from undersong_common.model_files import PACKAGED
-from undersong_protocol.plan import Plan, Privacy, Quorum, SumRequest
-from undersong_protocol.public import (
-    Input,
-    Segment,
-    decode_block,
-    encode_embeddings,
-    encode_numbers,
-    encode_texts,
-)
-from undersong_protocol.vectors import NoisySum
+from undersong_protocol.agreement.plan import Plan, Privacy, Quorum, SumRequest
+from undersong_protocol.statistics.vectors import NoisySum
+from undersong_protocol.wire.public import Input, Segment, decode_block, encode_embeddings, encode_numbers, encode_texts
 from undersong_server.federation.driver import Federation, PublicBlocks
 from undersong_server.generators.author import Author
 from undersong_server.generators.orders import Order

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.plan import SumRequest
+from undersong_protocol.agreement.plan import SumRequest
 from undersong_protocol.statistics import LabelHistogram
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting

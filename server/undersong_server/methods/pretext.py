@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import Field
 
 from undersong_common.arrays import Float64
-from undersong_protocol.plan import SumRequest
+from undersong_protocol.agreement.plan import SumRequest
 from undersong_protocol.statistics import TopQVotes
 from undersong_server.generators.orders import Order
 from undersong_server.methods.augpe import by_sampling

@@ -20,7 +20,7 @@ from pydantic import Field
 from undersong_common.arrays import Bools, Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import accounting
-from undersong_protocol.plan import SumRequest
+from undersong_protocol.agreement.plan import SumRequest
 from undersong_protocol.statistics.classifier_gradients import ClassifierGradients
 from undersong_protocol.statistics.classifier_probabilities import ClassifierProbabilities
 from undersong_protocol.statistics.classifier_votes import ClassifierVotes, ClassifierVotesInBlocks
@@ -30,7 +30,7 @@ from undersong_protocol.statistics.hubness import hubness_correction
 from undersong_protocol.statistics.inputs import COEFFICIENTS
 from undersong_protocol.statistics.interface import Statistic
 from undersong_protocol.statistics.projections import Projections
-from undersong_protocol.vectors import NoisySum
+from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
 from undersong_server.methods.parts import (

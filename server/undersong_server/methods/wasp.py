@@ -18,7 +18,7 @@ from pydantic import Field
 
 from undersong_common.arrays import Float64, Int64
 from undersong_common.privacy import accounting
-from undersong_protocol.plan import Plan, SumRequest
+from undersong_protocol.agreement.plan import Plan, SumRequest
 from undersong_protocol.statistics.votes import TopQVotes
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.enrolment import EnrolmentRequest, party_fingerprint, same_fingerprint
+from undersong_protocol.agreement.enrolment import EnrolmentRequest, party_fingerprint, same_fingerprint
 from undersong_server import defaults
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.parties import ENROLLED, NOT_STARTED, Party

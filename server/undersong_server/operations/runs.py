@@ -14,8 +14,8 @@ from undersong_common import configuration
 from undersong_common.drill import COORDINATOR_WORDS
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.printable import printable
-from undersong_protocol import bounds
-from undersong_protocol.plan import Plan
+from undersong_protocol.agreement import bounds
+from undersong_protocol.agreement.plan import Plan
 from undersong_protocol.secagg.parameters import Member
 from undersong_server import defaults
 from undersong_server.coordinator.home import CoordinatorHome

@@ -12,8 +12,8 @@ from undersong_common.plurals import counted, noun
 from undersong_common.printable import printable, shell_path
 from undersong_common.printed_page import Page, Section
 from undersong_common.privacy import impact
-from undersong_protocol.enrolment import party_fingerprint
-from undersong_protocol.manifest import Manifest
+from undersong_protocol.agreement.enrolment import party_fingerprint
+from undersong_protocol.agreement.manifest import Manifest
 from undersong_server.release.files import OUTPUT_NAMES
 from undersong_server.release.papers import published_manifest
 from undersong_server.release.verdict import Verdict

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
-from undersong_protocol.enrolment import coordinator_fingerprint, party_fingerprint
+from undersong_protocol.agreement.enrolment import coordinator_fingerprint, party_fingerprint
 from undersong_protocol.secagg.keys import verified
 from undersong_protocol.secagg.parameters import Member
 from undersong_server.authority import Authority

@@ -24,9 +24,9 @@ from undersong_common.errors import ConfigurationError, PeerFault, PrivacyRefusa
 from undersong_common.printable import printable
 from undersong_common.privacy import accounting
 from undersong_common.privacy.budget import charged_of
-from undersong_protocol.enrolment import party_fingerprint, same_fingerprint
-from undersong_protocol.manifest import Manifest
-from undersong_protocol.receipt import Receipt, check_receipt
+from undersong_protocol.agreement.enrolment import party_fingerprint, same_fingerprint
+from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.agreement.receipt import Receipt, check_receipt
 from undersong_protocol.secagg.evidence import check_evidence
 from undersong_server.release.files import CORPUS_NAMES, HASHED_NAMES, LEDGER_NAME, MANIFEST_NAME
 from undersong_server.release.papers import once, published_manifest, read_text, sha256_of

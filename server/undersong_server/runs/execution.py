@@ -11,10 +11,10 @@ from typing import Any
 from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.printable import printable
-from undersong_protocol.manifest import Manifest
-from undersong_protocol.messages import federation_pb2 as wire
-from undersong_protocol.plan import Plan
+from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.agreement.plan import Plan
 from undersong_protocol.secagg.parameters import Member
+from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_server import methods
 from undersong_server.federation.driver import (
     STAGE_TIMEOUT_S,

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from typing import Any
 
-from undersong_protocol import weak_choices
-from undersong_protocol.plan import Plan, PlannedSum, Privacy, Quorum
+from undersong_protocol.agreement import weak_choices
+from undersong_protocol.agreement.plan import Plan, PlannedSum, Privacy, Quorum
 from undersong_server import methods
 from undersong_server.generators.interface import Estimate, GeneratorSettings
 from undersong_server.generators.orders import Order, Requests

@@ -17,7 +17,7 @@ from undersong_common.errors import ConfigurationError, InternalError
 from undersong_common.plurals import counted
 from undersong_common.printable import printable
 from undersong_protocol import statistics
-from undersong_protocol.plan import Plan, SumRequest, plan_sums
+from undersong_protocol.agreement.plan import Plan, SumRequest, plan_sums
 from undersong_server import methods
 from undersong_server.generators.author import TRIAL_ORDERS, Author
 from undersong_server.generators.cleaning import Screening

@@ -12,7 +12,7 @@ from undersong_common.fine_tuning import check_folder
 from undersong_common.model_files import PACKAGED
 from undersong_common.plurals import counted
 from undersong_common.table import Table, read_table
-from undersong_protocol.plan import Plan
+from undersong_protocol.agreement.plan import Plan
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_server.generators.interface import GeneratorSettings, Surroundings
 from undersong_server.runs.planning import build_prompts

@@ -15,10 +15,10 @@ from undersong_common.model_files import PACKAGED
 from undersong_common.plurals import counted
 from undersong_common.printable import name_fault, printable
 from undersong_common.table import SUFFIXES
-from undersong_protocol.manifest import LONGEST_DESCRIPTION, LONGEST_NAME
-from undersong_protocol.plan import Privacy, Quorum
+from undersong_protocol.agreement.manifest import LONGEST_DESCRIPTION, LONGEST_NAME
+from undersong_protocol.agreement.plan import Privacy, Quorum
+from undersong_protocol.limits import LARGEST_PARTIES, LARGEST_SPARE_ATTEMPTS
 from undersong_protocol.secagg.parameters import check_graph, check_quorum, default_threshold, defaults
-from undersong_protocol.sizes import LARGEST_PARTIES, LARGEST_SPARE_ATTEMPTS
 from undersong_server import methods
 from undersong_server.evaluation.heads import Head
 from undersong_server.generators.kinds import GeneratorTable

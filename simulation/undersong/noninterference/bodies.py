@@ -15,8 +15,8 @@ from undersong.noninterference.play import OPEN, Draw, Play, check_neighbours, n
 from undersong.noninterference.public_examples import malformed, well_formed
 from undersong.noninterference.questions import LABELS, Asked, facts_of, spoilt
 from undersong_common.table import Table
-from undersong_protocol.manifest import Manifest
-from undersong_protocol.plan import Privacy
+from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.agreement.plan import Privacy
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 
 RATES = (1.0, 1.0, 1.0, 0.6)  # of a Poisson subsample

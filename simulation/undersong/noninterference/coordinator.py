@@ -17,17 +17,17 @@ from undersong.noninterference.questions import LABELS, Asked
 from undersong_common.canonical import canonical_json
 from undersong_common.errors import UndersongError
 from undersong_common.privacy.stream import KeyStream
-from undersong_protocol import codec
-from undersong_protocol.manifest import Manifest
-from undersong_protocol.messages import federation_pb2 as wire
-from undersong_protocol.messages import secagg_pb2 as secagg
-from undersong_protocol.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.agreement.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg.coordinator import Opened, private_sum
 from undersong_protocol.secagg.messages import advertise_request
 from undersong_protocol.secagg.parameters import Member, SumParameters, defaults
 from undersong_protocol.secagg.party import PartyMachine, WantsInput
 from undersong_protocol.statistics import Statistic
-from undersong_protocol.vectors import GridVector
+from undersong_protocol.statistics.vectors import GridVector
+from undersong_protocol.wire import codec
+from undersong_protocol.wire.messages import federation_pb2 as wire
+from undersong_protocol.wire.messages import secagg_pb2 as secagg
 
 OTHERS = ("aster", "briar", "zinnia")  # before and after the watched party in the roster
 

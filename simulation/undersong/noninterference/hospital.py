@@ -23,27 +23,30 @@ from typing import Any
 
 import numpy as np
 
-from undersong_client import approvals, datasets, enrolment, hospital_computation, keys, policy, store
-from undersong_client.answering import JournaledParty
-from undersong_client.approvals import Decision, Requests
-from undersong_client.assemble import Assembled, assemble
-from undersong_client.attempts import COINS_PURPOSE
-from undersong_client.computation import Computed, VectorRequest, zeros
-from undersong_client.hospital_computation import HospitalComputation
-from undersong_client.outbox import Outbox
-from undersong_client.party import Answer
-from undersong_client.records import DataSet, PrivateRecords
-from undersong_client.state import PartyHome, PartySettings
+from undersong_client import keys
+from undersong_client.answering import hospital as hospital_computation
+from undersong_client.answering.assemble import Assembled, assemble
+from undersong_client.answering.computation import Computed, VectorRequest, zeros
+from undersong_client.answering.hospital import HospitalComputation
+from undersong_client.answering.journaled import JournaledParty
+from undersong_client.answering.party import Answer
+from undersong_client.consent import approvals, enrolment, policy
+from undersong_client.consent.approvals import Decision, Requests
+from undersong_client.home import PartyHome, PartySettings
+from undersong_client.records.private import DataSet, PrivateRecords
+from undersong_client.storage import datasets, store
+from undersong_client.storage.attempts import COINS_PURPOSE
+from undersong_client.storage.outbox import Outbox
 from undersong_common.arrays import Float32
 from undersong_common.embedding import quantise
 from undersong_common.errors import UndersongError
 from undersong_common.privacy.stream import KeyStream
 from undersong_common.table import Table
 from undersong_protocol import statistics
-from undersong_protocol.enrolment import TOKEN_BYTES, Package
-from undersong_protocol.messages import federation_pb2 as wire
-from undersong_protocol.messages import secagg_pb2 as secagg
+from undersong_protocol.agreement.enrolment import TOKEN_BYTES, Package
 from undersong_protocol.secagg import kem
+from undersong_protocol.wire.messages import federation_pb2 as wire
+from undersong_protocol.wire.messages import secagg_pb2 as secagg
 from undersong_server.authority import Authority
 
 NAME = "hospital"

@@ -14,13 +14,13 @@ from undersong.noninterference.coordinator import Course, request
 from undersong.noninterference.hospital import NAME, Interference, Pair
 from undersong.noninterference.public_examples import WORDS, Example, well_formed
 from undersong.noninterference.questions import LABELS, NAMES, Asked, facts_of, spoilt
-from undersong_client import policy
+from undersong_client.consent import policy
 from undersong_common.table import Table
 from undersong_protocol import statistics
-from undersong_protocol.manifest import Manifest
-from undersong_protocol.messages import federation_pb2 as wire
-from undersong_protocol.plan import Privacy
+from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.agreement.plan import Privacy
 from undersong_protocol.secagg import ring
+from undersong_protocol.wire.messages import federation_pb2 as wire
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 

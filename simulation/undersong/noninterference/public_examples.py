@@ -18,17 +18,6 @@ from hypothesis import strategies as st
 
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.embedding import PUBLIC_GRID, publishable
-from undersong_protocol.messages import federation_pb2 as wire
-from undersong_protocol.public import (
-    Input,
-    MemoryBlocks,
-    Segment,
-    block_id,
-    encode_embeddings,
-    encode_numbers,
-    encode_texts,
-    resolve,
-)
 from undersong_protocol.statistics import (
     LabelHistogram,
     LengthHistogram,
@@ -52,6 +41,17 @@ from undersong_protocol.statistics.phrases import LONGEST_TERM
 from undersong_protocol.statistics.projections import Projections
 from undersong_protocol.statistics.teacher_votes import TeacherVotes
 from undersong_protocol.statistics.terms import TermHistogram
+from undersong_protocol.wire.messages import federation_pb2 as wire
+from undersong_protocol.wire.public import (
+    Input,
+    MemoryBlocks,
+    Segment,
+    block_id,
+    encode_embeddings,
+    encode_numbers,
+    encode_texts,
+    resolve,
+)
 
 WORDS = ("pain", "chest", "card", "lost", "fever", "knee", "walk", "sleep", "cough", "account", "payment", "top")
 FINE_TUNED = "teacher_votes, fine-tuned"  # the statistic as it is planned for a party's own model

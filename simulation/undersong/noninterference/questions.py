@@ -17,8 +17,9 @@ from undersong.noninterference.hospital import DIMENSION
 from undersong.noninterference.public_examples import FINE_TUNED, Example
 from undersong_common.embedding import PUBLIC_GRID
 from undersong_protocol import statistics
-from undersong_protocol.messages import federation_pb2 as wire
-from undersong_protocol.public import (
+from undersong_protocol.statistics import PublicFacts
+from undersong_protocol.wire.messages import federation_pb2 as wire
+from undersong_protocol.wire.public import (
     Input,
     Segment,
     block_id,
@@ -28,7 +29,6 @@ from undersong_protocol.public import (
     named_blocks,
     question,
 )
-from undersong_protocol.statistics import PublicFacts
 
 NAMES = [name for name in public_examples.names() if name != FINE_TUNED]
 """Examples without a fine-tuned model, which takes seconds a vector."""

@@ -12,14 +12,14 @@ from tests.client.test_cli import proposed, spoken
 from tests.doubles import foreign_package
 from tests.doubles.party_home import HashedEmbedder, command, joined
 from tests.doubles.plain_browser import HOST, Browser
-from undersong_client.approvals import Requests
-from undersong_client.cli_options import checkpoints_folder
+from undersong_client.cli.options import checkpoints_folder
+from undersong_client.consent.approvals import Requests
+from undersong_client.home import PartyHome
 from undersong_client.page.application import PartyPlaces, build
-from undersong_client.state import PartyHome
 from undersong_common import plugins
 from undersong_common.embedding import Embedder
 from undersong_common.privacy.ledger import Ledger
-from undersong_protocol.enrolment import EnrolmentRequest
+from undersong_protocol.agreement.enrolment import EnrolmentRequest
 
 pytestmark = pytest.mark.heavy
 

@@ -30,12 +30,12 @@ from tests.doubles.secagg import (
     stage_of,
 )
 from undersong_common.errors import PrivacyRefusal, UndersongError
-from undersong_protocol.messages import secagg_pb2 as wire
 from undersong_protocol.secagg.coordinator import Opened, SumAborted
 from undersong_protocol.secagg.messages import advertise_request
 from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.secagg.party import PartyMachine
 from undersong_protocol.secagg.transitions import Stage
+from undersong_protocol.wire.messages import secagg_pb2 as wire
 
 MODES: dict[str, tuple[int, dict[str, object]]] = {
     "complete": (5, {"tolerated_dropouts": 1, "colluders": 1}),

@@ -17,7 +17,7 @@ from undersong_protocol.secagg.evidence import check_evidence
 from undersong_protocol.secagg.parameters import Member, SumParameters
 from undersong_protocol.secagg.party import PartyMachine
 from undersong_protocol.secagg.transitions import SECRETS
-from undersong_protocol.vectors import GridVector
+from undersong_protocol.statistics.vectors import GridVector
 
 GOLDEN: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
 KINDS = ("classical", "post_quantum")

@@ -26,7 +26,6 @@ from tests.doubles.secagg import (
     vector_of,
 )
 from undersong_common.errors import PeerFault, PrivacyRefusal, UndersongError
-from undersong_protocol.messages import secagg_pb2 as wire
 from undersong_protocol.secagg import kem, keys, sid
 from undersong_protocol.secagg.bitmaps import from_bitmap, to_bitmap
 from undersong_protocol.secagg.coordinator import SumAborted
@@ -34,6 +33,7 @@ from undersong_protocol.secagg.messages import advertise_request
 from undersong_protocol.secagg.parameters import Member, SumParameters
 from undersong_protocol.secagg.party import PartyMachine, Reply, WantsInput
 from undersong_protocol.secagg.transitions import Phase, Stage
+from undersong_protocol.wire.messages import secagg_pb2 as wire
 
 pytestmark = pytest.mark.usefixtures("both_kinds_of_masks")
 

@@ -23,12 +23,12 @@ from tests.doubles.secagg import (
     secrets_of,
 )
 from undersong_common.errors import PeerFault, UndersongError
-from undersong_protocol.messages import secagg_pb2 as wire
 from undersong_protocol.secagg import kem, keys, shamir, sid
 from undersong_protocol.secagg.coordinator import Opened, SumAborted
 from undersong_protocol.secagg.evidence import check_evidence
 from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.secagg.transitions import Stage
+from undersong_protocol.wire.messages import secagg_pb2 as wire
 
 pytestmark = pytest.mark.usefixtures("both_kinds_of_masks")
 

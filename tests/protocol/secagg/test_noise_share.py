@@ -22,7 +22,7 @@ from undersong_protocol.secagg.noise_share import (
     smallest_sigma,
 )
 from undersong_protocol.secagg.ring import to_ring, to_signed
-from undersong_protocol.vectors import GridVector
+from undersong_protocol.statistics.vectors import GridVector
 
 
 def _seeds(party: int) -> NoiseSeeds:

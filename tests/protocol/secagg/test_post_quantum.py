@@ -26,7 +26,6 @@ from tests.doubles.secagg import (
     vector_of,
 )
 from undersong_common.errors import PeerFault, UndersongError
-from undersong_protocol.messages import secagg_pb2 as wire
 from undersong_protocol.secagg import kem, keys, ring
 from undersong_protocol.secagg.coordinator import SumAborted
 from undersong_protocol.secagg.mask_keys import SEALED_PAIR_BYTES, MaskKeys, seal_pair
@@ -34,6 +33,7 @@ from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.secagg.party import PartyMachine
 from undersong_protocol.secagg.prg import Sign, add_masks
 from undersong_protocol.secagg.transitions import Phase, Stage
+from undersong_protocol.wire.messages import secagg_pb2 as wire
 
 LIAR = "p04"
 MODES: dict[str, tuple[int, dict[str, Any]]] = {

@@ -15,7 +15,7 @@ from undersong_common.errors import PeerFault, RoundAborted
 from undersong_common.privacy import noise
 from undersong_common.privacy.stream import KeyStream
 from undersong_protocol.secagg import graph, noise_share, prg, ring, shamir
-from undersong_protocol.vectors import GridVector
+from undersong_protocol.statistics.vectors import GridVector
 
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "primitives.json").read_text())
 

@@ -25,14 +25,14 @@ from tests.doubles.secagg import (
 from undersong_common.arrays import Int64
 from undersong_common.privacy.noise import DiscreteGaussian
 from undersong_common.privacy.stream import KeyStream
-from undersong_protocol.messages import secagg_pb2 as wire
 from undersong_protocol.secagg.coordinator import SumAborted, private_sum
 from undersong_protocol.secagg.evidence import check_evidence
 from undersong_protocol.secagg.noise_share import _CHAIN, _SEED, _hash
 from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.secagg.party import PartyMachine, WantsInput
 from undersong_protocol.secagg.transitions import Phase, Stage
-from undersong_protocol.vectors import GridVector
+from undersong_protocol.statistics.vectors import GridVector
+from undersong_protocol.wire.messages import secagg_pb2 as wire
 
 pytestmark = pytest.mark.usefixtures("both_kinds_of_masks")
 

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from tests.doubles.host import Cut, Host
 from tests.doubles.secagg import QUESTION, expected_sum, identity_of, parameters_of, stage_of
 from undersong_common.errors import ConfigurationError, UndersongError
-from undersong_protocol.messages import secagg_pb2 as wire
 from undersong_protocol.secagg.coordinator import Opened, SumAborted, private_sum
 from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.secagg.party import PartyMachine
 from undersong_protocol.secagg.transitions import Stage
+from undersong_protocol.wire.messages import secagg_pb2 as wire
 
 Coordinator = Generator[Mapping[str, bytes], Mapping[str, bytes], Opened]
 

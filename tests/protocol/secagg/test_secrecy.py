@@ -22,11 +22,11 @@ from tests.doubles.secagg import (
     vector_of,
 )
 from undersong_common.errors import ConfigurationError, InternalError, PeerFault
-from undersong_protocol.messages import secagg_pb2 as wire
 from undersong_protocol.secagg import ring
 from undersong_protocol.secagg.party import PartyMachine, WantsInput
 from undersong_protocol.secagg.transitions import Phase, Stage
-from undersong_protocol.vectors import GridVector, NoisyVector
+from undersong_protocol.statistics.vectors import GridVector, NoisyVector
+from undersong_protocol.wire.messages import secagg_pb2 as wire
 
 pytestmark = pytest.mark.usefixtures("both_kinds_of_masks")
 

@@ -25,7 +25,6 @@ from tests.doubles.secagg import (
     vector_of,
 )
 from undersong_common.errors import InternalError, PeerFault, UndersongError
-from undersong_protocol.messages import secagg_pb2 as wire
 from undersong_protocol.secagg import keys, ring, sid
 from undersong_protocol.secagg.bitmaps import from_bitmap, to_bitmap
 from undersong_protocol.secagg.coordinator import SumAborted
@@ -35,7 +34,8 @@ from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.secagg.party import PartyMachine
 from undersong_protocol.secagg.prg import Sign, add_masks
 from undersong_protocol.secagg.transitions import Stage
-from undersong_protocol.vectors import Ring
+from undersong_protocol.statistics.vectors import Ring
+from undersong_protocol.wire.messages import secagg_pb2 as wire
 
 pytestmark = pytest.mark.usefixtures("both_kinds_of_masks")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from undersong_protocol.messages import secagg_pb2 as wire
 from undersong_protocol.secagg.diagram import DOCUMENT, with_diagrams
 from undersong_protocol.secagg.transitions import (
     COORDINATOR_RULES,
@@ -15,6 +14,7 @@ from undersong_protocol.secagg.transitions import (
     coordinator_rule,
     party_rule,
 )
+from undersong_protocol.wire.messages import secagg_pb2 as wire
 
 MODES = [
     frozenset({graph, way, masks})

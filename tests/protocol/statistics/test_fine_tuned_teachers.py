@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from tests.doubles.tiny_bert import fails_at_last_word, write_bert
-from undersong_client.records import PrivateRecords
+from undersong_client.records.private import PrivateRecords
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table
-from undersong_protocol.plan import Privacy
+from undersong_protocol.agreement.plan import Privacy
 from undersong_protocol.statistics import PublicFacts, PublicInputs, fine_tuned_teachers
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.teacher_votes import TeacherVotes

@@ -8,7 +8,7 @@ import pytest
 
 from undersong_common.errors import InternalError, PrivacyRefusal
 from undersong_protocol import statistics
-from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics import LabelHistogram, Rows, Sensitivity, Statistic, registry
 from undersong_protocol.statistics.teacher_votes import TeacherVotes
 

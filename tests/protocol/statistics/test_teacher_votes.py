@@ -10,19 +10,19 @@ from hypothesis import strategies as st
 
 from tests.doubles.parties import embed, make_manifest, make_party, make_tables
 from undersong.inprocess import InProcess
-from undersong_client.records import PrivateRecords
+from undersong_client.records.private import PrivateRecords
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy import accounting
 from undersong_common.table import Table
 from undersong_protocol import statistics
-from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.public import Input, Segment, encode_embeddings
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg.parameters import defaults
 from undersong_protocol.statistics import LabelledEmbeddings, PublicFacts, PublicInputs
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.teacher_votes import TeacherVotes, distinct
 from undersong_protocol.statistics.teachers import BATCH, LONGEST, Whitening, _trained
+from undersong_protocol.wire.public import Input, Segment, encode_embeddings
 from undersong_server.federation.driver import Federation, PublicBlocks
 from undersong_server.journal import Journal
 from undersong_server.progress import Silent

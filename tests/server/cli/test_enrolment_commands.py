@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.doubles.stream import make_home
 from tests.doubles.typed import typed as type_in
 from undersong_common import files
-from undersong_protocol.enrolment import EnrolmentRequest, Package, new_tls_key
+from undersong_protocol.agreement.enrolment import EnrolmentRequest, Package, new_tls_key
 from undersong_server.cli.app import app
 
 

@@ -14,8 +14,8 @@ from tests.doubles.tasks import make_task
 from tests.doubles.typed import built, typed
 from undersong_common import entry
 from undersong_common.errors import PeerFault, UndersongError
-from undersong_protocol import codec
-from undersong_protocol.messages import federation_pb2 as fed
+from undersong_protocol.wire import codec
+from undersong_protocol.wire.messages import federation_pb2 as fed
 from undersong_server.cli.app import app
 from undersong_server.operations import runs
 from undersong_server.runs.folder import Awaited, AwaitedParty, RunFailure, RunStatus

@@ -15,8 +15,8 @@ from tests.doubles.crowds import add_parties, repeat_run
 from tests.doubles.plain_browser import HOST, Browser
 from tests.doubles.stream import Credentials, make_home
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.bounds import Policy
-from undersong_protocol.enrolment import EnrolmentRequest, Package, new_tls_key
+from undersong_protocol.agreement.bounds import Policy
+from undersong_protocol.agreement.enrolment import EnrolmentRequest, Package, new_tls_key
 from undersong_server.console.application import build
 from undersong_server.console.context import ConsoleContext
 from undersong_server.coordinator.home import CoordinatorHome

@@ -7,10 +7,10 @@ import pytest
 from tests.doubles.stream import make_home
 from tests.doubles.tasks import make_task
 from undersong_common.errors import UndersongError
-from undersong_protocol import codec
-from undersong_protocol.manifest import Manifest
-from undersong_protocol.messages import federation_pb2 as wire
+from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.secagg.parameters import Member
+from undersong_protocol.wire import codec
+from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_server.coordinator.run_driver import tell
 from undersong_server.journal import Journal
 from undersong_server.operations import runs

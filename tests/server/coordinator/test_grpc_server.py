@@ -17,9 +17,9 @@ from cryptography import x509
 
 from tests.doubles.stream import Credentials, Served, Stream, make_home
 from undersong_common.errors import ConfigurationError
-from undersong_protocol import framing
-from undersong_protocol.enrolment import EnrolmentRequest
-from undersong_protocol.messages import transport_pb2 as wire
+from undersong_protocol.agreement.enrolment import EnrolmentRequest
+from undersong_protocol.wire import framing
+from undersong_protocol.wire.messages import transport_pb2 as wire
 from undersong_server.coordinator import grpc_transport
 from undersong_server.coordinator.parties import RENEWALS_AN_HOUR, Registry
 from undersong_server.operations.enrolment import parties

@@ -9,11 +9,11 @@ import pytest
 from tests.doubles.batches import InProcessBatches
 from tests.server.federation.test_driver import Killed, World
 from undersong_common.errors import RoundAborted
-from undersong_protocol import codec
-from undersong_protocol.messages import federation_pb2 as wire
-from undersong_protocol.public import question
 from undersong_protocol.secagg import coordinator
 from undersong_protocol.secagg.messages import advertise_request
+from undersong_protocol.wire import codec
+from undersong_protocol.wire.messages import federation_pb2 as wire
+from undersong_protocol.wire.public import question
 from undersong_server.federation.driver import Federation
 from undersong_server.progress import Silent
 

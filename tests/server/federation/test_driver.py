@@ -10,18 +10,18 @@ import pytest
 
 from tests.doubles.parties import embed, make_manifest, make_party, make_tables
 from undersong.inprocess import InProcess
-from undersong_client.party import StandingConsent
+from undersong_client.answering.party import StandingConsent
 from undersong_common.canonical import tagged_hash
 from undersong_common.errors import PeerFault, PrivacyRefusal, RoundAborted
 from undersong_common.privacy.budget import Budget
 from undersong_common.privacy.ledger import Ledger
-from undersong_protocol import codec
-from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.plan_words import plan_words
-from undersong_protocol.public import Input, MemoryBlocks, Segment, encode_embeddings
-from undersong_protocol.receipt import TAG
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.agreement.plan_words import plan_words
+from undersong_protocol.agreement.receipt import TAG
 from undersong_protocol.secagg.parameters import defaults
 from undersong_protocol.statistics import TopQVotes, top_q_votes
+from undersong_protocol.wire import codec
+from undersong_protocol.wire.public import Input, MemoryBlocks, Segment, encode_embeddings
 from undersong_server.federation.driver import Federation, PublicBlocks
 from undersong_server.journal import Journal
 from undersong_server.progress import Silent
@@ -266,9 +266,9 @@ def test_candidates_that_change_within_an_attempt_are_refused(tmp_path):
     world.reachable = lambda name, number: number < 3
     with pytest.raises(RoundAborted):
         world.federation.private_sum("votes/1", world.inputs())
-    from undersong_protocol import codec
-    from undersong_protocol.messages import federation_pb2 as wire
     from undersong_protocol.secagg.messages import advertise_request
+    from undersong_protocol.wire import codec
+    from undersong_protocol.wire.messages import federation_pb2 as wire
 
     replies = []
     for count in (30, 20):
@@ -353,7 +353,7 @@ def test_a_party_without_records_is_refused_at_the_start(tmp_path):
 
 def test_malformed_requests_are_refused_without_an_exception(tmp_path):
     world = World(tmp_path, parties=1)
-    from undersong_protocol import codec
+    from undersong_protocol.wire import codec
 
     for data in (b"", b"\xff\xff", b"\x08\x63"):
         reply = codec.decode_reply(world.parties["p0"].handle(data), "p0")

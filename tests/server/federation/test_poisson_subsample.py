@@ -8,13 +8,13 @@ import pytest
 
 from tests.doubles.parties import make_manifest, make_party
 from undersong.inprocess import InProcess
-from undersong_client.attempts import COINS_BYTES
-from undersong_client.grid_vectors import poisson_subsample
+from undersong_client.answering.grid_vectors import poisson_subsample
+from undersong_client.storage.attempts import COINS_BYTES
 from undersong_common.table import Table
-from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.public import MemoryBlocks
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg.parameters import defaults
 from undersong_protocol.statistics import LabelHistogram
+from undersong_protocol.wire.public import MemoryBlocks
 from undersong_server.federation.driver import Federation, PublicBlocks
 from undersong_server.journal import Journal
 from undersong_server.progress import Silent
@@ -45,7 +45,7 @@ def world(tmp_path, monkeypatch):
         drawn.append((coins, kept))
         return kept
 
-    monkeypatch.setattr("undersong_client.grid_vectors.poisson_subsample", spied)
+    monkeypatch.setattr("undersong_client.answering.grid_vectors.poisson_subsample", spied)
     # no noise, so that what was opened can be laid beside the subsamples
     tables = {
         f"p{n}": Table(tuple(f"note {n} {label}" for label in LABELS), LABELS, tuple(f"u{n}{x}" for x in LABELS))

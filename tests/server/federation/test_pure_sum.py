@@ -9,10 +9,10 @@ from tests.doubles.parties import make_manifest, make_party, make_tables
 from undersong.inprocess import InProcess
 from undersong_common.privacy import accounting
 from undersong_common.privacy.ledger import Ledger
-from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.public import Input, MemoryBlocks, Segment, encode_texts
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics import LabelHistogram
 from undersong_protocol.statistics.terms import TermHistogram
+from undersong_protocol.wire.public import Input, MemoryBlocks, Segment, encode_texts
 from undersong_server.federation.driver import Federation, PublicBlocks
 from undersong_server.journal import Journal
 from undersong_server.progress import Silent

@@ -8,7 +8,7 @@ from tests.doubles.tasks import make_replay_task
 from tests.doubles.word_embedding import embed
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.plan import Privacy
+from undersong_protocol.agreement.plan import Privacy
 from undersong_server.methods import attributes
 from undersong_server.methods.attributes import Options
 from undersong_server.methods.interface import Setting

@@ -11,7 +11,7 @@ from tests.doubles.bench import run_method
 from tests.doubles.parties import embed
 from tests.doubles.tiny_bert import write_bert
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.plan import Plan, Privacy, Quorum, plan_sums
+from undersong_protocol.agreement.plan import Plan, Privacy, Quorum, plan_sums
 from undersong_server.evaluation.fine_tuning import fine_tune
 from undersong_server.methods import discriminator
 from undersong_server.methods.discriminator import Options

@@ -11,8 +11,8 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import accounting
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.table import Table, read_table
-from undersong_protocol.plan import Privacy, Quorum, plan_sums
-from undersong_protocol.public import decode_block, resolve
+from undersong_protocol.agreement.plan import Privacy, Quorum, plan_sums
+from undersong_protocol.wire.public import decode_block, resolve
 from undersong_server import methods
 from undersong_server.methods import dpga
 from undersong_server.methods.interface import Setting

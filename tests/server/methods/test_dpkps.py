@@ -9,7 +9,7 @@ import pytest
 from tests.doubles.bench import run_method
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy.accounting import DiscreteLaplace
-from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_server.generators.orders import Requests
 from undersong_server.methods import dpkps
 from undersong_server.methods.interface import Setting

@@ -11,7 +11,7 @@ from tests.doubles.topic_writer import topic_writer
 from tests.doubles.word_embedding import embed
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.plan import Privacy
+from undersong_protocol.agreement.plan import Privacy
 from undersong_server.generators.interface import Answer
 from undersong_server.generators.kinds.ngram import NgramGenerator
 from undersong_server.methods import undersong

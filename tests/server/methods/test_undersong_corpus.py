@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from undersong_common.embedding import quantise
-from undersong_protocol.vectors import NoisySum
+from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.evaluation.task_model import fit_linear
 from undersong_server.methods import undersong
 from undersong_server.methods.parts import consistency, judging, soft_labels

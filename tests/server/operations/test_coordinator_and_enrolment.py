@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.doubles.stream import Credentials
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.enrolment import EnrolmentRequest, Package, new_tls_key, party_fingerprint
+from undersong_protocol.agreement.enrolment import EnrolmentRequest, Package, new_tls_key, party_fingerprint
 from undersong_server.coordinator.home import CoordinatorHome, Serving
 from undersong_server.operations import coordinator, enrolment
 

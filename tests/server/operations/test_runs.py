@@ -14,7 +14,7 @@ import pytest
 from tests.doubles.stream import make_home
 from tests.doubles.tasks import make_task
 from undersong_common.errors import ConfigurationError, TransportError
-from undersong_protocol import bounds
+from undersong_protocol.agreement import bounds
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.operations import runs
 from undersong_server.operations.watching import watch

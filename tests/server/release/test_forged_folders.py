@@ -24,9 +24,9 @@ from undersong_common.errors import UndersongError
 from undersong_common.printable import json_text
 from undersong_common.privacy import accounting
 from undersong_common.privacy.ledger import VOIDED_VECTORS
-from undersong_protocol import receipt
-from undersong_protocol.enrolment import party_fingerprint
-from undersong_protocol.manifest import Manifest
+from undersong_protocol.agreement import receipt
+from undersong_protocol.agreement.enrolment import party_fingerprint
+from undersong_protocol.agreement.manifest import Manifest
 from undersong_server.cli.app import app
 from undersong_server.release import papers
 from undersong_server.release.files import HASHED_NAMES

@@ -16,7 +16,7 @@ import numpy as np
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_protocol.statistics.inputs import COEFFICIENTS
 from undersong_protocol.statistics.projections import PLACE
-from undersong_protocol.vectors import NoisySum
+from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.methods.parts.consistency import alike, averaged, classifier, probabilities
 from undersong_server.methods.parts.matching import fewest_of, records_of, tilted_towards
 from undersong_server.methods.parts.places import cell_means, cell_shares

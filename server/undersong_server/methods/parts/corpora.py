@@ -9,7 +9,7 @@ import numpy as np
 
 from undersong_common.arrays import Bools, Float32, Float64, Int64
 from undersong_protocol.statistics.inputs import COEFFICIENTS
-from undersong_protocol.vectors import NoisySum
+from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.methods.parts import consistency
 from undersong_server.methods.parts.places import cell_shares
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from undersong_common.arrays import Float64
-from undersong_protocol.vectors import NoisySum
+from undersong_protocol.statistics.vectors import NoisySum
 
 
 def noise_effect(computed: Callable[[Float64], Float64], numbers: Float64, deviations: Float64) -> Float64:

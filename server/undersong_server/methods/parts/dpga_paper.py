@@ -14,10 +14,10 @@ import numpy as np
 from undersong_common.arrays import Float64
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import accounting
-from undersong_protocol.plan import Privacy, SumRequest
-from undersong_protocol.public import Input
+from undersong_protocol.agreement.plan import Privacy, SumRequest
 from undersong_protocol.statistics import LengthHistogram, TopQVotes
 from undersong_protocol.statistics.metadata import MetadataHistograms
+from undersong_protocol.wire.public import Input
 from undersong_server.methods.interface import RunContext
 from undersong_server.methods.parts.metadata import RANGE_EDGES
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from undersong_common.arrays import Float64, Int64
-from undersong_protocol.vectors import NoisySum
+from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.methods.parts import matching
 from undersong_server.methods.parts.authors import Authors, near_shares
 from undersong_server.methods.parts.consistency import averaged

@@ -10,9 +10,9 @@ from random import Random
 import numpy as np
 
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.plan import SumRequest
+from undersong_protocol.agreement.plan import SumRequest
 from undersong_protocol.statistics import LengthHistogram
-from undersong_protocol.vectors import NoisySum
+from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.methods.parts.metadata import RANGE_EDGES, length_range, shares_of_counts
 
 NAME = "lengths"

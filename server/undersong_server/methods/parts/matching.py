@@ -14,7 +14,7 @@ import numpy as np
 
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_protocol.statistics.projections import COUNT, PLACE
-from undersong_protocol.vectors import NoisySum
+from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.methods.parts.places import Directions, cell_means, radius_of
 
 LEAST_VARIANCE = 1e-6  # of the records' mean: with none, records outside the means' hull have no shares

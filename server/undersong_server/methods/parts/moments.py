@@ -13,7 +13,7 @@ import numpy as np
 
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_protocol.statistics.projections import COUNT, PLACE
-from undersong_protocol.vectors import NoisySum
+from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.methods.parts.consistency import probabilities
 from undersong_server.methods.parts.places import Directions, class_means, principal_axes, radius_of
 

@@ -12,7 +12,7 @@ import numpy as np
 from undersong_common.arrays import Float32, Float64
 from undersong_protocol.statistics.inputs import COEFFICIENTS
 from undersong_protocol.statistics.projections import COUNT, PLACE, places
-from undersong_protocol.vectors import NoisySum
+from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.methods.parts.places import Directions, principal_axes, radius_of
 
 DIRECTIONS = 384  # all of the packaged embedder's, the leading ones of a larger one's

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 
 USEFUL = 10.0  # teachers per unit of sigma: with fewer the noise hides even clear majorities
 FEWEST_QUERIES = 50  # that are worth proposing

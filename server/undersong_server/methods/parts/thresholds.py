@@ -8,7 +8,7 @@ import numpy as np
 
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_protocol.statistics.projections import PLACE
-from undersong_protocol.vectors import NoisySum
+from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.methods.parts.places import Directions, class_means, radius_of
 
 EXPECTED = 0.15  # deviation of the records from the texts along the logits, in deviations of a label's texts

@@ -14,7 +14,7 @@ import numpy as np
 
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.embedding import publishable
-from undersong_protocol.plan import SumRequest
+from undersong_protocol.agreement.plan import SumRequest
 from undersong_protocol.statistics import TopQVotes
 from undersong_server.methods.interface import RunContext
 from undersong_server.methods.parts.selection import highest, significant_votes

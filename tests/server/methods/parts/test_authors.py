@@ -9,7 +9,7 @@ from undersong_common.embedding import quantise
 from undersong_protocol.statistics import PublicInputs
 from undersong_protocol.statistics.classifier_probabilities import ClassifierProbabilities
 from undersong_protocol.statistics.inputs import COEFFICIENTS
-from undersong_protocol.vectors import NoisySum
+from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.methods.parts.authors import Authors, near_shares
 
 WIDTH, LABELS, GENERATORS = 12, 2, 3

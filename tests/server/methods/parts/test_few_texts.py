@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from undersong_protocol.vectors import NoisySum
+from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.methods.parts import corpora, moments, record_gradients
 
 ONE = np.eye(8, dtype=np.float32)[:1]

@@ -12,9 +12,9 @@ from tests.doubles.bench import run_federated
 from tests.doubles.tasks import make_task
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import read_table
-from undersong_protocol.plan import SumRequest
+from undersong_protocol.agreement.plan import SumRequest
 from undersong_protocol.statistics import LabelHistogram
-from undersong_protocol.vectors import NoisySum
+from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.generators.kinds.ngram import NgramGenerator
 from undersong_server.methods.parts.lengths import draw_by, with_lengths
 from undersong_server.methods.parts.metadata import RANGE_EDGES

@@ -8,7 +8,7 @@ import pytest
 from undersong_common.embedding import quantise
 from undersong_protocol.statistics.inputs import COEFFICIENTS
 from undersong_protocol.statistics.projections import COUNT, PLACE
-from undersong_protocol.vectors import NoisySum
+from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.methods.parts import judging, matching
 from undersong_server.methods.parts.authors import Authors
 from undersong_server.methods.parts.doubt import noise_effect_of_sums

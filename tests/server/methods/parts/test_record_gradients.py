@@ -7,7 +7,7 @@ from undersong_common.embedding import quantise
 from undersong_protocol.statistics import PublicInputs
 from undersong_protocol.statistics.classifier_gradients import ClassifierGradients
 from undersong_protocol.statistics.projections import places
-from undersong_protocol.vectors import NoisySum
+from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.methods.parts import consistency, record_gradients
 
 WIDTH, STEPS = 8, 3

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from undersong_protocol.vectors import NoisySum
+from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.methods.parts import consistency
 from undersong_server.methods.parts.judging import combined_weights, label_shares, records_shares, trust, usefulness
 from undersong_server.methods.parts.shrinkage import (

@@ -6,7 +6,7 @@ import pytest
 from undersong_common.embedding import quantise
 from undersong_protocol.statistics import PublicInputs
 from undersong_protocol.statistics.projections import Projections
-from undersong_protocol.vectors import NoisySum
+from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.methods.parts import consistency, thresholds
 
 WIDTH = 8

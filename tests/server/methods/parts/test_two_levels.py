@@ -7,7 +7,7 @@ import pytest
 
 from undersong_common.embedding import publishable
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics import TopQVotes
 from undersong_server.methods import augpe
 from undersong_server.methods.interface import Setting

@@ -1,0 +1,353 @@
+"""A process of its own that holds the sealed records and computes a daemon's vectors.
+
+What the daemon sends while a vector is computed (echoes, acknowledgements, replies to other requests) must not be
+slower beside many records than beside none: whoever counts these frames would learn how long the computing takes, far
+beyond the ladder's bits (docs/threat-model.md). So it is done in another process, at a lower priority, and the daemon
+looks for its end only at public times (``agreement.ladder.handover_s``). Until the daemon has taken a vector over,
+the process keeps a core busy, at the lowest priority: a core that falls idle within a rung would show too, in echoes
+that take a tenth of a millisecond more or less.
+
+The process is started anew (`python -m`), not forked from one that runs gRPC's threads. Both ends are this program's
+own and hold an unnamed pair of sockets of one machine; requests travel as pickles, a public block in the first one that
+uses it, an exact vector as its bytes, and nothing else ever sends one. Where the process dies (out of memory, killed),
+the vector is zeros, as with any other failure of computing, the party's people find it in the log, and another process
+is started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import pickle
+import queue
+import resource
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from undersong_client.answering.computation import Computation, Computed, VectorRequest, zeros
+from undersong_common.logs import place
+from undersong_common.printable import printable
+from undersong_protocol.agreement import ladder
+from undersong_protocol.statistics import PublicInputs
+from undersong_protocol.statistics.vectors import GridVector
+from undersong_protocol.wire.public import Block, Input, named_blocks, resolve
+
+# Added to the daemon's nice value: the daemon is served first. By ten, vectors starved on a machine with other work.
+LESS_PRIORITY = 5
+LEAST_PRIORITY = 19
+PROGRESS_S = 1.0
+RESTART_S = 5.0  # between two starts of a process that nobody waits for
+_WARM = "warm"
+_TAKEN = "taken over"
+_HEAD_BYTES = 4  # before a vector: the length of what is told with it
+_BUSY_ROUNDS = 500  # of PBKDF2: a quarter of a millisecond or so
+
+log = logging.getLogger(__name__)
+
+
+class ComputingProcess(Computation):
+    """The daemon's side.
+
+    Args:
+        opened: called there for what computes; must be picklable, and so must ``logs``.
+        logs: called there to set up its log.
+        monotonic, sleep: of the ladder, in seconds.
+    """
+
+    def __init__(
+        self,
+        opened: Callable[[], Computation],
+        *,
+        logs: Callable[[], None] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._opened = opened
+        self._logs = logs
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+        self._readable = select.poll()  # the connection's own poll() makes one each time
+        self._started_at = 0.0
+        self._shown: frozenset[bytes] = frozenset()  # public blocks that the process has
+        self._told: tuple[int, int] | None = None
+        self._stopped = False
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process, where one was started."""
+        return None if self._process is None else self._process.pid
+
+    def vector(self, request: VectorRequest, *, begun: float) -> Computed:
+        """As :meth:`Computation.vector`; returns at one of the ladder's looks (``ladder.handover_s``). Never raises.
+
+        Where the daemon stops meanwhile, the thread that asked ends: nothing is answered, and the vector may be
+        computed again after the next start.
+        """
+        first_s = request.planned.first_rung_s
+        with self._lock:
+            found, dead = None, not self._asked(request)
+            while found is None:
+                until = begun + ladder.handover_s(self._monotonic() - begun, first_s)
+                while (left := until - self._monotonic()) > 0:
+                    self._sleep(left)
+                if self._stopped:
+                    raise SystemExit
+                try:
+                    found = None if dead else self._arrived(request)
+                except (OSError, EOFError):
+                    dead = True
+                if dead:
+                    self._bury(f"{printable(request.planned.name)}: this party answers with zeros; ")
+                    return zeros(request)
+            return found
+
+    def expect(self) -> None:
+        with self._lock, contextlib.suppress(OSError):
+            self._running()
+
+    def warm(self) -> None:
+        with self._lock, contextlib.suppress(OSError):
+            self._running().send(_WARM)
+
+    def progress(self) -> tuple[int, int] | None:
+        """As :meth:`Computation.progress`; called now and then, it also starts a process in a dead one's place."""
+        if not self._lock.acquire(blocking=False):
+            return None  # a vector is being computed
+        try:
+            self._look()
+            told, self._told = self._told, None
+            return told
+        finally:
+            self._lock.release()
+
+    def stop(self) -> None:
+        self._stopped = True
+        if self._process is not None:
+            self._process.kill()  # it writes nothing but whole transactions
+            self._process.wait()
+        if self._lock.acquire(blocking=False):
+            self._close()
+            self._lock.release()
+
+    def _look(self) -> None:
+        if self._connection is None:
+            if self._started_at and self._monotonic() - self._started_at > RESTART_S:
+                with contextlib.suppress(OSError):
+                    self._running()
+            return
+        try:
+            while self._readable.poll(0):
+                self._arrived(None)
+        except (OSError, EOFError):
+            self._bury("")
+
+    def _running(self) -> Connection:
+        """The connection to the process, which is started where none runs. Raises OSError where that fails."""
+        if self._process is not None and self._process.poll() is not None:
+            self._bury("")
+        if self._connection is None:
+            if self._stopped:
+                raise OSError("stopped")
+            self._started_at = self._monotonic()
+            ours, theirs = socket.socketpair()
+            with theirs:
+                self._process = subprocess.Popen(  # noqa: S603 - this program's own module
+                    [sys.executable, "-m", __name__, str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    # a terminal's signals are for the daemon; not a session, which may have priorities of its own
+                    process_group=0,
+                    # the same modules as here, and none from the folder in which the daemon happens to stand
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+                    | {"PYTHONSAFEPATH": "1"},
+                )
+            self._connection = Connection(ours.detach())
+            self._readable.register(self._connection.fileno(), select.POLLIN)
+            self._shown = frozenset()
+            self._connection.send((self._logs, self._opened))
+        return self._connection
+
+    def _asked(self, request: VectorRequest) -> bool:
+        try:
+            connection = self._running()
+            lacking = {identity: block for identity, block in request.blocks.items() if identity not in self._shown}
+            asked = replace(request, public=PublicInputs(), blocks=lacking)
+            connection.send_bytes(pickle.dumps(asked, pickle.HIGHEST_PROTOCOL))
+        except OSError:
+            return False
+        self._shown = frozenset(request.blocks)
+        return True
+
+    def _arrived(self, request: VectorRequest | None) -> Computed | None:
+        """The vector, where it has come; progress is noted. Raises EOFError and OSError where the process is gone."""
+        assert self._connection is not None
+        while self._readable.poll(0):
+            data = self._connection.recv_bytes()
+            end = _HEAD_BYTES + int.from_bytes(data[:_HEAD_BYTES], "little")
+            head = json.loads(data[_HEAD_BYTES:end])
+            if "progress" in head:
+                done, total = head["progress"]
+                self._told = (done, total)
+                continue
+            self._connection.send(_TAKEN)
+            values = np.frombuffer(data[end:], dtype=np.int64)
+            if request is None or values.shape != (request.planned.dimension,):
+                raise EOFError("another vector came than was asked for")
+            return Computed(GridVector(values), tuple(head["cautions"]))
+        return None
+
+    def _bury(self, words: str) -> None:
+        """The process is gone, or of no use: says so in this party's log. Another one is started when it is needed."""
+        assert self._process is not None
+        self._process.kill()
+        code = self._process.wait()
+        log.error(
+            "%sthe process that computes vectors has ended (%s) and is started again; where memory is short, give this"
+            " machine more",
+            words,
+            signal.Signals(-code).name if code < 0 else f"exit code {code}",
+        )
+        self._close()
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._readable.unregister(self._connection.fileno())
+            self._connection.close()
+        self._connection = self._process = None
+
+
+def main() -> None:
+    """The other side: computes what is asked for until the daemon is gone."""
+    _step_back()
+    connection = Connection(int(sys.argv[1]))
+    try:
+        set_up, opened = connection.recv()
+        if set_up is not None:
+            set_up()
+        requests: queue.SimpleQueue[VectorRequest | str] = queue.SimpleQueue()
+        waiting = threading.Event()  # whether a vector waits to be taken over
+        threading.Thread(target=_read, args=(connection, requests, waiting), name="requests", daemon=True).start()
+        threading.Thread(target=_keep_busy, args=(waiting,), name="busy", daemon=True).start()
+        _compute(connection, opened(), requests, waiting)
+    except (EOFError, OSError):
+        os._exit(0)  # the daemon is gone
+    except BaseException as error:  # noqa: BLE001 - a traceback's words may hold private data
+        log.error("the process that computes vectors fails: %s at %s", type(error).__name__, place(error))
+        os._exit(1)
+
+
+def _step_back() -> None:
+    """Leaves the processor to the daemon, dies before it where memory is short, and leaves no picture of its memory."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # it ends with the daemon, which may still wait for a vector
+    os.nice(LESS_PRIORITY)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
+
+
+def _keep_busy(waiting: threading.Event) -> None:
+    """Runs while a vector waits, as if it were still computed."""
+    with contextlib.suppress(OSError):  # a thread's own priority, on Linux
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_PRIORITY)
+    while True:
+        waiting.wait()
+        while waiting.is_set():
+            # Without Python's lock: at this priority its holder may not run for long, and the vector would wait for it.
+            hashlib.pbkdf2_hmac("sha256", b"", b"", _BUSY_ROUNDS)
+
+
+def _read(connection: Connection, requests: queue.SimpleQueue[VectorRequest | str], waiting: threading.Event) -> None:
+    """Takes requests at once, whatever is being computed, so that the daemon never waits to get rid of one."""
+    while True:
+        try:
+            message = connection.recv()
+            if message == _TAKEN:
+                waiting.clear()
+            else:
+                requests.put(message)
+        except BaseException:  # noqa: BLE001 - the daemon is gone, or this process is of no use any more
+            os._exit(0)
+
+
+def _compute(
+    connection: Connection,
+    computation: Computation,
+    requests: queue.SimpleQueue[VectorRequest | str],
+    waiting: threading.Event,
+) -> None:
+    sending = threading.Lock()
+    writable = select.poll()  # select() itself takes no descriptor above 1023
+    writable.register(connection.fileno(), select.POLLOUT)
+
+    def tell() -> None:
+        # Seldom, so that the daemon is not woken more often where there are more records.
+        while True:
+            time.sleep(PROGRESS_S)
+            if (told := computation.progress()) is not None:
+                with sending:
+                    # A daemon that waits for a vector reads at rungs only: notes that fill the pair of sockets would
+                    # hold the vector back by a whole rung.
+                    if writable.poll(0):
+                        connection.send_bytes(_message({"progress": told}))
+
+    threading.Thread(target=tell, name="progress", daemon=True).start()
+    public = _Public()
+    while True:
+        request = requests.get()
+        if isinstance(request, str):
+            computation.warm()
+            continue
+        computed = computation.vector(public.completed(request), begun=0.0)
+        waiting.set()
+        with sending:
+            values = np.ascontiguousarray(computed.vector.values, dtype=np.int64)
+            connection.send_bytes(_message({"cautions": computed.cautions}, values.tobytes()))
+
+
+def _message(told: dict[str, Any], values: bytes = b"") -> bytes:
+    """One message to the daemon: what is told, and a vector's bytes."""
+    head = json.dumps(told).encode()
+    return len(head).to_bytes(_HEAD_BYTES, "little") + head + values
+
+
+class _Public:
+    """The public blocks of the last request, which the daemon does not send again, and what they make together."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[bytes, Block] = {}
+        self._inputs: tuple[Input, ...] = ()
+        self._resolved = PublicInputs()
+
+    def completed(self, request: VectorRequest) -> VectorRequest:
+        """The request with its public inputs."""
+        if self._inputs != request.inputs:
+            known = {**self._blocks, **request.blocks}
+            self._blocks = {identity: known[identity] for identity in named_blocks(request.inputs)}
+            self._inputs, self._resolved = request.inputs, resolve(request.inputs, self._blocks)
+        return replace(request, public=self._resolved, blocks={})
+
+
+if __name__ == "__main__":
+    sys.excepthook = lambda kind, *_: log.error("internal error %s", kind.__name__)
+    threading.excepthook = lambda _: os._exit(0)
+    main()

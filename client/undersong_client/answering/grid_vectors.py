@@ -1,0 +1,149 @@
+"""A party's exact contribution to one private sum: records and public inputs in, a GridVector out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.sparse as sp
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from undersong_client.records.private import PrivateRecords
+from undersong_common.arrays import Bools, Float32, Int64, UInt64
+from undersong_common.canonical import tagged_hash
+from undersong_protocol.agreement.plan import PlannedSum, Privacy
+from undersong_protocol.statistics import PublicFacts, PublicInputs, RecordView, Rows, Statistic
+from undersong_protocol.statistics.contribution import contribute
+from undersong_protocol.statistics.vectors import GridVector
+
+
+class Contribution(Protocol):
+    """How a party computes its exact vector: :func:`grid_vector`, or what an audit puts around it."""
+
+    def __call__(
+        self,
+        planned: PlannedSum,
+        records: PrivateRecords,
+        public: PublicInputs,
+        privacy: Privacy,
+        *,
+        coins: bytes,
+        memory: dict[str, Any],
+    ) -> GridVector: ...
+
+
+def check_public_inputs(planned: PlannedSum, public: PublicInputs, facts: PublicFacts) -> None:
+    """Raises ConfigurationError for public inputs that are not well formed; reads no record.
+
+    Whatever passes has a vector, whatever the records are (:func:`grid_vector`).
+    """
+    planned.build().check_inputs(public, facts)
+
+
+def grid_vector(
+    planned: PlannedSum,
+    records: PrivateRecords,
+    public: PublicInputs,
+    privacy: Privacy,
+    *,
+    coins: bytes,
+    memory: dict[str, Any],
+    rows: Callable[[Statistic, RecordView, PublicInputs, dict[str, Any]], Rows] | None = None,
+) -> GridVector:
+    """The statistic's rows of this party's records, clipped, averaged or summed by unit, scaled and rounded.
+
+    Args:
+        public: as :func:`check_public_inputs` has passed them.
+        coins: secret 32-byte seed of the Poisson subsample of units, fresh for every attempt; unused at rate 1.
+        memory: what the statistic keeps between sums over growing inputs (embeddings compared so far).
+        rows: how they are asked for, where not all at once (:func:`rows_one_by_one`).
+    """
+    statistic = planned.build()
+    found = statistic.rows(records, public, memory) if rows is None else rows(statistic, records, public, memory)
+    if planned.sampling_rate < 1.0:
+        found = found.keep_units(poisson_subsample(records, planned.sampling_rate, coins))
+    return contribute(
+        statistic,
+        found,
+        scale=planned.scale,
+        unit_contribution=privacy.contribution,
+        max_per_unit=privacy.max_per_unit,
+        max_records=privacy.max_records,
+    )
+
+
+def rows_one_by_one(statistic: Statistic, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
+    """Each record's row by itself; one at which the statistic fails, whatever it raises, counts as zero."""
+    nothing = sp.csr_array((1, statistic.dimension))
+
+    def row(place: int) -> sp.csr_array[Any]:
+        try:
+            found = sp.csr_array(statistic.rows(_One(records, place), public, {}).take(np.zeros(1, dtype=np.int64)))
+        except Exception:  # noqa: BLE001 - of another package; the caller has logged that it fails
+            return nothing
+        return found if found.shape == nothing.shape else nothing
+
+    return Rows(lambda asked: sp.csr_array(sp.vstack([row(place) for place in asked], format="csr")), records.units)
+
+
+class _One:
+    """One record of several. Private."""
+
+    def __init__(self, records: RecordView, place: int) -> None:
+        self._records = records
+        self._only = slice(place, place + 1)
+        self.units = np.zeros(1, dtype=np.int64)
+
+    def __repr__(self) -> str:
+        return "_One()"
+
+    def __len__(self) -> int:
+        return 1
+
+    @property
+    def texts(self) -> Sequence[str]:
+        return self._records.texts[self._only]
+
+    @property
+    def labels(self) -> Int64:
+        return self._records.labels[self._only]
+
+    @property
+    def embeddings(self) -> Float32:
+        return self._records.embeddings[self._only]
+
+    @property
+    def unit_hashes(self) -> UInt64:
+        return self._records.unit_hashes[self._only]
+
+    @property
+    def local_model(self) -> str:
+        return self._records.local_model
+
+
+def poisson_subsample(records: PrivateRecords, rate: float, coins: bytes) -> Bools:
+    """Which units take part, bool [units]: each by its own coin, which no other unit moves.
+
+    A coin is a keyed permutation of the unit's hash. Units of one hash (equal samples) are told apart by counting them:
+    which of them is which does not matter, since they contribute the same. The probability is ``rate`` rounded down to
+    a multiple of 2^-64, so never more than what is charged.
+    """
+    first = np.unique(records.units, return_index=True)[1]
+    hashes = records.unit_hashes[first]
+    blocks = np.empty((len(hashes), 2), dtype="<u8")
+    blocks[:, 0], blocks[:, 1] = hashes, _occurrences(hashes)
+    encryptor = Cipher(algorithms.AES256(tagged_hash("poisson subsample", coins)), modes.ECB()).encryptor()  # noqa: S305
+    words = np.frombuffer(encryptor.update(blocks.tobytes()), dtype="<u8")[::2]
+    return words < np.uint64(min(int(rate * 2.0**64), 2**64 - 1))
+
+
+def _occurrences(values: UInt64) -> Int64:
+    """How many equal values stand before each, int64 [n]."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    begins = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])[: len(values)])
+    runs = np.diff(np.append(begins, len(values)))
+    found = np.empty(len(values), dtype=np.int64)
+    found[order] = np.arange(len(values)) - np.repeat(begins, runs)
+    return found

@@ -1,0 +1,302 @@
+"""The one thread that answers: requests in, one at a time, replies out; each journaled before it is handed over."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+
+from undersong_client.answering.assemble import Assembled
+from undersong_client.answering.party import Answer
+from undersong_client.consent import enrolment, plugins, policy
+from undersong_client.home import PartyHome
+from undersong_client.storage.outbox import Outbox
+from undersong_common.errors import PeerFault, PrivacyRefusal, UndersongError
+from undersong_common.files import MISSING, FileState, file_state
+from undersong_protocol.agreement import ladder
+from undersong_protocol.wire import codec
+from undersong_protocol.wire.framing import Envelope, Outgoing
+from undersong_protocol.wire.messages import federation_pb2 as wire
+
+KEPT_REPLIES = 64
+LOOK_AFTER_S = 3600.0
+WAITING_REQUESTS = 64
+WAITING_BYTES = 256 * 2**20  # of all requests that wait; one may always
+
+log = logging.getLogger(__name__)
+
+
+class JournaledParty:
+    """The party as its building sees it: the policy is followed, and every reply is in the outbox before it leaves.
+
+    Args:
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self, home: PartyHome, assembled: Assembled, outbox: Outbox, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._home = home
+        self._requests, self._coordinator, self._policy = map(str, (home.requests, home.coordinator, home.policy))
+        self._assembled = assembled
+        self._outbox = outbox
+        self._clock = clock
+        self._policy_read: list[FileState] = []
+        self._looked_after: list[object] = []
+        self._runs: dict[bytes, str] = {}
+        self.last: tuple[float, str] | None = None  # when and what was answered, for the status
+
+    def answer(self, data: bytes, begun: float | None = None) -> Answer:
+        """One request's reply, journaled; :func:`wait_for_rung` before it leaves, and ask then whether it still may.
+
+        Args:
+            begun: when the request was taken up, monotonic seconds; None: now.
+
+        Raises ConfigurationError where it cannot be journaled: then it must not leave.
+        """
+        begun = time.monotonic() if begun is None else begun
+        coordinator = file_state(self._coordinator)
+        self._look_after(coordinator)
+        try:
+            self._follow_policy(coordinator)
+        except UndersongError as error:
+            log.error("%s", error.problem)
+            refusal = PrivacyRefusal("this party's policy does not let it answer", "its people must look into its log")
+            answer = Answer(codec.refusal(refusal).SerializeToString(), request=_request(data), kind="refusal")
+            self._journal(answer, time.monotonic() - begun)
+            return answer
+        answer = self._assembled.party.answer(data, begun)
+        try:
+            self._assembled.keep_checkpoints()
+        except UndersongError as error:
+            log.error("%s", error.problem)
+            answer = replace(answer, reply=codec.refusal(error).SerializeToString(), kind="refusal")
+        self._journal(answer, time.monotonic() - begun)
+
+        def may_leave() -> bool:
+            return file_state(self._coordinator) != MISSING and answer.may_leave()
+
+        return Answer(answer.reply, answer.first_rung_s, may_leave, answer.request, answer.kind)
+
+    def look_after(self) -> None:
+        """Destroys the secrets of attempts that will not go on: at once, hourly, and when people have decided."""
+        self._look_after(file_state(self._coordinator))
+
+    def _look_after(self, coordinator: FileState) -> None:
+        seen = [file_state(self._requests), coordinator, self._clock() // LOOK_AFTER_S]
+        if seen == self._looked_after:
+            return
+        left = "this party has left its coordinator" if coordinator == MISSING else ""
+        try:
+            if self._assembled.party.end_abandoned(left):
+                self._looked_after = seen
+        except UndersongError as error:
+            log.error("attempts that are over could not be erased: %s", error.problem)
+            self._looked_after = seen
+
+    def _journal(self, answer: Answer, took_s: float) -> None:
+        asked, run, query, attempt = self._described(answer.request)
+        reply, kind = answer.reply, answer.kind
+        self._outbox.record(reply, at=self._clock(), kind=kind, answer_to=asked, run=run, query=query, attempt=attempt)
+        self.last = (self._clock(), f"{asked} {run} {query}".strip())
+        log.info(
+            "answered %s with %s%s: %d bytes, %.3f s",
+            asked,
+            kind,
+            f" (run {run!r}{f', {query}, attempt {attempt}' if query else ''})" if run else "",
+            len(reply),
+            took_s,
+        )
+
+    def _described(self, request: wire.Request | None) -> tuple[str, str, str, int]:
+        if request is None:
+            return "bytes that are no request", "", "", -1
+        kind = request.WhichOneof("body") or ""
+        body = getattr(request, kind)
+        if kind in ("propose", "agree"):
+            return kind, self._run_of(body.manifest), "", -1
+        run = self._runs.get(getattr(body, "manifest_hash", b""), "")
+        if not run and kind != "introduce":
+            run = self._known_run(body.manifest_hash)
+        return kind, run, str(getattr(body, "sum", "")), int(getattr(body, "attempt", -1))
+
+    def _run_of(self, manifest: bytes) -> str:
+        from undersong_protocol.agreement.manifest import Manifest
+
+        try:
+            read = Manifest.from_bytes(manifest)
+        except UndersongError:
+            return ""
+        self._runs[read.hash] = read.run
+        return read.run
+
+    def _known_run(self, hash_: bytes) -> str:
+        from undersong_client.consent.approvals import Requests
+
+        for request in Requests(self._home).all():
+            self._runs[bytes.fromhex(request.manifest)] = request.run
+        return self._runs.get(hash_, "")
+
+    def _follow_policy(self, coordinator: FileState) -> None:
+        """A changed policy counts at once, and who has left its coordinator answers it nothing, whatever carries this.
+
+        Raises ConfigurationError or PrivacyRefusal where nothing may be answered.
+        """
+        found = [file_state(self._policy), coordinator]
+        if found != self._policy_read:
+            self._policy_read = []
+            enrolment.trusted(self._home)
+            allowed = policy.read(self._home)
+            plugins.load_trusted(allowed)
+            self._assembled.party.allow(allowed.bounds)
+            self._policy_read = found
+
+
+def _request(data: bytes) -> wire.Request | None:
+    try:
+        return codec.decode_request(data)
+    except PeerFault:
+        return None
+
+
+def wait_for_rung(
+    begun: float,
+    first_rung_s: float,
+    *,
+    monotonic: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Returns at the next rung of the ladder, counted from ``begun`` (monotonic seconds); at once where it has none."""
+    if first_rung_s:
+        until = begun + ladder.leaving_s(monotonic() - begun, first_rung_s)
+        while (left := until - monotonic()) > 0:
+            sleep(left)
+
+
+class Answering:
+    """Requests in, replies out.
+
+    The thread answers one request after the other, and waits itself until a masked vector may leave: a reply that came
+    in between would show when the vector was done.
+
+    A reply that nobody has acknowledged is sent again on the next stream; after a crash the coordinator asks again, and
+    the party's own journal gives the same bytes.
+
+    Args:
+        send: hands a reply to the stream that is open, if one is.
+        clock: seconds since the epoch.
+        monotonic, sleep: of the ladder, in seconds.
+    """
+
+    def __init__(
+        self,
+        home: PartyHome,
+        assembled: Assembled,
+        outbox: Outbox,
+        *,
+        send: Callable[[Outgoing], None],
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._recorded = JournaledParty(home, assembled, outbox, clock=clock)
+        self._send = send
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._jobs: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()  # ids
+        self._lock = threading.Lock()
+        self._wanted: dict[bytes, bytes] = {}  # what waits, by id; emptied before every new stream
+        self._current: bytes | None = None
+        self._replies: OrderedDict[bytes, tuple[Outgoing, Answer]] = OrderedDict()
+        self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
+        self._thread.start()
+
+    def wants(self, id_: bytes) -> bool:
+        """Whether a request of that id is a new one."""
+        with self._lock:
+            return not self._known(id_)
+
+    def request(self, envelope: Envelope) -> None:
+        """A request has arrived; one that is known is answered once. Raises PeerFault where too much waits already."""
+        with self._lock:
+            if self._known(envelope.id):
+                return
+            waiting = sum(map(len, self._wanted.values()))
+            if len(self._wanted) >= WAITING_REQUESTS or (waiting and waiting + len(envelope.data) > WAITING_BYTES):
+                raise PeerFault(
+                    "coordinator",
+                    f"asks faster than this party answers: {len(self._wanted)} requests of {waiting} bytes wait",
+                    "the coordinator sends a run's next request after the reply to the last one",
+                )
+            self._wanted[envelope.id] = envelope.data
+        self._jobs.put(envelope.id)
+
+    def _known(self, id_: bytes) -> bool:
+        return id_ in self._wanted or id_ == self._current or id_ in self._replies
+
+    def acknowledged(self, id_: bytes) -> None:
+        with self._lock:
+            self._replies.pop(id_, None)
+
+    def stream_ended(self) -> None:
+        """What waited is dropped: the coordinator repeats what it still wants. Before a new stream is opened."""
+        with self._lock:
+            self._wanted.clear()
+
+    def unacknowledged(self) -> list[Outgoing]:
+        """The replies to send again on a new stream, where they still may leave."""
+        with self._lock:
+            kept = list(self._replies.values())
+        return [reply for reply, answer in kept if answer.may_leave()]
+
+    def look_after(self) -> None:
+        """As :meth:`JournaledParty.look_after`, while no request comes."""
+        self._recorded.look_after()
+
+    @property
+    def last(self) -> tuple[float, str] | None:
+        """When and what was answered, for the status."""
+        return self._recorded.last
+
+    def stop(self, grace_s: float) -> None:
+        """Lets the request under way finish, for so long at most."""
+        with self._lock:
+            self._wanted.clear()
+        self._jobs.put(None)
+        self._thread.join(grace_s)
+
+    def _work(self) -> None:
+        while True:
+            id_ = self._jobs.get()
+            if id_ is None:
+                return
+            with self._lock:
+                data = self._wanted.pop(id_, None)
+                if data is None:
+                    continue
+                self._current = id_
+            try:
+                begun = self._monotonic()
+                answer = self._recorded.answer(data, begun)
+                reply = Outgoing(id_, answer.reply)
+                wait_for_rung(begun, answer.first_rung_s, monotonic=self._monotonic, sleep=self._sleep)
+                if not answer.may_leave():
+                    log.warning("a vector that was done is not sent: its people have withdrawn their consent")
+                    continue
+                with self._lock:  # from now on a new stream may send it
+                    self._replies[id_] = reply, answer
+                    while len(self._replies) > KEPT_REPLIES:
+                        self._replies.popitem(last=False)
+                self._send(reply)
+            except UndersongError as error:
+                # Nothing leaves that is not journaled; the coordinator asks again.
+                log.error("a reply could not be journaled and was not sent: %s", error.problem)
+            except Exception as error:  # noqa: BLE001 - its words may hold private data
+                log.error("internal error %s; the request stays unanswered", type(error).__name__)
+            finally:
+                with self._lock:
+                    self._current = None

@@ -1,0 +1,589 @@
+"""One party: requests in, replies out. The same object answers in a simulation, behind gRPC and behind Flower.
+
+Order of a release: the state machine has verified everything, the ledger is charged, the masked vector and the state
+behind it are on disk, and only then does the reply leave. A repeated request gets the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from undersong_client.answering.computation import Computation, VectorRequest
+from undersong_client.answering.grid_vectors import check_public_inputs
+from undersong_client.consent import guard
+from undersong_client.storage.attempts import Attempt, Attempts
+from undersong_client.storage.store import Store
+from undersong_common.canonical import canonical_json, tagged_hash
+from undersong_common.errors import PrivacyRefusal, UndersongError
+from undersong_common.logs import place
+from undersong_common.printable import printable
+from undersong_common.privacy.accounting import Event
+from undersong_common.privacy.budget import compressed
+from undersong_common.privacy.ledger import VOIDED_VECTORS, Ledger
+from undersong_common.privacy.spending import Charge, PlanPrice
+from undersong_common.version import SOFTWARE
+from undersong_protocol import statistics
+from undersong_protocol.agreement import receipt
+from undersong_protocol.agreement.bounds import Policy
+from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.secagg import coordinator as secagg
+from undersong_protocol.secagg import kem
+from undersong_protocol.secagg.kem import Encapsulate
+from undersong_protocol.secagg.parameters import Entropy
+from undersong_protocol.secagg.party import Reply, WantsInput
+from undersong_protocol.statistics import PublicFacts, PublicInputs
+from undersong_protocol.statistics.vectors import GridVector
+from undersong_protocol.wire import codec
+from undersong_protocol.wire.messages import federation_pb2 as wire
+from undersong_protocol.wire.public import (
+    BlockStore,
+    Input,
+    add_blocks,
+    missing_blocks,
+    named_blocks,
+    question,
+    read_inputs,
+    resolve,
+)
+
+KEPT_REFUSALS = 10
+
+log = logging.getLogger(__name__)
+
+
+class Consent(Protocol):
+    """What the people of a party have decided about a run, beyond what its policy allows by itself."""
+
+    def decide(self, manifest: Manifest) -> str:
+        """Empty where the run may be signed, else why it may not yet. Raises PrivacyRefusal where it was refused."""
+        ...
+
+    def check(self, manifest: Manifest) -> None:
+        """Raises PrivacyRefusal where the consent to a signed run was withdrawn."""
+        ...
+
+    def refused(self, manifest: Manifest, reason: str) -> None:
+        """Tells the people that the guard refuses a run that was proposed, and why."""
+        ...
+
+    def ended(self, manifest: bytes) -> None:
+        """Notes that nothing more of a run is answered here; ``manifest`` is the hash of its manifest."""
+        ...
+
+    def suspended(self, manifest: bytes) -> None:
+        """Tells the people that the coordinator asks nothing of a run for now; ``manifest`` is a hash."""
+        ...
+
+    def goes_on(self, manifest: bytes) -> None:
+        """Takes that back: something of the run is asked; ``manifest`` is a hash."""
+        ...
+
+
+class StandingConsent:
+    """Consent to every run that the policy allows."""
+
+    def decide(self, manifest: Manifest) -> str:
+        return ""
+
+    def check(self, manifest: Manifest) -> None:
+        return None
+
+    def refused(self, manifest: Manifest, reason: str) -> None:
+        return None
+
+    def ended(self, manifest: bytes) -> None:
+        return None
+
+    def suspended(self, manifest: bytes) -> None:
+        return None
+
+    def goes_on(self, manifest: bytes) -> None:
+        return None
+
+
+def _always() -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One request's reply.
+
+    Attributes:
+        first_rung_s: where records were read for it: the first rung of the ladder at whose next rung it may leave
+            (undersong_protocol.agreement.ladder); 0 where none were, and it may leave at once.
+        may_leave: whether it may still be sent; to be asked when it has waited, since people may have withdrawn their
+            consent meanwhile.
+        request: what was asked; None for bytes that are no request.
+        kind: which of a reply's bodies it is.
+    """
+
+    reply: bytes = field(repr=False)
+    first_rung_s: float = 0.0
+    may_leave: Callable[[], bool] = field(default=_always, repr=False, compare=False)
+    request: wire.Request | None = field(default=None, repr=False)
+    kind: str = ""
+
+
+class Party:
+    """Answers the coordinator for one data set.
+
+    Args:
+        name: as in the roster.
+        identity: this party's signing key.
+        computation: computes its vectors from its records.
+        policy: what it allows.
+        ledger: its own ledger of this data set.
+        store: its encrypted journal.
+        blocks: where public blocks are kept.
+        embedder: SHA-256 (hex) of the embedding model, or what finds it when it is asked for: reading the weights takes
+            longer than most replies.
+        embedding_size: finds the length of an embedding, without waiting for records that are being embedded.
+        teacher_model: the local model it fine-tunes teachers from, as its settings name it at the time ("": none).
+        entropy: a source of random bytes for a named purpose; the operating system's, but in tests.
+        encapsulate: to the other parties' ML-KEM keys; the library's, which draws random bytes itself, but in tests.
+        clock: seconds since the epoch, for the ledger.
+        consent: what people decide about a run that the policy allows.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        identity: Ed25519PrivateKey,
+        computation: Computation,
+        policy: Policy,
+        ledger: Ledger,
+        store: Store,
+        blocks: BlockStore,
+        embedder: str | Callable[[], str],
+        embedding_size: Callable[[], int],
+        entropy: Callable[[str], Entropy],
+        clock: Callable[[], float],
+        consent: Consent | None = None,
+        teacher_model: Callable[[], str] = lambda: "",
+        encapsulate: Encapsulate = kem.encapsulate,
+    ) -> None:
+        self.name = name
+        self._identity = identity
+        self.computation = computation
+        self._policy = policy
+        self._ledger = ledger
+        self._store = store
+        self._blocks = blocks
+        self._embedding_size = embedding_size
+        self._known_embedder = embedder
+        self._clock = clock
+        self._consent = consent or StandingConsent()
+        self._teacher_model = teacher_model
+        self._lock = threading.Lock()
+        self._manifests: dict[bytes, Manifest] = {}
+        self._attempts = Attempts(store, name, identity, entropy, clock, encapsulate)
+        self._taken_up_at = 0.0  # of the answer under way, monotonic seconds
+        self._first_rung_s = 0.0  # of the answer under way
+        self._may_leave: Callable[[], bool] = _always  # of the answer under way
+        self._prices: dict[tuple[bytes, str], tuple[Event, Event]] = {}  # of one vector: as planned, and alone
+        self._resolved: tuple[tuple[Input, ...], PublicInputs] | None = None  # of the last request
+        self._checked: tuple[bytes, str] | None = None  # for which sum of which manifest they were checked
+        self.cautions: dict[str, tuple[str, ...]] = {}  # what the records speak against, by run; for its own people
+        self.refusals: dict[str, float] = {}  # the last words with which it refused, and when; for its own people
+
+    @property
+    def public_identity(self) -> bytes:
+        return self._identity.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+
+    @property
+    def embedder(self) -> bytes:
+        """SHA-256 of the embedding model, 32 bytes."""
+        return bytes.fromhex(self._embedder)
+
+    @property
+    def _embedder(self) -> str:
+        if not isinstance(self._known_embedder, str):
+            self._known_embedder = self._known_embedder()
+        return self._known_embedder
+
+    def allow(self, policy: Policy) -> None:
+        """Another policy from now on; what was signed before stands (its consent may be revoked)."""
+        with self._lock:
+            self._policy = policy
+
+    def end_abandoned(self, left: str = "") -> bool:
+        """Destroys the secrets of attempts that will not go on; False where a request is being answered.
+
+        They are those of runs whose consent was withdrawn, and those that were begun long ago (``attempts``).
+
+        Args:
+            left: why no run at all goes on here; empty where that is not so.
+
+        Raises ConfigurationError for a journal that cannot be read or written.
+        """
+
+        def over(manifest: Manifest) -> str:
+            try:
+                self._consent.check(manifest)
+            except PrivacyRefusal as refusal:
+                return refusal.problem
+            return left
+
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            self._attempts.end_abandoned(self._agreed, over)
+        finally:
+            self._lock.release()
+        return True
+
+    def handle(self, data: bytes) -> bytes:
+        """:meth:`answer` where nobody watches the clock: all parties of a simulation are in one process."""
+        return self.answer(data).reply
+
+    def answer(self, data: bytes, begun: float | None = None) -> Answer:
+        """One request's reply. Never raises for what a peer sent: a refusal is a reply that says why.
+
+        Args:
+            begun: when the request was taken up, monotonic seconds, from where the ladder counts; None: now.
+        """
+        with self._lock:
+            self._taken_up_at = time.monotonic() if begun is None else begun
+            self._first_rung_s, self._may_leave = 0.0, _always
+            request = None
+            try:
+                request = codec.decode_request(data)
+                reply = self._answer(request)
+            except UndersongError as error:
+                problem = printable(error.problem)  # it may name what the request named
+                log.warning("%s refused a request: %s", self.name, problem)
+                self.refusals.pop(problem, None)
+                self.refusals[problem] = self._clock()
+                while len(self.refusals) > KEPT_REFUSALS:
+                    del self.refusals[next(iter(self.refusals))]
+                reply = codec.refusal(error)
+            except Exception as error:  # noqa: BLE001 - the message of an unforeseen error may hold private data
+                log.error("%s: internal error %s at %s", self.name, type(error).__name__, place(error))
+                reply = codec.refusal(UndersongError("internal"))
+            kind = reply.WhichOneof("body") or ""
+            return Answer(reply.SerializeToString(), self._first_rung_s, self._may_leave, request, kind)
+
+    def _answer(self, request: wire.Request) -> wire.Reply:
+        match request.WhichOneof("body"):
+            case "introduce":
+                return self._reply(introduction=self._introduction())
+            case "propose":
+                return self._propose(request.propose)
+            case "agree":
+                return self._agree(request.agree)
+            case "open_sum":
+                return self._open_sum(request.open_sum)
+            case "prepare_sum":
+                return self._prepare_sum(request.prepare_sum)
+            case "sum_step":
+                return self._sum_step(request.sum_step)
+            case "void_sum":
+                return self._void_sum(request.void_sum)
+            case "suspend_run":
+                self._consent.suspended(request.suspend_run.manifest_hash)
+                return self._reply(noted=wire.Noted())
+            case _:
+                return self._close_run(request.close_run)
+
+    def _reply(self, **body: Any) -> wire.Reply:
+        return wire.Reply(version=codec.VERSION, **body)
+
+    def _introduction(self) -> wire.Introduction:
+        return wire.Introduction(
+            name=self.name,
+            identity=self.public_identity,
+            software=SOFTWARE,
+            embedder=self.embedder,
+            statistics=statistics.names(),
+        )
+
+    # The manifest
+
+    def _propose(self, message: wire.ProposeManifest) -> wire.Reply:
+        manifest = Manifest.from_bytes(message.manifest)
+        try:
+            self._review(manifest)
+        except UndersongError as error:
+            self._consent.refused(manifest, error.problem)
+            raise
+        if reason := self._consent.decide(manifest):
+            return self._reply(pending=wire.Pending(reason=reason))
+        self._store.put_all({f"run/{manifest.run}": manifest.hash, f"proposed/{manifest.hash.hex()}": message.manifest})
+        return self._reply(signature=wire.ManifestSignature(signature=manifest.sign(self._identity)))
+
+    def _agree(self, message: wire.AgreeManifest) -> wire.Reply:
+        manifest = Manifest.from_bytes(message.manifest)
+        if self._store.get(f"run/{manifest.run}") != manifest.hash:
+            raise PrivacyRefusal("this party has not signed that manifest", "propose it first")
+        manifest.check_signatures(dict(message.signatures))
+        if self._agreed(manifest.hash) is None and (reason := self._consent.decide(manifest)):
+            raise PrivacyRefusal(f"this party {reason}")  # signed, and closed or withdrawn since
+        self._store.put(f"agreed/{manifest.hash.hex()}", message.manifest)
+        self._consent.goes_on(manifest.hash)
+        self.computation.expect()
+        return self._reply(agreed=wire.ManifestAgreed())
+
+    def _review(self, manifest: Manifest) -> None:
+        guard.review(
+            manifest,
+            self._policy,
+            name=self.name,
+            identity=self.public_identity,
+            embedder=self._embedder,
+            teacher_model=self._teacher_model(),
+        )
+        self._ledger.check_room(Charge(manifest.run, manifest.hash.hex(), "", 0, tuple(manifest.plan.charged_events())))
+        known = self._store.get(f"run/{manifest.run}")
+        if known is not None and known != manifest.hash:
+            # The same run over another roster could isolate one party's contribution by subtraction.
+            raise PrivacyRefusal(
+                f"run {manifest.run!r} has another manifest already", "start a new run under a new name"
+            )
+
+    def _manifest(self, hash_: bytes) -> Manifest:
+        manifest = self._agreed(hash_)
+        if manifest is None:
+            raise PrivacyRefusal("that manifest was not agreed on", "agree on the manifest before asking for a sum")
+        return manifest
+
+    def _agreed(self, hash_: bytes) -> Manifest | None:
+        if hash_ not in self._manifests:
+            data = self._store.get(f"agreed/{hash_.hex()}")
+            if data is None:
+                return None
+            self._manifests[hash_] = Manifest.from_bytes(data)
+        return self._manifests[hash_]
+
+    # A private sum
+
+    def _open_sum(self, message: wire.OpenSum) -> wire.Reply:
+        manifest = self._manifest(message.manifest_hash)
+        self._consent.check(manifest)
+        inputs = read_inputs(message.inputs)
+        add_blocks(message.blocks, inputs, self._blocks)
+        if missing := missing_blocks(inputs, self._blocks):
+            return self._reply(missing=wire.MissingBlocks(blocks=missing))
+        self._public(manifest, message.sum, inputs)
+        asked = question(inputs)
+        fixed = self._attempts.question(manifest, message.sum)
+        if fixed is not None and fixed != asked:
+            raise PrivacyRefusal(
+                f"{message.sum}: its public inputs are not those with which it was first asked",
+                "a sum asks one question, in repeated and spare attempts too; plan another sum for another question",
+            )
+        self._accept_voids(manifest, message)
+        attempt = self._begun(manifest, message.sum, message.attempt)
+        reply = self._received(attempt, message.payload)
+        self._attempts.keep(attempt, named=inputs, asked=asked)
+        return self._reply(sum_reply=wire.SumReply(payload=reply.payload))
+
+    def _prepare_sum(self, message: wire.PrepareSum) -> wire.Reply:
+        """Keys before the question: nothing in an advert or a share depends on the public inputs."""
+        manifest = self._manifest(message.manifest_hash)
+        self._consent.check(manifest)
+        attempt = self._begun(manifest, message.sum, message.attempt)
+        reply = self._received(attempt, message.payload)
+        self._attempts.keep(attempt)
+        return self._reply(sum_reply=wire.SumReply(payload=reply.payload))
+
+    def _begun(self, manifest: Manifest, name: str, number: int) -> Attempt:
+        """The attempt; a new one where the plan allows it, and then it is the only one at this sum."""
+        attempt = self._attempts.find(manifest, name, number)
+        if attempt is not None:
+            return attempt
+        attempt = self._attempts.new(manifest, name, number)
+        previous = None if attempt.before < 0 else self._attempts.find(manifest, name, attempt.before)
+        if previous is not None:
+            # Two live attempts would be two vectors of the same records under a single charge.
+            self._attempts.end(previous, "a new attempt was begun")
+        for earlier, state in self._ledger.attempts(manifest.run, name).items():
+            if state == "charged":
+                self._ledger.withdraw(self._charge(manifest, name, earlier), at=self._clock())
+        self._ledger.check_attempt(self._charge(manifest, name, number), manifest.plan.quorum.spare_attempts)
+        return attempt
+
+    def _sum_step(self, message: wire.SumStep) -> wire.Reply:
+        manifest = self._manifest(message.manifest_hash)
+        self._consent.check(manifest)
+        attempt = self._known(manifest, message.sum, message.attempt)
+        try:
+            step = attempt.machine.receive(message.payload)
+            if isinstance(step, WantsInput):
+                if attempt.inputs is None:
+                    raise PrivacyRefusal(
+                        f"{message.sum}: a vector is asked for before its public inputs", "open the sum first"
+                    )
+                if missing := missing_blocks(attempt.inputs, self._blocks):
+                    return self._reply(missing=wire.MissingBlocks(blocks=missing))
+                step = self._vector(attempt, attempt.inputs)
+        except UndersongError:
+            # A refusal may have tombstoned the attempt: that too must survive a crash.
+            self._attempts.keep(attempt)
+            raise
+        self._attempts.keep(attempt)
+        if step.vector:
+            self._send(attempt, step.payload)
+            self._may_leave = partial(self._consents, manifest)
+        return self._reply(sum_reply=wire.SumReply(payload=step.payload))
+
+    def _consents(self, manifest: Manifest) -> bool:
+        try:
+            self._consent.check(manifest)
+        except UndersongError:
+            return False
+        return True
+
+    # What happens around a vector, in this order: inputs and question journaled (when the sum was opened), charged,
+    # computed, journaled, its hash in the ledger, the ledger's head outside the folder (by whoever sends), sent. So
+    # after a crash a charge without a hash means that nothing left, and the vector may be computed again under the same
+    # keys for the same question; with a hash only the bytes that have it may leave (docs/secagg.md).
+
+    def _vector(self, attempt: Attempt, inputs: tuple[Input, ...]) -> Reply:
+        self._public(attempt.manifest, attempt.query, inputs)
+        self._pay(attempt)
+        grid = self._grid(attempt.manifest, attempt.query, inputs, attempt.coins)
+        self._consent.check(attempt.manifest)  # again: computing may take minutes, in which people decide otherwise
+        return attempt.machine.provide(grid, attempt.question)
+
+    def _send(self, attempt: Attempt, payload: bytes) -> None:
+        """Before a vector leaves, for the first time or again."""
+        charge = self._charge_of(attempt)
+        try:
+            if self._ledger.state(charge) == "unknown":  # an older ledger than the journal, before anything left
+                self._pay(attempt)
+            self._ledger.send(charge, hashlib.sha256(payload).hexdigest(), at=self._clock())
+        except PrivacyRefusal as refusal:
+            self._end_if_over(attempt, refusal)
+            raise
+
+    def _pay(self, attempt: Attempt) -> None:
+        """Charges an attempt, once."""
+        manifest, charge = attempt.manifest, self._charge_of(attempt)
+        at = self._clock()
+        self._consent.goes_on(manifest.hash)
+        try:
+            if not self._ledger.is_begun(manifest.run):
+                # Equal events as one: the ledger's checkpoints say the whole plan again with every vector.
+                plan = manifest.plan
+                whole = PlanPrice(compressed(plan.charged_events()), compressed(plan.alone_events()))
+                self._ledger.begin(charge, whole, at=at)
+            self._ledger.charge(charge, spare_attempts=manifest.plan.quorum.spare_attempts, at=at)
+        except PrivacyRefusal as refusal:
+            self._end_if_over(attempt, refusal)
+            raise
+
+    def _end_if_over(self, attempt: Attempt, refusal: PrivacyRefusal) -> None:
+        """Ends an attempt that the ledger knows to be over; not one that a full disk or budget refuses for now."""
+        if self._ledger.state(self._charge_of(attempt)) not in ("unknown", "charged"):
+            self._attempts.end(attempt, refusal.problem)
+
+    def _grid(self, manifest: Manifest, name: str, inputs: tuple[Input, ...], coins: bytes) -> GridVector:
+        """This party's vector: the one place where records are read for a reply, and so the one that takes a rung."""
+        planned, public = manifest.plan[name], self._public(manifest, name, inputs)
+        self._first_rung_s = planned.first_rung_s
+        found = ((identity, self._blocks.get(identity)) for identity in named_blocks(inputs))
+        blocks = {identity: block for identity, block in found if block is not None}
+        request = VectorRequest(
+            manifest.run, tuple(manifest.labels), planned, manifest.plan.privacy, public, coins, inputs, blocks
+        )
+        computed = self.computation.vector(request, begun=self._taken_up_at)
+        self.cautions[manifest.run] = computed.cautions
+        return computed.vector
+
+    def _public(self, manifest: Manifest, name: str, inputs: tuple[Input, ...]) -> PublicInputs:
+        """The sum's public inputs, checked by what is public alone. Raises ConfigurationError and PeerFault."""
+        if self._resolved is None or self._resolved[0] != inputs:
+            self._checked = None
+            self._resolved = (inputs, resolve(inputs, self._blocks))
+        public = self._resolved[1]
+        if self._checked != (manifest.hash, name):
+            facts = PublicFacts(self._embedding_size(), len(manifest.task.get("labels", ())))
+            check_public_inputs(manifest.plan[name], public, facts)
+            self._checked = (manifest.hash, name)
+        return public
+
+    def _known(self, manifest: Manifest, name: str, number: int) -> Attempt:
+        attempt = self._attempts.find(manifest, name, number)
+        if attempt is None:
+            raise PrivacyRefusal(
+                f"{name}: attempt {number} was never opened at this party, or its keys are gone for good",
+                "begin a new attempt",
+            )
+        return attempt
+
+    def _accept_voids(self, manifest: Manifest, message: wire.OpenSum) -> None:
+        """Certificates refund attempts whose vector left, a few for each sum: a coalition can sign false ones."""
+        for certificate in message.voids:
+            parameters = manifest.sum_parameters(message.sum, certificate.attempt)
+            statements = dict(certificate.statements)
+            secagg.check_void_certificate(parameters, statements)
+            charge = self._charge(manifest, message.sum, certificate.attempt)
+            if self._ledger.state(charge) != "sent" or self._ledger.voided(manifest.run, message.sum) >= VOIDED_VECTORS:
+                continue
+            attempt = self._attempts.find(manifest, message.sum, certificate.attempt)
+            if attempt is not None:
+                self._attempts.end(attempt, "the attempt is void")
+            self._ledger.void(charge, _digest(statements), at=self._clock())
+
+    def _void_sum(self, message: wire.VoidSum) -> wire.Reply:
+        manifest = self._manifest(message.manifest_hash)
+        attempt = self._known(manifest, message.sum, message.attempt)
+        statement = attempt.machine.void_statement()
+        self._attempts.keep(attempt)
+        charge = self._charge(manifest, message.sum, message.attempt)
+        if self._ledger.state(charge) == "charged":
+            self._ledger.withdraw(charge, at=self._clock())
+        return self._reply(void_statement=wire.VoidStatement(statement=statement.payload))
+
+    def _received(self, attempt: Attempt, payload: bytes) -> Reply:
+        try:
+            step = attempt.machine.receive(payload)
+        except UndersongError:
+            self._attempts.keep(attempt)
+            raise
+        if isinstance(step, WantsInput):
+            raise PrivacyRefusal("a private sum was opened with another stage's request")
+        return step
+
+    # The ledger
+
+    def _charge_of(self, attempt: Attempt) -> Charge:
+        return self._charge(attempt.manifest, attempt.query, attempt.number, attempt.question)
+
+    def _charge(self, manifest: Manifest, name: str, attempt: int, asked: bytes = b"") -> Charge:
+        price = self._prices.get((manifest.hash, name))
+        if price is None:
+            planned = manifest.plan[name]
+            price = planned.event(), planned.event_alone(manifest.plan.quorum)
+            self._prices[manifest.hash, name] = price
+        event, alone = price
+        return Charge(manifest.run, manifest.hash.hex(), name, attempt, (event,), asked.hex(), (alone,))
+
+    def _close_run(self, message: wire.CloseRun) -> wire.Reply:
+        """The run has ended: its attempts too, and what it cost is signed, if it was ever agreed on."""
+        manifest = self._agreed(message.manifest_hash)
+        if manifest is None:
+            self._consent.ended(message.manifest_hash)
+            return self._reply(noted=wire.Noted())
+        self._attempts.end_run(manifest)
+        self._ledger.close(manifest.run, manifest.hash.hex(), at=self._clock())
+        self._consent.ended(manifest.hash)
+        body = receipt.body(manifest, self.name, self._ledger.run_entries(manifest.run))
+        signature = self._identity.sign(tagged_hash(receipt.TAG, body))
+        return self._reply(receipt=wire.Receipt(body=body, signature=signature))
+
+
+def _digest(statements: Mapping[str, bytes]) -> str:
+    return hashlib.sha256(canonical_json({name: value.hex() for name, value in statements.items()})).hexdigest()

@@ -1,0 +1,386 @@
+"""The hospital's command line, ``undersong-party``. Every command can be scripted; none asks where a flag would do."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from undersong_client.cli import data as cli_data
+from undersong_client.cli import drill as cli_drill
+from undersong_client.cli import page as cli_page
+from undersong_client.cli import rules as cli_rules
+from undersong_client.cli import runs as cli_runs
+from undersong_client.cli.options import AsJson, HomeFolder, checkpoints_folder, home_of, local_time, print_json
+from undersong_client.home import PartyHome, read_input
+from undersong_common import entry
+from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_common.files import replace_file
+from undersong_common.printable import printable
+from undersong_common.rows import show_lines, show_rows
+
+if TYPE_CHECKING:
+    from undersong_client.link.checks import Finding
+
+app = typer.Typer(
+    name="undersong-party",
+    help="A hospital's side of Undersong: its records stay here, and what leaves is approved, noised and written down.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,  # they print local variables
+    context_settings=entry.HELP_OPTIONS,
+)
+
+
+@app.callback()
+def program(version: entry.ShowVersion = False) -> None: ...
+
+
+cli_data.mount(app)
+cli_rules.mount(app)
+cli_runs.mount(app)
+cli_page.mount(app)
+cli_drill.mount(app)
+
+NOT_CONNECTED = 6
+REFUSALS_SHOWN = 3
+
+
+@app.command()
+def init(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The party's name, as agreed with the operator.")],
+    embedder: Annotated[str, typer.Option(help='"packaged", or the folder of a local model.')] = "packaged",
+    insecure_noise_seed: Annotated[
+        int | None, typer.Option(help="TESTS ONLY: reproducible keys and noise, no privacy.", hidden=True, min=0)
+    ] = None,
+    home: HomeFolder = None,
+    as_json: AsJson = False,
+    quiet: entry.Quiet = False,
+) -> None:
+    """Makes this party's folder, keys and a policy that allows nothing yet. Private keys never leave it."""
+    from undersong_client.operations import joining
+
+    made = joining.create(home_of(home), name, embedder=embedder, insecure_noise_seed=insecure_noise_seed)
+    fingerprint = joining.own_fingerprint(made)
+    if as_json:
+        print_json({"home": str(made.path), "party": name, "fingerprint": fingerprint})
+        return
+    if quiet:
+        print(fingerprint)
+        return
+    print(f"made {made.path}; back it up: keys and ledger are in it")
+    print(f"this party's fingerprint, for the operator: {fingerprint}")
+    print("next: undersong-party enroll PACKAGE --fingerprint WORDS")
+
+
+@app.command()
+def enroll(
+    package: Annotated[Path | None, typer.Argument(metavar="[PACKAGE]", help="The operator's package.")] = None,
+    fingerprint: Annotated[
+        str | None, typer.Option(help="The coordinator's fingerprint, as told by telephone or on paper.")
+    ] = None,
+    request: Annotated[
+        Path | None, typer.Option("--request-out", help="Where the request goes (default NAME.request.json).")
+    ] = None,
+    grant: Annotated[Path | None, typer.Option(help="The operator's answer: puts the certificate to use.")] = None,
+    renew: Annotated[bool, typer.Option("--renew", help="Makes a request for a new certificate.")] = False,
+    home: HomeFolder = None,
+    as_json: AsJson = False,
+    quiet: entry.Quiet = False,
+) -> None:
+    """Joins a coordinator: package in, request out; then `enroll --grant FILE`. Sends nothing by itself."""
+    from undersong_client.operations import joining
+
+    folder = home_of(home)
+    if sum(given for given in (package is not None, grant is not None, renew)) != 1:
+        raise ConfigurationError("enroll does one thing at a time", "name a PACKAGE, or --grant FILE, or --renew")
+    if grant is not None:
+        installed = joining.install(folder, read_input(grant))
+        if as_json:
+            print_json({"party": PartyHome(folder).settings.party, "certificate_until": installed.until.isoformat()})
+        elif not quiet:
+            print(f"{installed.words} and renews itself while the daemon runs")
+            print("next: undersong-party check")
+        return
+    if package is not None:
+        made = joining.accept(folder, read_input(package), lambda name: fingerprint or _ask_fingerprint(name))
+    else:
+        made = joining.renew(folder)
+    target = request or Path(f"{made.party}.request.json")
+    replace_file(target, made.data)
+    if as_json:
+        print_json({"request": str(target), "fingerprint": made.fingerprint})
+        return
+    if quiet:
+        print(made.fingerprint)
+        return
+    print(f"wrote {target}: hand it to the operator (it holds no secret)")
+    print(f"the operator compares this party's fingerprint: {made.fingerprint}")
+    print("next, with the operator's answer: undersong-party enroll --grant FILE")
+
+
+def _ask_fingerprint(coordinator: str) -> str:
+    # What the package itself says is not shown: it would be copied, not compared.
+    if not sys.stdin.isatty():
+        raise ConfigurationError(
+            "the fingerprint check is mandatory", "ask the operator for the fingerprint, and pass it by --fingerprint"
+        )
+    return str(typer.prompt(f"fingerprint of {coordinator}, as the operator told it by telephone or on paper"))
+
+
+@app.command()
+def check(
+    offline: Annotated[bool, typer.Option("--offline", help="Leave out what needs the coordinator.")] = False,
+    home: HomeFolder = None,
+    as_json: AsJson = False,
+    quiet: entry.Quiet = False,
+) -> int:
+    """Looks at everything that may stand in the way; each problem with its cause and remedy. Exit code 2 if any."""
+    from undersong_common import tls
+
+    if "grpc" not in sys.modules:
+        tls.only_tls_1_3()
+    from undersong_client.operations import daemon
+
+    def tell(finding: Finding) -> None:
+        if not as_json and not (quiet and finding.grade == "ok"):
+            print(f"{finding.grade:8} {finding.name}: {printable(finding.says)}", flush=True)
+            if finding.remedy:
+                print(f"         remedy: {finding.remedy}")
+
+    findings = daemon.check(home_of(home), checkpoints=checkpoints_folder(), offline=offline, tell=tell)
+    problems = sum(finding.grade == "problem" for finding in findings)
+    if as_json:
+        print_json({"problems": problems, "findings": [asdict(finding) for finding in findings]})
+    return ConfigurationError.exit_code if problems else 0
+
+
+@app.command()
+def run(
+    log_format: Annotated[str, typer.Option(help="text or json.")] = "text",
+    proxy: Annotated[bool, typer.Option("--proxy/--no-proxy", help="Dial through the configured proxy.")] = True,
+    warm: Annotated[bool, typer.Option("--warm/--no-warm", help="Embed the records before a run asks for it.")] = True,
+    debug: Annotated[bool, typer.Option("--debug", help="Log more (never private data).")] = False,
+    home: HomeFolder = None,
+) -> None:
+    """The daemon: connects to the coordinator, answers approved runs, until SIGTERM. Opens no port."""
+    import signal
+
+    from undersong_common import logs, tls
+
+    if log_format not in ("text", "json"):
+        raise ConfigurationError(f"log format {log_format!r} is unknown", "use text or json")
+    set_up_log = partial(
+        logs.to_stderr,
+        ("undersong_common", "undersong_protocol", "undersong_client"),
+        as_json=log_format == "json",
+        debug=debug,
+    )
+    set_up_log()
+    tls.only_tls_1_3()
+    opened = PartyHome(home_of(home))
+    with opened.running():
+        from undersong_client.answering.assemble import assemble
+        from undersong_client.link import starting
+        from undersong_client.link.daemon import Daemon
+
+        try:
+            starting.check(opened, use_proxy=proxy)
+            assembled = assemble(opened, checkpoints=checkpoints_folder(), clock=time.time, logs=set_up_log)
+        except UndersongError as refusal:
+            opened.note_refused_start(refusal.problem, refusal.remedy, at=time.time())
+            raise
+        daemon = Daemon(opened, assembled, use_proxy=proxy, warm=warm)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: daemon.stop())
+        daemon.run()
+
+
+@app.command("install-service")
+def install_service(
+    system: Annotated[bool, typer.Option("--system", help="A system service, else one of this user.")] = False,
+    user: Annotated[str | None, typer.Option(help="The account of a system service.")] = None,
+    path: Annotated[Path | None, typer.Option("--path", help="Where the unit goes (default: systemd's place).")] = None,
+    show: Annotated[bool, typer.Option("--print", help="Print the unit and write nothing.")] = False,
+    home: HomeFolder = None,
+    as_json: AsJson = False,
+    quiet: entry.Quiet = False,
+) -> None:
+    """Writes a systemd unit that runs the daemon, and says how to start it."""
+    import getpass
+
+    from undersong_client.link import service
+    from undersong_client.storage import checkpoints
+
+    opened = PartyHome(home_of(home))
+    settings = opened.settings
+    writable = [opened.path, checkpoints_folder()]
+    if settings.data:
+        writable.append(Path(settings.cache) if settings.cache else checkpoints.beside(Path(settings.data)))
+    account = (user or getpass.getuser()) if system else None
+    started = Path(sys.argv[0]).absolute()
+    program = (
+        [str(started)] if started.name == "undersong-party" else [sys.executable, "-m", "undersong_client.cli.app"]
+    )
+    text = service.unit(party=settings.party, program=program, home=opened.path, writable=writable, user=account)
+    target = path or service.default_path(system=system, user_home=Path.home())
+    if show:
+        print(text, end="")
+        return
+    for folder in writable:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(text, encoding="utf-8")
+    manager = "systemctl" if system else "systemctl --user"
+    commands = [f"{manager} daemon-reload", f"{manager} enable --now {target.stem}"]
+    if as_json:
+        print_json({"unit": str(target), "next": commands})
+        return
+    if quiet:
+        return
+    print(f"wrote {target}")
+    for command in commands:
+        print(f"next: {command}")
+
+
+@app.command()
+def status(home: HomeFolder = None, as_json: AsJson = False) -> int:
+    """What the daemon is doing. Exit code 0 where it is connected or paused, 6 where it is not."""
+    from undersong_client.home import CLOCK_TOLERANCE_S, clock_words
+    from undersong_client.operations import daemon
+
+    found = daemon.status(home_of(home))
+    facts = found.facts
+    if as_json:
+        print_json(found.to_json())
+        return 0 if found.well else NOT_CONNECTED
+    print(f"{found.party}: {found.state}{' (paused)' if found.paused and found.state != 'paused' else ''}")
+    for key, says in (
+        ("address", "coordinator at"),
+        ("coordinator_software", "it runs"),
+        ("problem", "last problem:"),
+        ("remedy", "remedy:"),
+    ):
+        if facts.get(key):
+            print(f"  {says} {printable(str(facts[key]))}")
+    if facts.get("answered"):
+        print(f"  last answered {printable(facts['answered'])} at {local_time(facts['answered_s'])}")
+    for refused in facts.get("refused", ())[-REFUSALS_SHOWN:]:
+        print(f"  refused at {local_time(refused['at_s'])}: {printable(refused['problem'])}")
+    for run, cautions in facts.get("cautions", {}).items():
+        for caution in cautions:
+            print(f"  caution in run {printable(run)}, told to nobody else: {caution}")
+    if abs(facts.get("clock_offset_s", 0.0)) > CLOCK_TOLERANCE_S:
+        print(f"  this machine's clock was {clock_words(facts['clock_offset_s'])} when it connected")
+    if facts.get("embedded"):
+        print("  embedded {} of {} records".format(*facts["embedded"]))
+    for each in facts.get("changed", ()):
+        changes = printable("; ".join(each["changes"]))
+        print(f"  run {printable(each['run'])!r} is proposed with ANOTHER PLAN than before: {changes}")
+    if facts.get("waiting"):
+        print(f"  {facts['waiting']} run(s) wait for your decision: undersong-party requests")
+    if facts.get("certificate_until"):
+        print(f"  certificate valid until {facts['certificate_until'][:10]}")
+    return 0 if found.well else NOT_CONNECTED
+
+
+@app.command()
+def outbox(
+    entry_number: Annotated[
+        int | None, typer.Option("--entry", help="Show one message, in plain words; --json decodes every field.")
+    ] = None,
+    raw: Annotated[Path | None, typer.Option(help="With --entry: write its exact bytes to this file.")] = None,
+    run: Annotated[str | None, typer.Option("--run", help="Of one run only.")] = None,
+    last: Annotated[int | None, typer.Option(help="The last ones only.", min=1)] = None,
+    home: HomeFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """The exact bytes that left this building, in order; each can be decoded."""
+    from undersong_client.operations import outbox as journal
+
+    if entry_number is not None:
+        message = journal.message(home_of(home), entry_number)
+        if raw is not None:
+            replace_file(raw, message.data)
+        if as_json:
+            print_json(message.to_json())
+            return
+        sent = f"sent first at {local_time(message.entry.at)}; SHA-256 {message.entry.sha256}"
+        show_lines([*message.words(), sent])
+        print("every field of it: add --json; its exact bytes: --raw FILE")
+        return
+    entries = journal.entries(home_of(home), run=run, last=last)
+    if as_json:
+        print_json({"entries": [asdict(entry) for entry in entries]})
+        return
+    show_rows(
+        ("number", "when", "kind", "in answer to", "run", "sum", "attempt", "bytes", "times"),
+        [
+            (
+                str(entry.number),
+                local_time(entry.at),
+                entry.kind,
+                entry.answer_to,
+                entry.run,
+                entry.query,
+                str(entry.attempt) if entry.attempt >= 0 else "",
+                str(entry.bytes),
+                str(entry.times),
+            )
+            for entry in entries
+        ],
+        "nothing has left yet",
+    )
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def supernode(
+    ctx: typer.Context,
+    fab_hash: Annotated[
+        list[str], typer.Option("--fab-hash", help="SHA-256 of an app bundle that may run here; repeatable.")
+    ],
+    home: HomeFolder = None,
+) -> None:
+    """Runs Flower's SuperNode for this party; what follows goes to `flower-supernode`. Only pinned bundles are run."""
+    from undersong_client.consent import enrolment
+    from undersong_client.link.flower_supernode import run as run_supernode
+
+    opened = PartyHome(home_of(home))
+    enrolment.trusted(opened)
+    run_supernode(fab_hash, ["--node-config", f'party-folder="{opened.path}"', *ctx.args])
+
+
+@app.command()
+def pause(home: HomeFolder = None, as_json: AsJson = False) -> None:
+    """Takes part in nothing until `undersong-party resume`; stays connected, answers nothing."""
+    from undersong_client.operations import daemon
+
+    _say_paused(daemon.pause(home_of(home)), home_of(home), as_json)
+
+
+@app.command()
+def resume(home: HomeFolder = None, as_json: AsJson = False) -> None:
+    """Takes part again after `undersong-party pause`."""
+    from undersong_client.operations import daemon
+
+    _say_paused(daemon.resume(home_of(home)), home_of(home), as_json)
+
+
+def _say_paused(paused: bool, home: Path, as_json: bool) -> None:
+    if as_json:
+        print_json({"party": PartyHome(home).settings.party, "paused": paused})
+    else:
+        print("paused: nothing is answered" if paused else "takes part")
+
+
+def main() -> None:
+    """Entry point."""
+    entry.run(lambda: app(prog_name="undersong-party", standalone_mode=False))
+
+
+if __name__ == "__main__":
+    main()

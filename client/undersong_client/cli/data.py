@@ -1,0 +1,309 @@
+"""``undersong-party data ...`` and ``undersong-party ledger``."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from undersong_client.cli.options import (
+    AsJson,
+    DespiteCautions,
+    HomeFolder,
+    checkpoints_folder,
+    confirm_cautions,
+    home_of,
+    local_time,
+    print_json,
+    spending_words,
+)
+from undersong_client.home import PartyHome
+from undersong_client.units import unit_word
+from undersong_common import entry
+from undersong_common.errors import ConfigurationError
+from undersong_common.plurals import counted
+from undersong_common.printable import printable
+from undersong_common.rows import show_lines, show_rows
+
+if TYPE_CHECKING:
+    from undersong_client.operations.data import LedgerFacts, Restored
+
+data_app = typer.Typer(help="This party's data set. None of these commands sends anything.", no_args_is_help=True)
+
+ChargeMissing = Annotated[
+    bool,
+    typer.Option(
+        "--charge-missing",
+        help="Where no backup holds everything: count as spent all that may be missing, and go on from there.",
+    ),
+]
+Receipts = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--receipts",
+        metavar="MANIFEST.json",
+        help="Of a published data set that this party took part in: its receipt there is counted; repeatable.",
+    ),
+]
+
+
+def mount(app: typer.Typer) -> None:
+    """Adds the commands to ``undersong-party``."""
+    app.add_typer(data_app, name="data")
+    app.command()(ledger)
+    app.command("restore-ledger")(restore_ledger)
+
+
+@data_app.command()
+def add(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSONL, CSV, TSV, Parquet or XLSX.")],
+    text_field: Annotated[str, typer.Option(help="The column of texts.")] = "text",
+    label_field: Annotated[str, typer.Option(help="The column of labels; none if empty.")] = "",
+    user_field: Annotated[str, typer.Option(help="The column of patient ids; none if empty.")] = "",
+    encoding: Annotated[str, typer.Option(help="Of a CSV, TSV or JSONL file, for example latin-1.")] = "utf-8",
+    cache_dir: Annotated[
+        Path | None, typer.Option(help="Where encrypted embeddings are kept (default: beside the data).")
+    ] = None,
+    new_version: Annotated[
+        bool, typer.Option("--new-version", help="The file replaces the present one; what was spent stays spent.")
+    ] = False,
+    restore_ledger: Annotated[
+        Path | None, typer.Option(help="A backup of this data set's ledger, after this party's folder was lost.")
+    ] = None,
+    charge_missing: ChargeMissing = False,
+    receipts: Receipts = None,
+    despite_cautions: DespiteCautions = False,
+    home: HomeFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Declares the data set and says what is in it: counts, empty records, duplicates. Sends nothing."""
+    from undersong_client.operations import data
+
+    folder = home_of(home)
+    added = data.add(
+        folder,
+        file,
+        text=text_field,
+        label=label_field,
+        user=user_field,
+        encoding=encoding,
+        checkpoints=checkpoints_folder(),
+        cache=cache_dir,
+        new_version=new_version,
+        backup=restore_ledger,
+        charge_missing=charge_missing,
+        receipts=receipts or (),
+        confirm=lambda found: confirm_cautions(found, despite_cautions),
+        progress=_progress(time.monotonic()),
+    )
+    if as_json:
+        print_json(added.to_json())
+        return
+    found = added.survey
+    empty = counted(found.empty, "without text is", "without text are")
+    print(f"{counted(found.records, 'record')} of {counted(found.rows, 'row')}; {empty} left out")
+    print(f"{counted(found.duplicates, 'record repeats', 'records repeat')} another one's text")
+    if found.labels:
+        print("labels: " + ", ".join(f"{label} {count}" for label, count in found.labels.items()))
+    if found.users is not None:
+        people = unit_word("user", user_field, found.users)
+        print(f"{found.users} {people}; the one with most records has {found.largest_user}")
+    _print_without_vector(added.without_vector)
+    print(f"data set {added.fingerprint[:16]}...; nothing was sent")
+    if added.restored is not None:
+        _print_restored(added.restored)
+
+
+def restore_ledger(
+    backup: Annotated[Path | None, typer.Argument(metavar="[BACKUP]", help="The latest copy of the ledger.")] = None,
+    charge_missing: ChargeMissing = False,
+    receipts: Receipts = None,
+    home: HomeFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Puts the ledger in order where it is lost, broken, or older than what was released. Sends nothing."""
+    from undersong_client.operations import data
+
+    restored = data.restore_ledger(
+        home_of(home),
+        checkpoints=checkpoints_folder(),
+        backup=backup,
+        charge_missing=charge_missing,
+        receipts=receipts or (),
+    )
+    if as_json:
+        print_json(restored.to_json())
+    else:
+        _print_restored(restored)
+
+
+def _print_restored(restored: Restored) -> None:
+    print(f"the ledger counts again, with {counted(restored.entries, 'entry', 'entries')}")
+    if restored.runs:
+        runs = ", ".join(printable(run) for run in restored.runs)
+        print(f"counted as spent, because it may have been: {runs}; these runs have ended here")
+    if restored.whole_budget:
+        print("nothing shows what was released before: a whole budget counts as spent")
+    spending = restored.spending
+    if spending.budget is not None:
+        print(spending_words(spending))
+        return
+    spent = "more than can be counted" if math.isinf(spending.spent) else f"epsilon {spending.spent:.4g}"
+    print(f"spent: {spent} at delta {spending.delta:g}. No budget is set here: every run is refused until one is")
+    earlier = restored.earlier_budget
+    figures = "--epsilon E --delta D" if earlier is None else f"--epsilon {earlier.epsilon:g} --delta {earlier.delta:g}"
+    print(f"next: undersong-party budget set {figures}" + ("" if earlier is None else "    (what it was before)"))
+
+
+@data_app.command()
+def embed(home: HomeFolder = None, as_json: AsJson = False, quiet: entry.Quiet = False) -> None:
+    """Computes the records' embeddings now and keeps them encrypted; the daemon would do it later. Sends nothing."""
+    from undersong_client.operations import data
+    from undersong_common import embedders
+
+    opened = PartyHome(home_of(home))
+    begun = time.monotonic()
+    progress = (lambda _done, _total: None) if quiet else _progress(begun)
+    records, without = data.embed(opened, embedders.load(opened.settings.embedder), progress)
+    took = time.monotonic() - begun
+    if as_json:
+        print_json({"records": records, "without_vector": without, "seconds": round(took, 3)})
+    elif not quiet:
+        print(f"{counted(records, 'record is', 'records are')} embedded ({took:.0f} s)")
+        _print_without_vector(without)
+
+
+def _print_without_vector(records: int) -> None:
+    if records:
+        has = counted(records, "record has", "records have")
+        print(f"{has} no vector from the embedder and will count as zero in every sum; nobody else is told")
+
+
+def _progress(begun: float) -> Any:
+    shown = [0.0]
+
+    def show(done: int, total: int) -> None:
+        now = time.monotonic()
+        if done < total and now - shown[0] < 1.0:
+            return
+        shown[0] = now
+        left = (now - begun) * (total - done) / max(done, 1)
+        end = "\r" if sys.stderr.isatty() and done < total else "\n"
+        line = f"embedded {done} of {counted(total, 'record')}, about {left:.0f} s left   "
+        print(line, end=end, file=sys.stderr, flush=True)
+
+    return show
+
+
+@data_app.command("teacher-model")
+def teacher_model(
+    folder: Annotated[
+        str | None, typer.Argument(metavar="[FOLDER]", help='A local transformers encoder, or "packaged".')
+    ] = None,
+    none: Annotated[bool, typer.Option("--none", help="Take part in no run that fine-tunes teachers.")] = False,
+    home: HomeFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Names the local model that runs with fine-tuned teachers use; a running daemon uses it at once. Sends nothing."""
+    from undersong_common import fine_tuning
+    from undersong_common.model_files import PACKAGED
+
+    opened = PartyHome(home_of(home))
+    if none == (folder is not None):
+        raise ConfigurationError("teacher-model needs one model", 'name a FOLDER, or "packaged", or pass --none')
+    named = folder if folder in (None, PACKAGED) else str(Path(folder).absolute())
+    if named is not None:
+        fine_tuning.load(named, classes=2)
+    settings = opened.change(teacher_model=named or "")
+    if as_json:
+        print_json({"teacher_model": settings.teacher_model})
+    else:
+        print(f"teacher model: {settings.teacher_model or 'none'}; nothing was sent")
+
+
+@data_app.command()
+def show(home: HomeFolder = None, as_json: AsJson = False) -> None:
+    """Which file is declared, and its fields."""
+    settings = PartyHome(home_of(home)).settings
+    names = ("data", "text_field", "label_field", "user_field", "cache", "embedder", "teacher_model")
+    value = {name: getattr(settings, name) for name in names}
+    if as_json:
+        print_json(value)
+        return
+    for key, item in value.items():
+        print(f"{key}: {item or 'none'}")
+
+
+def ledger(
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Check every entry against the chain, change nothing.")
+    ] = False,
+    backup: Annotated[Path | None, typer.Option(help="Copy the ledger to this file.")] = None,
+    home: HomeFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """What every release of the data set cost, and what is left."""
+    from undersong_client.operations import data
+
+    facts = data.ledger(home_of(home), verify=verify)
+    if backup is not None:
+        data.back_up_ledger(home_of(home), backup)
+    if as_json:
+        print_json(facts.to_json())
+        return
+    show_rows(
+        ("entry", "kind", "run", "sum", "attempt", "epsilon alone", "when"),
+        [
+            (
+                str(entry.fields["entry"]),
+                entry.fields["kind"],
+                str(entry.fields.get("run", "")),
+                str(entry.fields.get("query", "")),
+                str(entry.fields.get("attempt", "")),
+                "" if entry.epsilon is None else f"{entry.epsilon:.3g}",
+                local_time(entry.fields["at"]),
+            )
+            for entry in facts.entries
+        ],
+        "empty",
+    )
+    if facts.verified is not None:
+        print(f"{counted(facts.verified, 'entry', 'entries')}, the chain holds; head {facts.head[:16]}...")
+    if facts.runs:
+        print()
+        _print_costs(facts)
+    show_lines([spending_words(facts.spending)])
+
+
+def _print_costs(facts: LedgerFacts) -> None:
+    """The burn-down: what each run cost, and what was left after it, all at one delta."""
+    total = facts.spending.budget
+    show_rows(
+        ("run", "releases", "epsilon alone", "spent after it", "left after it", ""),
+        [
+            (
+                cost.run,
+                f"{cost.releases}{' *' if cost.whole_plan else ''}",
+                f"{cost.epsilon:.4g}",
+                f"{cost.spent:.4g}",
+                "" if total is None else f"{max(0.0, total - cost.spent):.4g}",
+                "" if total is None else _bar(cost.spent, total),
+            )
+            for cost in facts.runs
+        ],
+        "",
+    )
+    if any(cost.whole_plan for cost in facts.runs):
+        show_lines(["* Charged at its whole plan: stopping a run of sub-sampled or Laplace sums does not refund."])
+    if len(facts.runs) > 1:
+        show_lines(["Runs of Gaussian noise cost less together than the sum of each alone."])
+
+
+def _bar(spent: float, total: float) -> str:
+    """How much of a budget is used, in ten characters."""
+    used = 10 if spent >= total else int(10 * spent / total)
+    return "#" * used + "." * (10 - used)

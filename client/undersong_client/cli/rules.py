@@ -1,0 +1,217 @@
+"""``undersong-party budget ...`` and ``undersong-party policy ...``: what this hospital allows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from undersong_client.cli.options import (
+    AsJson,
+    DespiteCautions,
+    HomeFolder,
+    confirm_cautions,
+    home_of,
+    print_json,
+    warn,
+)
+from undersong_common.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from undersong_client.operations.rules import BudgetFacts, PolicyFacts
+
+budget_app = typer.Typer(help="How much may be spent on this data set, over all runs.", no_args_is_help=True)
+policy_app = typer.Typer(help="What this hospital allows; what is not named is refused.", no_args_is_help=True)
+
+
+def mount(app: typer.Typer) -> None:
+    """Adds the commands to ``undersong-party``."""
+    app.add_typer(budget_app, name="budget")
+    app.add_typer(policy_app, name="policy")
+
+
+@budget_app.command("set")
+def set_budget(
+    epsilon: Annotated[float, typer.Option(help="In all, over every run.")],
+    delta: Annotated[float, typer.Option(help="Far below 1 / (number of patients), for example 1e-6.")],
+    per_run: Annotated[float | None, typer.Option(help="The most that one run may promise (default: all).")] = None,
+    parts: Annotated[
+        int, typer.Option(help="Parts of delta: one for all Gaussian runs together, one for any other run.", min=1)
+    ] = 1,
+    despite_cautions: DespiteCautions = False,
+    home: HomeFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Sets the budget; a smaller one than what was spent refuses every further run."""
+    from undersong_client.operations import rules
+
+    found = rules.set_budget(
+        home_of(home),
+        epsilon=epsilon,
+        delta=delta,
+        per_run=per_run,
+        parts=parts,
+        confirm=lambda against: confirm_cautions(against, despite_cautions),
+    )
+    warn(found.warnings)
+    _print_budget(found, as_json)
+
+
+@budget_app.command("show")
+def show_budget(home: HomeFolder = None, as_json: AsJson = False) -> None:
+    """The budget, and what is left of it."""
+    from undersong_client.operations import rules
+
+    _print_budget(rules.budget(home_of(home)), as_json)
+
+
+def _print_budget(found: BudgetFacts, as_json: bool) -> None:
+    if as_json:
+        print_json(found.to_json())
+        return
+    allowed = found.allowed
+    if not allowed.has_budget:
+        print("no budget is set: every run is refused")
+        return
+    divided = f", divided into {allowed.total_parts} parts," if allowed.total_parts > 1 else ""
+    whole = f"epsilon {allowed.total_epsilon:g} at delta {allowed.total_delta:g}{divided} in all"
+    print(f"{whole}; at most {allowed.run_epsilon:g} a run")
+    if found.spent is not None:
+        print(f"spent {found.spent:.4g}, left {found.left:.4g}")
+
+
+@policy_app.command("set")
+def set_policy(
+    statistics: Annotated[
+        list[str] | None, typer.Option("--statistic", help="Allow these statistics only; repeat for several.")
+    ] = None,
+    units: Annotated[
+        list[str] | None, typer.Option("--unit", help="Accept these privacy units only: sample, user, party.")
+    ] = None,
+    minimum_parties: Annotated[int | None, typer.Option(help="Smaller federations are refused.", min=1)] = None,
+    minimum_threshold: Annotated[
+        int | None, typer.Option(help="Runs that fewer parties could open are refused.", min=1)
+    ] = None,
+    required_parties: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--require-party",
+            metavar="NAME=FINGERPRINT",
+            help="Refuse runs without this party, known by the fingerprint that it has told you; repeat for several.",
+        ),
+    ] = None,
+    require_nobody: Annotated[
+        bool, typer.Option("--require-nobody", help="Take back every --require-party of before.")
+    ] = False,
+    approval: Annotated[str | None, typer.Option(help='"each" run waits for a person, or "standing".')] = None,
+    declared_units: Annotated[
+        int | None,
+        typer.Option(
+            help="A public bound on the number of patients: a run whose delta is not below 1 / this is refused, and the"
+            " operator reads the number. 0: none.",
+            min=0,
+        ),
+    ] = None,
+    require_post_quantum: Annotated[
+        str | None,
+        typer.Option(
+            help="Which runs must have post-quantum masks, which no later quantum computer opens: always, never."
+        ),
+    ] = None,
+    minimum_colluders: Annotated[
+        str | None,
+        typer.Option(
+            help="Runs that assume fewer colluding parties are refused: a number, or default, which is what a plan"
+            " assumes for its number of parties (1 from four parties on)."
+        ),
+    ] = None,
+    share_budget: Annotated[
+        bool | None, typer.Option("--share-budget/--hide-budget", help="Whether the operator is told what is left.")
+    ] = None,
+    share_policy: Annotated[
+        bool | None,
+        typer.Option(
+            "--share-policy/--hide-policy",
+            help="Whether the operator is told what this policy allows, and so which plans it would refuse.",
+        ),
+    ] = None,
+    despite_cautions: DespiteCautions = False,
+    home: HomeFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Changes the policy and signs it. What is not given stays."""
+    from undersong_client.operations import rules
+
+    if require_nobody and required_parties:
+        raise ConfigurationError("--require-nobody and --require-party contradict each other", "give one of them")
+    changed = rules.set_policy(
+        home_of(home),
+        named_statistics=statistics,
+        units=units,
+        minimum_parties=minimum_parties,
+        minimum_threshold=minimum_threshold,
+        required_parties=[] if require_nobody else required_parties or None,
+        approval=approval,
+        declared_units=declared_units,
+        require_post_quantum=require_post_quantum,
+        minimum_colluders=None if minimum_colluders is None else rules.colluders(minimum_colluders),
+        share_budget=share_budget,
+        share_policy=share_policy,
+        confirm=lambda against: confirm_cautions(against, despite_cautions),
+    )
+    warn(changed.warnings)
+    _print_policy(changed, as_json)
+
+
+@policy_app.command("show")
+def show_policy(home: HomeFolder = None, as_json: AsJson = False) -> None:
+    """The policy, its signature checked."""
+    from undersong_client.operations import rules
+
+    _print_policy(rules.show(home_of(home)), as_json)
+
+
+StatisticName = Annotated[str, typer.Argument(metavar="NAME", help="As `policy plugins` shows it.")]
+
+
+@policy_app.command("plugins")
+def show_plugins(home: HomeFolder = None, as_json: AsJson = False) -> None:
+    """Statistics of other packages that are installed here: their source hashes, and which are trusted."""
+    from undersong_client.operations import rules
+    from undersong_common.rows import show_rows
+
+    found = rules.installed(home_of(home))
+    if as_json:
+        print_json({"statistics": [each.to_json() for each in found]})
+        return
+    rows = [(each.name, each.package, each.source, each.state) for each in found]
+    show_rows(("statistic", "package", "source (SHA-256)", "state"), rows, "no other package declares a statistic here")
+
+
+@policy_app.command("trust")
+def trust(
+    name: StatisticName,
+    source: Annotated[str, typer.Argument(metavar="SHA256", help="The hash of the source that you have read.")],
+    home: HomeFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Lets another package's program compute sums from the records, while its source has this hash."""
+    from undersong_client.operations import rules
+
+    _print_policy(rules.trust(home_of(home), name, source.lower()), as_json)
+
+
+@policy_app.command("distrust")
+def distrust(name: StatisticName, home: HomeFolder = None, as_json: AsJson = False) -> None:
+    """Refuses every further run that asks for this statistic of another package."""
+    from undersong_client.operations import rules
+
+    _print_policy(rules.distrust(home_of(home), name), as_json)
+
+
+def _print_policy(found: PolicyFacts, as_json: bool) -> None:
+    if as_json:
+        print_json(found.to_json())
+        return
+    for key, item in found.to_json().items():
+        print(f"{key}: {', '.join(item) if isinstance(item, list) else item}")

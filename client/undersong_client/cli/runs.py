@@ -1,0 +1,209 @@
+"""``undersong-party requests``, ``preview``, ``approve``, ``reject`` and ``revoke``: the runs that were proposed."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from undersong_client.cli.options import (
+    AsJson,
+    DespiteCautions,
+    HomeFolder,
+    RunName,
+    checkpoints_folder,
+    confirm_cautions,
+    home_of,
+    local_time,
+    print_json,
+)
+from undersong_client.home import PartyHome
+from undersong_common.errors import ConfigurationError
+from undersong_common.printable import printable, shell_word
+from undersong_common.rows import show_lines, show_rows
+
+if TYPE_CHECKING:
+    from undersong_client.consent.approvals import Request
+    from undersong_client.operations.runs import Decided
+
+
+def mount(app: typer.Typer) -> None:
+    """Adds the commands to ``undersong-party``."""
+    for command in (requests, preview, approve, reject, revoke, dossier):
+        app.command()(command)
+
+
+def requests(home: HomeFolder = None, as_json: AsJson = False) -> None:
+    """The plans that were proposed to this party, and what was decided."""
+    from undersong_client.operations import runs
+
+    found = runs.requests(home_of(home))
+    if as_json:
+        print_json({"requests": [asdict(request) for request in found]})
+        return
+    show_rows(
+        ("run", "decision", "epsilon", "delta", "parties", "method", "received", "manifest"),
+        [
+            (
+                request.run,
+                _standing(request),
+                "not private" if request.epsilon is None else f"{request.epsilon:g}",
+                f"{request.delta:g}",
+                str(request.parties),
+                request.method,
+                local_time(request.received_s),
+                request.manifest[:12],
+            )
+            for request in found
+        ],
+        "no run was proposed yet",
+    )
+
+
+def _standing(request: Request) -> str:
+    """How a proposed plan stands, in one cell."""
+    parts = [request.decision + (f" ({request.reason})" if request.reason else "")]
+    if request.ended_s:
+        parts.append(f"ended {local_time(request.ended_s)}")
+    if request.suspended:
+        parts.append(f"SUSPENDED {local_time(request.suspended_s)}: {request.suspended}")
+    if request.replaced:
+        parts.append("REPLACED by another plan since")
+    elif request.changes:
+        parts.append(f"ANOTHER PLAN than before: {', '.join(request.changes)}")
+    if request.objection:
+        parts.append(f"REFUSED by this party's guard: {request.objection}")
+    return "; ".join(parts)
+
+
+def preview(
+    run: RunName,
+    page: Annotated[
+        Path | None, typer.Option("--print", metavar="FILE.html", help="Write the page as HTML, to print and sign.")
+    ] = None,
+    home: HomeFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """What a run would take from this building, and what it costs, on one page. Decides nothing."""
+    from undersong_client.consent import shown
+    from undersong_client.operations import runs
+
+    folder = home_of(home)
+    found = runs.consent(folder, run, checkpoints=checkpoints_folder())
+    if page is not None:
+        found.sheet.write(page, at=local_time(time.time()))
+    if as_json:
+        print_json(found.to_json())
+        return
+    show_lines(found.sheet.lines())
+    request = found.request
+    print()
+    if page is not None:
+        print(f"wrote {page}: print it, and keep it with the signature")
+    if request.ended_s:
+        print(f"this run ended {local_time(request.ended_s)}; it was {request.decision}")
+    elif request.suspended:
+        print(f"suspended {local_time(request.suspended_s)}: {request.suspended}")
+    elif request.decision == "pending":
+        run = shell_word(request.run)
+        print(f"next: undersong-party approve {run} WORDS, or undersong-party reject {run}")
+    else:
+        print(f"decided: {request.decision}")
+    shown.note(PartyHome(folder), request.run, request.manifest, at=time.time())
+
+
+def approve(
+    run: RunName,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[WORDS]...", help="The plan's nine words as `preview` shows them, or its whole hash."),
+    ] = None,
+    latest_shown: Annotated[
+        bool, typer.Option("--latest-shown", help="The plan that this terminal has shown last, instead of its words.")
+    ] = False,
+    despite_cautions: DespiteCautions = False,
+    home: HomeFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Signs the consent to one plan: that of these words, or the one that this terminal has shown last."""
+    from undersong_client.consent.approvals import Requests
+    from undersong_client.operations import runs
+
+    folder = home_of(home)
+    if bool(words) == latest_shown:
+        raise runs.which_plan(Requests(PartyHome(folder)).find(run).run)
+    decided = runs.approve(
+        folder,
+        run,
+        words=" ".join(words) if words else None,
+        checkpoints=checkpoints_folder(),
+        confirm=lambda found: confirm_cautions(found, despite_cautions),
+    )
+    _say(decided, as_json)
+
+
+def reject(
+    run: RunName,
+    reason: Annotated[str, typer.Option(help="Told to the operator.")] = "",
+    home: HomeFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Refuses the plan that stands under a run's name now, for good."""
+    from undersong_client.operations import runs
+
+    decided: Decided = runs.reject(home_of(home), run, reason)
+    _say(decided.request, as_json)
+    if decided.still_approved and not as_json:
+        print(f"an earlier plan of this run stays approved; to withdraw that: undersong-party revoke {shell_word(run)}")
+
+
+def revoke(
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="The run whose consent is withdrawn.")] = None,
+    coordinator: Annotated[
+        bool, typer.Option("--coordinator", help="Leave the coordinator: its trust and the certificate go.")
+    ] = False,
+    reason: Annotated[str, typer.Option(help="Told to the operator.")] = "",
+    home: HomeFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Withdraws the consent to a run: nothing more of it leaves. What was released stays released, and charged."""
+    from undersong_client.operations import runs
+
+    folder = home_of(home)
+    if coordinator == (run is not None):
+        raise ConfigurationError("revoke needs one thing to revoke", "name a RUN, or pass --coordinator")
+    if run is not None:
+        _say(runs.revoke(folder, run, reason, checkpoints=checkpoints_folder()).request, as_json)
+        return
+    runs.leave(folder, checkpoints=checkpoints_folder())
+    if as_json:
+        print_json({"party": PartyHome(folder).settings.party, "coordinator": None})
+    else:
+        print("left the coordinator; a running daemon disconnects within a second. The ledger stays")
+
+
+def _say(decided: Request, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(decided))
+    else:
+        run, words = printable(decided.run), printable(decided.words)
+        print(f"{run}: {decided.decision}, signed (manifest {decided.manifest[:12]}, {words})")
+
+
+def dossier(
+    run: RunName,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE.html", help="The page, to print or to file.")],
+    audit: Annotated[
+        Path | None, typer.Option("--audit", metavar="FILE.json", help="What `undersong audit --json` wrote.")
+    ] = None,
+    home: HomeFolder = None,
+) -> None:
+    """A run as one page for the privacy officer's files: what left, what it cost, what is kept. Sends nothing."""
+    from undersong_client.operations import dossier as pages
+
+    page = pages.dossier(home_of(home), run, audit=audit, local_time=local_time)
+    page.write(out, at=local_time(time.time()))
+    print(f"wrote {out}: print it from a browser, to paper or to PDF")

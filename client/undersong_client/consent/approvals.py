@@ -1,0 +1,433 @@
+"""Plans that were proposed to this party, and what its people decided. One small file per plan, named by its hash.
+
+The daemon writes a proposal when it arrives and reads the decision; the commands ``approve``, ``reject`` and ``revoke``
+write it, signed by the party's identity key. A decision counts for one plan, hash by hash: another plan under the same
+name is a new request, which says what it changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from undersong_client.home import FILE_MODE, PartyHome, read_json, write_json
+from undersong_common.canonical import canonical_json, tagged_hash
+from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
+from undersong_common.files import FileState, file_state, replace_file
+from undersong_common.printable import printable, shell_word
+from undersong_protocol.agreement.plan_words import plan_words, same_words
+
+if TYPE_CHECKING:
+    from undersong_protocol.agreement.manifest import Manifest
+
+log = logging.getLogger(__name__)
+
+TAG = "undersong decision"
+MOST_PENDING = 100
+MOST_PLANS = 20  # under one name
+LARGEST_MANIFEST_BYTES = 16 * 2**20
+HASH_BYTES = 32
+SHEET = ".sheet"  # suffix of the figures that were signed
+Decision = Literal["pending", "approved", "rejected", "revoked"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One proposed plan.
+
+    Attributes:
+        run: the run's name as the coordinator gives it.
+        manifest: hash (hex) of what is to be signed.
+        received_s, decided_s: seconds since the epoch; decided_s is 0 while it is pending.
+        decision: what people (or the standing policy) decided.
+        reason: why, in the words of who decided; sent to the operator with a refusal.
+        epsilon, parties: as the manifest says, for lists.
+        objection: why the guard refuses it as things stand, whatever people decide; empty where it does not.
+        signature: hex, over the decision, by the identity key.
+        words: the manifest's hash in words (``undersong_protocol.agreement.plan_words``).
+        number: counts the plans that were proposed under this name, from 1.
+        changes: how it differs from the plan that people here saw last under this name, or from the first one.
+        replaced: another plan was proposed under this name later.
+        ended_s: when the run ended here; 0 while it has not.
+        suspended_s: when the coordinator said that it asks nothing of the run for now; 0 where it asks.
+    """
+
+    run: str
+    manifest: str
+    received_s: float
+    decision: Decision = "pending"
+    decided_s: float = 0.0
+    reason: str = ""
+    epsilon: float | None = None
+    delta: float = 0.0
+    parties: int = 0
+    method: str = ""
+    objection: str = ""
+    signature: str = ""
+    words: str = ""
+    number: int = 1
+    changes: tuple[str, ...] = ()
+    replaced: bool = False
+    ended_s: float = 0.0
+    suspended_s: float = 0.0
+
+    @property
+    def undecided(self) -> bool:
+        """Whether it waits for a person, and for nothing else."""
+        over = self.objection or self.replaced or self.ended_s or self.suspended_s
+        return self.decision == "pending" and not over
+
+    @property
+    def suspended(self) -> str:
+        """In words why nothing of it is asked for now; empty where that is not so."""
+        if not self.suspended_s or self.ended_s:
+            return ""
+        return "the coordinator says that it has failed: nothing of it is asked until it is proposed again or goes on"
+
+    @property
+    def statement(self) -> bytes:
+        """What is signed."""
+        return tagged_hash(TAG, canonical_json([self.run, self.manifest, self.decision, self.decided_s, self.reason]))
+
+
+class Requests:
+    """The folder of proposals. Several processes may use it at once."""
+
+    def __init__(self, home: PartyHome) -> None:
+        self._home = home
+        self._folder = home.requests
+
+    def all(self) -> list[Request]:
+        """Oldest first."""
+        found = [_request(path) for path in self._folder.glob("*.json")]
+        return sorted(found, key=lambda request: (request.received_s, request.run, request.number))
+
+    def under(self, run: str) -> list[Request]:
+        """The plans that were proposed under one name, the one that stands now last."""
+        return sorted((each for each in self.all() if each.run == run), key=lambda request: request.number)
+
+    def find(self, run: str, *, decision: Decision | None = None) -> Request:
+        """The plan that stands under a run's name now, or the one whose hash begins so.
+
+        Args:
+            decision: the last plan with this decision, where there is one.
+
+        Raises ConfigurationError where none fits.
+        """
+        named = self.under(run)
+        if not named and len(run) >= 6:
+            named = [each for each in self.all() if each.manifest.startswith(run.lower())]
+            if len(named) > 1:
+                named = []
+        if not named:
+            raise ConfigurationError(f"no run {run!r} was proposed to this party", "see `undersong-party requests`")
+        return next((each for each in reversed(named) if each.decision == decision), named[-1])
+
+    def known(self, manifest: Manifest) -> Request | None:
+        path = self.path(manifest)
+        return _request(path) if path.exists() else None
+
+    def path(self, manifest: Manifest) -> Path:
+        """Where the request of a manifest is kept, if it is."""
+        return self._path(manifest.hash.hex())
+
+    def manifest_bytes(self, request: Request) -> bytes:
+        """What is to be signed, checked against its hash."""
+        path = self._path(request.manifest).with_suffix(".manifest")
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            data = b""
+        if tagged_hash("undersong manifest", data).hex() != request.manifest:
+            raise ConfigurationError(f"{path}: is damaged", "restart the daemon; the coordinator proposes it again")
+        return data
+
+    def keep_sheet(self, request: Request, figures: Mapping[str, Any]) -> None:
+        """Keeps the figures of the sheet on which people decide about a plan."""
+        write_json(self._path(request.manifest).with_suffix(SHEET), figures)
+
+    def sheet(self, request: Request) -> dict[str, Any] | None:
+        """The figures of the sheet as it was signed; None where it was not kept (consent that stands signs none)."""
+        path = self._path(request.manifest).with_suffix(SHEET)
+        return read_json(path) if request.decision in ("approved", "revoked") and path.exists() else None
+
+    def receive(self, manifest: Manifest, *, at: float, objection: str = "") -> Request:
+        """Keeps a proposal. A new plan under a known name is a new request, and pending.
+
+        Raises PrivacyRefusal when flooded, or where somebody has searched for a plan with another plan's words.
+        """
+        with self._locked():
+            known = self.known(manifest)
+            if known is not None and known.ended_s:
+                return known
+            if known is not None and not known.replaced:
+                return self._changed(known, objection=objection, suspended_s=0.0)
+            earlier = self.under(manifest.run)
+            made = known or self._checked(manifest, len(earlier), at)
+            if earlier:
+                made = replace(
+                    made,
+                    number=earlier[-1].number + 1,
+                    changes=self._changes(manifest, earlier),
+                    received_s=at,
+                    replaced=False,
+                    suspended_s=0.0,
+                )
+                log.warning(
+                    "run %r is proposed with ANOTHER PLAN than before: %s",
+                    made.run,
+                    "; ".join(made.changes) or "one that was proposed earlier",
+                )
+            replace_file(self._path(made.manifest).with_suffix(".manifest"), manifest.to_bytes())
+            kept = self._changed(made, objection=objection, always=True)
+            for each in earlier:
+                if each.manifest != made.manifest:
+                    self._changed(each, replaced=True)
+            self._prune(earlier, made)
+            return kept
+
+    def _checked(self, manifest: Manifest, earlier: int, at: float) -> Request:
+        everything = self.all()
+        undecided = [request for request in everything if request.decision == "pending" and not request.replaced]
+        over = [request for request in undecided if request.ended_s or request.suspended_s]
+        for request in over[:-MOST_PENDING]:  # nobody has to decide about them, but they take room
+            for suffix in (".json", ".manifest", SHEET):
+                self._path(request.manifest).with_suffix(suffix).unlink(missing_ok=True)
+        pending = len(undecided) - len(over)
+        if len(manifest.to_bytes()) > LARGEST_MANIFEST_BYTES or (not earlier and pending >= MOST_PENDING):
+            raise PrivacyRefusal(
+                f"{pending} runs wait for a decision of this party", "wait until its people have decided"
+            )
+        if earlier >= MOST_PLANS:
+            raise PrivacyRefusal(
+                f"{earlier} plans were proposed under the name {manifest.run!r}", "propose the run under a new name"
+            )
+        words, hash_ = plan_words(manifest.hash), manifest.hash.hex()
+        if any(each.words == words and each.manifest != hash_ for each in everything):
+            # By chance this happens once in 2^90 plans; on purpose it would let one plan be approved for another.
+            raise PrivacyRefusal(
+                "the plan has the words of another plan that was proposed to this party",
+                "somebody has searched for it: find out who made this plan",
+            )
+        privacy = manifest.plan.privacy
+        return Request(
+            run=manifest.run,
+            manifest=hash_,
+            received_s=at,
+            epsilon=None if privacy.epsilon == float("inf") else privacy.epsilon,
+            delta=privacy.delta,
+            parties=len(manifest.roster),
+            method=manifest.method,
+            words=words,
+        )
+
+    def _changes(self, manifest: Manifest, earlier: list[Request]) -> tuple[str, ...]:
+        from undersong_client.consent.changes import changes
+        from undersong_protocol.agreement.manifest import Manifest
+
+        try:
+            before = Manifest.from_bytes(self.manifest_bytes(self._remembered(earlier)))
+        except UndersongError:
+            return ("nobody can say what: the earlier plan is not kept any more",)
+        return changes(before, manifest)
+
+    def _remembered(self, earlier: list[Request]) -> Request:
+        """Of the plans under one name, the one that people have in mind: shown or decided last, else the first."""
+        from undersong_client.consent import shown
+
+        seen = shown.seen(self._home)
+        times = [(max(seen.get(each.manifest, 0.0), each.decided_s), -each.number, each) for each in earlier]
+        return max(times, key=lambda time: time[:2])[2]
+
+    def _prune(self, earlier: list[Request], now: Request) -> None:
+        """Of plans that were replaced, nobody needs the text, but for the one that the next is compared with."""
+        kept = {self._remembered(earlier).manifest, now.manifest} if earlier else {now.manifest}
+        for each in earlier:
+            if each.manifest not in kept and each.number > 1 and each.decision == "pending":
+                self._path(each.manifest).with_suffix(".manifest").unlink(missing_ok=True)
+
+    def refused(self, manifest: Manifest, objection: str, *, at: float) -> None:
+        """Keeps a proposal that the guard refuses, so that people see it; nothing where too many wait already."""
+        with contextlib.suppress(PrivacyRefusal):
+            self.receive(manifest, at=at, objection=objection)
+
+    def ended(self, manifest: bytes, *, at: float) -> None:
+        """Notes that the run of a manifest, by its hash, has ended here."""
+        self._note(manifest, lambda known: known if known.ended_s else replace(known, ended_s=at))
+
+    def suspended(self, manifest: bytes, *, at: float) -> None:
+        """Notes that the coordinator asks nothing of a run for now; ``at`` 0: that it does again."""
+        self._note(manifest, lambda known: replace(known, suspended_s=at))
+
+    def _note(self, manifest: bytes, change: Callable[[Request], Request]) -> None:
+        path = self._path(manifest.hex())
+        if len(manifest) != HASH_BYTES or not path.exists():
+            return  # never proposed here
+        if change(known := _request(path)) != known:
+            with self._locked():
+                self._changed(change(_request(path)), always=True)
+
+    def _changed(self, request: Request, *, always: bool = False, **changes: Any) -> Request:
+        changed = replace(request, **changes)
+        if always or changed != request:
+            write_json(self._path(request.manifest), asdict(changed))
+        return changed
+
+    def decide(self, request: Request, decision: Decision, *, at: float, reason: str = "") -> Request:
+        """Signs and writes a decision about one plan, as it stands in the folder now.
+
+        Raises:
+            ConfigurationError: the run has ended, the plan was replaced, or what was rejected or revoked is to be
+                approved.
+        """
+        from undersong_client import keys
+
+        with self._locked():
+            request = _request(self._path(request.manifest))
+            check_decision(request, decision)
+            decided = replace(request, decision=decision, decided_s=at, reason=reason)
+            signature = keys.identity(self._home).sign(decided.statement).hex()
+            return self._changed(replace(decided, signature=signature), always=True)
+
+    def check_words(self, request: Request, stated: str) -> None:
+        """Raises PrivacyRefusal unless these are the words of the plan, computed anew, or its whole hash."""
+        if stated.strip().lower() == request.manifest or same_words(
+            stated, plan_words(bytes.fromhex(request.manifest))
+        ):
+            return
+        remedy = f"look at it again: undersong-party preview {shell_word(request.run)}"
+        if any(same_words(stated, each.words) for each in self.under(request.run)):
+            raise PrivacyRefusal(
+                f"these are the words of an earlier plan of run {request.run!r}; the plan was CHANGED since: "
+                + printable("; ".join(request.changes)),
+                remedy,
+            )
+        raise PrivacyRefusal(f"these are not the words of the plan that run {request.run!r} has now", remedy)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Daemon and commands change one file after the other."""
+        file = os.open(self._folder / ".lock", os.O_CREAT | os.O_RDWR, FILE_MODE)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(file)
+
+    def _path(self, manifest: str) -> Path:
+        return self._folder / f"{manifest}.json"
+
+
+class PersonalConsent:
+    """What the guard cannot know: whether a person has approved. Implements ``answering.party.Consent``.
+
+    Args:
+        standing: read anew each time, so that a changed policy counts at once.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(self, home: PartyHome, *, standing: Callable[[], bool], clock: Callable[[], float]) -> None:
+        self._home = home
+        self._requests = Requests(home)
+        self._standing = standing
+        self._clock = clock
+        self._checked: dict[bytes, tuple[FileState, FileState]] = {}  # as the files were, by manifest
+        self._files: dict[bytes, tuple[str, str]] = {}  # put together once, since each answer asks for them
+
+    def decide(self, manifest: Manifest) -> str:
+        request = self._requests.receive(manifest, at=self._clock())
+        if request.ended_s:
+            raise PrivacyRefusal(f"run {request.run!r} has ended at this party", "start a new run under a new name")
+        if request.decision == "pending" and self._standing():
+            request = self._requests.decide(request, "approved", at=self._clock(), reason="standing policy")
+        if request.decision == "pending":
+            return "waits for the approval of a person at this party"
+        self._check(request)
+        return ""
+
+    def refused(self, manifest: Manifest, reason: str) -> None:
+        self._requests.refused(manifest, reason, at=self._clock())
+
+    def check(self, manifest: Manifest) -> None:
+        # Before every reply: read and verified again whenever one of the files is another one.
+        files = self._files.get(manifest.hash)
+        if files is None:
+            files = str(self._requests.path(manifest)), str(self._home.keys / "identity.key")
+            self._files[manifest.hash] = files
+        seen = file_state(files[0]), file_state(files[1])
+        if self._checked.get(manifest.hash) == seen:
+            return
+        request = self._requests.known(manifest)
+        if request is None or request.run != manifest.run:
+            raise PrivacyRefusal(f"run {manifest.run!r} was never approved by this party")
+        self._check(request)
+        self._checked[manifest.hash] = seen
+
+    def ended(self, manifest: bytes) -> None:
+        self._requests.ended(manifest, at=self._clock())
+
+    def suspended(self, manifest: bytes) -> None:
+        self._requests.suspended(manifest, at=self._clock())
+
+    def goes_on(self, manifest: bytes) -> None:
+        self._requests.suspended(manifest, at=0.0)
+
+    def _check(self, request: Request) -> None:
+        from cryptography.exceptions import InvalidSignature
+
+        from undersong_client import keys
+
+        if request.decision != "approved":
+            words = f": {request.reason}" if request.reason else ""
+            raise PrivacyRefusal(
+                f"run {request.run!r} was {request.decision} by this party{words}", "talk to its people"
+            )
+        try:
+            public = keys.identity(self._home).public_key()
+            public.verify(bytes.fromhex(request.signature), request.statement)
+        except (ValueError, InvalidSignature):
+            raise PrivacyRefusal(f"the approval of run {request.run!r} is not signed by this party's key") from None
+
+
+def check_decision(request: Request, decision: Decision) -> None:
+    """Raises ConfigurationError where this decision can no longer be taken about a plan."""
+    run = f"run {request.run!r}"
+    if request.ended_s:
+        raise ConfigurationError(
+            f"{run} has ended: what it released stays released, and nothing more of it is asked",
+            "there is nothing left to decide; see `undersong-party ledger`",
+        )
+    if decision == "approved" and request.decision in ("rejected", "revoked"):
+        raise ConfigurationError(f"{run} was {request.decision}", "have the operator propose it under a new name")
+    if decision == "approved" and request.suspended:
+        raise ConfigurationError(
+            f"{run}: {request.suspended}", "decide when it is asked again; the operator knows when"
+        )
+    if decision == "approved" and request.replaced:
+        raise ConfigurationError(
+            f"{run} has another plan by now",
+            f"undersong-party preview {shell_word(request.run)}, and decide about that one",
+        )
+    if decision == "revoked" and request.decision not in ("approved", "revoked"):
+        raise ConfigurationError(f"{run} was not approved", f"undersong-party reject {shell_word(request.run)}")
+    if decision == "rejected" and request.decision == "approved":
+        raise ConfigurationError(f"{run} is approved", f"undersong-party revoke {shell_word(request.run)}")
+
+
+def _request(path: Path) -> Request:
+    try:
+        value = read_json(path)
+        request = Request(**{**value, "changes": tuple(value.get("changes", ()))})
+        if request.decision not in get_args(Decision) or path.stem != request.manifest:
+            raise TypeError
+    except TypeError:
+        raise ConfigurationError(
+            f"{path}: is damaged or of an older version", "remove it; the coordinator proposes the run again"
+        ) from None
+    return request

@@ -1,0 +1,185 @@
+"""How a hospital joins a coordinator, from its own side: package checked by its fingerprint, request out, grant in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from undersong_client import keys
+from undersong_client.consent import policy
+from undersong_client.home import PartyHome, read_json, write_json
+from undersong_common.errors import ConfigurationError, PrivacyRefusal, TransportError
+from undersong_protocol.agreement import enrolment
+from undersong_protocol.agreement.enrolment import EnrolmentRequest, Grant, Package
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+
+RENEW_PART = 3  # renewed when less than a third of the certificate's time is left
+
+
+@dataclass(frozen=True)
+class Coordinator:
+    """The coordinator that this party trusts (``coordinator.json``).
+
+    Attributes:
+        name: its own.
+        addresses: host:port, tried in order.
+        server_name: the name in its certificate; empty where the address says it.
+        ca_certificate: PEM.
+        signing_key: Ed25519 public key, 32 bytes.
+        fingerprint: what was compared.
+    """
+
+    name: str
+    addresses: tuple[str, ...]
+    server_name: str
+    ca_certificate: str
+    signing_key: bytes
+    fingerprint: str
+
+
+def coordinator(home: PartyHome) -> Coordinator:
+    """Raises ConfigurationError where this party has joined none, or the file is damaged."""
+    if not home.coordinator.exists():
+        raise ConfigurationError(
+            "this party has joined no coordinator", "undersong-party enroll PACKAGE --fingerprint WORDS"
+        )
+    value = read_json(home.coordinator)
+    try:
+        found = Coordinator(
+            name=str(value["name"]),
+            addresses=tuple(enrolment.check_address(str(address)) for address in value["addresses"]),
+            server_name=str(value["server_name"]),
+            ca_certificate=str(value["ca_certificate"]),
+            signing_key=bytes.fromhex(value["signing_key"]),
+            fingerprint=str(value["fingerprint"]),
+        )
+    except (KeyError, TypeError, ValueError):
+        raise ConfigurationError(f"{home.coordinator}: is damaged", "enroll again with a new package") from None
+    if enrolment.coordinator_fingerprint(found.ca_certificate, found.signing_key) != found.fingerprint:
+        raise ConfigurationError(f"{home.coordinator}: was changed by hand", "enroll again with a new package")
+    return found
+
+
+def trusted(home: PartyHome) -> Coordinator:
+    """The coordinator that this party has joined and whose fingerprint its policy trusts.
+
+    Raises ConfigurationError where it has joined none or has left, PrivacyRefusal where the policy trusts another.
+    """
+    known = coordinator(home)
+    if known.fingerprint not in policy.read(home).coordinators:
+        raise PrivacyRefusal(f"the policy does not trust the coordinator {known.name}", "enroll again with its package")
+    return known
+
+
+def check_package(home: PartyHome, data: bytes, *, now_s: float) -> Package:
+    """A package for this party. Raises ConfigurationError for anything else."""
+    package = Package.parse(data)
+    package.check_fresh(now_s)
+    name = home.settings.party
+    if package.party != name:
+        raise ConfigurationError(
+            f"the package is for {package.party!r}, this party is {name!r}",
+            "ask the operator to invite this party's name, or begin anew with `undersong-party init`",
+        )
+    if home.coordinator.exists() and coordinator(home).fingerprint != package.fingerprint:
+        raise ConfigurationError(
+            f"this party belongs to the coordinator {coordinator(home).name!r} already",
+            "leave it first: undersong-party revoke --coordinator",
+        )
+    return package
+
+
+def accept(home: PartyHome, package: Package, stated: str) -> bytes:
+    """Trusts the package's coordinator and answers with an enrolment request (the file's bytes).
+
+    Args:
+        stated: the fingerprint as the operator told it by another way.
+
+    Raises:
+        ConfigurationError: it is another one; nothing is kept.
+    """
+    if not enrolment.same_fingerprint(stated, package.fingerprint):
+        raise ConfigurationError(
+            "the package's fingerprint is not the one that was stated; it may have been replaced on its way",
+            "compare it with the operator by telephone, and do not go on until both are equal",
+        )
+    write_json(
+        home.coordinator,
+        {
+            "name": package.coordinator,
+            "addresses": list(package.addresses),
+            "server_name": package.server_name,
+            "ca_certificate": package.ca_certificate,
+            "signing_key": package.signing_key.hex(),
+            "fingerprint": package.fingerprint,
+        },
+    )
+    policy.change(home, coordinators=(package.fingerprint,))
+    return request(home, package.token)
+
+
+def request(home: PartyHome, token: bytes | None) -> bytes:
+    """A fresh TLS key and the request for its certificate; ``token`` None asks for a renewal."""
+    name, identity = home.settings.party, keys.identity(home)
+    made = EnrolmentRequest.make(name, keys.new_tls_key(home), identity, token)
+    return made.sign(identity)
+
+
+def install(home: PartyHome, data: bytes) -> datetime:
+    """Checks a grant and puts its certificate to use; the end of its validity.
+
+    Raises:
+        ConfigurationError: the grant is not this coordinator's, or for other keys.
+    """
+    known = coordinator(home)
+    grant = Grant.parse(data, signing_key=known.signing_key, ca_certificate=known.ca_certificate)
+    tls_key = keys.pending_tls_key(home)
+    grant.check_mine(home.settings.party, tls_key.public_key(), keys.identity(home).public_key().public_bytes_raw())
+    keys.install(home, "".join(pem if pem.endswith("\n") else pem + "\n" for pem in (grant.certificate, *grant.chain)))
+    return enrolment.certificate(grant.certificate, "the certificate").not_valid_after_utc
+
+
+def validity(home: PartyHome) -> tuple[datetime, datetime]:
+    """From when to when the certificate in use is valid."""
+    found = _in_use(home)
+    return found.not_valid_before_utc, found.not_valid_after_utc
+
+
+def certified_name(home: PartyHome) -> str:
+    """The party's name in the certificate in use, as the coordinator knows it."""
+    return enrolment.common_name(_in_use(home))
+
+
+def _in_use(home: PartyHome) -> Certificate:
+    pem = keys.credential(home).certificates.decode("ascii").split("-----END CERTIFICATE-----")[0]
+    return enrolment.certificate(pem + "-----END CERTIFICATE-----\n", "the certificate in use")
+
+
+def check_clock(home: PartyHome, now_s: float) -> None:
+    """Raises TransportError where the certificate in use is not valid yet, or any more, by this machine's clock."""
+    begin, end = validity(home)
+    if now_s < begin.timestamp():
+        raise TransportError(
+            f"the certificate is valid from {begin:%Y-%m-%d %H:%M} UTC on only",
+            "this machine's clock is probably behind: set it",
+        )
+    if now_s > end.timestamp():
+        raise TransportError(
+            f"the certificate expired on {end:%Y-%m-%d}",
+            "check the clock; then undersong-party enroll --renew, and have the operator sign the request",
+        )
+
+
+def renewal_due(home: PartyHome, now_s: float) -> bool:
+    begin, end = validity(home)
+    return (end - datetime.fromtimestamp(now_s, UTC)) * RENEW_PART < end - begin
+
+
+def leave(home: PartyHome) -> None:
+    """Forgets the coordinator: no trust, no certificate. The ledger stays."""
+    policy.change(home, coordinators=())
+    for path in (home.keys / "tls.pem", home.keys / "tls.next.pem", home.coordinator):
+        path.unlink(missing_ok=True)

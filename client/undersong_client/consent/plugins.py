@@ -1,0 +1,85 @@
+"""Other packages' statistics at a party: imported only once its people trust them by name and source hash."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from undersong_client.consent.policy import HospitalPolicy
+from undersong_common import plugins
+from undersong_common.errors import ConfigurationError
+from undersong_common.printable import shell_path
+from undersong_protocol import statistics
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A statistic that an installed package declares.
+
+    Attributes:
+        source: SHA-256 (hex) of what is installed; "" where it cannot be computed, and ``fault`` says why.
+        trusted: the hash that the policy names; "" where it names none.
+    """
+
+    name: str
+    package: str
+    source: str
+    trusted: str
+    fault: str = ""
+
+    @property
+    def typed(self) -> str:
+        """Its name, in a command that a person copies: the package has chosen it."""
+        return shell_path(self.name)
+
+    @property
+    def holds(self) -> bool:
+        """Whether what is installed is what was trusted."""
+        return not self.fault and self.trusted == self.source != ""
+
+    @property
+    def state(self) -> str:
+        """In words."""
+        if self.fault:
+            return self.fault
+        if not self.trusted:
+            return "not trusted: runs that ask for it are refused, and nothing of it is imported"
+        return "trusted" if self.holds else "NOT WHAT WAS TRUSTED: runs that ask for it are refused"
+
+    def to_json(self) -> dict[str, Any]:
+        return {**vars(self), "state": self.state}
+
+
+def installed(policy: HospitalPolicy) -> tuple[Installed, ...]:
+    """Every statistic that another package declares here, and every trusted one. Imports none of them."""
+    trusted = policy.trusted
+    found = []
+    for each in plugins.installed("statistics"):
+        source, fault = "", ""
+        try:
+            source = plugins.source_hash(each)
+        except ConfigurationError as error:
+            fault = error.problem
+        found.append(Installed(each.name, each.words, source, trusted.get(each.name, ""), fault))
+    missing = sorted(set(trusted) - {each.name for each in found})
+    return (*found, *(Installed(name, "", "", trusted[name], "trusted, and not installed") for name in missing))
+
+
+def load_trusted(policy: HospitalPolicy) -> None:
+    """Imports and registers the trusted statistics whose installed source is the trusted one; the log has the others.
+
+    A run that asks for another one is refused by the guard, whatever this finds.
+    """
+    for name, source in policy.trusted.items():
+        if statistics.source(name) == source:
+            continue
+        try:
+            plugin = plugins.find("statistics", name)
+            if plugin is None:
+                raise ConfigurationError(f"the statistic {name!r} is trusted and not installed", "install its package")
+            statistics.register_foreign(name, plugins.load(plugin, source), source)
+        except ConfigurationError as error:
+            log.error("%s: runs that ask for it are refused (%s)", error.problem, error.remedy)

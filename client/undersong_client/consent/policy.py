@@ -1,0 +1,180 @@
+"""``policy.json``: what the hospital allows, signed by its identity key. What it does not name is denied."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, get_args
+
+from undersong_client.home import PartyHome, WrittenByAnotherVersion, read_json, write_json
+from undersong_common.canonical import canonical_json, tagged_hash
+from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_protocol.agreement import enrolment
+from undersong_protocol.agreement.bounds import MinimumColluders, RequirePostQuantum, post_quantum_rule
+from undersong_protocol.agreement.bounds import Policy as Bounds
+
+TAG = "undersong policy"
+Approval = Literal["each", "standing"]
+TRUSTED = re.compile(r"[^=\s]+=[0-9a-f]{64}")
+UNITS = ("sample", "user", "party")
+
+
+@dataclass(frozen=True)
+class HospitalPolicy:
+    """What a hospital allows. The defaults allow nothing: no coordinator, no epsilon.
+
+    Attributes:
+        coordinators: fingerprints of the coordinators it trusts.
+        statistics: names of the statistics it may be asked for.
+        units: privacy units it accepts; only "user" protects a patient with several records.
+        minimum_parties, minimum_threshold: smaller federations are refused.
+        run_epsilon: the most one run may promise.
+        total_epsilon, total_delta: of the data set, over all runs; a run's own delta may not be larger either.
+        total_parts: into how many parts that delta is divided (``undersong_common.privacy.budget``).
+        declared_units: a public bound on how many privacy units (patients) the data set has: a run whose delta is not
+            below 1 / declared_units is refused, and the operator reads that number. 0: none is declared.
+        required_parties: ``NAME=FINGERPRINT`` of parties that must take part; a coordinator can invent any others.
+        approval: "each" run waits for a person, or "standing": every run within these bounds is signed.
+        require_post_quantum: "always" refuses runs without post-quantum masks, "never" accepts them.
+        minimum_colluders: runs that assume fewer colluding parties are refused; "default": fewer than a plan assumes by
+            default for its number of parties.
+        trusted_statistics: ``NAME=SHA256`` of other packages' statistics: only these are ever imported here, and only
+            while their installed source has that hash.
+    """
+
+    coordinators: tuple[str, ...] = ()
+    statistics: tuple[str, ...] = ()
+    units: tuple[str, ...] = UNITS
+    minimum_parties: int = 3
+    minimum_threshold: int = 2
+    run_epsilon: float = 0.0
+    total_epsilon: float = 0.0
+    total_delta: float = 1e-5
+    total_parts: int = 1
+    approval: Approval = "each"
+    declared_units: int = 0
+    required_parties: tuple[str, ...] = ()
+    require_post_quantum: RequirePostQuantum = "always"
+    minimum_colluders: MinimumColluders = "default"
+    trusted_statistics: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        remedy = "see `undersong-party policy set --help` and `undersong-party budget set --help`"
+        if any(math.isnan(value) or value < 0 for value in (self.run_epsilon, self.total_epsilon)):
+            raise ConfigurationError("an epsilon is below 0 or not a number", remedy)
+        if self.run_epsilon > self.total_epsilon:
+            raise ConfigurationError(
+                f"epsilon {self.run_epsilon:g} a run is more than {self.total_epsilon:g} in all", "lower --per-run"
+            )
+        if not 0 < self.total_delta < 1:
+            raise ConfigurationError(f"delta {self.total_delta:g} is not between 0 and 1", remedy)
+        if self.total_parts < 1:
+            raise ConfigurationError(f"a budget of {self.total_parts} parts", remedy)
+        if self.minimum_parties < 1 or self.minimum_threshold < 1:
+            raise ConfigurationError("the smallest number of parties and threshold is 1", remedy)
+        if type(self.declared_units) is not int or self.declared_units < 0:
+            raise ConfigurationError("the declared number of units is not a whole number of at least 0", remedy)
+        for required in self.required_parties:
+            enrolment.named_party(required)
+        for trusted in self.trusted_statistics:
+            if not TRUSTED.fullmatch(trusted):
+                raise ConfigurationError(
+                    f"the trusted statistic {trusted!r} is no NAME=SHA256", "undersong-party policy plugins shows them"
+                )
+        least = self.minimum_colluders
+        if least != "default" and (type(least) is not int or least < 0):
+            raise ConfigurationError(f"the smallest number of colluders is {least!r}", 'write a number or "default"')
+        if self.approval not in get_args(Approval):
+            raise ConfigurationError(f"approval {self.approval!r} is unknown", 'write "each" or "standing"')
+        if self.require_post_quantum not in get_args(RequirePostQuantum):
+            raise ConfigurationError(
+                f"require_post_quantum {self.require_post_quantum!r} is unknown",
+                f"choose among {', '.join(get_args(RequirePostQuantum))}",
+            )
+        if unknown := sorted(set(self.units) - set(UNITS)):
+            raise ConfigurationError(f"unit {unknown[0]!r} is unknown", f"choose among {', '.join(UNITS)}")
+
+    @property
+    def has_budget(self) -> bool:
+        return self.total_epsilon > 0
+
+    @property
+    def trusted(self) -> dict[str, str]:
+        """The source hash of each trusted statistic of another package, by its name."""
+        return {name: source for name, _, source in (each.rpartition("=") for each in self.trusted_statistics)}
+
+    @property
+    def bounds(self) -> Bounds:
+        """What the guard checks of every manifest."""
+        return Bounds(
+            largest_epsilon=self.run_epsilon,
+            largest_delta=self.total_delta,
+            minimum_parties=self.minimum_parties,
+            minimum_threshold=self.minimum_threshold,
+            statistics=frozenset(self.statistics),
+            units=frozenset(self.units),
+            declared_units=self.declared_units,
+            required_parties=tuple(enrolment.named_party(required) for required in self.required_parties),
+            require_post_quantum=self.require_post_quantum,
+            minimum_colluders=self.minimum_colluders,
+            trusted=tuple(self.trusted.items()),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON has no infinity: it is written as the text "inf"."""
+        value = asdict(self)
+        for key in ("run_epsilon", "total_epsilon"):
+            value[key] = "inf" if math.isinf(value[key]) else value[key]
+        return {key: list(item) if isinstance(item, tuple) else item for key, item in value.items()}
+
+
+def write(home: PartyHome, policy: HospitalPolicy) -> None:
+    """Signs and replaces the file."""
+    from undersong_client import keys
+
+    body = policy.to_json()
+    signature = keys.identity(home).sign(tagged_hash(TAG, canonical_json(body)))
+    write_json(home.policy, {"policy": body, "signature": signature.hex()})
+
+
+def read(home: PartyHome) -> HospitalPolicy:
+    """The policy, its signature checked.
+
+    Raises:
+        PrivacyRefusal: it was changed by hand, or signed by another key.
+        ConfigurationError: missing, damaged, or a value out of range.
+    """
+    from cryptography.exceptions import InvalidSignature
+
+    from undersong_client import keys
+
+    value = read_json(home.policy)
+    body = value.get("policy")
+    try:
+        signature = bytes.fromhex(value["signature"])
+        keys.identity(home).public_key().verify(signature, tagged_hash(TAG, canonical_json(body)))
+    except (KeyError, TypeError, ValueError, InvalidSignature):
+        raise PrivacyRefusal(
+            f"{home.policy}: is not signed by this party's key",
+            "change it by `undersong-party policy set` and `undersong-party budget set` only, or restore it",
+        ) from None
+    try:
+        fields: dict[str, Any] = {
+            key: tuple(item) if isinstance(item, list) else item for key, item in dict(body or {}).items()
+        }
+        fields |= {key: float(fields[key]) for key in ("run_epsilon", "total_epsilon")}
+        if "require_post_quantum" in fields:
+            fields["require_post_quantum"] = post_quantum_rule(fields["require_post_quantum"])
+        return HospitalPolicy(**fields)
+    except (TypeError, KeyError, ValueError):
+        raise WrittenByAnotherVersion(
+            f"{home.policy}: was written by another version", "set it again: undersong-party policy set"
+        ) from None
+
+
+def change(home: PartyHome, **changes: Any) -> HospitalPolicy:
+    """Reads, changes, checks, signs and writes."""
+    policy = replace(read(home), **changes)
+    write(home, policy)
+    return policy

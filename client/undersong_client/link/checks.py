@@ -1,0 +1,441 @@
+"""``undersong-party check``: everything that may stand in the way, each with its cause and its remedy."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import ipaddress
+import shutil
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from undersong_client import keys
+from undersong_client.consent import enrolment, plugins, policy
+from undersong_client.consent.enrolment import Coordinator
+from undersong_client.home import CLOCK_TOLERANCE_S, PartyHome, clock_words, read_json
+from undersong_client.link.connection import secure_channel
+from undersong_client.records import cautions
+from undersong_client.storage import datasets
+from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_common.plurals import counted, noun
+from undersong_common.printable import printable
+from undersong_protocol.agreement.weak_choices import weak_delta
+from undersong_protocol.wire.framing import CLOCK_METADATA
+
+Grade = Literal["ok", "warning", "problem"]
+HEALTH = "/grpc.health.v1.Health/Check"
+CONNECT_S = 8.0
+SMALLEST_FREE_BYTES = 2**30
+EXPIRY_WARNING_DAYS = 14
+PROXIES, EXCEPTIONS = ("grpc_proxy", "https_proxy", "http_proxy"), ("no_grpc_proxy", "no_proxy")  # as gRPC reads them
+UNREAD_PROXIES = ("HTTPS_PROXY", "HTTP_PROXY")
+DEFAULT_PROXY_PORT = 443
+LONGEST_ANSWER_BYTES = 8192
+REMEDY_PROXY = "add the coordinator's host to no_proxy, or run with --no-proxy"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    name: str
+    grade: Grade
+    says: str
+    remedy: str = ""
+
+
+def check(
+    home: PartyHome,
+    *,
+    checkpoints: Path,
+    environment: Mapping[str, str],
+    offline: bool = False,
+    now_s: float | None = None,
+) -> Iterator[Finding]:
+    """Every finding, as it is made; the slow ones last.
+
+    Args:
+        checkpoints: the user's folder for heads of ledgers.
+        environment: for proxies.
+        offline: leaves out what needs the coordinator.
+    """
+    now = time.time() if now_s is None else now_s
+    yield _ask("files", lambda: _files(home))
+    yield _ask("keys", lambda: _keys(home))
+    yield _ask("policy", lambda: _policy(home))
+    yield from _plugins(home)
+    yield _ask("budget", lambda: _budget(home))
+    yield _ask("data", lambda: _data(home, checkpoints, now))
+    yield from _file(home)
+    yield from _weak_choices(home)
+    yield from _cautions(home)
+    yield _disk(home)
+    yield _ask("embedder", lambda: _embedder(home))
+    if home.settings.teacher_model:
+        yield _ask("teacher model", lambda: _teacher_model(home))
+    yield _certificate(home, now)
+    yield _proxy(home, environment)
+    if not offline:
+        yield from _network(home, environment, time.time if now_s is None else lambda: now)
+
+
+def _ask(name: str, question: Callable[[], str]) -> Finding:
+    try:
+        return Finding(name, "ok", question())
+    except UndersongError as error:
+        return Finding(name, "problem", error.problem, error.remedy)
+
+
+def _files(home: PartyHome) -> str:
+    home.check_modes()
+    return "no other user may read this party's files"
+
+
+def _keys(home: PartyHome) -> str:
+    for name in keys.SECRETS:
+        keys.secret(home, name)
+    if home.settings.insecure_noise_seed is not None:
+        raise ConfigurationError(
+            "this party's keys and noise are reproducible: TESTS ONLY, no privacy at all",
+            "make a real one in another folder: undersong-party init",
+        )
+    return "identity, store and data key are here"
+
+
+def _policy(home: PartyHome) -> str:
+    allowed = policy.read(home)
+    if not allowed.coordinators:
+        raise ConfigurationError("no coordinator is trusted", "undersong-party enroll PACKAGE --fingerprint WORDS")
+    parties = counted(allowed.minimum_parties, "party", "parties")
+    return (
+        f"{counted(len(allowed.statistics), 'statistic')}, at least {parties}, approval:"
+        f" {'every run waits for a person' if allowed.approval == 'each' else 'standing'}"
+    )
+
+
+def _plugins(home: PartyHome) -> Iterator[Finding]:
+    """Each trusted statistic of another package; none of them is imported."""
+    with contextlib.suppress(UndersongError):  # said by the finding above
+        for each in plugins.installed(policy.read(home)):
+            if each.holds:
+                yield Finding(f"statistic {each.name}", "ok", f"{each.package}, its source is the trusted one")
+            elif each.trusted:
+                yield Finding(
+                    f"statistic {each.name}",
+                    "problem",
+                    each.state,
+                    "install the release that was trusted, or distrust it",
+                )
+
+
+def _budget(home: PartyHome) -> str:
+    allowed = policy.read(home)
+    if not allowed.has_budget:
+        raise ConfigurationError(
+            "no budget is set: every run is refused", "undersong-party budget set --epsilon E --delta D"
+        )
+    return f"epsilon {allowed.total_epsilon:g} at delta {allowed.total_delta:g} in all, {allowed.run_epsilon:g} a run"
+
+
+def _data(home: PartyHome, checkpoints: Path, now: float) -> str:
+    data = datasets.load(home)
+    ledger, _ = datasets.open_ledger(home, policy.read(home), checkpoints, at=now)
+    entries = counted(len(ledger.entries()), "entry", "entries")
+    return f"{counted(len(data.table), 'record')}, sealed; ledger with {entries}, its chain holds"
+
+
+def _file(home: PartyHome) -> Iterator[Finding]:
+    with contextlib.suppress(UndersongError):  # said by the finding above
+        if home.settings.data and (why := datasets.changed_since(home)):
+            yield Finding(
+                "data file",
+                "warning",
+                f"{why}; this party goes on answering from what was added, and nobody else is told",
+                "if it shall count as it is now: undersong-party data add FILE --new-version",
+            )
+
+
+def _weak_choices(home: PartyHome) -> Iterator[Finding]:
+    """What policy and budget leave open that others rather would not, whatever the records are."""
+    with contextlib.suppress(UndersongError):  # said by the findings above
+        allowed = policy.read(home)
+        for sentence in cautions.weak_policy(allowed):
+            yield Finding("policy", "warning", sentence, "if this is not meant: undersong-party policy set --help")
+        for sentence in weak_delta(allowed.total_delta):
+            yield Finding("budget", "warning", sentence, "undersong-party budget set --help")
+
+
+def _cautions(home: PartyHome) -> Iterator[Finding]:
+    """What the records speak against, where runs are signed without a person's look."""
+    with contextlib.suppress(UndersongError):  # said by the findings above
+        allowed = policy.read(home)
+        if allowed.approval != "standing":
+            return
+        for caution in cautions.of_standing_consent(allowed, datasets.load(home).table, home.settings.user_field):
+            yield Finding(
+                "standing consent",
+                "warning",
+                f"{caution} (nobody else is told)",
+                "declare a bound: undersong-party policy set --declared-units N; or --approval each",
+            )
+
+
+def _disk(home: PartyHome) -> Finding:
+    free = shutil.disk_usage(home.path).free
+    says = f"{free / 2**30:.1f} GiB free"
+    if free < SMALLEST_FREE_BYTES:
+        return Finding("disk", "problem", says, f"make room on the disk of {home.path}: a release needs its journal")
+    return Finding("disk", "ok", says)
+
+
+def _embedder(home: PartyHome) -> str:
+    from undersong_common import embedders
+
+    return f"{home.settings.embedder}, SHA-256 {embedders.check(home.settings.embedder).fingerprint[:16]}..."
+
+
+def _teacher_model(home: PartyHome) -> str:
+    from undersong_common import fine_tuning
+
+    fine_tuning.load(home.settings.teacher_model, classes=2)
+    return f"{home.settings.teacher_model} can be fine-tuned"
+
+
+def _certificate(home: PartyHome, now: float) -> Finding:
+    try:
+        enrolment.check_clock(home, now)
+    except UndersongError as error:
+        return Finding("certificate", "problem", error.problem, error.remedy)
+    _, end = enrolment.validity(home)
+    days = (end - datetime.fromtimestamp(now, UTC)).total_seconds() / 86400
+    grade: Grade = "warning" if days < EXPIRY_WARNING_DAYS else "ok"
+    return Finding(
+        "certificate",
+        grade,
+        f"valid until {end:%Y-%m-%d}, {days:.0f} {noun(days, 'day')}",
+        "start the daemon: it renews by itself" if grade == "warning" else "",
+    )
+
+
+def _proxy(home: PartyHome, environment: Mapping[str, str]) -> Finding:
+    name, value = _first(environment, PROXIES)
+    if not value:
+        ignored = [each for each in UNREAD_PROXIES if environment.get(each)]
+        says = f"{', '.join(ignored)} is set and not read: the daemon reads {', '.join(PROXIES)}"
+        return Finding("proxy", "ok", says if ignored else "none is configured")
+    with contextlib.suppress(UndersongError):  # said by the findings below
+        addresses = enrolment.coordinator(home).addresses
+        if not any(_proxy_of(environment, address) for address in addresses):
+            return Finding("proxy", "ok", f"{name} is set and not used: the daemon dials the coordinator directly")
+    return Finding(
+        "proxy",
+        "warning",
+        f"{name} is set: the daemon dials through it",
+        f"a proxy must pass CONNECT to the coordinator's port; else {REMEDY_PROXY}",
+    )
+
+
+def _first(environment: Mapping[str, str], names: Sequence[str]) -> tuple[str, str]:
+    """Returns the first of these variables that is set, with its value, which may be empty."""
+    return next(((name, environment[name]) for name in names if name in environment), ("", ""))
+
+
+def _proxy_of(environment: Mapping[str, str], address: str) -> SplitResult | None:
+    """Returns the proxy through which gRPC dials an address, by gRPC's own rules; None if it dials directly."""
+    try:
+        found = urlsplit(_first(environment, PROXIES)[1])
+        usable = found.scheme == "http" and found.hostname and (found.port or DEFAULT_PROXY_PORT)
+    except ValueError:
+        return None
+    host = address.rpartition(":")[0].strip("[]")
+    excepted = _first(environment, EXCEPTIONS)[1].split(",")
+    if not usable or any(_excepts(entry.strip(), host) for entry in excepted if entry):
+        return None
+    return found
+
+
+def _excepts(entry: str, host: str) -> bool:
+    """Tells if one entry of ``no_proxy`` holds for a host: the end of its name, or a network."""
+    if host.lower().endswith(entry.lower()):
+        return True
+    with contextlib.suppress(ValueError):
+        return "/" in entry and ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
+    return False
+
+
+def _network(home: PartyHome, environment: Mapping[str, str], clock: Callable[[], float]) -> Iterator[Finding]:
+    try:
+        coordinator = enrolment.coordinator(home)
+    except UndersongError as error:
+        yield Finding("coordinator", "problem", error.problem, error.remedy)
+        return
+    offset = None
+    for address in coordinator.addresses:
+        answer, told = _health(home, coordinator, address)
+        if told is not None and offset is None:
+            offset = clock() - told
+        if answer is None:
+            yield Finding(f"coordinator {address}", "ok", "answers; TLS 1.3, both certificates are good")
+        elif answer:
+            yield Finding(
+                f"coordinator {address}",
+                "problem",
+                answer,
+                "ask the operator whether this party was revoked, and for a new invitation if so",
+            )
+        else:
+            yield from _why_not(home, coordinator, address, _proxy_of(environment, address))
+    yield _clock(home, offset)
+
+
+def _health(home: PartyHome, coordinator: Coordinator, address: str) -> tuple[str | None, float | None]:
+    """The coordinator's answer, and its clock where it tells it (seconds since the epoch).
+
+    The answer is None where it is well, its words where it refuses this party, "" where nothing comes.
+    """
+    import grpc
+
+    try:
+        credential = keys.credential(home)
+    except UndersongError:
+        return "", None
+    with secure_channel(address, coordinator, credential) as channel:
+        try:
+            _, call = channel.unary_unary(HEALTH).with_call(b"", timeout=CONNECT_S)
+            told = dict(call.initial_metadata()).get(CLOCK_METADATA)
+            return None, None if told is None else float(told)
+        except grpc.RpcError as error:
+            if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
+                return printable(str(error.details())), None
+            return None if error.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND) else "", None
+        except ValueError:
+            return None, None
+
+
+def _why_not(home: PartyHome, coordinator: Coordinator, address: str, proxy: SplitResult | None) -> Iterator[Finding]:
+    host, port = address.rpartition(":")[0].strip("[]"), int(address.rpartition(":")[2])
+    if proxy is not None:
+        yield from _through(home, coordinator, host, address, proxy)
+        return
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        yield Finding(
+            f"name {host}",
+            "problem",
+            f"has no address: {error.strerror}",
+            "check the name with the operator, and this machine's DNS",
+        )
+        return
+    yield Finding(f"name {host}", "ok", str(found[0][4][0]))
+    yield from _dial(home, coordinator, host, port)
+
+
+def _dial(home: PartyHome, coordinator: Coordinator, host: str, port: int) -> Iterator[Finding]:
+    place = f"port {host}:{port}"
+    try:
+        raw = socket.create_connection((host, port), timeout=CONNECT_S)
+    except OSError as error:
+        yield Finding(
+            place,
+            "problem",
+            f"cannot be reached: {error.strerror or 'no answer'}",
+            "ask your network team to allow outgoing TCP to this address; nothing inbound is needed",
+        )
+        return
+    yield Finding(place, "ok", "open")
+    with raw:
+        yield _tls(home, coordinator, host, raw)
+
+
+def _through(
+    home: PartyHome, coordinator: Coordinator, host: str, address: str, proxy: SplitResult
+) -> Iterator[Finding]:
+    """Dials as the daemon does: the proxy alone resolves the coordinator's name and reaches its port."""
+    name, port = proxy.hostname or "", proxy.port or DEFAULT_PROXY_PORT
+    place = f"proxy {printable(name)}:{port}"
+    pair = base64.b64encode(unquote(proxy.netloc.rpartition("@")[0]).encode()).decode()
+    login = f"Proxy-Authorization: Basic {pair}\r\n" if pair else ""
+    try:
+        raw = socket.create_connection((name, port), timeout=CONNECT_S)
+    except OSError as error:
+        says = f"cannot be reached: {error.strerror or 'no answer'}"
+        yield Finding(place, "problem", says, f"start the proxy or correct its address; or {REMEDY_PROXY}")
+        return
+    with raw:
+        answer = b""
+        with contextlib.suppress(OSError):
+            raw.sendall(f"CONNECT {address} HTTP/1.1\r\nHost: {address}\r\n{login}\r\n".encode())
+            while b"\r\n\r\n" not in answer and len(answer) < LONGEST_ANSWER_BYTES and (more := raw.recv(1)):
+                answer += more
+        status = answer.partition(b"\r\n")[0].decode("latin-1")
+        if status.split(" ")[1:2] != ["200"]:
+            says = f"does not pass CONNECT to {address}: {printable(status, 100) or 'no answer'}"
+            yield Finding(place, "problem", says, f"ask who runs the proxy to allow it; or {REMEDY_PROXY}")
+            return
+        yield Finding(place, "ok", f"passes CONNECT to {address}")
+        yield _tls(home, coordinator, host, raw)
+
+
+def _tls(home: PartyHome, coordinator: Coordinator, host: str, raw: socket.socket) -> Finding:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_verify_locations(cadata=coordinator.ca_certificate)
+    context.set_alpn_protocols(["h2"])
+    try:
+        keys.credential(home)
+        context.load_cert_chain(home.keys / "tls.pem")
+        with context.wrap_socket(raw, server_hostname=coordinator.server_name or host) as wrapped:
+            wrapped.settimeout(1.0)
+            # A server that refuses our certificate says so after its own handshake: listen for it a moment.
+            with contextlib.suppress(TimeoutError):
+                wrapped.recv(1)
+            return Finding(
+                f"TLS {host}",
+                "problem",
+                f"{wrapped.version()} is agreed on, but no Undersong coordinator answers",
+                "a proxy stands between and does not pass HTTP/2, or another program listens there",
+            )
+    except UndersongError as error:
+        return Finding(f"TLS {host}", "problem", error.problem, error.remedy)
+    except ssl.SSLCertVerificationError as error:
+        return Finding(
+            f"TLS {host}",
+            "problem",
+            f"the server's certificate is not accepted: {error.verify_message}",
+            "a proxy that opens TLS stands between, the clock is wrong, or it is another server",
+        )
+    except (ssl.SSLError, OSError) as error:
+        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or type(error).__name__
+        return Finding(
+            f"TLS {host}",
+            "problem",
+            f"no connection: {reason}",
+            "if it speaks of our certificate, have the operator look whether it is revoked or expired",
+        )
+
+
+def _clock(home: PartyHome, offset: float | None) -> Finding:
+    """``offset``: from the coordinator's clock, where it has just told it; else that of the last connection counts."""
+    when = ""
+    if offset is None:
+        when = " at the last connection"
+        try:
+            offset = float(read_json(home.status)["clock_offset_s"])
+        except (UndersongError, KeyError, TypeError, ValueError):
+            return Finding("clock", "ok", f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC; compared at the first connection")
+    if abs(offset) > CLOCK_TOLERANCE_S:
+        return Finding(
+            "clock",
+            "problem",
+            f"{clock_words(offset)}{when}",
+            "set this machine's clock (timedatectl set-ntp true), or tell the operator that theirs is wrong",
+        )
+    return Finding("clock", "ok", f"{abs(offset):.1f} s from the coordinator's{when}")

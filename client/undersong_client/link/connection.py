@@ -1,0 +1,355 @@
+"""One stream to the coordinator, from Hello to its end. Outbound only: the party dials, nothing listens here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from google.protobuf.message import DecodeError
+
+from undersong_client.consent.enrolment import Coordinator
+from undersong_client.keys import Credential
+from undersong_client.link.event_loop import event_loop
+from undersong_common.errors import PeerFault, TransportError
+from undersong_common.printable import printable
+from undersong_common.version import SOFTWARE
+from undersong_protocol.wire import framing
+from undersong_protocol.wire.framing import Arrived, Envelope, Outgoing, Reassembler, held_by
+from undersong_protocol.wire.messages import transport_pb2 as wire
+
+log = logging.getLogger(__name__)
+
+WELCOME_S = 20.0
+SILENCES = 3  # a stream that was silent for so many keepalive periods is given up
+GOODBYE_S = 2.0
+UNREAD_BYTES = 2**21  # that the coordinator may send ahead
+
+Frames = Iterable[Any]
+
+
+class Listener(Protocol):
+    """Who is told what arrives; called from the stream's own thread."""
+
+    def wants(self, id_: bytes) -> bool:
+        """Whether a request of that id would be answered: only then is it opened."""
+        ...
+
+    def request(self, envelope: Envelope) -> None:
+        """Raises PeerFault where too many wait already."""
+        ...
+
+    def acknowledged(self, id_: bytes) -> None: ...
+
+    def renewed(self, message: wire.Renewed) -> None: ...
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Why a stream is over.
+
+    Attributes:
+        reason: public words for the log.
+        reconnect_after_s: as the coordinator asked; negative: not before a person has looked.
+        welcomed: whether the coordinator had accepted this party.
+        refused: the coordinator does not accept this party's certificate or name.
+    """
+
+    reason: str
+    reconnect_after_s: float = 0.0
+    welcomed: bool = False
+    refused: bool = False
+
+
+@dataclass
+class _State:
+    welcome: wire.Welcome | None = None
+    ended: Ended | None = None
+    heard_at: float = field(default_factory=time.monotonic)
+    opens: bool = False  # a long request, and so reads nothing: pings go out, and the silence is its own
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+
+def secure_channel(
+    address: str, coordinator: Coordinator, credential: Credential, *, use_proxy: bool = True, of_loop: bool = False
+) -> Any:
+    """A gRPC channel with mutual TLS to one address of the coordinator. Nothing is dialled before it is used.
+
+    Args:
+        of_loop: of grpc.aio, for the event loop that runs in this thread.
+    """
+    import grpc
+
+    options: list[tuple[str, Any]] = [
+        ("grpc.max_receive_message_length", framing.MAX_FRAME_BYTES),
+        ("grpc.max_send_message_length", framing.MAX_FRAME_BYTES),
+        ("grpc.enable_http_proxy", int(use_proxy)),
+        ("grpc.enable_retries", 0),
+        ("grpc.initial_reconnect_backoff_ms", 1000),
+        *framing.flow_control(UNREAD_BYTES),
+        ("grpc.use_local_subchannel_pool", 1),  # a new stream must not inherit an old one's certificate
+    ]
+    if coordinator.server_name:
+        options.append(("grpc.ssl_target_name_override", coordinator.server_name))
+    credentials = grpc.ssl_channel_credentials(
+        root_certificates=coordinator.ca_certificate.encode("ascii"),
+        private_key=credential.key,
+        certificate_chain=credential.certificates,
+    )
+    made_by = grpc.aio if of_loop else grpc
+    return made_by.secure_channel(address, credentials, options)
+
+
+class Connection:
+    """One stream. ``open`` dials; ``ended`` says when and why it is over.
+
+    Args:
+        address: host:port.
+        hello: this party's first frame.
+        reassembler: keeps what arrived in part, across streams.
+        listener: gets requests, acknowledgements and renewed certificates.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        coordinator: Coordinator,
+        credential: Credential,
+        *,
+        hello: wire.Hello,
+        reassembler: Reassembler,
+        listener: Listener,
+        use_proxy: bool = True,
+    ) -> None:
+        self.address = address
+        self._listener = listener
+        self._reassembler = reassembler
+        self._state = _State()
+        self._queue: asyncio.Queue[Frames | None] = asyncio.Queue()
+        self._pings = 0
+        self._over = threading.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._dialled = partial(secure_channel, address, coordinator, credential, use_proxy=use_proxy, of_loop=True)
+        reassembler.new_stream()
+        self._loop = event_loop()
+        self.send(wire.FromParty(hello=hello))
+        self._loop.call_soon_threadsafe(self._begin)
+
+    @property
+    def welcome(self) -> wire.Welcome | None:
+        return self._state.welcome
+
+    @property
+    def ended(self) -> Ended | None:
+        return self._state.ended
+
+    def wait_welcome(self, stop: Callable[[], bool]) -> wire.Welcome:
+        """Raises TransportError where none comes in time, or the stream ends before; see ``ended`` for its reason."""
+        begun = time.monotonic()
+        with self._state.changed:
+            while self._state.welcome is None and self._state.ended is None:
+                self._state.changed.wait(0.2)
+                if stop():
+                    break
+                if time.monotonic() - begun > WELCOME_S:
+                    self._end(Ended(f"no answer from {self.address} in {WELCOME_S:.0f} s"))
+        if self._state.welcome is None:
+            ended = self._state.ended
+            raise TransportError(ended.reason if ended else "stopped")
+        return self._state.welcome
+
+    def send(self, frame: wire.FromParty) -> None:
+        self._put([frame])
+
+    def send_reply(self, reply: Outgoing) -> None:
+        """A reply, without the chunks that the coordinator holds already."""
+        welcome = self._state.welcome
+        held = held_by(welcome.held) if welcome is not None else {}
+        self._put(map(_from_party, reply.frames(held)))
+
+    def keep_alive(self, now: float) -> None:
+        """Pings after silence, gives up after a long one; to be called several times a keepalive period."""
+        welcome = self._state.welcome
+        if welcome is None:
+            return
+        period = max(0.2, min(300.0, welcome.keepalive_s))  # so that what is no number is 300
+        silent = now - self._state.heard_at
+        if silent > SILENCES * period and not self._state.opens:
+            self._end(Ended(f"silent for {silent:.0f} s", welcomed=True))
+            self._loop.call_soon_threadsafe(self._cancel)
+        elif silent > period * (1 + self._pings):
+            self._pings += 1
+            self.send(wire.FromParty(ping=wire.Ping(number=self._pings)))
+
+    def close(self, reason: str) -> None:
+        """Says goodbye, waits a little until it is out, and ends the stream."""
+        if self._state.ended is None and self._state.welcome is not None:
+            self.send(wire.FromParty(goodbye=wire.Goodbye(reason=reason)))
+            self._put(None)
+            self._over.wait(GOODBYE_S)
+        self._end(Ended(reason, welcomed=self._state.welcome is not None))
+        self._loop.call_soon_threadsafe(self._cancel)
+        self._over.wait(GOODBYE_S)
+
+    def _put(self, frames: Frames | None) -> None:
+        """What is to be sent; None: nothing more."""
+        self._loop.call_soon_threadsafe(self._queue.put_nowait, frames)
+
+    # In the stream's own thread
+
+    def _begin(self) -> None:
+        self._task = asyncio.ensure_future(self._stream())
+        self._task.add_done_callback(self._done)
+
+    def _cancel(self) -> None:
+        task, self._task = self._task, None  # once: a second one would break off what the first one has to end
+        if task is not None:
+            task.cancel()
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("internal error %s; the stream is given up", type(error).__name__)  # words may hold private data
+        self._end(Ended("the stream broke off", welcomed=self.welcome is not None))
+        self._over.set()
+
+    async def _stream(self) -> None:
+        import grpc
+
+        channel = self._dialled()
+        call = channel.stream_stream(framing.METHOD)()
+        writer = asyncio.ensure_future(self._write(call))
+        try:
+            await self._read(call)
+        except PeerFault as fault:
+            words = "; ".join(filter(None, (f"protocol fault: {fault.problem}", fault.remedy)))
+            self._end(Ended(words, 30.0, welcomed=self.welcome is not None))
+        except grpc.RpcError as error:
+            code, details = error.code(), printable(str(error.details()))
+            refused = code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
+            self._end(Ended(f"{code.name}: {details}", welcomed=self.welcome is not None, refused=refused))
+        finally:
+            call.cancel()
+            writer.cancel()
+            await asyncio.wait([writer])
+            await channel.close()
+
+    async def _write(self, call: Any) -> None:
+        import grpc
+
+        try:
+            while (frames := await self._queue.get()) is not None:
+                for frame in frames:
+                    await call.write(frame.SerializeToString())
+            await call.done_writing()
+        except (grpc.RpcError, asyncio.InvalidStateError):
+            pass  # the stream is over, and who reads it learns why
+        except Exception as error:  # noqa: BLE001 - its words may hold private data
+            log.error("internal error %s; the stream is given up", type(error).__name__)
+            call.cancel()
+
+    async def _read(self, call: Any) -> None:
+        import grpc
+
+        while (data := await call.read()) is not grpc.aio.EOF:
+            self._state.heard_at = time.monotonic()
+            self._pings = 0
+            message = wire.ToParty()
+            try:
+                message.ParseFromString(data)
+            except DecodeError:
+                raise PeerFault("coordinator", "sent bytes that are no message") from None
+            if not await self._frame(message):
+                self._queue.put_nowait(None)
+                await call.code()  # the coordinator ends its side itself
+                return
+        self._end(Ended("the coordinator ended the stream", welcomed=self.welcome is not None))
+
+    async def _frame(self, message: wire.ToParty) -> bool:
+        """Whether the stream goes on."""
+        kind = message.WhichOneof("frame")
+        if self.welcome is None:
+            if kind == "goodbye":
+                self._goodbye(message.goodbye)
+                return False
+            if kind != "welcome":
+                raise PeerFault("coordinator", "does not begin with a Welcome", "is it an Undersong coordinator?")
+            if message.welcome.version != framing.VERSION:
+                raise PeerFault(
+                    "coordinator",
+                    f"({printable(message.welcome.software, 40) or 'unknown software'}) speaks version"
+                    f" {message.welcome.version} of the transport, this program ({SOFTWARE}) speaks {framing.VERSION}",
+                    "run the same version of Undersong at the coordinator and at every party",
+                )
+            with self._state.changed:
+                self._state.welcome = message.welcome
+                self._state.changed.notify_all()
+            return True
+        for id_ in message.acknowledged:
+            self._listener.acknowledged(id_)
+        match kind:
+            case "transfer":
+                await self._arrived(self._reassembler.transfer(message.transfer))
+            case "chunk":
+                await self._arrived(self._reassembler.chunk(message.chunk))
+            case "ack":
+                self._listener.acknowledged(message.ack.id)
+            case "ping":
+                if self._queue.qsize() > framing.LONGEST_QUEUE:
+                    raise PeerFault("coordinator", "does not read what it is sent")
+                self.send(wire.FromParty(pong=wire.Pong(number=message.ping.number)))
+            case "pong":
+                pass
+            case "renewed":
+                self._listener.renewed(message.renewed)
+            case "goodbye":
+                self._goodbye(message.goodbye)
+                return False
+            case _:
+                raise PeerFault("coordinator", "sent a second Welcome, or a frame without content")
+        return True
+
+    async def _arrived(self, arrived: Arrived | None) -> None:
+        """Opens a request that is wanted, outside the loop where that takes long; nothing else is read meanwhile."""
+        if arrived is None:
+            return
+        # Not acknowledged: the coordinator keeps a request until it is answered, and repeats it on a new stream.
+        wanted = [id_ for id_ in arrived.ids if self._listener.wants(id_)]
+        if not wanted:
+            return
+        if arrived.plain_size <= framing.CHUNK_BYTES:
+            data = arrived.open()
+        else:
+            self._state.opens = True
+            try:
+                data = await self._loop.run_in_executor(None, arrived.open)
+            finally:
+                self._state.heard_at = time.monotonic()
+                self._state.opens = False
+        for id_ in wanted:
+            self._listener.request(Envelope(id_, data))
+
+    def _goodbye(self, message: wire.Goodbye) -> None:
+        self._end(
+            Ended(
+                f"the coordinator says: {printable(message.reason, 200)}",
+                message.reconnect_after_s,
+                welcomed=self.welcome is not None,
+            )
+        )
+
+    def _end(self, ended: Ended) -> None:
+        with self._state.changed:
+            if self._state.ended is None:
+                self._state.ended = ended
+            self._state.changed.notify_all()
+
+
+def _from_party(frame: framing.Frame) -> wire.FromParty:
+    if isinstance(frame, wire.Transfer):
+        return wire.FromParty(transfer=frame)
+    return wire.FromParty(chunk=frame)

@@ -1,0 +1,370 @@
+"""The party's daemon: dials the coordinator, answers, dials again. It opens no port and loses no reply."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from undersong_client import keys
+from undersong_client.answering.assemble import Assembled
+from undersong_client.answering.journaled import Answering
+from undersong_client.consent import enrolment, policy
+from undersong_client.consent.approvals import Requests
+from undersong_client.home import CLOCK_TOLERANCE_S, PartyHome, clock_words, write_json
+from undersong_client.link.connection import Connection, Ended
+from undersong_client.storage.outbox import Outbox
+from undersong_common.errors import ConfigurationError, TransportError, UndersongError
+from undersong_common.files import FileState, file_state
+from undersong_common.printable import printable
+from undersong_common.version import SOFTWARE
+from undersong_protocol.wire import framing
+from undersong_protocol.wire.framing import ID_BYTES, Envelope, Outgoing, Reassembler
+from undersong_protocol.wire.messages import transport_pb2 as wire
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.25  # how often decisions, pauses and silence are looked for
+STATUS_S = 5.0
+RENEW_LOOK_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """How long to wait before dialling again: exponential, with full jitter.
+
+    Attributes:
+        first_s, largest_s: bounds of the wait's upper limit.
+        refused_s: after the coordinator did not accept the certificate.
+    """
+
+    first_s: float = 0.5
+    largest_s: float = 60.0
+    refused_s: float = 300.0
+
+    def wait_s(self, failures: int, draw: float) -> float:
+        """After so many failures in a row; ``draw`` in [0, 1). Never less than a tenth of the limit."""
+        limit = min(self.largest_s, self.first_s * 2.0 ** min(max(failures - 1, 0), 30))
+        return limit * (0.1 + 0.9 * draw)
+
+
+class Daemon:
+    """Runs until :meth:`stop`, or until a person has to look (then :meth:`run` raises).
+
+    Args:
+        assembled: the party.
+        clock: seconds since the epoch.
+        warm: compute the embeddings before they are asked for.
+    """
+
+    def __init__(
+        self,
+        home: PartyHome,
+        assembled: Assembled,
+        *,
+        backoff: Backoff | None = None,
+        use_proxy: bool = True,
+        warm: bool = True,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._home = home
+        self._assembled = assembled
+        self._backoff = backoff or Backoff()
+        self._use_proxy = use_proxy
+        self._warm = warm
+        self._clock = clock
+        self._outbox = Outbox(home.outbox)
+        self._answering = Answering(home, assembled, self._outbox, send=self._send, clock=clock)
+        self._requests = Requests(home)
+        self._reassembler = Reassembler("coordinator")
+        self._boot = os.urandom(ID_BYTES)
+        self._random = random.Random(os.urandom(16))
+        self._stop = threading.Event()
+        self._connection: Connection | None = None
+        self._lock = threading.Lock()
+        self._facts: dict[str, Any] = {"state": "starting", "since_s": clock()}
+        self._status_at = 0.0
+        self._refusals_told: dict[str, float] = {}
+        self._renewal_asked = 0.0
+        self._held_back = False  # whether a reply waits for the end of a pause
+        self._embedding_told: int | None = None  # how many records, while a computation goes on
+        self._decisions: dict[str, str] = {}  # by the plan's hash
+        self._decisions_seen = 0
+        self._trust_seen: tuple[str, FileState, FileState] | None = None  # when it was last found
+
+    def stop(self) -> None:
+        """Finishes the request under way, says goodbye, ends; may be called from a signal handler."""
+        self._stop.set()
+
+    def _progress(self) -> None:
+        """The embedding's progress, for the status and the log; local only."""
+        found = self._assembled.computation.progress()
+        if found is None:
+            return
+        done, total = found
+        told = self._embedding_told
+        if done < total or told is not None:
+            self._facts["embedded"] = [done, total]
+            if told is None or done == total or done - told >= max(1, total // 20):
+                log.info("embedded %d of %d records", done, total)
+                self._embedding_told = done if done < total else None
+
+    def run(self) -> None:
+        """Raises ConfigurationError or PrivacyRefusal where nothing but a person can help."""
+        self._note(state="starting", pid=os.getpid(), software=SOFTWARE)
+        log.info("%s starts with the party %s", SOFTWARE, self._home.settings.party)
+        self._answering.look_after()
+        if self._warm:
+            threading.Thread(target=self._assembled.computation.warm, name="embeds", daemon=True).start()
+        failures = 0
+        try:
+            while not self._stop.is_set():
+                ended = self._stream(failures)
+                if self._stop.is_set():
+                    break
+                failures = 0 if ended.welcomed else failures + 1
+                self._wait(self._pause_after(ended, failures), ended)
+        finally:
+            self._answering.stop(20.0)
+            self._assembled.computation.stop()
+            if self._connection is not None:
+                self._connection.close("the daemon stops")
+            self._note(state="stopped")
+            log.info("stopped")
+
+    # One stream
+
+    def _stream(self, failures: int) -> Ended:
+        """Dials the next address, and stays as long as the stream lasts."""
+        coordinator = enrolment.trusted(self._home)
+        address = coordinator.addresses[failures % len(coordinator.addresses)]
+        paused = self._home.pause.exists()
+        hello = self._hello(paused)
+        self._outbox.record(
+            _hello_text(hello, address).encode(), at=self._clock(), kind="hello", answer_to="a new connection"
+        )
+        self._note(state="connecting", address=address)
+        self._answering.stream_ended()  # not later: a request may follow the welcome at once
+        connection = Connection(
+            address,
+            coordinator,
+            keys.credential(self._home),
+            hello=hello,
+            reassembler=self._reassembler,
+            listener=self,
+            use_proxy=self._use_proxy,
+        )
+        try:
+            welcome = connection.wait_welcome(self._stop.is_set)
+        except TransportError as error:
+            connection.close("no welcome")
+            return connection.ended or Ended(error.problem)
+        self._welcomed(connection, welcome, paused)
+        reason = self._stay(connection, coordinator, paused)
+        if self._stop.is_set():
+            self._answering.stop(20.0)  # the reply under way still finds its stream
+        with self._lock:
+            self._connection = None
+        connection.close(reason)
+        ended = connection.ended or Ended(reason, welcomed=True)
+        log.info("disconnected: %s", reason)
+        return ended
+
+    def _welcomed(self, connection: Connection, welcome: wire.Welcome, paused: bool) -> None:
+        offset = self._clock() - welcome.clock_s
+        name, software = printable(welcome.coordinator, 63), printable(welcome.software, 63)
+        self._note(
+            state="paused" if paused else "connected",
+            coordinator=name,
+            coordinator_software=software,
+            connected_s=self._clock(),
+            clock_offset_s=round(offset, 1),
+            problem="",
+        )
+        log.info("connected to %s at %s", name, connection.address)
+        if abs(offset) > CLOCK_TOLERANCE_S:
+            log.warning("this machine's clock is %s: see `undersong-party check`", clock_words(offset))
+        if welcome.software != SOFTWARE:
+            log.info("the coordinator runs %s, this party %s", software, SOFTWARE)
+        with self._lock:
+            self._connection = connection
+        if paused:
+            return  # the stream after the pause brings what was not acknowledged
+        # Only now, so that no reply falls between; one that is ready in this moment may go twice.
+        for reply in self._answering.unacknowledged():
+            connection.send_reply(reply)
+
+    def _stay(self, connection: Connection, coordinator: enrolment.Coordinator, paused: bool) -> str:
+        """Until the stream ends or this side wants another one; why."""
+        self._decisions_seen = 0
+        while connection.ended is None:
+            if self._stop.wait(LOOK_S):
+                return "the daemon stops"
+            connection.keep_alive(time.monotonic())
+            if self._home.pause.exists() != paused or self._held_back:
+                self._held_back = False  # the next stream brings it, where that is not paused
+                return "paused by its people" if not paused else "goes on"
+            if not self._trusted(coordinator):
+                return "this party's policy does not trust this coordinator any more"
+            self._tell_decisions(connection)
+            self._answering.look_after()
+            self._renew(connection)
+            self._say()
+        return connection.ended.reason
+
+    # What the stream's thread calls
+
+    def wants(self, id_: bytes) -> bool:
+        # during a pause nothing is answered; the coordinator asks again after it
+        return not self._home.pause.exists() and self._answering.wants(id_)
+
+    def request(self, envelope: Envelope) -> None:
+        self._answering.request(envelope)
+
+    def acknowledged(self, id_: bytes) -> None:
+        self._answering.acknowledged(id_)
+
+    def renewed(self, message: wire.Renewed) -> None:
+        if message.problem or not message.grant:
+            log.warning("the certificate was not renewed: %s", printable(message.problem) or "no reason given")
+            return
+        try:
+            until = enrolment.install(self._home, message.grant)
+        except ConfigurationError as error:
+            log.warning("the certificate was not renewed: %s", error.problem)
+            return
+        log.info("certificate renewed until %s; the next connection uses it", until.date().isoformat())
+
+    def _send(self, reply: Outgoing) -> None:
+        with self._lock:
+            if self._home.pause.exists():
+                self._held_back = True
+            elif self._connection is not None:
+                self._connection.send_reply(reply)
+
+    # What is looked after while a stream lasts
+
+    def _tell_decisions(self, connection: Connection) -> None:
+        changed = self._home.requests.stat().st_mtime_ns
+        if changed == self._decisions_seen:
+            return
+        self._decisions_seen = changed
+        requests = self._requests.all()
+        for request in requests:
+            known = self._decisions.get(request.manifest)
+            self._decisions[request.manifest] = request.decision
+            if known is not None and known != request.decision:
+                log.info("run %r: %s", request.run, request.decision)
+                connection.send(wire.FromParty(decided=wire.Decided(run=request.run)))
+        waiting = [request for request in requests if request.undecided]
+        another = [{"run": each.run, "changes": list(each.changes)} for each in waiting if each.number > 1]
+        self._note(waiting=len(waiting), changed=another)
+
+    def _renew(self, connection: Connection) -> None:
+        now = time.monotonic()
+        if self._renewal_asked and now - self._renewal_asked < RENEW_LOOK_S:
+            return
+        self._renewal_asked = now
+        _, end = enrolment.validity(self._home)
+        self._note(certificate_until=end.isoformat())
+        if not enrolment.renewal_due(self._home, self._clock()):
+            return
+        request = enrolment.request(self._home, None)
+        self._outbox.record(request, at=self._clock(), kind="renewal", answer_to="the certificate's age")
+        connection.send(wire.FromParty(renew=wire.Renew(request=request)))
+
+    def _trusted(self, coordinator: enrolment.Coordinator) -> bool:
+        seen = coordinator.fingerprint, file_state(self._home.coordinator), file_state(self._home.policy)
+        if seen == self._trust_seen:
+            return True
+        try:
+            trusted = enrolment.trusted(self._home).fingerprint == coordinator.fingerprint
+        except UndersongError:
+            return False
+        if trusted:
+            self._trust_seen = seen
+        return trusted
+
+    def _hello(self, paused: bool) -> wire.Hello:
+        settings = self._home.settings
+        hello = wire.Hello(
+            version=framing.VERSION,
+            party=settings.party,
+            software=SOFTWARE,
+            embedder=self._assembled.party.embedder,
+            boot=self._boot,
+            held=self._reassembler.held(),
+            paused=paused,
+        )
+        if settings.share_policy:
+            hello.policy = json.dumps(policy.read(self._home).bounds.to_json())
+        if settings.share_budget:
+            hello.epsilon_left = self._epsilon_left()
+        return hello
+
+    def _epsilon_left(self) -> float:
+        ledger = self._assembled.ledger
+        budget = ledger.budget
+        return 0.0 if budget is None else max(0.0, budget.epsilon - ledger.spent(budget.delta))
+
+    # Between streams
+
+    def _pause_after(self, ended: Ended, failures: int) -> float:
+        if ended.reconnect_after_s < 0:
+            raise ConfigurationError(
+                f"the coordinator ended this connection for good: {ended.reason}",
+                "talk to the operator; then start the daemon again",
+            )
+        if ended.refused:
+            return self._backoff.refused_s * (0.5 + self._random.random())
+        if ended.reconnect_after_s > 0:
+            return min(ended.reconnect_after_s, 3600.0) * (1.0 + 0.2 * self._random.random())
+        return self._backoff.wait_s(failures, self._random.random())
+
+    def _wait(self, seconds: float, ended: Ended) -> None:
+        self._note(state="waiting", problem=ended.reason)
+        if not ended.welcomed:
+            log.warning("cannot connect: %s; next try in %.1f s", ended.reason, seconds)
+        until = time.monotonic() + seconds
+        while not self._stop.is_set() and time.monotonic() < until:
+            self._answering.look_after()
+            self._stop.wait(min(LOOK_S, max(0.0, until - time.monotonic())))
+            self._say()
+
+    # The status file
+
+    def _note(self, **facts: Any) -> None:
+        changed = any(self._facts.get(key) != value for key, value in facts.items())
+        self._facts.update(facts)
+        if changed:
+            self._status_at = 0.0
+        self._say()
+
+    def _say(self) -> None:
+        self._progress()
+        now = time.monotonic()
+        refusals = dict(self._assembled.party.refusals)
+        if now - self._status_at < STATUS_S and self._status_at and refusals == self._refusals_told:
+            return
+        self._status_at = now
+        self._refusals_told = refusals
+        last = self._answering.last
+        answered = {"answered_s": last[0], "answered": last[1]} if last else {}
+        refused = [{"at_s": at, "problem": problem} for problem, at in refusals.items()]
+        told = {"refused": refused, "cautions": dict(self._assembled.party.cautions), "written_s": self._clock()}
+        try:
+            write_json(self._home.status, {**self._facts, **answered, **told})
+        except OSError as error:
+            log.warning("the status cannot be written: %s", error.strerror)
+
+
+def _hello_text(hello: wire.Hello, address: str) -> str:
+    left = f", epsilon left {hello.epsilon_left:.3f}" if hello.HasField("epsilon_left") else ""
+    left += f", policy {hello.policy}" if hello.policy else ""
+    return f"to {address}: party {hello.party}, {hello.software}, embedder {hello.embedder.hex()[:16]}...{left}"

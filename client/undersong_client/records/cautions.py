@@ -1,0 +1,126 @@
+"""What a party's records make impossible or unwise in a run: said to its own people, never in a reply.
+
+The coordinator reads the same whatever the records are (docs/privacy.md, Non-interference). So these are no refusals:
+where a person decides, she reads them before she approves; where consent is standing, they are looked at when that
+consent is given, and told in log and status afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from undersong_client.records.private import DataSet, PrivateRecords, unit_count
+from undersong_client.units import unit_word
+from undersong_common.errors import InternalError
+from undersong_common.plurals import counted
+from undersong_protocol.agreement.weak_choices import FEW_PARTIES, weak_delta
+
+if TYPE_CHECKING:
+    from undersong_client.consent.policy import HospitalPolicy
+    from undersong_common.table import Table
+    from undersong_protocol.agreement.manifest import Manifest
+    from undersong_protocol.agreement.plan import Privacy
+
+
+EMPTY = "the data set has no record: this party would answer with zeros"
+
+
+def of_plan(manifest: Manifest, policy: HospitalPolicy) -> list[str]:
+    """What is weak in a plan, whatever the records are."""
+    found = []
+    if math.isfinite(manifest.plan.privacy.epsilon):
+        found += weak_delta(manifest.plan.privacy.delta)
+    parties = len(manifest.roster)
+    if parties < FEW_PARTIES:
+        found.append(
+            "you are the only party: the sum that opens is your own"
+            if parties == 1
+            else "there are only two parties: the other one can subtract its own part from the opened sum"
+        )
+    return [*found, *weak_policy(policy)]
+
+
+def weak_policy(policy: HospitalPolicy) -> list[str]:
+    """What a policy leaves to the coordinator, in one sentence each."""
+    found = []
+    if policy.approval == "standing":
+        found.append("consent is standing: every run within the policy is signed without anybody looking at it")
+    if policy.minimum_parties < FEW_PARTIES:
+        found.append(
+            f"the policy accepts runs of {counted(policy.minimum_parties, 'party', 'parties')}:"
+            " with fewer than three, another one can subtract its own part from the opened sum"
+        )
+    if policy.require_post_quantum == "never":
+        found.append(
+            "the policy accepts runs whose masks are not post-quantum: who records their messages could open them with"
+            " a later quantum computer"
+        )
+    return found
+
+
+def of_manifest(manifest: Manifest, data: DataSet, user_field: str = "") -> list[str]:
+    """What speaks against a run with this data set; see :func:`of_run`."""
+    privacy = manifest.plan.privacy
+    records = PrivateRecords(data.table, manifest.labels, privacy, key=data.key, embed=_not_embedded)
+    return of_run(privacy, records, has_users=data.table.users is not None, user_field=user_field)
+
+
+def of_run(privacy: Privacy, records: PrivateRecords, *, has_users: bool, user_field: str = "") -> list[str]:
+    """What speaks against a run with these records, in words for the party's own people; empty where nothing does.
+
+    Args:
+        privacy: what the run promises.
+        records: as they would take part in it.
+        has_users: whether the data set has a column of user ids.
+        user_field: its name, which says what a user is called.
+    """
+    found = []
+    if privacy.unit == "user" and not has_users:
+        protected = unit_word("user", user_field, 2)
+        found.append(
+            f"the run protects {protected}, and the data set has no column that names them (--user-field): no record"
+            " would take part"
+        )
+    elif not len(records):
+        found.append(EMPTY)
+    found += _delta(
+        privacy.delta if math.isfinite(privacy.epsilon) else 0.0, privacy.unit, records.unit_count, user_field
+    )
+    if records.unlisted_labels:
+        found.append(
+            f"{records.unlisted_labels} of {len(records)} records have a label that the task does not list: they would"
+            " count as records without label"
+        )
+    return found
+
+
+def of_standing_consent(policy: HospitalPolicy, table: Table, user_field: str = "") -> list[str]:
+    """What speaks against signing every run within the policy with this data set; empty where nothing does."""
+    found = [] if len(table) else [EMPTY]
+    for unit in ("sample", "user"):
+        if unit in policy.units:
+            units = unit_count(table, unit)
+            # A run's delta is below 1 / declared_units where something is declared.
+            if not units <= policy.declared_units:
+                found += _delta(policy.total_delta, unit, units, user_field)
+            if 0 < policy.declared_units < units:
+                found.append(
+                    f"the policy declares at most {policy.declared_units} privacy units, the data set has {units}"
+                    f" {unit_word(unit, user_field, units)}"
+                )
+    return found
+
+
+def _not_embedded(_texts: Sequence[str]) -> NoReturn:
+    raise InternalError("cautions need no embedding")
+
+
+def _delta(delta: float, unit: str, units: int, user_field: str) -> list[str]:
+    if unit == "party" or delta * units < 1:
+        return []
+    return [
+        f"delta {delta:g} is not below 1 / {units}, one over the number of {unit_word(unit, user_field, 2)} here: a"
+        " mechanism that publishes a whole record now and then would be allowed"
+    ]

@@ -1,0 +1,186 @@
+"""One party's private records: capped per unit, embedded on demand, and never shown."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import numpy as np
+import numpy.typing as npt
+
+from undersong_common.embedding import Embed
+from undersong_common.table import Table
+from undersong_protocol.agreement.plan import Privacy
+
+
+@dataclass(frozen=True, repr=False)
+class DataSet:
+    """A party's file and the secret that chooses and names its records; ``repr`` shows neither."""
+
+    table: Table
+    key: bytes
+
+    def __repr__(self) -> str:
+        return "DataSet(hidden)"
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.table, self.key)
+
+
+class PrivateRecords:
+    """The records that take part in a run; the view a statistic reads (undersong_protocol.statistics.RecordView).
+
+    A unit keeps at most ``max_per_unit`` records, chosen by a keyed hash of their content, so that the choice is
+    stable, secret, and moved by one unit only when that unit changes. The party keeps all its units: were some dropped
+    to reach a total, one more record would displace another's, and a neighbour would differ in two of them.
+
+    Nothing raises, whatever the records are: a label that the task does not list is no label, and where users are
+    protected a record without user id takes no part. ``records.cautions`` tells the party's people of both.
+
+    Args:
+        table: the party's records.
+        label_names: the task's labels; a record without a label among them has label -1.
+        privacy: unit and its cap.
+        key: secret of this data set, 32 bytes.
+        embed: texts to quantised unit embeddings, float32 [n, d]; called once, when first needed.
+        local_model: the party's own model for fine-tuning, as its settings name it at the time.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        label_names: Sequence[str],
+        privacy: Privacy,
+        *,
+        key: bytes,
+        embed: Embed,
+        local_model: Callable[[], str] = lambda: "",
+    ) -> None:
+        table = table.take(_capped(table, privacy, key))
+        self._texts = table.texts
+        self._labels = _label_indices(table, label_names)
+        self._labelled = table.labels is not None and bool(label_names)
+        self._units = _units(table, privacy)
+        self._hashed = partial(_unit_hashes, table, privacy, key)
+        self._embed = embed
+        self._local_model = local_model
+
+    def __repr__(self) -> str:
+        return "PrivateRecords(hidden)"
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    @property
+    def texts(self) -> Sequence[str]:
+        return self._texts
+
+    @property
+    def labels(self) -> npt.NDArray[np.int64]:
+        """Index into the task's labels, int64 [M]; -1 = none."""
+        return self._labels
+
+    @property
+    def units(self) -> npt.NDArray[np.int64]:
+        """Which privacy unit each record belongs to, int64 [M] in [0, unit_count)."""
+        return self._units
+
+    @cached_property
+    def unit_hashes(self) -> npt.NDArray[np.uint64]:
+        """Keyed hash of each record's unit, uint64 [M]; units come and go without moving another unit's hash."""
+        return self._hashed()
+
+    @property
+    def local_model(self) -> str:
+        """The party's own model for fine-tuning: "packaged", a folder, or "" where it names none."""
+        return self._local_model()
+
+    @property
+    def unit_count(self) -> int:
+        return int(self._units.max()) + 1 if len(self._units) else 0
+
+    @property
+    def unlisted_labels(self) -> int:
+        """Records whose label the task does not list; for the party's own people."""
+        return int((self._labels < 0).sum()) if self._labelled else 0
+
+    @cached_property
+    def embeddings(self) -> npt.NDArray[np.float32]:
+        """Quantised unit embeddings, float32 [M, d]."""
+        return self._embed(self._texts)
+
+
+def unit_count(table: Table, unit: str) -> int:
+    """How many privacy units a data set has; users where it has no user ids: none."""
+    if unit == "user":
+        return len(set(table.users or ()))
+    return len(table) if unit == "sample" else 1
+
+
+def fingerprint(table: Table, key: bytes) -> str:
+    """Keyed hash (hex) of a data set's rows in order: names the data set in its ledger without describing it."""
+    digest = hmac.new(key, digestmod=hashlib.sha256)
+    for column in (table.texts, table.labels or (), table.users or ()):
+        digest.update(len(column).to_bytes(8, "little"))
+        for value in column:
+            encoded = value.encode("utf-8", "surrogatepass")
+            digest.update(len(encoded).to_bytes(8, "little"))
+            digest.update(encoded)
+    return digest.hexdigest()
+
+
+def _capped(table: Table, privacy: Privacy, key: bytes) -> list[int]:
+    if privacy.unit == "sample":
+        return list(range(len(table)))
+    if privacy.unit == "user" and table.users is None:
+        return []  # a cap on a user's records cannot be kept where nobody knows whose they are
+    rank = [_rank(table, row, key) for row in range(len(table))]
+    units = _units(table, privacy)
+    seen: dict[int, int] = {}
+    within = []
+    for row in sorted(range(len(table)), key=rank.__getitem__):
+        unit = int(units[row])
+        seen[unit] = seen.get(unit, 0) + 1
+        if seen[unit] <= privacy.max_per_unit:
+            within.append(row)
+    return sorted(within)
+
+
+def _rank(table: Table, row: int, key: bytes) -> bytes:
+    # The row number only tells equal records apart.
+    parts = (table.texts[row], table.labels[row] if table.labels else "", table.users[row] if table.users else "")
+    message = "\0".join(parts).encode("utf-8", "surrogatepass")
+    return hmac.digest(key, message, "sha256") + row.to_bytes(8, "big")
+
+
+def _units(table: Table, privacy: Privacy) -> npt.NDArray[np.int64]:
+    if privacy.unit == "party":
+        return np.zeros(len(table), dtype=np.int64)
+    if privacy.unit == "sample":
+        return np.arange(len(table), dtype=np.int64)
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(user, len(numbers)) for user in table.users or ()], dtype=np.int64)
+
+
+def _unit_hashes(table: Table, privacy: Privacy, key: bytes) -> npt.NDArray[np.uint64]:
+    if privacy.unit == "party":
+        return np.zeros(len(table), dtype=np.uint64)
+    own = hmac.digest(key, b"undersong unit hashes", "sha256")
+    if privacy.unit == "user" and table.users is not None:
+        names: Sequence[str] = table.users
+    else:  # equal samples share a hash: a row number would change when rows before it go
+        labels = table.labels or ("",) * len(table)
+        names = [f"{label}\0{text}" for label, text in zip(labels, table.texts, strict=True)]
+    digests = (hmac.digest(own, name.encode("utf-8", "surrogatepass"), "sha256") for name in names)
+    return np.frombuffer(b"".join(digest[:8] for digest in digests), dtype="<u8").astype(np.uint64)
+
+
+def _label_indices(table: Table, names: Sequence[str]) -> npt.NDArray[np.int64]:
+    if table.labels is None or not names:
+        return np.full(len(table), -1, dtype=np.int64)
+    index = {name: number for number, name in enumerate(names)}
+    return np.array([index.get(label, -1) for label in table.labels], dtype=np.int64)

@@ -1,0 +1,132 @@
+"""The data set as ``data add`` sealed it. The party answers from this copy, whatever becomes of the file afterwards.
+
+A data file that is edited, cut off or gone would otherwise show in what leaves, or in when it leaves. The copy lies in
+the party's folder under AES-256-GCM with a key derived from its store key, in slabs of rows, so that reading it takes
+no second copy in memory.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from undersong_client import keys
+from undersong_client.home import PartyHome
+from undersong_common.errors import ConfigurationError
+from undersong_common.files import replace_file
+from undersong_common.table import Table
+
+MAGIC = b"undersong data set 1\n"
+ROWS_A_SLAB = 4096
+_NONCE_BYTES = 12
+_LENGTH_BYTES = 4
+_ID_BYTES = 16
+_REMEDY = "add it again: undersong-party data add FILE, with its fields"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a sealed data set without opening its rows.
+
+    Attributes:
+        fingerprint: keyed hash (hex) by which its ledger names it.
+        checkpoint: name of the ledger's checkpoint in the user's state folder, found by content.
+        salted: which state folder that name is for (hash of its salt, hex).
+        rows: how many records it has.
+    """
+
+    fingerprint: str
+    checkpoint: str
+    salted: str
+    rows: int
+
+
+def seal(home: PartyHome, table: Table, facts: Facts) -> None:
+    """Writes or replaces the sealed copy; on the disk when this returns."""
+    identity = os.urandom(_ID_BYTES)
+    starts = range(0, len(table), ROWS_A_SLAB)
+    head = {**asdict(facts), "id": identity.hex(), "slabs": len(starts)}
+    head |= {"labels": table.labels is not None, "users": table.users is not None}
+    cipher = _cipher(home)
+    parts = [MAGIC, _sealed(cipher, _json(head), _place(b"", 0))]
+    for number, start in enumerate(starts, start=1):
+        rows = slice(start, start + ROWS_A_SLAB)
+        columns = [None if each is None else each[rows] for each in (table.texts, table.labels, table.users)]
+        parts.append(_sealed(cipher, _json(columns), _place(identity, number)))
+    replace_file(home.sealed, b"".join(parts))
+
+
+def facts(home: PartyHome) -> Facts:
+    """Of the sealed data set. Raises ConfigurationError where there is none, or it is damaged."""
+    head = next(_opened(home))
+    try:
+        return Facts(**{name: head[name] for name in Facts.__dataclass_fields__})
+    except (KeyError, TypeError):
+        raise _damaged(home) from None
+
+
+def table(home: PartyHome) -> Table:
+    """The records. Raises ConfigurationError where none are sealed, or they are damaged."""
+    parts = _opened(home)
+    head = next(parts)
+    columns: tuple[list[str], list[str], list[str]] = ([], [], [])
+    for slab in parts:
+        for column, values in zip(columns, slab, strict=True):
+            column += values or ()
+    texts, labels, users = map(tuple, columns)
+    if len(texts) != head["rows"]:
+        raise _damaged(home)
+    return Table(texts, labels if head["labels"] else None, users if head["users"] else None)
+
+
+def _opened(home: PartyHome) -> Iterator[Any]:
+    """The head and every slab, checked."""
+    from cryptography.exceptions import InvalidTag
+
+    cipher = _cipher(home)
+    try:
+        with home.sealed.open("rb") as file:
+            if file.read(len(MAGIC)) != MAGIC:
+                raise _damaged(home)
+            identity, number, slabs = b"", 0, 0
+            while number <= slabs:
+                size = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+                data = file.read(size)
+                opened = json.loads(cipher.decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], _place(identity, number)))
+                if number == 0:
+                    identity, slabs = bytes.fromhex(opened["id"]), int(opened["slabs"])
+                yield opened
+                number += 1
+    except FileNotFoundError:
+        raise ConfigurationError(f"{home.sealed}: this party holds no sealed data set", _REMEDY) from None
+    except (OSError, InvalidTag, ValueError, KeyError, TypeError):
+        raise _damaged(home) from None
+
+
+def _sealed(cipher: Any, plain: bytes, place: bytes) -> bytes:
+    nonce = os.urandom(_NONCE_BYTES)
+    sealed: bytes = nonce + cipher.encrypt(nonce, plain, place)
+    return len(sealed).to_bytes(_LENGTH_BYTES, "little") + sealed
+
+
+def _place(identity: bytes, number: int) -> bytes:
+    """What a part is bound to: slabs of another copy, or in another order, do not open."""
+    return MAGIC + identity + number.to_bytes(8, "little")
+
+
+def _cipher(home: PartyHome) -> Any:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    return AESGCM(hmac.digest(keys.secret(home, "store"), b"undersong sealed data set", "sha256"))
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode("ascii")
+
+
+def _damaged(home: PartyHome) -> ConfigurationError:
+    return ConfigurationError(f"{home.sealed}: the sealed data set is damaged", _REMEDY)

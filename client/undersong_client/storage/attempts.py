@@ -1,0 +1,282 @@
+"""A party's attempts at private sums: in memory while they are under way, in its journal all the time.
+
+What an attempt must not outlive (its keys and seeds, the coins of its subsample) stands in a compartment of the store,
+which is destroyed when the attempt has ended; what was answered stays, so that it can be sent again byte for byte. A
+long reply stands in the store by itself and is written once: as part of the machine's state, where version 2 of the
+store had every reply, a masked vector was sealed and written anew at each later stage. The replies of an attempt that
+ended early are deleted with its secrets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from undersong_client.storage.store import Compartment, Store
+from undersong_common.errors import ConfigurationError, PrivacyRefusal, RoundAborted
+from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.secagg.kem import Encapsulate
+from undersong_protocol.secagg.parameters import Entropy
+from undersong_protocol.secagg.party import PartyMachine
+from undersong_protocol.secagg.transitions import Phase, Stage
+from undersong_protocol.wire.messages import federation_pb2 as wire
+from undersong_protocol.wire.public import Input, question
+
+COINS_BYTES = 32
+COINS_PURPOSE = "/coins"  # after an attempt's key: the entropy of its subsample is a stream of its own
+LONGEST_REPLY_BYTES = 4096
+"""In the machine's state; to write a row of its own takes longer than to write a shorter reply three times."""
+FREE_ATTEMPTS = 8
+"""Attempts at one sum that may follow each other at once; aborts before a vector left cost nothing but time."""
+ATTEMPT_EVERY_S = 60.0
+ABANDONED_S = 7 * 86400.0
+"""How long after it was begun an attempt may still go on; then its secrets are destroyed."""
+
+_ABANDONED = f"it was begun more than {ABANDONED_S / 86400:.0f} days ago"
+
+
+@dataclass(eq=False)
+class Attempt:
+    """One attempt at one private sum.
+
+    Attributes:
+        key: its name in the journal.
+        inputs: None until the coordinator has named them.
+        coins: secret seed of the Poisson subsample; empty once the attempt has ended.
+        count: of the attempts that were begun at this sum, with this one; 0 where it was begun before.
+        before: for a new one, the number of the last attempt that was begun at this sum; -1 where none was.
+        replies: those that stand in the journal by themselves.
+    """
+
+    key: str
+    manifest: Manifest
+    query: str
+    number: int
+    machine: PartyMachine
+    inputs: tuple[Input, ...] | None
+    coins: bytes = field(repr=False)
+    compartment: Compartment | None = None
+    count: int = 0
+    before: int = -1
+    replies: set[tuple[Stage, int]] = field(default_factory=set)
+
+    @cached_property
+    def question(self) -> bytes:
+        """q of the inputs that were named; a sum's inputs are never named again with another one."""
+        assert self.inputs is not None
+        return question(self.inputs)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.machine.phase in (Phase.DONE, Phase.TOMBSTONED)
+
+
+class Attempts:
+    """See the module.
+
+    Args:
+        store: the party's journal.
+        name, identity: the party's, as in the roster.
+        entropy: a source of random bytes for a named purpose.
+        clock: seconds since the epoch.
+        encapsulate: to the other parties' ML-KEM keys.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        identity: Ed25519PrivateKey,
+        entropy: Callable[[str], Entropy],
+        clock: Callable[[], float],
+        encapsulate: Encapsulate,
+    ) -> None:
+        self._store = store
+        self._name = name
+        self._identity = identity
+        self._entropy = entropy
+        self._clock = clock
+        self._encapsulate = encapsulate
+        self._under_way: dict[str, Attempt] = {}
+
+    def find(self, manifest: Manifest, query: str, number: int) -> Attempt | None:
+        """The attempt as it stands; None where it was never begun, or its keys are gone for good."""
+        key = _key(manifest, query, number)
+        if key in self._under_way:
+            return self._under_way[key]
+        compartment = self._store.compartment(key)
+        snapshot = None if compartment is None else compartment.get("machine")
+        if compartment is None or snapshot is None:
+            compartment, snapshot, coins = None, self._store.get(f"{key}/ended"), b""
+        else:
+            coins = compartment.get("coins") or b""
+        if snapshot is None:
+            return None
+        parameters = manifest.sum_parameters(query, number)
+        found: set[tuple[Stage, int]] = set()
+
+        def reply(stage: Stage, roll: int) -> bytes | None:
+            found.add((stage, roll))
+            return self._store.get(_reply_key(key, stage, roll))
+
+        machine = PartyMachine.restore(parameters, self._name, self._identity, snapshot, self._encapsulate, reply)
+        attempt = Attempt(key, manifest, query, number, machine, self._inputs(key), coins, compartment, replies=found)
+        if compartment is not None:
+            self._under_way[key] = attempt
+        return attempt
+
+    def new(self, manifest: Manifest, query: str, number: int) -> Attempt:
+        """A new attempt with fresh keys; :meth:`keep` it before its first reply leaves.
+
+        Raises PrivacyRefusal for a number that is not above all earlier ones, RoundAborted where they come too fast.
+        """
+        begun = self._begun(manifest, query)
+        if number <= begun.last:
+            raise PrivacyRefusal(
+                f"{query}: attempt {number} is asked for after attempt {begun.last}, and nothing here knows its keys",
+                "a new attempt takes the next number",
+            )
+        waited_s = self._clock() - begun.at
+        if begun.count >= FREE_ATTEMPTS and 0 <= waited_s < ATTEMPT_EVERY_S:
+            raise RoundAborted(
+                f"{query}: {begun.count} attempts were begun, the last one {waited_s:.0f} s ago",
+                f"begin another one {ATTEMPT_EVERY_S:.0f} s after it, and find out why they end",
+            )
+        key = _key(manifest, query, number)
+        entropy = self._entropy(key)
+        parameters = manifest.sum_parameters(query, number)
+        machine = PartyMachine.open(parameters, self._name, self._identity, entropy, self._encapsulate)
+        coins, count = self._entropy(key + COINS_PURPOSE)(COINS_BYTES), begun.count + 1
+        return Attempt(key, manifest, query, number, machine, None, coins, count=count, before=begun.last)
+
+    def last(self, manifest: Manifest, query: str) -> int:
+        """The number of the last attempt that was begun at a sum; -1 where none was."""
+        return self._begun(manifest, query).last
+
+    def keep(self, attempt: Attempt, named: tuple[Input, ...] | None = None, asked: bytes = b"") -> None:
+        """Journals an attempt as it stands; on disk when this returns. Where it has ended, its secrets are destroyed.
+
+        What has ended already, or before it was ever kept, is not journaled: nothing can come of it any more.
+
+        Args:
+            named: its public inputs, where they were named with this message; they fix the sum's question.
+            asked: q of ``named``.
+        """
+        if attempt.has_ended and attempt.compartment is None:
+            return
+        manifest, query = attempt.manifest, attempt.query
+        answered = {
+            place: reply for place, reply in attempt.machine.answered.items() if len(reply) > LONGEST_REPLY_BYTES
+        }
+        snapshot = attempt.machine.snapshot(without=answered)
+        beside = {
+            _reply_key(attempt.key, *place): reply for place, reply in answered.items() if place not in attempt.replies
+        }
+        if named is not None:
+            attempt.inputs, attempt.question = named, asked
+            inputs = wire.OpenSum(inputs=[given.to_wire() for given in named])
+            beside[f"{attempt.key}/inputs"] = inputs.SerializeToString()
+            beside[_question_key(manifest, query)] = asked
+        if attempt.has_ended:
+            assert attempt.compartment is not None
+            forgotten = _replies(attempt.key) if attempt.machine.phase is Phase.TOMBSTONED else ""
+            attempt.compartment.end({**beside, f"{attempt.key}/ended": snapshot}, forgotten)
+            attempt.compartment, attempt.coins = None, b""
+            self._under_way.pop(attempt.key, None)
+            return
+        inside = {"machine": snapshot}
+        if attempt.compartment is None:
+            attempt.compartment = self._store.begin_compartment(attempt.key)
+            begun = _Begun(attempt.number, attempt.count, self._clock())
+            inside["coins"] = attempt.coins
+            inside["of"] = json.dumps([manifest.hash.hex(), query, attempt.number, begun.at]).encode()
+            beside[_begun_key(manifest, query)] = json.dumps(vars(begun)).encode()
+        attempt.compartment.put_all(inside, beside)
+        attempt.replies.update(answered)
+        self._under_way[attempt.key] = attempt
+
+    def end(self, attempt: Attempt, reason: str) -> None:
+        """Ends an attempt for good, whatever it has come to, and destroys its secrets."""
+        attempt.machine.end(reason)
+        self.keep(attempt)
+
+    def end_run(self, manifest: Manifest) -> None:
+        """Ends every attempt of a run."""
+        for planned in manifest.plan.sums:
+            attempt = self.find(manifest, planned.name, self.last(manifest, planned.name))
+            if attempt is not None:
+                self.end(attempt, "the run has ended")
+
+    def end_abandoned(self, manifest_of: Callable[[bytes], Manifest | None], over: Callable[[Manifest], str]) -> None:
+        """Ends every attempt that will not go on, so that its secrets do not wait for a message that never comes.
+
+        These are attempts of a run that is over, those that were begun ``ABANDONED_S`` ago, and what cannot be read.
+
+        Args:
+            manifest_of: the agreed manifest of a hash; None where there is none.
+            over: why nothing more of a run is answered; empty where that is not so.
+        """
+        self._store.empty_log_again()
+        for compartment in self._store.compartments():
+            named = compartment.get("of")
+            hash_, query, number, at = json.loads(named) if named else ("", "", 0, 0.0)
+            manifest = manifest_of(bytes.fromhex(hash_))
+            try:
+                attempt = None if manifest is None else self.find(manifest, query, number)
+            except ConfigurationError:
+                attempt = None
+            if manifest is None or attempt is None:
+                key = f"attempt/{hash_}/{query}/{number}"
+                compartment.end({}, _replies(key))
+                self._under_way.pop(key, None)
+            elif reason := over(manifest) or (_ABANDONED if self._clock() - at >= ABANDONED_S else ""):
+                self.end(attempt, reason)
+
+    def question(self, manifest: Manifest, query: str) -> bytes | None:
+        """q that a sum was asked with first; None where its inputs were not named yet."""
+        return self._store.get(_question_key(manifest, query))
+
+    def _inputs(self, key: str) -> tuple[Input, ...] | None:
+        named = self._store.get(f"{key}/inputs")
+        if named is None:
+            return None
+        return tuple(Input.from_wire(given) for given in wire.OpenSum.FromString(named).inputs)
+
+    def _begun(self, manifest: Manifest, query: str) -> _Begun:
+        kept = self._store.get(_begun_key(manifest, query))
+        return _Begun(**json.loads(kept)) if kept else _Begun(-1, 0, 0.0)
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """The last attempt's number, how many there were, and when the last was begun."""
+
+    last: int
+    count: int
+    at: float
+
+
+def _key(manifest: Manifest, query: str, number: int) -> str:
+    return f"attempt/{manifest.hash.hex()}/{query}/{number}"
+
+
+def _replies(key: str) -> str:
+    # A hash, because a sum's name may hold slashes: no attempt's replies may begin as another attempt's do.
+    return f"answered/{hashlib.sha256(key.encode()).hexdigest()[:40]}/"
+
+
+def _reply_key(key: str, stage: Stage, roll: int) -> str:
+    return f"{_replies(key)}{int(stage)}/{roll}"
+
+
+def _question_key(manifest: Manifest, query: str) -> str:
+    return f"question/{manifest.hash.hex()}/{query}"
+
+
+def _begun_key(manifest: Manifest, query: str) -> str:
+    return f"begun/{manifest.hash.hex()}/{query}"

@@ -1,0 +1,110 @@
+"""Public blocks on disk, named by their content; the decoded ones that were used last stay in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import OrderedDict
+from pathlib import Path
+
+from undersong_client.home import make_folder
+from undersong_common.errors import PeerFault
+from undersong_common.files import replace_file
+from undersong_protocol.wire.public import Block, block_id, decode_block
+
+MEMORY_BYTES = 256 * 2**20
+DISK_BYTES = 4 * 2**30
+KEPT_S = 90 * 86400.0
+
+
+class DiskBlocks:
+    """Implements ``undersong_protocol.wire.public.BlockStore``.
+
+    Args:
+        folder: one file per block; what is lost is asked for again.
+        memory_bytes: of decoded blocks kept at hand.
+        disk_bytes: of all files; beyond it those that were read least recently go.
+    """
+
+    def __init__(self, folder: Path, memory_bytes: int = MEMORY_BYTES, disk_bytes: int = DISK_BYTES) -> None:
+        self._folder = folder
+        self._memory_bytes = memory_bytes
+        self._disk_bytes = disk_bytes
+        self._on_disk: int | None = None  # bytes; counted when the first block is added
+        self._decoded: OrderedDict[bytes, Block] = OrderedDict()
+        self._held = 0
+
+    def get(self, identity: bytes) -> Block | None:
+        """A block; None where it was never seen, or its file is damaged (it will be sent again)."""
+        block = self._decoded.get(identity)
+        if block is not None:
+            self._decoded.move_to_end(identity)
+            return block
+        path = self._path(identity)
+        try:
+            data = path.read_bytes()
+        except OSError:
+            return None
+        if block_id(data) != identity:
+            path.unlink(missing_ok=True)
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(path)
+        return self._remember(decode_block(data))
+
+    def add(self, data: bytes) -> Block:
+        """Keeps a block. Raises PeerFault for one that is malformed."""
+        identity = block_id(data)
+        known = self._decoded.get(identity)
+        if known is not None:
+            return known
+        block = decode_block(data)
+        path = self._path(identity)
+        if not path.exists():
+            make_folder(path.parent)
+            replace_file(path, data)
+            self._make_room(len(data), keep=path)
+        return self._remember(block)
+
+    def prune(self, older_than_s: float = KEPT_S) -> int:
+        """Removes what was not read for so long; the number of files."""
+        limit, removed = time.time() - older_than_s, 0
+        for path in self._folder.glob("*/*"):
+            if path.stat().st_mtime < limit:
+                path.unlink(missing_ok=True)
+                removed += 1
+        return removed
+
+    def _make_room(self, added: int, keep: Path) -> None:
+        if self._on_disk is not None and self._on_disk + added <= self._disk_bytes:
+            self._on_disk += added
+            return
+        files = sorted(((path, path.stat()) for path in self._folder.glob("*/*")), key=lambda found: found[1].st_mtime)
+        self._on_disk = sum(stat.st_size for _, stat in files)
+        for path, stat in files:
+            if self._on_disk <= self._disk_bytes:
+                break
+            if path != keep:
+                path.unlink(missing_ok=True)
+                self._on_disk -= stat.st_size
+
+    def _path(self, identity: bytes) -> Path:
+        if len(identity) != 32:
+            raise PeerFault("coordinator", "names a public block by something that is no hash")
+        name = identity.hex()
+        return self._folder / name[:2] / name
+
+    def _remember(self, block: Block) -> Block:
+        self._decoded[block.id] = block
+        self._held += _size(block)
+        while self._held > self._memory_bytes and len(self._decoded) > 1:
+            _, dropped = self._decoded.popitem(last=False)
+            self._held -= _size(dropped)
+        return block
+
+
+def _size(block: Block) -> int:
+    if block.values is None:
+        return sum(len(text) for text in block.texts) + 64 * len(block.texts)
+    return int(block.values.nbytes) + (0 if block.labels is None else int(block.labels.nbytes))

@@ -1,0 +1,171 @@
+"""Heads of a data set's ledger, kept twice outside the party's folder: beside the data and in the user's state folder.
+
+Whoever deletes the party's folder, or restores an old copy of it, must not get a fresh budget. A ledger that does not
+contain these heads is missing or too old; :mod:`undersong_client.storage.recovery` says how it goes on.
+
+Each place is one file, ``mark.json`` beside the data and one named by the data set's content in the state folder, which
+holds the last two heads (``undersong_common.slots``): a crash leaves at least the one before. Version 1 of the file was
+one JSON object, replaced each time; it is continued.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from undersong_client.consent.policy import HospitalPolicy
+from undersong_client.home import FILE_MODE, PartyHome, json_object, make_folder
+from undersong_client.records.private import fingerprint
+from undersong_common import slots
+from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.files import replace_file, replace_where_possible
+from undersong_common.privacy.budget import Budget
+from undersong_common.privacy.ledger import Ledger
+from undersong_common.privacy.spending import Statement
+from undersong_common.table import Table
+
+RESTORE = (
+    "put a backup back: undersong-party restore-ledger BACKUP (in a new folder: undersong-party data add FILE"
+    " --restore-ledger BACKUP); without one, --charge-missing instead of BACKUP counts as spent all that may be missing"
+)
+UNSET_EPSILON = 1e-12
+_START = "0" * 64
+
+
+def beside(path: Path) -> Path:
+    """The folder beside a data file for its mark and its encrypted embeddings."""
+    return path.parent / f".{path.name}.undersong"
+
+
+class LedgerCheckpoints:
+    """The heads of a data set's ledger that are kept outside the party's folder."""
+
+    def __init__(self, home: PartyHome, path: Path, name: str, checkpoints: Path) -> None:
+        self.name = name
+        self._home = home
+        # A test's reproducible party has no privacy that a mark could protect.
+        tested = home.settings.insecure_noise_seed is not None
+        paths = [] if tested else [beside(path) / "mark.json", checkpoints / f"{name}.json"]
+        self._files = [slots.TwoSlots(each) for each in paths]
+        self._last = ""
+
+    def read(self) -> list[str]:
+        """Heads of the ledger at releases; before the first there is nothing that a lost ledger could hide."""
+        return [str(mark.get("ledger_head", "")) for mark in self._marks() if mark.get("released", True)]
+
+    def statements(self) -> list[Statement]:
+        """What the ledger said when it was last kept in each place; none of a place that version 1 wrote."""
+        found = []
+        for mark in self._marks():
+            with suppress(ValueError, KeyError, TypeError):
+                found.append(Statement.from_json(mark))
+        return found
+
+    def _marks(self) -> list[dict[str, Any]]:
+        return [mark for file in self._files if file.path.exists() for mark in _read(file.path)]
+
+    def keep(self, ledger: Ledger) -> None:
+        """Writes the present head; before a reply leaves. Raises PrivacyRefusal where no place takes it."""
+        while self._files and ledger.head != self._last:
+            said = ledger.statement()
+            self._write(ledger, said)
+            self._last = said.head
+            ledger.refresh()  # of two processes that replace a file, the one that knew less may have been the last
+
+    def _write(self, ledger: Ledger, said: Statement) -> None:
+        mark = self._mark(said)
+
+        def fits(content: bytes) -> bool:  # a head of a chain that was lost would refuse this ledger
+            with suppress(ConfigurationError):
+                return holds(ledger, [str(json_object(self._files[0].path, content).get("ledger_head", ""))])
+            return False
+
+        others = [file.path for file in self._files if not file.overwrite(said.entries, mark, beside=fits)]
+        for path in others:
+            with suppress(OSError):
+                if not path.parent.exists():
+                    make_folder(path.parent)
+        # One is enough: the data folder may be mounted read-only.
+        replaced = replace_where_possible(others, slots.blank(said.entries, mark)) if others else []
+        if len(others) == len(self._files) and not replaced:
+            raise PrivacyRefusal(
+                f"the ledger's head cannot be kept outside {self._home.path}",
+                f"make {others[0].parent} or {others[-1].parent} writable, and look at the free space",
+            )
+
+    def leave(self, ledger: Ledger, newer: LedgerCheckpoints, whole: Budget | None) -> None:
+        """The data set has a newer version, with checkpoints of its own, and these are not kept up any more.
+
+        What is released from the newer version is not seen here. So whoever adds the old file anew, without the ledger,
+        finds the whole budget (``whole``; None: more than any) spent.
+        """
+        said = ledger.statement()
+        data = slots.blank(said.entries, self._mark(replace(said, lost_budgets=(*said.lost_budgets, whole))))
+        followed = {file.path for file in newer._files}
+        for path in (file.path for file in self._files if file.path not in followed):
+            with suppress(OSError):
+                if path.exists():
+                    replace_file(path, data)
+
+    def _mark(self, said: Statement) -> bytes:
+        mark = {**said.to_json(), "home": str(self._home.path)}
+        # Twice for every vector, with the price of a whole plan: without indentation it is encoded by compiled code.
+        return json.dumps(mark, ensure_ascii=False).encode("utf-8")
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    """What one place holds, the newest first. Raises ConfigurationError where nothing of it can be read."""
+    data = path.read_bytes()
+    found = [data] if data.startswith(b"{") else slots.contents(data)
+    return [json_object(path, content) for content in found or [b""]]
+
+
+def checkpoint_name(table: Table, checkpoints: Path) -> str:
+    """Of the second place, found by content, so that a renamed or copied file has the same mark."""
+    return fingerprint(table, _salt(checkpoints))[:40]
+
+
+def salted(checkpoints: Path) -> str:
+    """Which state folder a name of :func:`checkpoint_name` is of."""
+    return hashlib.sha256(_salt(checkpoints)).hexdigest()
+
+
+def _salt(checkpoints: Path) -> bytes:
+    path = checkpoints / "salt"
+    try:
+        make_folder(checkpoints)
+        if not path.exists():
+            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(os.urandom(32))
+    except FileExistsError:
+        pass
+    except OSError:
+        return bytes(32)  # no state folder can be made: the mark beside the data has to do
+    return path.read_bytes()
+
+
+def check(heads: Sequence[str], ledger: Ledger | None) -> None:
+    """Raises PrivacyRefusal where releases were made that the ledger does not know."""
+    if ledger is None:
+        if heads:
+            raise PrivacyRefusal("releases were made from this data set, and their ledger is not here", RESTORE)
+        return
+    if not holds(ledger, heads):
+        raise PrivacyRefusal("the ledger is older than the releases that were made from this data set", RESTORE)
+
+
+def holds(ledger: Ledger, heads: Sequence[str]) -> bool:
+    """Whether all of these heads are in the ledger's chain."""
+    return {_START, *(entry["hash"] for entry in ledger.entries())}.issuperset(heads)
+
+
+def budget_of(policy: HospitalPolicy) -> Budget:
+    """The policy's budget as a ledger declares it. An unset budget is the smallest there is, never none."""
+    return Budget(policy.total_epsilon or UNSET_EPSILON, policy.total_delta, policy.total_parts)

@@ -1,0 +1,180 @@
+"""What a party's policy allows of a plan: public bounds, which a hospital may share with its operator.
+
+Both sides ask :func:`check`: a party before it signs, and an operator who plans a run, where the hospital has shared
+its bounds. No check looks at a record.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from undersong_common.errors import PrivacyRefusal
+from undersong_common.plurals import counted
+from undersong_protocol.agreement.enrolment import party_fingerprint
+from undersong_protocol.agreement.plan import SOURCE, Plan
+from undersong_protocol.secagg.parameters import Member, defaults
+
+RequirePostQuantum = Literal["always", "never"]
+MinimumColluders = int | Literal["default"]
+FORMER_UP_TO_200 = "up_to_200"  # a former choice of RequirePostQuantum; a roster of invented parties evaded it
+LONGEST_JSON = 16_384  # characters
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a party allows.
+
+    Attributes:
+        largest_epsilon: of one run; inf only where a researcher simulates (no privacy at all).
+        largest_delta: of one run.
+        minimum_parties: a run with fewer parties is refused.
+        minimum_threshold: a run that fewer parties could open is refused.
+        statistics: names it allows; None allows every statistic this program knows.
+        units: privacy units it accepts; None accepts each.
+        declared_units: a public bound on how many privacy units its data set has; a run whose delta is not below
+            1 / declared_units is refused. 0: nothing is declared, and no such run is refused.
+        required_parties: names and fingerprints of parties without which a run is refused.
+        require_post_quantum: "always" refuses a run without post-quantum masks, of any size; "never" accepts it.
+        minimum_colluders: a run that assumes fewer colluding parties is refused; "default" demands what a plan assumes
+            by default for its number of parties (docs/secagg.md, "Manifest").
+        trusted: names and source hashes (SHA-256, hex) of other packages' statistics that it allows, beside
+            ``statistics``; None trusts what its program has loaded.
+    """
+
+    largest_epsilon: float
+    largest_delta: float = 1e-3
+    minimum_parties: int = 1
+    statistics: frozenset[str] | None = None
+    minimum_threshold: int = 1
+    units: frozenset[str] | None = None
+    declared_units: int = 0
+    required_parties: tuple[tuple[str, str], ...] = ()
+    require_post_quantum: RequirePostQuantum = "never"
+    minimum_colluders: MinimumColluders = 0
+    trusted: tuple[tuple[str, str], ...] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; infinity, which JSON lacks, as the text "inf"."""
+        value = asdict(self)
+        for key in ("statistics", "units"):
+            value[key] = None if value[key] is None else sorted(value[key])
+        value["required_parties"] = [list(each) for each in self.required_parties]
+        value["trusted"] = None if self.trusted is None else [list(each) for each in self.trusted]
+        if math.isinf(self.largest_epsilon):
+            value["largest_epsilon"] = "inf"
+        return value
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Policy:
+        """Raises ValueError, KeyError or TypeError for what is none."""
+        names = {key: value[key] for key in ("statistics", "units")}
+        trusted = value.get("trusted", ())  # a party of an earlier version trusts none
+        colluders = value.get("minimum_colluders", 0)  # nor does it demand any
+        found = cls(
+            largest_epsilon=float(value["largest_epsilon"]),
+            largest_delta=float(value["largest_delta"]),
+            minimum_parties=int(value["minimum_parties"]),
+            minimum_threshold=int(value["minimum_threshold"]),
+            declared_units=int(value["declared_units"]),
+            required_parties=tuple((str(name), str(print_)) for name, print_ in value["required_parties"]),
+            require_post_quantum=post_quantum_rule(value["require_post_quantum"]),
+            minimum_colluders="default" if colluders == "default" else int(colluders),
+            trusted=None if trusted is None else tuple((str(name), str(source)) for name, source in trusted),
+            **{key: None if each is None else frozenset(map(str, each)) for key, each in names.items()},
+        )
+        if found.require_post_quantum not in get_args(RequirePostQuantum):
+            raise ValueError
+        return found
+
+
+def post_quantum_rule(stated: Any) -> Any:
+    """A rule as it is written down; the former "up_to_200" is read as "always"."""
+    return "always" if stated == FORMER_UP_TO_200 else stated
+
+
+def check_statistics(plan: Plan, policy: Policy) -> None:
+    """Raises PrivacyRefusal for a statistic that the policy does not allow, or does not trust with that very source.
+
+    Asked before anything of a plan is built: a statistic that is not allowed is neither imported nor computed with.
+    """
+    trusted = dict(policy.trusted or ())
+    for planned in plan.sums:
+        if not planned.source:
+            if policy.statistics is not None and planned.statistic not in policy.statistics:
+                raise PrivacyRefusal(f"{planned.name}: the policy does not allow the statistic {planned.statistic!r}")
+            continue
+        if not isinstance(planned.source, str) or not SOURCE.fullmatch(planned.source):
+            raise PrivacyRefusal(f"{planned.name}: its source is no SHA-256", "have the run planned anew")
+        if policy.trusted is None:
+            continue
+        known = trusted.get(planned.statistic)
+        if known is None:
+            raise PrivacyRefusal(
+                f"{planned.name}: this party does not trust the statistic {planned.statistic!r}, which is another"
+                f" package's (source {planned.source})",
+                "have its people read that package, install it, and trust it: undersong-party policy trust"
+                f" {planned.statistic} {planned.source}",
+            )
+        if known != planned.source:
+            raise PrivacyRefusal(
+                f"{planned.name}: this party trusts the statistic {planned.statistic!r} with the source {known}, and"
+                f" the plan's has {planned.source}",
+                "install the same release of its package at the coordinator and at every party",
+            )
+
+
+def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
+    """Raises PrivacyRefusal that names the first bound which a plan with these parties exceeds."""
+    check_statistics(plan, policy)
+    privacy, quorum = plan.privacy, plan.quorum
+    if privacy.epsilon > policy.largest_epsilon:
+        raise PrivacyRefusal(
+            f"the run asks for epsilon {privacy.epsilon:g}, the policy allows {policy.largest_epsilon:g}",
+            "ask for a smaller run, or change the policy",
+        )
+    if privacy.delta > policy.largest_delta:
+        raise PrivacyRefusal(f"the run asks for delta {privacy.delta:g}, the policy allows {policy.largest_delta:g}")
+    if math.isfinite(privacy.epsilon) and privacy.delta * policy.declared_units >= 1:
+        # delta >= 1/n would allow a mechanism that publishes one whole record
+        raise PrivacyRefusal(
+            f"the run asks for delta {privacy.delta:g}, which is not below 1 / {policy.declared_units}, the number of"
+            " privacy units that this party declares",
+            "choose a smaller privacy.delta",
+        )
+    if quorum.parties < policy.minimum_parties:
+        has = counted(quorum.parties, "party", "parties")
+        raise PrivacyRefusal(f"the run has {has}, the policy wants {policy.minimum_parties}")
+    fingerprints = {member.name: party_fingerprint(member.name, member.identity) for member in roster}
+    for required, fingerprint in policy.required_parties:
+        if fingerprints.get(required) != fingerprint:
+            found = f"has the fingerprint {fingerprints[required]}" if required in fingerprints else "takes no part"
+            raise PrivacyRefusal(
+                f"the policy wants the party {required} with the fingerprint {fingerprint}, and {required} {found}",
+                "plan the run with that party, or change the policy",
+            )
+    if quorum.threshold < policy.minimum_threshold:
+        raise PrivacyRefusal(
+            f"{counted(quorum.threshold, 'party', 'parties')} could open the sums of the run, the policy wants"
+            f" {policy.minimum_threshold}"
+        )
+    least = defaults(quorum.parties)[2] if policy.minimum_colluders == "default" else policy.minimum_colluders
+    if quorum.colluders < least:
+        raise PrivacyRefusal(
+            f"the run assumes {counted(quorum.colluders, 'colluding party', 'colluding parties')}, the policy wants"
+            f" {least}",
+            f"plan the run with federation.colluders = {least} or more, or change the policy",
+        )
+    if policy.require_post_quantum == "always" and not quorum.post_quantum:
+        raise PrivacyRefusal(
+            "the run's masks are not post-quantum: who records its messages could open them with a later quantum"
+            " computer; the policy wants hybrid masks",
+            "plan the run with federation.post_quantum = true, or change the policy",
+        )
+    if policy.units is not None and privacy.unit not in policy.units:
+        raise PrivacyRefusal(
+            f"the run protects one {privacy.unit}, the policy wants one {' or one '.join(sorted(policy.units))}",
+            "choose another privacy.unit",
+        )

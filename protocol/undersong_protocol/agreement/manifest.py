@@ -1,0 +1,215 @@
+"""The manifest: what everyone agrees on and signs before a run (docs/secagg.md, "Manifest")."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from undersong_common.canonical import canonical_json, tagged_hash
+from undersong_common.errors import ConfigurationError, PeerFault, PrivacyRefusal
+from undersong_common.plurals import counted
+from undersong_common.printable import name_fault, printable
+from undersong_protocol.agreement.enrolment import check_party_name
+from undersong_protocol.agreement.plan import Plan
+from undersong_protocol.limits import LARGEST_LABELS, LARGEST_MANIFEST_BYTES, LARGEST_PARTIES, LARGEST_SUMS, check_size
+from undersong_protocol.secagg.keys import check_identity, verified
+from undersong_protocol.secagg.parameters import Member, SumParameters
+
+VERSION = 3
+LONGEST_NAME = 120  # characters, of a run, a task, a method, a label, a party or a private sum
+LONGEST_DESCRIPTION = 20_000
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Roster, plan of private sums, quorum and promise of one run; equal bytes at everyone, or no run.
+
+    Attributes:
+        run: the run's name, unique at the coordinator.
+        task: public words: name, description and labels; and where they are stated ``purpose``, ``publication`` (where
+            the data set is to be published) and ``generators`` (who writes the texts), for the people who decide.
+        method: the method's name (information; what binds is the plan).
+        embedder: SHA-256 (hex) of the embedding model that every party must hold.
+        roster: the parties with their Ed25519 identity keys, sorted by name.
+        plan: the private sums and what they cost.
+    """
+
+    run: str
+    task: Mapping[str, Any]
+    method: str
+    embedder: str
+    roster: tuple[Member, ...]
+    plan: Plan
+
+    def to_bytes(self) -> bytes:
+        """Canonical JSON."""
+        return canonical_json(
+            {
+                "version": VERSION,
+                "run": self.run,
+                "task": dict(self.task),
+                "method": self.method,
+                "embedder": self.embedder,
+                "roster": [{"name": member.name, "identity": member.identity.hex()} for member in self.roster],
+                "plan": self.plan.to_json(),
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Manifest:
+        """Parses and checks the form. Raises PrivacyRefusal: a party signs nothing that it cannot read whole."""
+        check_size("bytes in its manifest", len(data), LARGEST_MANIFEST_BYTES)
+        try:
+            value = json.loads(data)
+            _check_counts(value)
+            version = value["version"]
+            if version != VERSION:
+                raise PrivacyRefusal(
+                    f"the manifest has version {printable(str(version), 20)}, this program speaks {VERSION}",
+                    "run the same version of Undersong at the coordinator and at every party",
+                )
+            manifest = cls(
+                run=str(value["run"]),
+                task=value["task"],
+                method=str(value["method"]),
+                embedder=str(value["embedder"]),
+                roster=tuple(Member(str(m["name"]), bytes.fromhex(m["identity"])) for m in value["roster"]),
+                plan=Plan.from_json(value["plan"]),
+            )
+            canonical = manifest.to_bytes() == data
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise PrivacyRefusal(f"the manifest cannot be read ({type(error).__name__})") from None
+        if not canonical:
+            raise PrivacyRefusal("the manifest is not in canonical form")
+        manifest.check_names()
+        return manifest
+
+    def check_names(self) -> None:
+        """Names are short and hold nothing that a person cannot see. Raises PrivacyRefusal.
+
+        Checked wherever a manifest is read, so that no other name is ever stored, shown or signed.
+        """
+        task = self.task if isinstance(self.task, Mapping) else {}
+        labels, generators = task.get("labels", ()), task.get("generators", ())
+        sentences = {key: task.get(key, "") for key in ("description", "purpose", "publication")}
+        lists = all(isinstance(each, (list, tuple)) for each in (labels, generators))
+        if not lists or not all(isinstance(sentence, str) for sentence in sentences.values()):
+            raise PrivacyRefusal("the manifest's task is not made of a name, a description and labels")
+        check_size("generators in its manifest", len(generators), LARGEST_LABELS)
+        for key, sentence in sentences.items():
+            if len(sentence) > LONGEST_DESCRIPTION:
+                raise PrivacyRefusal(
+                    f"the task's {key} has {len(sentence)} characters, {LONGEST_DESCRIPTION} are allowed"
+                )
+        names: list[tuple[str, object]] = [
+            ("the run's name", self.run),
+            ("the task's name", task.get("name")),
+            ("the method's name", self.method),
+            ("the embedder's hash", self.embedder),
+            *((f"label {number}", label) for number, label in enumerate(labels, 1)),
+            *((f"generator {number}", generator) for number, generator in enumerate(generators, 1)),
+            *((f"the name of party {number}", member.name) for number, member in enumerate(self.roster, 1)),
+            *((f"the name of private sum {number}", planned.name) for number, planned in enumerate(self.plan.sums, 1)),
+            *(
+                (f"the statistic of sum {number}", planned.statistic)
+                for number, planned in enumerate(self.plan.sums, 1)
+            ),
+        ]
+        for what, name in names:
+            if fault := name_fault(name, LONGEST_NAME):
+                raise PrivacyRefusal(
+                    f"{what} {fault}: {printable(str(name), 60)!r}", "choose a name that people can read"
+                )
+        for member in self.roster:
+            # As it is enrolled: no two look alike, and none holds what separates names in a list.
+            try:
+                check_party_name(member.name)
+            except ConfigurationError as error:
+                raise PrivacyRefusal(error.problem, error.remedy, code=error.code) from None
+
+    @cached_property
+    def hash(self) -> bytes:
+        """32 bytes; what is signed and what every private sum's sid contains."""
+        return tagged_hash("undersong manifest", self.to_bytes())
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The task's labels, in order; empty where it has none."""
+        return tuple(self.task.get("labels", ()))
+
+    def sum_parameters(self, name: str, attempt: int) -> SumParameters:
+        """The secure-aggregation parameters of one attempt at the private sum ``name``."""
+        planned = self.plan[name]
+        quorum = self.plan.quorum
+        return SumParameters(
+            manifest_hash=self.hash,
+            run=self.run,
+            query=name,
+            attempt=attempt,
+            roster=self.roster,
+            threshold=quorum.threshold,
+            tolerated_dropouts=quorum.tolerated_dropouts,
+            colluders=quorum.colluders,
+            dimension=planned.dimension,
+            modulus_bits=planned.modulus_bits,
+            sigma=planned.drawn_sigma_integer,
+            law=planned.law,
+            post_quantum=quorum.post_quantum,
+        )
+
+    def verify(self) -> None:
+        """Recomputes everything that binds. Raises PrivacyRefusal with the figure that is wrong."""
+        names = [member.name for member in self.roster]
+        if names != sorted(set(names)):
+            raise PrivacyRefusal("the roster is not sorted or names a party twice")
+        if len({member.identity for member in self.roster}) != len(names):
+            raise PrivacyRefusal("two parties of the roster share one identity key")
+        for member in self.roster:
+            try:
+                check_identity(member.identity)
+            except ValueError:
+                raise PrivacyRefusal(
+                    f"the identity of party {member.name} is no Ed25519 key of large order: anybody could sign in its"
+                    " name",
+                    "have the party enrolled with a key of its own",
+                ) from None
+        if len(names) != self.plan.quorum.parties:
+            held = counted(len(names), "party", "parties")
+            raise PrivacyRefusal(f"the roster has {held}, the plan {self.plan.quorum.parties}")
+        if len(set(self.labels)) != len(self.labels):
+            raise PrivacyRefusal("the task names a label twice")
+        self.plan.verify()
+        try:
+            for planned in self.plan.sums:
+                self.sum_parameters(planned.name, attempt=0)
+        except ConfigurationError as error:
+            raise PrivacyRefusal(error.problem, error.remedy, code=error.code) from None
+
+    def sign(self, identity: Ed25519PrivateKey) -> bytes:
+        return identity.sign(self.hash)
+
+    def check_signatures(self, signatures: Mapping[str, bytes]) -> None:
+        """Everyone of the roster signed these very bytes. Raises PeerFault that names who did not."""
+        for member in self.roster:
+            try:
+                verified(member.identity, self.hash, signatures.get(member.name, b""))
+            except (InvalidSignature, ValueError):
+                raise PeerFault(
+                    member.name, "has not signed this manifest", "propose the manifest to every party again"
+                ) from None
+
+
+def _check_counts(value: Mapping[str, Any]) -> None:
+    """Before anything is made of the parsed lists. Raises PrivacyRefusal."""
+    for what, found, allowed in (
+        ("parties", value["roster"], LARGEST_PARTIES),
+        ("private sums", value["plan"]["sums"], LARGEST_SUMS),
+        ("labels", value["task"].get("labels", ()), LARGEST_LABELS),
+    ):
+        check_size(what, len(found), allowed)

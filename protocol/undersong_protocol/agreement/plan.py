@@ -1,0 +1,623 @@
+"""The plan: every private sum of a run, its sensitivity and its noise, fixed before anything is asked.
+
+A method lists :class:`SumRequest` values; :func:`plan_sums` calibrates their noise together so that the whole run
+spends exactly (epsilon, delta); the result is shown to the operator, approved by every party and hashed into the
+manifest. A party does not believe the plan: :meth:`Plan.verify` recomputes sensitivity, scale, modulus and epsilon.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.privacy import accounting
+from undersong_common.privacy.ledger import VOIDED_VECTORS
+from undersong_common.privacy.noise import DiscreteLaplaceShare
+from undersong_protocol import statistics
+from undersong_protocol.agreement import ladder
+from undersong_protocol.limits import (
+    LARGEST_DIMENSION,
+    LARGEST_MECHANISMS,
+    LARGEST_NUMBER,
+    LARGEST_PARAMETERS,
+    LARGEST_PARTIES,
+    LARGEST_PARTIES_TIMES_SUMS,
+    LARGEST_RECORDS,
+    LARGEST_RECORDS_OF_A_UNIT,
+    LARGEST_SCALE,
+    LARGEST_SPARE_ATTEMPTS,
+    LARGEST_SUMS,
+    check_size,
+)
+from undersong_protocol.secagg import noise_share, ring
+from undersong_protocol.secagg.noise_share import Law
+from undersong_protocol.secagg.parameters import check_quorum
+from undersong_protocol.statistics import Statistic
+
+Unit = Literal["sample", "user", "party"]
+UnitContribution = Literal["mean", "sum"]
+
+# Integer units: the loss of sigma_eff = sqrt(sigma^2 - 4) stays below 0.1 % (docs/privacy.md, "Noise").
+SMALLEST_SIGMA = 64.0
+LARGEST_SCALE_BITS = 40
+LAPLACE_CALIBRATIONS = 8  # one lowers epsilon by the loss distributions' rounding, some 1e-5; the check comes after it
+LAPLACE_SCALES = (64.0, 4096.0)  # integer units: fine beside the noise, and a share's table builds in half a second
+LAPLACE_TAIL = 5.0  # times the Gaussian's 12 deviations: 85 scales, e^-85 per coordinate
+INTEGER_NORM_TOLERANCE = 2.0**-36  # relative; above what statistics.contribution lets a norm pass its bound
+REPLY_BYTES = 2**20  # of any reply, beside what grows with the run
+REPLY_BYTES_A_PARTY = 8192
+REPLY_BYTES_AN_ATTEMPT = 16_384  # of a sum: its charges and voids in a receipt, a few tries each
+SOURCE = re.compile(r"([0-9a-f]{64})?")
+EPSILON_TOLERANCE = 1e-6  # relative; the calibration's bisection stops within it
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """What one run promises, under add/remove adjacency of one unit.
+
+    Attributes:
+        epsilon, delta: the budget of the whole run; epsilon may be ``inf`` (research only: no privacy at all).
+        unit: whose presence is hidden: one record, one user (patient), or one whole party.
+        max_per_unit: cap on a unit's records (1 for unit "sample").
+        contribution: how a unit's records count together: their mean (same norm as one) or their sum (times the cap).
+        max_records: what the modulus is made for: each coordinate of a party's vector is clamped to what so many
+            records could reach. Clamping is 1-Lipschitz in every norm, so it costs no privacy.
+    """
+
+    epsilon: float
+    delta: float
+    unit: Unit = "sample"
+    max_per_unit: int = 1
+    contribution: UnitContribution = "mean"
+    max_records: int = 100_000
+
+    @property
+    def norm_factor(self) -> int:
+        """How many times the norm of one record's row a unit may reach."""
+        return self.max_per_unit if self.unit != "sample" and self.contribution == "sum" else 1
+
+    @property
+    def scale_factor(self) -> int:
+        """Extra integer resolution, so that a mean over max_per_unit records keeps every record's weight."""
+        return self.max_per_unit if self.unit != "sample" and self.contribution == "mean" else 1
+
+
+@dataclass(frozen=True)
+class Quorum:
+    """Public shape of the federation: parties n, threshold T, tolerated dropouts D, colluders c, spare attempts.
+
+    ``post_quantum``: whether channels and masks are hybrid, X25519 and ML-KEM-768.
+    """
+
+    parties: int
+    threshold: int
+    tolerated_dropouts: int
+    colluders: int
+    spare_attempts: int = 0
+    post_quantum: bool = True
+
+
+@dataclass(frozen=True)
+class SumRequest:
+    """One private sum that a method will make.
+
+    Attributes:
+        name: unique in the run and stable, such as ``votes/1``; the journal's key.
+        statistic: its public parameters and bounds.
+        budget_share: its part of the Gaussian budget (mu squared) relative to the other sums'.
+        sampling_rate: Poisson rate q of the units each party lets take part (1 = all), by its own secret coins.
+        law: "gaussian", or "laplace" for discrete Laplace noise by the L1 sensitivity, which is epsilon-private alone.
+        epsilon: a Laplace sum's own, fixed epsilon; the Gaussian sums are calibrated to what it leaves. None divides
+            the run's epsilon among the Laplace sums by ``budget_share``, where no sum is Gaussian.
+        noise_multiplier: a Gaussian sum's own, fixed noise over its L2 sensitivity (a paper's figure), which the other
+            Gaussian sums are calibrated around. None calibrates it too.
+        first_rung_s: the first rung of the ladder at whose rungs parties send this sum's vectors (ladder.py); a higher
+            one, for a sum that takes long to compute, shows less of how long.
+    """
+
+    name: str
+    statistic: Statistic
+    budget_share: float = 1.0
+    sampling_rate: float = 1.0
+    law: Law = "gaussian"
+    epsilon: float | None = None
+    noise_multiplier: float | None = None
+    first_rung_s: float = ladder.FIRST_S
+
+
+@dataclass(frozen=True)
+class PlannedSum:
+    """One private sum with its noise. Sensitivities and ``sigma`` are natural units (one vote, one count = 1).
+
+    ``sigma`` is the standard deviation that is charged; the noise really drawn has integer variance
+    ``sigma_integer**2 + 4`` (docs/privacy.md, "Noise"). Where ``law`` is "laplace", sigma is
+    sqrt(2) times the scale of the discrete Laplace noise, which is charged as what it is.
+
+    ``source`` is the SHA-256 (hex) of the source of another package's statistic, "" for this program's own.
+    """
+
+    name: str
+    statistic: str
+    parameters: Mapping[str, Any]
+    dimension: int
+    l1: float
+    l2: float
+    linf: float
+    scale: int
+    sigma_integer: float
+    modulus_bits: int
+    sampling_rate: float = 1.0
+    law: Law = "gaussian"
+    first_rung_s: float = ladder.FIRST_S
+    source: str = ""
+
+    @property
+    def sigma(self) -> float:
+        return self.sigma_integer / self.scale
+
+    @property
+    def drawn_sigma_integer(self) -> float:
+        """Standard deviation, integer units, that the honest survivors' noise must reach together."""
+        if self.law == "laplace" or not self.sigma_integer:
+            return self.sigma_integer
+        return math.sqrt(accounting.sampled_variance(self.sigma_integer))
+
+    def to_json(self) -> dict[str, Any]:
+        """Its fields; ``source`` only where there is one."""
+        value = asdict(self)
+        return value if self.source else {key: each for key, each in value.items() if key != "source"}
+
+    def build(self) -> Statistic:
+        """The statistic, rebuilt from its wire name and public parameters.
+
+        Raises PrivacyRefusal where the statistic of that name here is another one than the plan's.
+        """
+        if self.source != statistics.source(self.statistic):
+            raise PrivacyRefusal(
+                f"{self.name}: the statistic {self.statistic!r} of the plan is {_owner(self.source)}; here that name is"
+                f" {_owner(statistics.source(self.statistic))}",
+                "install the same release of its package everywhere, and trust it (docs/extending.md)",
+            )
+        return statistics.build(self.statistic, self.parameters)
+
+    def event(self) -> accounting.Gaussian | accounting.DiscreteLaplace:
+        """What this sum is charged as (multiplier 0, epsilon infinity, in the explicit no-privacy mode)."""
+        if self.law == "laplace":
+            largest = math.floor(self.l1 * self.scale * (1.0 + INTEGER_NORM_TOLERANCE))
+            scale = noise_share.laplace_scale(self.sigma_integer)
+            return accounting.DiscreteLaplace(1.0 / scale if scale else math.inf, largest)
+        return accounting.Gaussian(self.sigma / self.l2, sampling_rate=self.sampling_rate)
+
+    def event_alone(self, quorum: Quorum) -> accounting.Event:
+        """What one vector of this sum shows to everyone else together: the party's own share of the noise is left.
+
+        The least that it ever keeps is component 0 (``noise_share.NoisePlan``), variance sigma_i^2, charged as a
+        continuous Gaussian of sqrt(sigma_i^2 - 4): the rounding is given away in this share, not once in the sum of
+        all (docs/privacy.md, "Noise"). A single share of Laplace noise is mostly zero and gives no guarantee that could
+        be stated, unless it is the whole noise.
+        """
+        if self.law == "laplace":
+            whole = quorum.parties - quorum.tolerated_dropouts - quorum.colluders == 1
+            return self.event() if whole else accounting.Pure(math.inf)
+        if not self.sigma_integer:
+            return self.event()
+        drawn = self.drawn_sigma_integer
+        shares = noise_share.noise_plan(drawn, quorum.parties, quorum.tolerated_dropouts, quorum.colluders)
+        sigma = accounting.charged_sigma(float(shares.components[0]))
+        return accounting.Gaussian(sigma / (self.scale * self.l2), sampling_rate=self.sampling_rate)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every private sum of a run, in order, with the promise they keep together."""
+
+    privacy: Privacy
+    quorum: Quorum
+    sums: tuple[PlannedSum, ...] = field(default=())
+
+    def __getitem__(self, name: str) -> PlannedSum:
+        planned = self._by_name.get(name)
+        if planned is None:
+            raise PrivacyRefusal(f"the private sum {name!r} is not in the approved plan", "plan and approve a new run")
+        return planned
+
+    @cached_property
+    def _by_name(self) -> dict[str, PlannedSum]:
+        return {planned.name: planned for planned in reversed(self.sums)}
+
+    @property
+    def usable_delta(self) -> float:
+        """What the noise may spend of the declared delta: the samplers' own distance from their law is paid first.
+
+        It costs some 1e-25 and mostly no more than the last bit of delta. Raises PrivacyRefusal where nothing is left.
+        """
+        return _usable_delta(self.privacy, self.quorum, [planned.dimension for planned in self.sums])
+
+    @property
+    def largest_reply_bytes(self) -> int:
+        """Generous: what no honest reply of the run exceeds (a masked vector, everyone's shares, or the receipt)."""
+        vector = 8 * max((planned.dimension for planned in self.sums), default=0)
+        shares = REPLY_BYTES_A_PARTY * self.quorum.parties
+        receipt = REPLY_BYTES_AN_ATTEMPT * (len(self.sums) + self.quorum.spare_attempts)
+        return max(vector, shares, receipt) + REPLY_BYTES
+
+    def epsilon_after(self, releases: int) -> float:
+        """Epsilon, at the plan's delta, after the first ``releases`` sums (information, not the limit)."""
+        return accounting.epsilon(_events(self.sums[:releases]), self.usable_delta)
+
+    def epsilon(self) -> float:
+        """Epsilon of the whole plan, priced spare attempts included."""
+        return accounting.epsilon(self.charged_events(), self.usable_delta)
+
+    def epsilon_if_all_others_collude(self) -> float:
+        """Epsilon against a coalition of every other party and the coordinator, who can subtract all other noise.
+
+        Of every vector that may leave, void attempts included: see :meth:`alone_events`.
+        """
+        return accounting.epsilon(self.alone_events(), self.usable_delta)
+
+    def alone_events(self) -> list[accounting.Event]:
+        """What every vector that may leave a party shows to everyone else together.
+
+        A coalition can also make void what it has opened, so each sum may leave 1 + ``VOIDED_VECTORS`` times, and each
+        spare attempt once more. Where there is no other party nobody signs a false certificate.
+        """
+        once = [planned.event_alone(self.quorum) for planned in self.sums]
+        times = 1 if self.quorum.parties == 1 else 1 + VOIDED_VECTORS
+        events = [replace(event, count=event.count * times) for event in once]
+        return [*events, *_spare_events(once, self.quorum.spare_attempts)]
+
+    def charged_events(self) -> list[accounting.Event]:
+        """Every release of the plan in order, priced spare attempts at the end."""
+        events = _events(self.sums)
+        return [*events, *_spare_events(events, self.quorum.spare_attempts)]
+
+    def verify(self) -> None:
+        """What every party recomputes before it signs. Raises PrivacyRefusal with the first figure that is wrong."""
+        _check_form(self)
+        _check_sizes(self)
+        names = [planned.name for planned in self.sums]
+        if len(set(names)) != len(names):
+            raise PrivacyRefusal("the plan names a private sum twice", "give every sum its own name")
+        for planned in self.sums:
+            if not 0.0 < planned.sampling_rate <= 1.0:
+                raise PrivacyRefusal(f"{planned.name}: sampling rate {planned.sampling_rate} is not in (0, 1]")
+            if not ladder.FIRST_S <= planned.first_rung_s <= ladder.LARGEST_FIRST_S:
+                raise PrivacyRefusal(
+                    f"{planned.name}: first rung {planned.first_rung_s:g} s is not between {ladder.FIRST_S:g} and"
+                    f" {ladder.LARGEST_FIRST_S:g} s"
+                )
+            statistic = planned.build()
+            if planned.dimension != statistic.dimension:
+                raise PrivacyRefusal(f"{planned.name}: dimension {planned.dimension} is not {statistic.dimension}")
+            bound = statistic.sensitivity
+            factor = self.privacy.norm_factor
+            for norm, stated, true in (
+                ("L1", planned.l1, bound.l1 * factor),
+                ("L2", planned.l2, bound.l2 * factor),
+                ("Linf", planned.linf, bound.linf * factor),
+            ):
+                if not math.isclose(stated, true, rel_tol=1e-9):
+                    raise PrivacyRefusal(f"{planned.name}: {norm} sensitivity {stated} is not {true}")
+            if planned.modulus_bits != _modulus_bits(statistic, planned, self.privacy, self.quorum):
+                raise PrivacyRefusal(f"{planned.name}: modulus of {planned.modulus_bits} bits does not fit its sum")
+            if planned.sampling_rate < 1.0 and statistic.whole:
+                raise PrivacyRefusal(
+                    f"{planned.name}: {planned.statistic} cannot be taken of a subsample of units",
+                    "plan it with sampling rate 1",
+                )
+            if planned.law not in get_args(Law):
+                raise PrivacyRefusal(f"{planned.name}: noise law {planned.law!r} is unknown")
+            if planned.law == "laplace":
+                if planned.sampling_rate != 1.0:
+                    raise PrivacyRefusal(f"{planned.name}: Laplace noise is not accounted with subsampling")
+            elif math.isfinite(self.privacy.epsilon) and planned.sigma_integer < SMALLEST_SIGMA:
+                raise PrivacyRefusal(
+                    f"{planned.name}: sigma {planned.sigma_integer:.4g} in integer units is too coarse"
+                )
+        if any(planned.law != "gaussian" or planned.sampling_rate != 1.0 for planned in self.sums):
+            check_size("different mechanisms", len(set(_events(self.sums))), LARGEST_MECHANISMS)
+        spent = self.epsilon()
+        if spent > self.privacy.epsilon * (1 + EPSILON_TOLERANCE):
+            raise PrivacyRefusal(
+                f"the plan spends epsilon {spent:.6g}, more than the {self.privacy.epsilon:.6g} it declares",
+                "ask the operator for a plan whose noise fits its promise",
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-able form; infinite epsilon is written as null, since JSON has no infinity."""
+        privacy = asdict(self.privacy)
+        privacy["epsilon"] = self.privacy.epsilon if math.isfinite(self.privacy.epsilon) else None
+        return {"privacy": privacy, "quorum": asdict(self.quorum), "sums": [planned.to_json() for planned in self.sums]}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Plan:
+        privacy = dict(value["privacy"])
+        if privacy["epsilon"] is None:
+            privacy["epsilon"] = math.inf
+        return cls(
+            Privacy(**privacy), Quorum(**value["quorum"]), tuple(PlannedSum(**planned) for planned in value["sums"])
+        )
+
+
+def _owner(source: str) -> str:
+    return f"another package's, of source {source[:16]}..." if source else "no other package's"
+
+
+def _check_form(plan: Plan) -> None:
+    """Every figure has its type and range: nothing that a peer sends may first fail when records are looked at."""
+    privacy, quorum = plan.privacy, plan.quorum
+    wrong = [
+        *(f"privacy.{name}" for name in ("max_per_unit", "max_records") if not _counts(getattr(privacy, name))),
+        *(f"quorum.{name}" for name in ("parties", "threshold") if not _counts(getattr(quorum, name))),
+        *(
+            f"quorum.{name}"
+            for name in ("tolerated_dropouts", "colluders", "spare_attempts")
+            if not _counts(getattr(quorum, name), least=0)
+        ),
+    ]
+    if type(quorum.post_quantum) is not bool:
+        wrong.append("quorum.post_quantum")
+    if not _number(privacy.epsilon, infinite=True) or not privacy.epsilon > 0:
+        wrong.append("privacy.epsilon")
+    if not _number(privacy.delta) or not 0 < privacy.delta < 1:
+        wrong.append("privacy.delta")
+    if privacy.unit not in get_args(Unit):
+        wrong.append("privacy.unit")
+    elif privacy.unit == "sample" and privacy.max_per_unit != 1:
+        wrong.append("privacy.max_per_unit (a sample is one record)")
+    if privacy.contribution not in get_args(UnitContribution):
+        wrong.append("privacy.contribution")
+    for planned in plan.sums:
+        if not isinstance(planned.name, str) or not isinstance(planned.statistic, str):
+            wrong.append("a private sum's name")
+        elif not isinstance(planned.parameters, Mapping) or not _readable(planned.parameters):
+            wrong.append(f"{planned.name}: parameters")
+        elif not isinstance(planned.source, str) or not SOURCE.fullmatch(planned.source):
+            wrong.append(f"{planned.name}: source")
+        wrong += [
+            f"{planned.name}: {name}"
+            for name in ("dimension", "scale", "modulus_bits")
+            if not _counts(getattr(planned, name))
+        ]
+        wrong += [
+            f"{planned.name}: {name}"
+            for name in ("l1", "l2", "linf", "sigma_integer", "sampling_rate", "first_rung_s")
+            if not _number(getattr(planned, name)) or getattr(planned, name) < 0
+        ]
+    if wrong:
+        raise PrivacyRefusal(f"the plan's figure is not one of its kind: {wrong[0]}", "have the run planned anew")
+
+
+def _readable(parameters: Mapping[str, Any]) -> bool:
+    """Whether a statistic's parameters are few and each number is of a size that some statistic takes."""
+    values: list[Any] = [parameters]
+    for value in values:  # which grows by what it holds
+        if isinstance(value, Mapping):
+            values += value.values()
+        elif isinstance(value, (list, tuple)):
+            values += value
+        elif type(value) in (int, float) and not abs(value) <= LARGEST_NUMBER:  # true for NaN
+            return False
+        if len(values) > LARGEST_PARAMETERS:
+            return False
+    return True
+
+
+def _check_sizes(plan: Plan) -> None:
+    """No plan keeps a party busy without end, or makes it allocate what it has not. Raises PrivacyRefusal.
+
+    Asked before a statistic is built from the plan.
+    """
+    parties, sums = plan.quorum.parties, len(plan.sums)
+    check_size("parties", parties, LARGEST_PARTIES)
+    check_size("private sums", sums, LARGEST_SUMS)
+    check_size("parties times private sums", parties * sums, LARGEST_PARTIES_TIMES_SUMS)
+    try:
+        check_quorum(parties, plan.quorum.threshold, plan.quorum.tolerated_dropouts, plan.quorum.colluders)
+    except ConfigurationError as error:
+        raise PrivacyRefusal(error.problem, error.remedy, code=error.code) from None
+    check_size("spare attempts", plan.quorum.spare_attempts, LARGEST_SPARE_ATTEMPTS)
+    check_size("records of a party", plan.privacy.max_records, LARGEST_RECORDS)
+    check_size("records of a privacy unit", plan.privacy.max_per_unit, LARGEST_RECORDS_OF_A_UNIT)
+    for planned in plan.sums:
+        check_size(f"coordinates in {planned.name}", planned.dimension, LARGEST_DIMENSION)
+        check_size(f"integer units of {planned.name}", planned.scale, LARGEST_SCALE)
+
+
+def _counts(value: object, *, least: int = 1) -> bool:
+    return type(value) is int and least <= value <= LARGEST_NUMBER
+
+
+def _number(value: object, *, infinite: bool = False) -> bool:
+    return type(value) in (int, float) and (abs(value) <= LARGEST_NUMBER or (infinite and value == math.inf))  # type: ignore[arg-type]
+
+
+def plan_sums(requests: Sequence[SumRequest], privacy: Privacy, quorum: Quorum) -> Plan:
+    """Calibrates the noise of all ``requests`` together to (epsilon, delta). Raises ConfigurationError."""
+    if not requests:
+        return Plan(privacy, quorum)
+    private = math.isfinite(privacy.epsilon)
+    pure = _pure_epsilons(requests, privacy.epsilon, quorum.spare_attempts)
+    sharing = {request.name for request in requests if request.law == "laplace" and request.epsilon is None}
+    planned: dict[str, PlannedSum] = {}
+    for _ in range(LAPLACE_CALIBRATIONS):
+        planned = {
+            request.name: _laplace(request, pure[request.name], privacy, quorum)
+            for request in requests
+            if request.law == "laplace"
+        }
+        if not (private and sharing):
+            break
+        # Loss distributions round pessimistically: what adds up to epsilon is charged a little more than it.
+        spent = Plan(privacy, quorum, tuple(planned.values())).epsilon()
+        if spent <= privacy.epsilon:
+            break
+        lowered = privacy.epsilon / spent * (1 - 1e-9)
+        pure = {name: one * lowered if name in sharing else one for name, one in pure.items()}
+    for request in requests:
+        if request.noise_multiplier is not None:
+            planned[request.name] = _own(request, request.noise_multiplier if private else 0.0, privacy, quorum)
+    gaussian = [request for request in requests if request.name not in planned]
+    total = sum(request.budget_share for request in gaussian)
+    shares = [request.budget_share / total for request in gaussian]
+    fixed = _events(list(planned.values()))
+
+    def events(factor: float) -> list[accounting.Event]:
+        main = fixed + [
+            accounting.Gaussian(factor / math.sqrt(share), sampling_rate=request.sampling_rate)
+            for request, share in zip(gaussian, shares, strict=True)
+        ]
+        return main + _spare_events(main, quorum.spare_attempts)
+
+    factor = 0.0
+    if private and gaussian:
+        delta = _usable_delta(privacy, quorum, [request.statistic.dimension for request in requests])
+        factor = accounting.calibrate(events, privacy.epsilon, delta)
+    for request, share in zip(gaussian, shares, strict=True):
+        planned[request.name] = _gaussian(request, factor / math.sqrt(share), privacy, quorum)
+    return Plan(privacy, quorum, tuple(planned[request.name] for request in requests))
+
+
+def _pure_epsilons(requests: Sequence[SumRequest], epsilon: float, spares: int) -> dict[str, float]:
+    """Epsilon of each Laplace sum by name; together with the spare attempts never above ``epsilon``."""
+    laplace = [request for request in requests if request.law == "laplace"]
+    for request in laplace:
+        if request.epsilon is not None and not request.epsilon > 0:
+            raise ConfigurationError(f"{request.name}: its epsilon is {request.epsilon}", "give a number above 0")
+        if request.sampling_rate != 1.0:
+            raise ConfigurationError(f"{request.name}: Laplace noise with subsampling", "use Gaussian noise")
+    if not math.isfinite(epsilon):
+        return {request.name: math.inf for request in laplace}
+    own = {request.name: request.epsilon for request in laplace if request.epsilon is not None}
+    sharing = [request for request in laplace if request.epsilon is None]
+    if not sharing:
+        return own
+    if any(request.law == "gaussian" for request in requests):
+        raise ConfigurationError(
+            f"{sharing[0].name}: a Laplace sum beside Gaussian ones needs an epsilon of its own", "name it in the plan"
+        )
+    total = sum(request.budget_share for request in sharing)
+    largest = max(request.budget_share for request in sharing) / total
+    spent, dearest = sum(own.values()), max(own.values(), default=0.0)
+    # A spare attempt is priced as the dearest sum, whichever of the two kinds that is.
+    left = min(epsilon - spent - spares * dearest, (epsilon - spent) / (1 + spares * largest))
+    if not left > 0:
+        raise ConfigurationError(
+            f"the Laplace sums with an epsilon of their own leave {left:.4g} of epsilon {epsilon:g}", "raise epsilon"
+        )
+    return own | {request.name: left * request.budget_share / total for request in sharing}
+
+
+def _usable_delta(privacy: Privacy, quorum: Quorum, dimensions: Sequence[int]) -> float:
+    # Every party draws two numbers (a Laplace share's) or one per coordinate for each of its D + 1 components of noise.
+    coordinates = sum(dimensions) + quorum.spare_attempts * max(dimensions, default=0)
+    drawn = 2 * quorum.parties * (quorum.tolerated_dropouts + 1) * coordinates
+    return accounting.usable_delta(privacy.delta, samples=drawn, epsilon=privacy.epsilon)
+
+
+def _events(sums: Sequence[PlannedSum]) -> list[accounting.Event]:
+    return [planned.event() for planned in sums]
+
+
+def _spare_events(events: Sequence[accounting.Event], spares: int) -> list[accounting.Event]:
+    # A spare attempt may repeat any sum, so each is priced as the dearest of every kind.
+    gaussians = [event for event in events if isinstance(event, accounting.Gaussian)]
+    laplaces = [event for event in events if isinstance(event, accounting.DiscreteLaplace)]
+    dearest: list[accounting.Event] = []
+    if gaussians:
+        least = min(event.noise_multiplier for event in gaussians)
+        dearest.append(accounting.Gaussian(least, max(event.sampling_rate for event in gaussians)))
+    if laplaces:
+        dearest.append(max(laplaces, key=lambda event: event.epsilon * event.sensitivity))
+    return dearest * spares
+
+
+def _own(request: SumRequest, multiplier: float, privacy: Privacy, quorum: Quorum) -> PlannedSum:
+    """A Gaussian sum whose noise is given."""
+    if request.law != "gaussian":
+        raise ConfigurationError(f"{request.name}: a noise multiplier of its own is for Gaussian sums", "give epsilon")
+    if not (multiplier > 0 or math.isinf(privacy.epsilon)):
+        raise ConfigurationError(f"{request.name}: its noise multiplier is {multiplier}", "give a number above 0")
+    return _gaussian(request, multiplier, privacy, quorum)
+
+
+def _gaussian(request: SumRequest, multiplier: float, privacy: Privacy, quorum: Quorum) -> PlannedSum:
+    deviation = multiplier * request.statistic.sensitivity.l2 * privacy.norm_factor
+    scale = request.statistic.base_scale * privacy.scale_factor
+    if deviation:
+        while not _fine_enough(deviation * scale, quorum):
+            scale *= 2
+            if scale.bit_length() > LARGEST_SCALE_BITS:
+                raise ConfigurationError(
+                    f"{request.name}: its noise is too small to be drawn exactly", "lower privacy.epsilon"
+                )
+    return _planned(request, scale, deviation * scale, privacy, quorum)
+
+
+def _laplace(request: SumRequest, epsilon: float, privacy: Privacy, quorum: Quorum) -> PlannedSum:
+    """Discrete Laplace noise of scale L1 / epsilon, on a grid that is fine beside it."""
+    natural = request.statistic.sensitivity.l1 * privacy.norm_factor / epsilon
+    scale = request.statistic.base_scale * privacy.scale_factor
+    if natural:
+        least, largest = LAPLACE_SCALES
+        while natural * scale < least and scale.bit_length() <= LARGEST_SCALE_BITS:
+            scale *= 2
+        while natural * scale > largest and scale > 1:
+            scale = (scale + 1) // 2
+        if natural * scale > DiscreteLaplaceShare.LARGEST_SCALE:
+            raise ConfigurationError(
+                f"{request.name}: Laplace noise of scale {natural:.4g} is too wide for its exact table",
+                "raise epsilon, or use Gaussian noise",
+            )
+    return _planned(request, scale, math.sqrt(2.0) * natural * scale, privacy, quorum)
+
+
+def _planned(request: SumRequest, scale: int, sigma_integer: float, privacy: Privacy, quorum: Quorum) -> PlannedSum:
+    statistic = request.statistic
+    bound = statistic.sensitivity
+    factor = privacy.norm_factor
+    planned = PlannedSum(
+        name=request.name,
+        statistic=statistic.name,
+        parameters=statistics.parameters(statistic),
+        dimension=statistic.dimension,
+        l1=bound.l1 * factor,
+        l2=bound.l2 * factor,
+        linf=bound.linf * factor,
+        scale=scale,
+        sigma_integer=sigma_integer,
+        modulus_bits=0,
+        sampling_rate=request.sampling_rate,
+        law=request.law,
+        first_rung_s=request.first_rung_s,
+        source=statistics.source(statistic.name),
+    )
+    bits = _modulus_bits(statistic, planned, privacy, quorum)
+    return PlannedSum(**{**asdict(planned), "modulus_bits": bits})
+
+
+def _fine_enough(sigma_integer: float, quorum: Quorum) -> bool:
+    """Whether the noise can be charged as continuous, and XNoise can remove its excess."""
+    dropouts = quorum.tolerated_dropouts
+    smallest = noise_share.smallest_sigma(quorum.parties, dropouts, quorum.colluders, removal=dropouts > 0)
+    return sigma_integer >= max(SMALLEST_SIGMA, smallest)
+
+
+def _modulus_bits(statistic: Statistic, planned: PlannedSum, privacy: Privacy, quorum: Quorum) -> int:
+    honest = quorum.parties - quorum.tolerated_dropouts - quorum.colluders
+    sigma_total = planned.drawn_sigma_integer * math.sqrt(quorum.parties / honest)
+    if planned.law == "laplace":
+        sigma_total *= LAPLACE_TAIL
+    return ring.modulus_bits(
+        parties=quorum.parties,
+        max_records=privacy.max_records,
+        linf=statistic.sensitivity.linf,
+        scale=planned.scale,
+        sigma_total=sigma_total,
+    )

@@ -1,0 +1,155 @@
+"""A party's receipt: its ledger's entries of one run, the head of a chain over them, signed by its identity key.
+
+The chain is the run's own: it begins at the manifest and says nothing of other runs, of the data set or of the time, so
+a receipt is the same whatever the records are. A later receipt of the same run continues an earlier one's chain.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+
+from undersong_common.canonical import canonical_json, tagged_hash
+from undersong_common.errors import PeerFault
+from undersong_common.printable import printable
+from undersong_common.privacy.ledger import VOIDED_VECTORS
+from undersong_common.privacy.spending import Charge
+from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.secagg.keys import verified
+
+TAG = "undersong receipt"
+VERSION = 2
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What a checked receipt states.
+
+    Attributes:
+        charges: every attempt that was charged, oldest first.
+        withdrawn, voided: (sum, attempt) of those that cost nothing after all: withdrawn before a vector left, or void
+            by a certificate that the party has accepted.
+        closed: whether the run has ended at the party: it cannot have charged more.
+    """
+
+    party: str
+    charges: tuple[Charge, ...]
+    withdrawn: frozenset[tuple[str, int]]
+    voided: frozenset[tuple[str, int]]
+    closed: bool
+
+    @property
+    def left(self) -> list[Charge]:
+        """The charges of vectors that have left the party, void or not."""
+        return [charge for charge in self.charges if (charge.query, charge.attempt) not in self.withdrawn]
+
+    @property
+    def counted(self) -> list[Charge]:
+        """The charges that stand."""
+        return [charge for charge in self.left if (charge.query, charge.attempt) not in self.voided]
+
+
+def check_receipt(manifest: Manifest, party: str, body: bytes, signature: bytes) -> Receipt:
+    """Reads and checks a receipt against the manifest. Raises PeerFault that names the party and what is wrong.
+
+    Checked: signature, party, run and manifest; the chain over the entries; every charge against the plan (its sum, its
+    event). What it cannot show is that the party kept no second ledger.
+    """
+    member = next((member for member in manifest.roster if member.name == party), None)
+    if member is None:
+        raise PeerFault(party, "is not in the roster of this run")
+    try:
+        verified(member.identity, tagged_hash(TAG, body), signature)
+    except (InvalidSignature, ValueError):
+        raise PeerFault(party, "has not signed this receipt", "the receipt was changed; get a fresh copy") from None
+    try:
+        value = json.loads(body)
+        if (value["party"], value["run"], value["manifest"]) != (party, manifest.run, manifest.hash.hex()):
+            raise PeerFault(party, "its receipt is of another party, run or manifest")
+        if value.get("version", 1) != VERSION:
+            raise PeerFault(
+                party,
+                f"its receipt has version {printable(str(value.get('version', 1)), 20)}, this program reads {VERSION}",
+                "run the version of Undersong that wrote it",
+            )
+        entries, head = list(value["entries"]), str(value["chain"])
+        return _read(manifest, party, entries, head)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise PeerFault(party, "its receipt cannot be read", "run the version of Undersong that wrote it") from None
+
+
+def body(manifest: Manifest, party: str, entries: Sequence[Mapping[str, Any]]) -> bytes:
+    """What a party signs: canonical JSON of its ledger's entries of the run and the head of their chain."""
+    return canonical_json(
+        {
+            "version": VERSION,
+            "party": party,
+            "run": manifest.run,
+            "manifest": manifest.hash.hex(),
+            "entries": list(entries),
+            "chain": chain(manifest, entries),
+        }
+    )
+
+
+def chain(manifest: Manifest, entries: Sequence[Mapping[str, Any]]) -> str:
+    """Head (hex) of the chain over a run's own entries, which begins at its manifest."""
+    head = tagged_hash("undersong receipt chain", manifest.hash)
+    for entry in entries:
+        head = tagged_hash("undersong receipt entry", head, canonical_json(dict(entry)))
+    return head.hex()
+
+
+def _read(manifest: Manifest, party: str, entries: list[Mapping[str, Any]], head: str) -> Receipt:
+    if chain(manifest, entries) != head:
+        raise PeerFault(party, "the entries of its receipt are not those of its chain")
+    charges: list[Charge] = []
+    state: dict[tuple[str, int], str] = {}  # "charge", "void" or "withdrawn", by sum and attempt
+    voided: Counter[str] = Counter()  # by sum
+    closed = False
+    for number, entry in enumerate(entries, start=1):
+        place = f"entry {number} of its receipt"
+        if entry["run"] != manifest.run:
+            raise PeerFault(party, f"{place} is of another run")
+        if closed:
+            raise PeerFault(party, f"{place} follows the end of the run")
+        match entry["kind"]:
+            case "charge":
+                charge = _charged(manifest, party, Charge.from_json(entry))
+                if (charge.query, charge.attempt) in state:
+                    raise PeerFault(party, f"{place} charges an attempt a second time")
+                charges.append(charge)
+                state[charge.query, charge.attempt] = "charge"
+            case "void" | "withdrawn" as ended:
+                slot = entry["query"], entry["attempt"]
+                if state.get(slot) != "charge":
+                    raise PeerFault(party, f"{place} ends an attempt that was not charged, or had ended")
+                state[slot] = ended
+                voided[slot[0]] += ended == "void"
+                if voided[slot[0]] > VOIDED_VECTORS:
+                    raise PeerFault(party, f"{place} is more than {VOIDED_VECTORS} void attempts at one sum")
+            case "close":
+                closed = True
+            case _:
+                raise PeerFault(party, f"{place} is of an unknown kind")
+    by_end = {kind: frozenset(slot for slot in state if state[slot] == kind) for kind in ("withdrawn", "void")}
+    return Receipt(party, tuple(charges), by_end["withdrawn"], by_end["void"], closed)
+
+
+def _charged(manifest: Manifest, party: str, charge: Charge) -> Charge:
+    planned = next((planned for planned in manifest.plan.sums if planned.name == charge.query), None)
+    if planned is None or charge.manifest != manifest.hash.hex():
+        raise PeerFault(party, f"charged {charge.query!r}, which is not in the plan")
+    ours = Charge(charge.run, charge.manifest, charge.query, charge.attempt, (planned.event(),), charge.question)
+    if canonical_json(_form(charge)) != canonical_json(_form(ours)):
+        raise PeerFault(party, f"charged {charge.query} at another price than the plan's")
+    return charge
+
+
+def _form(charge: Charge) -> list[list[Any]]:
+    return [[type(event).__name__, *map(repr, vars(event).values())] for event in charge.events]

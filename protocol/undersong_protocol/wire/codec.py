@@ -1,0 +1,138 @@
+"""Bytes to messages and back, with the version checked: the only place that parses what a peer sent."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from google.protobuf.message import DecodeError
+
+from undersong_common.errors import (
+    ConfigurationError,
+    InternalError,
+    PeerFault,
+    PrivacyRefusal,
+    RoundAborted,
+    UndersongError,
+)
+from undersong_common.printable import printable
+from undersong_protocol.limits import LARGEST_MANIFEST_BYTES, LARGEST_PARTIES
+from undersong_protocol.wire.field_sizes import field_sizes
+from undersong_protocol.wire.messages import federation_pb2 as wire
+
+VERSION = 3
+LONGEST_WORDS = 600  # characters of a refusal that are read
+LARGEST_BLOCKS_BYTES = 128 * 2**20  # of the public blocks in one request
+LARGEST_BLOCKS = 4096
+# Of a request's body by its kind, blocks apart: several times what the largest manifest that is read asks for.
+LARGEST_BODY_BYTES = {
+    "introduce": 4096,
+    "propose": LARGEST_MANIFEST_BYTES + 4096,
+    "agree": LARGEST_MANIFEST_BYTES + 256 * LARGEST_PARTIES,
+    "open_sum": 16 * 2**20,
+    "prepare_sum": 16 * 2**20,
+    "sum_step": 16 * 2**20,
+    "void_sum": 4096,
+    "close_run": 4096,
+    "suspend_run": 4096,
+}
+
+_OPEN_SUM = wire.Request.OPEN_SUM_FIELD_NUMBER
+_BODIES = {field.number: name for name, field in wire.Request.DESCRIPTOR.fields_by_name.items()}
+_KINDS: dict[type[UndersongError], wire.Refusal.Kind] = {
+    ConfigurationError: wire.Refusal.CONFIGURATION,
+    PrivacyRefusal: wire.Refusal.PRIVACY,
+    PeerFault: wire.Refusal.PROTOCOL,
+    RoundAborted: wire.Refusal.ABORTED,
+}
+
+
+def decode_request(data: bytes) -> wire.Request:
+    """Raises PeerFault (of the coordinator) for bytes that are no request of this version, or larger than its kind."""
+    _check_sizes(data, "coordinator")
+    request = wire.Request()
+    _parse(request, data, "coordinator")
+    return request
+
+
+def decode_reply(data: bytes, party: str) -> wire.Reply:
+    """Raises PeerFault that names ``party`` for bytes that are no reply of this version."""
+    reply = wire.Reply()
+    _parse(reply, data, party)
+    return reply
+
+
+def _parse(message: wire.Request | wire.Reply, data: bytes, peer: str) -> None:
+    try:
+        message.ParseFromString(data)
+    except DecodeError:
+        raise PeerFault(peer, "sent bytes that are not a message", "check that the peer is Undersong") from None
+    if message.version != VERSION:
+        raise PeerFault(
+            peer,
+            f"speaks version {message.version} of the protocol, this program speaks {VERSION}",
+            "run the same version of Undersong at the coordinator and at every party",
+        )
+    if message.WhichOneof("body") is None:
+        raise PeerFault(peer, "sent a message without content", "run the same version of Undersong everywhere")
+
+
+def _check_sizes(data: bytes, peer: str) -> None:
+    sizes: Counter[int] = Counter()
+    for number, content in field_sizes(data, peer, most=16):
+        blocks = _blocks_bytes(content, peer) if number == _OPEN_SUM else 0
+        sizes[number] += len(content) - blocks
+    for number, size in sizes.items():
+        kind = _BODIES.get(number, "")
+        if size > LARGEST_BODY_BYTES.get(kind, 4096):
+            raise PeerFault(
+                peer,
+                f"sent {kind or 'an unknown field'} of {size} bytes; {LARGEST_BODY_BYTES.get(kind, 4096)} are allowed",
+                "plan a smaller run",
+            )
+
+
+def _blocks_bytes(body: memoryview, peer: str) -> int:
+    """Bytes of the public blocks in an OpenSum."""
+    blocks = [
+        len(content)
+        for number, content in field_sizes(body, peer, most=LARGEST_BLOCKS + 256)
+        if number == wire.OpenSum.BLOCKS_FIELD_NUMBER
+    ]
+    if len(blocks) > LARGEST_BLOCKS or sum(blocks) > LARGEST_BLOCKS_BYTES:
+        raise PeerFault(
+            peer,
+            f"sent {len(blocks)} public blocks of {sum(blocks)} bytes in one request; {LARGEST_BLOCKS} of"
+            f" {LARGEST_BLOCKS_BYTES} are allowed",
+            "plan a smaller run",
+        )
+    return sum(blocks)
+
+
+def refusal(error: UndersongError) -> wire.Reply:
+    """An error as the reply a peer reads; an unexpected one says no more than that it happened."""
+    kind = next((kind for known, kind in _KINDS.items() if isinstance(error, known)), None)
+    if kind is None:
+        return wire.Reply(
+            version=VERSION,
+            refusal=wire.Refusal(
+                kind=wire.Refusal.INTERNAL,
+                problem="an internal error; its log has the details",
+                remedy="look into the party's log",
+            ),
+        )
+    return wire.Reply(version=VERSION, refusal=wire.Refusal(kind=kind, problem=error.problem, remedy=error.remedy))
+
+
+def raise_refusal(party: str, message: wire.Refusal) -> None:
+    """The refusal that ``party`` sent, as an error of the same kind that names it."""
+    said, remedy = printable(message.problem, LONGEST_WORDS), printable(message.remedy, LONGEST_WORDS)
+    problem = f"{party} refuses: {said}"
+    if message.kind == wire.Refusal.CONFIGURATION:
+        raise ConfigurationError(problem, remedy)
+    if message.kind == wire.Refusal.PRIVACY:
+        raise PrivacyRefusal(problem, remedy)
+    if message.kind == wire.Refusal.ABORTED:
+        raise RoundAborted(problem, remedy)
+    if message.kind == wire.Refusal.PROTOCOL:
+        raise PeerFault(party, said, remedy)
+    raise InternalError(problem, remedy)

@@ -1,0 +1,414 @@
+"""Messages in frames: cut, sent once, put together again after any interruption (sans-IO; both ends use it).
+
+A message travels as one ``Transfer`` and, above CHUNK_BYTES, as chunks that are named by the SHA-256 of the whole. What
+a receiver holds of an interrupted message survives the stream: it says so in its first frame (``held``), and the sender
+leaves those chunks out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from undersong_common.errors import ConfigurationError, PeerFault
+from undersong_protocol.wire.messages import transport_pb2 as wire
+
+VERSION = 1
+SERVICE = "undersong.transport.Federation"
+CLOCK_METADATA = "undersong-clock"  # seconds since the epoch, beside the answer to a health check
+METHOD = f"/{SERVICE}/Connect"
+CHUNK_BYTES = 256 * 2**10
+MAX_FRAME_BYTES = CHUNK_BYTES + 4096  # gRPC's largest message at both ends
+LONGEST_QUEUE = 10_000  # frames that a peer was sent and did not read
+MAX_HELD_PARTS = 64
+MAX_IDS = 8  # under which one content may be announced
+LARGEST_INFLATION = 64  # plain bytes for one byte that travelled; what shrinks more is sent as it is
+SMALL_BYTES = 2**20  # a message up to this size may inflate from anything
+ID_BYTES = 16
+CONTENT_BYTES = 32
+
+_SAMPLE_WINDOW_BITS = 12
+_SAMPLE_BYTES = 1 << _SAMPLE_WINDOW_BITS
+_WORTH_DEFLATING = 0.9
+_EVEN = 1.07  # ML-KEM keys, whose bytes come from numbers below 3 329, have 1.05
+
+
+def flow_control(unread_bytes: int) -> list[tuple[str, int]]:
+    """gRPC's options for a stream on which the peer may send so many bytes before they are read.
+
+    Otherwise gRPC measures the path with pings beside nearly every message, each of which wakes both ends.
+    """
+    return [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", unread_bytes)]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a receiver allows one peer.
+
+    Attributes:
+        message_bytes: of one message, on the wire and inflated.
+        held_bytes: of all messages that arrived in part; the least recently touched ones are dropped beyond it.
+    """
+
+    message_bytes: int = 128 * 2**20
+    held_bytes: int = 256 * 2**20
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """One whole message: what a receiver hands on and what a sender cuts. ``repr`` shows no content."""
+
+    id: bytes
+    data: bytes = field(repr=False)
+
+
+class Arrived:
+    """A message of which every byte is here, as it travelled: nothing is joined, hashed or inflated before `open`.
+
+    Attributes:
+        ids: every id under which it was announced.
+        plain_size: bytes after inflation, as announced.
+    """
+
+    def __init__(self, peer: str, ids: Sequence[bytes], announced: _Announced, pieces: Sequence[bytes]) -> None:
+        self.ids = tuple(ids)
+        self.plain_size = announced.plain_size
+        self._peer = peer
+        self._announced = announced
+        self._pieces = pieces
+
+    def __repr__(self) -> str:
+        return f"Arrived({self.plain_size} bytes)"
+
+    def open(self) -> bytes:
+        """The message, for all its ids. Takes time and memory in proportion to ``plain_size``.
+
+        Raises:
+            PeerFault: hash or encoding do not hold.
+        """
+        body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        if hashlib.sha256(body).digest() != self._announced.content:
+            # every chunk of it is suspect: none is kept, so that all of them are sent again
+            raise _fault(self._peer, "sent a message whose bytes are not those it announced")
+        return _inflated(self._peer, body, self.plain_size) if self._announced.deflated else body
+
+
+Frame = wire.Transfer | wire.Chunk
+
+
+class Outgoing:
+    """One message on its way out; the same object sends it again after a reconnect.
+
+    Args:
+        id: 16 bytes.
+        data: the message.
+
+    Raises:
+        ConfigurationError: an id of another length.
+    """
+
+    def __init__(self, id: bytes, data: bytes) -> None:
+        if len(id) != ID_BYTES:
+            raise ConfigurationError(f"a transfer's id has {ID_BYTES} bytes, not {len(id)}")
+        self.id = id
+        self._plain_size = len(data)
+        self._body, self._deflated = _packed(data)
+        self.content = hashlib.sha256(self._body).digest()
+
+    def __repr__(self) -> str:
+        return f"Outgoing({self.id.hex()}, {self.size} bytes)"
+
+    @property
+    def size(self) -> int:
+        """Bytes as they travel."""
+        return len(self._body)
+
+    def under(self, id: bytes) -> Outgoing:
+        """The same message for another peer, under an id of its own: not hashed or deflated again."""
+        same = Outgoing.__new__(Outgoing)
+        vars(same).update(vars(self), id=id)
+        return same
+
+    def frames(self, held: Mapping[bytes, bytes] | None = None) -> Iterator[Frame]:
+        """The transfer and the chunks that the receiver does not hold.
+
+        Args:
+            held: bitmaps of held chunks by content, as the peer's first frame stated them (``held_by``).
+        """
+        whole = self.size <= CHUNK_BYTES
+        yield wire.Transfer(
+            id=self.id,
+            content=self.content,
+            size=self.size,
+            plain_size=self._plain_size,
+            deflated=self._deflated,
+            whole=self._body if whole else b"",
+        )
+        if whole:
+            return
+        bitmap = (held or {}).get(self.content, b"")
+        view = memoryview(self._body)
+        for index in range(_chunk_count(self.size)):
+            if not _bit(bitmap, index):
+                start = index * CHUNK_BYTES
+                yield wire.Chunk(content=self.content, index=index, data=bytes(view[start : start + CHUNK_BYTES]))
+
+
+def held_by(statements: Sequence[wire.Held]) -> dict[bytes, bytes]:
+    """The peer's ``held`` as ``Outgoing.frames`` reads it; excess entries are ignored (they only cost bytes)."""
+    return {part.content: part.chunks for part in list(statements)[:MAX_HELD_PARTS] if len(part.content) == 32}
+
+
+class SharedRoom:
+    """Bytes that the unfinished messages of several peers may take together.
+
+    Beyond it the peer that holds most gives way, so that no peer crowds out those that hold little.
+    """
+
+    def __init__(self, largest_bytes: int) -> None:
+        self._largest_bytes = largest_bytes
+        self._members: list[Reassembler] = []
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(member.held_bytes for member in self._members)
+
+    def join(self, member: Reassembler) -> None:
+        self._members.append(member)
+
+    def make(self) -> None:
+        """Drops messages in part until the rest fits."""
+        while self.held_bytes > self._largest_bytes:
+            max(self._members, key=lambda member: member.held_bytes).drop_oldest()
+
+
+class Reassembler:
+    """Puts one peer's messages together; lives longer than a stream, so that nothing is sent twice.
+
+    Args:
+        peer: who is named in errors about malformed frames.
+        limits: what the peer may send.
+        room: shared with other peers' reassemblers.
+    """
+
+    def __init__(self, peer: str, limits: Limits | None = None, room: SharedRoom | None = None) -> None:
+        self._peer = peer
+        self._limits = limits or Limits()
+        self._parts: dict[bytes, _Part] = {}  # by content, least recently touched first
+        self._declined: dict[bytes, None] = {}  # contents whose chunks are on their way and not wanted
+        self._room = room
+        self.held_bytes = 0  # of payload, of messages that are not whole
+        if room is not None:
+            room.join(self)
+
+    def __repr__(self) -> str:
+        return f"Reassembler({self._peer!r}, {len(self._parts)} in part)"
+
+    def held(self) -> list[wire.Held]:
+        """What the first frame of a new stream states."""
+        parts = list(self._parts.items())[-MAX_HELD_PARTS:]
+        return [wire.Held(content=content, chunks=bytes(part.bitmap)) for content, part in parts if part.count_held]
+
+    def transfer(self, frame: wire.Transfer, *, largest_bytes: int | None = None) -> Arrived | None:
+        """A message begins; returned where it is whole already.
+
+        Args:
+            largest_bytes: what this message may have, where it is known; else any message's limit.
+
+        Raises:
+            PeerFault: a size is not allowed, or the same content is announced otherwise.
+        """
+        announced = self._announced(frame, largest_bytes)
+        if frame.size <= CHUNK_BYTES:
+            if len(frame.whole) != frame.size:
+                raise self._fault("sent a message whose bytes are not those it announced")
+            return Arrived(self._peer, [frame.id], announced, [frame.whole])
+        if frame.whole:
+            raise self._fault("sent a long message in one frame")
+        part = self._parts.pop(frame.content, None)
+        if part is not None and part.announced != announced:
+            self.held_bytes -= part.held_bytes
+            if part.ids:
+                raise self._fault("announced one message in two ways")
+            part = None
+        part = part or _Part(announced)
+        self._parts[frame.content] = part
+        part.ids[frame.id] = None
+        if len(part.ids) > MAX_IDS:
+            raise self._fault("announced one message under too many ids")
+        self._declined.pop(frame.content, None)
+        self._make_room(frame.content)
+        return self._finished(frame.content, part)
+
+    def decline(self, frame: wire.Transfer) -> None:
+        """A message begins that nobody waits for: nothing of it is kept. Raises PeerFault as :meth:`transfer`."""
+        self._announced(frame, None)
+        part = self._parts.get(frame.content)
+        if frame.size > CHUNK_BYTES and (part is None or not part.ids):
+            if part is not None:  # an earlier stream brought it, when somebody still waited
+                self._drop(frame.content)
+            self._declined[frame.content] = None
+            while len(self._declined) > MAX_HELD_PARTS:
+                del self._declined[next(iter(self._declined))]
+
+    def chunk(self, frame: wire.Chunk) -> Arrived | None:
+        """One chunk; returns the message where it completes one.
+
+        Raises:
+            PeerFault: it belongs to no announced message, or has a wrong length.
+        """
+        if frame.content in self._declined:
+            return None
+        part = self._parts.pop(frame.content, None)
+        if part is None or not part.ids:
+            raise self._fault("sent a chunk of a message that it did not announce")
+        self._parts[frame.content] = part
+        if frame.index >= part.count or len(frame.data) != part.length(frame.index):
+            raise self._fault("sent a chunk of a wrong length or place")
+        self.held_bytes += part.put(frame.index, frame.data)
+        if self._room is not None:
+            self._room.make()
+        return self._finished(frame.content, part)
+
+    def new_stream(self) -> None:
+        """A new stream begins: announcements of the old one no longer count, chunks that are held do."""
+        self._declined.clear()
+        for part in self._parts.values():
+            part.ids.clear()
+
+    def drop_oldest(self) -> None:
+        """Forgets the message in part that was touched least recently."""
+        self._drop(next(iter(self._parts)))
+
+    def _announced(self, frame: wire.Transfer, largest_bytes: int | None) -> _Announced:
+        if len(frame.id) != ID_BYTES or len(frame.content) != CONTENT_BYTES:
+            raise self._fault("sent a transfer without an id or a content hash")
+        size, plain_size = frame.size, frame.plain_size
+        allowed = self._limits.message_bytes if largest_bytes is None else largest_bytes
+        if max(size, plain_size) > allowed:
+            raise self._fault(f"announced a message of {max(size, plain_size)} bytes; {allowed} are allowed")
+        if not frame.deflated and size != plain_size:
+            raise self._fault("sent a message of two sizes")
+        if plain_size > max(SMALL_BYTES, LARGEST_INFLATION * size):
+            raise self._fault(f"announced a message that inflates to more than {LARGEST_INFLATION} times its size")
+        return _Announced(frame.content, size, plain_size, frame.deflated)
+
+    def _finished(self, content: bytes, part: _Part) -> Arrived | None:
+        if part.count_held < part.count or self._parts.get(content) is not part:
+            return None
+        self._drop(content)
+        return Arrived(self._peer, list(part.ids), part.announced, part.pieces())
+
+    def _drop(self, content: bytes) -> None:
+        self.held_bytes -= self._parts.pop(content).held_bytes
+
+    def _make_room(self, keep: bytes) -> None:
+        # The room is claimed with the announcement: a peer cannot make us allocate by promising.
+        claimed = sum(part.announced.size for part in self._parts.values())
+        for content in [content for content in self._parts if content != keep]:
+            if claimed <= self._limits.held_bytes and len(self._parts) <= MAX_HELD_PARTS:
+                return
+            claimed -= self._parts[content].announced.size
+            self._drop(content)
+
+    def _fault(self, problem: str) -> PeerFault:
+        return _fault(self._peer, problem)
+
+
+@dataclass(frozen=True)
+class _Announced:
+    """What a transfer says of a content; the same under each of its ids."""
+
+    content: bytes
+    size: int
+    plain_size: int
+    deflated: bool
+
+
+class _Part:
+    """A message that is not whole yet."""
+
+    def __init__(self, announced: _Announced) -> None:
+        self.announced = announced
+        self.ids: dict[bytes, None] = {}  # under which it was announced in this stream
+        self.count = _chunk_count(announced.size)
+        self.count_held = 0
+        self.held_bytes = 0
+        self.bitmap = bytearray((self.count + 7) // 8)
+        self._chunks: dict[int, bytes] = {}
+
+    def length(self, index: int) -> int:
+        return min(CHUNK_BYTES, self.announced.size - index * CHUNK_BYTES)
+
+    def put(self, index: int, data: bytes) -> int:
+        """Bytes that are held more than before."""
+        if index in self._chunks:
+            return 0
+        self._chunks[index] = data
+        self.bitmap[index // 8] |= 1 << (index % 8)
+        self.count_held += 1
+        self.held_bytes += len(data)
+        return len(data)
+
+    def pieces(self) -> list[bytes]:
+        return [self._chunks[index] for index in range(self.count)]
+
+
+def _fault(peer: str, problem: str) -> PeerFault:
+    return PeerFault(peer, problem, "run the same version of Undersong at both ends")
+
+
+def _inflated(peer: str, body: bytes, plain_size: int) -> bytes:
+    inflater = zlib.decompressobj()
+    try:
+        data = inflater.decompress(body, plain_size) if plain_size else b""
+        rest = inflater.decompress(inflater.unconsumed_tail, 1) if not inflater.eof else b""
+    except zlib.error:
+        raise _fault(peer, "sent a deflated message that does not inflate") from None
+    if len(data) != plain_size or rest or not inflater.eof or inflater.unused_data:
+        raise _fault(peer, "sent a deflated message of another size than it announced")
+    return data
+
+
+def worth_deflating(data: bytes) -> bool:
+    """Whether a sample from the middle shrinks: masked vectors and packed blocks do not."""
+    if len(data) < 512:
+        return False
+    middle = max(0, len(data) // 2 - _SAMPLE_BYTES // 2)
+    sample = data[middle : middle + _SAMPLE_BYTES]
+    if _is_even(sample):
+        return False
+    # A window as long as the sample, and tables to match: to set up the usual ones takes longer than to deflate it.
+    deflater = zlib.compressobj(1, zlib.DEFLATED, _SAMPLE_WINDOW_BITS, 5)
+    return len(deflater.compress(sample) + deflater.flush()) <= _WORTH_DEFLATING * len(sample)
+
+
+def _is_even(sample: bytes) -> bool:
+    """Whether its bytes are spread as evenly as masks, ciphertexts and ML-KEM keys are.
+
+    Then no code for them is shorter, and what repeats itself shows in their counts, but for whole copies of such bytes.
+    To count takes a fifth of the time of deflating.
+    """
+    counts = np.bincount(np.frombuffer(sample, dtype=np.uint8), minlength=256)
+    pairs = len(sample) * (len(sample) - 1) / 256  # of equal bytes, in both orders, where all values are as frequent
+    return float(counts @ counts) - len(sample) < _EVEN * pairs
+
+
+def _packed(data: bytes) -> tuple[bytes, bool]:
+    if not worth_deflating(data):
+        return data, False
+    packed = zlib.compress(data, 6)
+    allowed = len(data) <= max(SMALL_BYTES, LARGEST_INFLATION * len(packed))
+    return (packed, True) if len(packed) < len(data) and allowed else (data, False)
+
+
+def _chunk_count(size: int) -> int:
+    return -(-size // CHUNK_BYTES)
+
+
+def _bit(bitmap: bytes, index: int) -> bool:
+    return index // 8 < len(bitmap) and bool(bitmap[index // 8] >> (index % 8) & 1)

@@ -1,0 +1,404 @@
+"""Public data on its way to the parties: blocks named by their hash, sent once, referred to ever after."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import zlib
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from undersong_common.arrays import Float32, Float64, Int64
+from undersong_common.canonical import tagged_hash
+from undersong_common.embedding import PUBLIC_GRID
+from undersong_common.errors import ConfigurationError, InternalError, PeerFault
+from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs
+from undersong_protocol.wire.field_sizes import field_sizes
+from undersong_protocol.wire.messages import federation_pb2 as wire
+
+# What one block and all inputs of one sum may hold: a peer cannot make a party allocate more.
+LARGEST_BLOCK_BYTES = 64 * 2**20  # serialised
+LARGEST_BLOCK_ROWS = 2**20
+LARGEST_WIDTH = 2**13  # of an embedding
+LARGEST_NUMBERS = 2**25  # of a block
+LARGEST_TEXTS = 2**17  # of a block
+LONGEST_TEXT_BYTES = 2**17
+LARGEST_TEXTS_BYTES = 2**25  # of a block, inflated
+LARGEST_EMBEDDINGS_INFLATION = 8  # coordinates for a byte of the block: Huffman's code takes one bit at least
+SMALL_EMBEDDINGS_NUMBERS = 2**20  # beyond which that is asked
+LARGEST_TEXTS_INFLATION = 64  # inflated bytes for a byte of the block, beyond the first 2^20
+SMALL_TEXTS_BYTES = 2**20
+LARGEST_INPUTS = 64
+LONGEST_INPUT_NAME = 120
+LARGEST_SEGMENTS = 10_000
+LARGEST_INPUT_ROWS = 2**21
+LARGEST_INPUT_NUMBERS = 2**26
+LARGEST_INPUT_TEXTS_BYTES = 2**26
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """One immutable piece of public data.
+
+    Attributes:
+        id: SHA-256 of the serialised block, 32 bytes.
+        values: float32 [n, d] quantised embeddings, or float64 of any shape, or None for texts.
+        labels: int64 [n] for embeddings (index into the task's labels, -1 = none), else None.
+        texts: the strings of a text block, else empty.
+    """
+
+    id: bytes
+    values: Float32 | Float64 | None
+    labels: Int64 | None = None
+    texts: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        return len(self.texts) if self.values is None else len(self.values)
+
+    @property
+    def width(self) -> int:
+        """Numbers per row."""
+        return 0 if self.values is None or not len(self.values) else self.values.size // len(self.values)
+
+    @cached_property
+    def text_bytes(self) -> Int64:
+        """UTF-8 bytes of each text, int64 [n]; empty for numbers."""
+        return np.array([len(text.encode("utf-8")) for text in self.texts], dtype=np.int64)
+
+    def __repr__(self) -> str:
+        shape = len(self.texts) if self.values is None else self.values.shape
+        return f"Block({self.id.hex()[:12]}, {shape})"
+
+
+def encode_embeddings(embeddings: Float32, labels: Int64) -> bytes:
+    """Serialised block of public embeddings (``embedding.publishable``), float32 [n, d], and labels, int64 [n].
+
+    Less than 5 bits per coordinate of a unit vector of 384. Raises InternalError for numbers off the public grid: who
+    published them would go on with others than the parties get.
+    """
+    grid = (embeddings * np.float32(PUBLIC_GRID)).astype(np.int16)
+    if not np.array_equal(grid, embeddings * np.float32(PUBLIC_GRID)):
+        raise InternalError("embeddings were to be published that are not on the public grid")
+    folded = ((grid << 1) ^ (grid >> 15)).astype("<u2")  # 0, -1, 1, -2 ... become 0, 1, 2, 3 ...
+    planes = folded.reshape(-1).view(np.uint8).reshape(-1, 2)
+    # Coordinates do not repeat: Huffman's code alone comes within 2 % of their entropy. High bytes are mostly zero.
+    packer = zlib.compressobj(9, strategy=zlib.Z_HUFFMAN_ONLY)
+    low = packer.compress(planes[:, 0].tobytes()) + packer.flush()
+    high = zlib.compress(planes[:, 1].tobytes(), 9)
+    return _serialised(
+        wire.Block(
+            kind=wire.Block.EMBEDDINGS,
+            shape=list(embeddings.shape),
+            payload=len(low).to_bytes(4, "little") + low + high,
+            labels=labels.tolist(),
+        )
+    )
+
+
+def encode_texts(texts: Sequence[str]) -> bytes:
+    """Serialised block of strings without zero bytes (vocabulary terms, keywords).
+
+    Raises ConfigurationError where no party would take so many or so long ones.
+    """
+    joined = "".join(f"{text}\0" for text in texts).encode("utf-8")
+    if problem := _texts_problem(joined, len(texts)):
+        raise ConfigurationError(f"public texts: {problem}", "publish fewer or shorter texts in one block")
+    packed = zlib.compress(joined, 6)
+    if len(joined) > _inflated_bytes(packed):
+        packed = zlib.compress(joined, 0)
+    return _serialised(wire.Block(kind=wire.Block.TEXTS, shape=[len(texts)], payload=packed))
+
+
+def encode_numbers(values: Float64) -> bytes:
+    """Serialised block of float64 numbers."""
+    data = np.ascontiguousarray(values, dtype="<f8")
+    return _serialised(wire.Block(kind=wire.Block.NUMBERS, shape=list(data.shape), payload=data.tobytes()))
+
+
+def block_id(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+def decode_block(data: bytes) -> Block:
+    """Raises PeerFault (of the coordinator, the only one who sends blocks) for anything malformed or too large.
+
+    Sizes are looked at first: the memory taken is a small multiple of the block's bytes.
+    """
+    if len(data) > LARGEST_BLOCK_BYTES:
+        raise PeerFault("coordinator", f"sent a public block of {len(data)} bytes; {LARGEST_BLOCK_BYTES} are allowed")
+    fields = field_sizes(data, "coordinator", most=16)
+    beside = sum(len(content) for number, content in fields if number != wire.Block.PAYLOAD_FIELD_NUMBER)
+    if beside > 5 * LARGEST_BLOCK_ROWS:  # labels, up to five bytes each
+        raise PeerFault("coordinator", f"sent a public block with labels of {beside} bytes")
+    message = wire.Block()
+    try:
+        message.ParseFromString(data)
+        return _decoded(message, block_id(data))
+    except (DecodeError, ValueError, zlib.error) as error:
+        reason = f": {error}" if isinstance(error, _TooLarge) else ""
+        raise PeerFault(
+            "coordinator", f"sent a public block that cannot be read{reason}", "run the same version everywhere"
+        ) from None
+
+
+class _TooLarge(ValueError):
+    """A block beyond what is allowed; its words name the figure."""
+
+
+def _decoded(message: wire.Block, identity: bytes) -> Block:
+    shape = tuple(message.shape)
+    if len(shape) > 4 or (shape and shape[0] > LARGEST_BLOCK_ROWS):
+        raise _TooLarge(f"more than {LARGEST_BLOCK_ROWS} rows")
+    size = math.prod(shape) if shape else 0
+    if size > LARGEST_NUMBERS:
+        raise _TooLarge(f"{size} numbers; {LARGEST_NUMBERS} are allowed")
+    if message.kind == wire.Block.EMBEDDINGS:
+        count, dimension = shape
+        if dimension > LARGEST_WIDTH or len(message.labels) != count:
+            raise ValueError("shape")
+        payload = message.payload
+        if size > LARGEST_EMBEDDINGS_INFLATION * len(payload) + SMALL_EMBEDDINGS_NUMBERS:
+            raise _TooLarge(f"{size} coordinates in {len(payload)} bytes")
+        middle = 4 + int.from_bytes(payload[:4], "little")
+        planes = [np.frombuffer(_inflate(part, size), np.uint8) for part in (payload[4:middle], payload[middle:])]
+        folded = np.stack(planes, axis=-1).reshape(-1).view("<u2").reshape(count, dimension)
+        grid = (folded >> 1).astype(np.int16) ^ -(folded & 1).astype(np.int16)
+        labels = np.asarray(message.labels, dtype=np.int64)
+        if labels.min(initial=0) < -1:
+            raise ValueError("labels")
+        values = grid.astype(np.float32) / np.float32(PUBLIC_GRID)
+        if count and float(np.einsum("nd,nd->n", values, values, dtype=np.float64).max()) > 1.0 + 1e-12:
+            raise ValueError("norm")  # votes are exact only for embeddings of norm at most 1
+        return Block(identity, values, labels)
+    if message.kind == wire.Block.TEXTS:
+        (count,) = shape
+        joined = _inflate(message.payload, min(LARGEST_TEXTS_BYTES, _inflated_bytes(message.payload)))
+        if problem := _texts_problem(joined, count):
+            raise _TooLarge(problem)
+        return Block(identity, None, None, tuple(joined.decode("utf-8").split("\0")[:-1]))
+    if message.kind == wire.Block.NUMBERS and shape:
+        values64 = np.frombuffer(message.payload, dtype="<f8").reshape(shape).astype(np.float64)
+        if not np.isfinite(values64).all():
+            raise ValueError("not finite")
+        return Block(identity, values64)
+    raise ValueError("kind")
+
+
+def _texts_problem(joined: bytes, count: int) -> str:
+    """What is wrong with texts that each end with a zero byte, before they are taken apart; "" for nothing."""
+    if count > LARGEST_TEXTS or len(joined) > LARGEST_TEXTS_BYTES:
+        return f"{count} texts of {len(joined)} bytes; {LARGEST_TEXTS} of {LARGEST_TEXTS_BYTES} are allowed"
+    if joined.count(b"\0") != count or (joined and not joined.endswith(b"\0")):
+        return f"not {count} texts that each end with a zero byte"
+    ends = np.flatnonzero(np.frombuffer(joined, dtype=np.uint8) == 0)
+    longest = int(np.diff(ends, prepend=-1).max(initial=1)) - 1
+    return f"a text of {longest} bytes; {LONGEST_TEXT_BYTES} are allowed" if longest > LONGEST_TEXT_BYTES else ""
+
+
+def _inflated_bytes(packed: bytes) -> int:
+    """What texts may inflate to."""
+    return max(SMALL_TEXTS_BYTES, LARGEST_TEXTS_INFLATION * len(packed))
+
+
+def _serialised(message: wire.Block) -> bytes:
+    return message.SerializeToString(deterministic=True)
+
+
+def _inflate(data: bytes, largest: int) -> bytes:
+    inflater = zlib.decompressobj()
+    result = inflater.decompress(data, max(1, largest))  # to zlib 0 means without limit
+    if inflater.unconsumed_tail or len(result) > largest:
+        raise _TooLarge(f"it inflates to more than {largest} bytes")
+    if not inflater.eof or inflater.unused_data:
+        raise ValueError("cut, or followed by something")
+    return result
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Rows of one block, in order; ``rows`` None means all of them."""
+
+    block: bytes
+    rows: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Input:
+    """One named public input of a statistic: the concatenation of its segments."""
+
+    name: str
+    segments: tuple[Segment, ...]
+
+    def to_wire(self) -> wire.Input:
+        return wire.Input(
+            name=self.name,
+            segments=[
+                wire.Segment(block=segment.block, rows=segment.rows or (), all_rows=segment.rows is None)
+                for segment in self.segments
+            ],
+        )
+
+    @classmethod
+    def from_wire(cls, message: wire.Input) -> Input:
+        return cls(
+            message.name,
+            tuple(Segment(part.block, None if part.all_rows else tuple(part.rows)) for part in message.segments),
+        )
+
+
+def question(inputs: Iterable[Input]) -> bytes:
+    """q, 32 bytes: the digest of a private sum's public inputs, in the order in which they are named.
+
+    Blocks are named by the hash of their content, so q stands for every number and word of the inputs. It is in the
+    seeds of the pairwise masks and in what parties sign on the survivors (docs/secagg.md).
+
+    >>> question([Input("a", (Segment(bytes(32)),))]).hex()[:16]
+    'c794b8ea541bd063'
+    """
+    parts: list[bytes] = []
+    for given in inputs:
+        parts += [given.name.encode("utf-8"), len(given.segments).to_bytes(8, "little")]
+        for segment in given.segments:
+            rows = b"all" if segment.rows is None else b"rows" + np.asarray(segment.rows, dtype="<u8").tobytes()
+            parts += [segment.block, rows]
+    return tagged_hash("undersong question", *parts)
+
+
+class HeldBlocks(Protocol):
+    """Blocks by their id; a dictionary of them will do."""
+
+    def get(self, identity: bytes, /) -> Block | None: ...
+
+
+class BlockStore(HeldBlocks, Protocol):
+    """Where a party keeps the blocks it has seen."""
+
+    def add(self, data: bytes) -> Block: ...
+
+
+@dataclass
+class MemoryBlocks:
+    """Blocks in memory; simulated parties share one, since blocks are public and named by their content."""
+
+    _blocks: dict[bytes, Block] = field(default_factory=dict)
+
+    def get(self, identity: bytes) -> Block | None:
+        return self._blocks.get(identity)
+
+    def add(self, data: bytes) -> Block:
+        identity = block_id(data)
+        known = self._blocks.get(identity)
+        if known is None:
+            known = self._blocks[identity] = decode_block(data)
+        return known
+
+
+def read_inputs(inputs: Sequence[wire.Input]) -> tuple[Input, ...]:
+    """The inputs that a request names. Raises PeerFault for more of them than any sum has."""
+    segments = sum(len(given.segments) for given in inputs)
+    rows = sum(len(part.rows) for given in inputs for part in given.segments) if segments <= LARGEST_SEGMENTS else 0
+    if len(inputs) > LARGEST_INPUTS or segments > LARGEST_SEGMENTS or rows > LARGEST_INPUT_ROWS:
+        raise PeerFault("coordinator", f"names {len(inputs)} inputs of {segments} segments and {rows} rows")
+    if any(len(given.name) > LONGEST_INPUT_NAME for given in inputs):
+        raise PeerFault("coordinator", f"names an input in more than {LONGEST_INPUT_NAME} characters")
+    return tuple(map(Input.from_wire, inputs))
+
+
+def add_blocks(blocks: Iterable[bytes], inputs: Iterable[Input], store: BlockStore) -> None:
+    """Keeps the blocks that came with ``inputs``. Raises PeerFault for one that none of them refers to."""
+    wanted = set(named_blocks(inputs))
+    for data in blocks:
+        if block_id(data) not in wanted:
+            raise PeerFault("coordinator", "sent a public block that no input of its request refers to")
+        store.add(data)
+
+
+def check_inputs(inputs: Iterable[Input], store: HeldBlocks) -> None:
+    """Every row exists, and what is referred to, again and again perhaps, is not too large together.
+
+    Raises PeerFault where it is not so, or a block is not held.
+    """
+    rows = numbers = text_bytes = 0
+    for given in inputs:
+        for segment in given.segments:
+            block = _held(given, segment, store)
+            chosen = slice(None) if segment.rows is None else np.asarray(segment.rows, dtype=np.int64)
+            taken = block.rows if segment.rows is None else len(segment.rows)
+            if segment.rows and max(segment.rows) >= block.rows:
+                raise PeerFault("coordinator", f"refers to a row of {given.name!r} that its block does not have")
+            rows += taken
+            numbers += taken * block.width
+            text_bytes += int(block.text_bytes[chosen].sum()) if block.texts else 0
+    if rows > LARGEST_INPUT_ROWS or numbers > LARGEST_INPUT_NUMBERS or text_bytes > LARGEST_INPUT_TEXTS_BYTES:
+        raise PeerFault("coordinator", f"names inputs of {rows} rows, {numbers} numbers and {text_bytes} bytes of text")
+
+
+def named_blocks(inputs: Iterable[Input]) -> list[bytes]:
+    """Ids, each once and in order, that ``inputs`` refer to."""
+    return list(dict.fromkeys(segment.block for given in inputs for segment in given.segments))
+
+
+def missing_blocks(inputs: Iterable[Input], store: HeldBlocks) -> list[bytes]:
+    """Ids, each once and in order, that ``inputs`` refer to and ``store`` does not hold."""
+    return [identity for identity in named_blocks(inputs) if store.get(identity) is None]
+
+
+def resolve(inputs: Iterable[Input], store: HeldBlocks) -> PublicInputs:
+    """The inputs as a statistic reads them.
+
+    Raises PeerFault (of the coordinator) for rows that do not exist or are too many, two inputs of one name and kind,
+    and segments that do not make one array.
+    """
+    inputs = tuple(inputs)
+    check_inputs(inputs, store)
+    embeddings: dict[str, LabelledEmbeddings] = {}
+    numbers: dict[str, Float64] = {}
+    texts: dict[str, Sequence[str]] = {}
+    for given in inputs:
+        parts = list(_parts(given, store))
+        values = [part.values for part in parts if part.values is not None]
+        labels = [part.labels for part in parts if part.labels is not None]
+        kinds = {(part.values is None, part.labels is None) for part in parts}
+        # Rows of one shape, so that what is concatenated fits; a number of shape () has no rows.
+        if len(kinds) != 1 or len({one.shape[1:] for one in values}) > 1 or any(not one.ndim for one in values):
+            raise PeerFault("coordinator", f"publishes {given.name!r} in segments that do not make one array")
+        target: Container[str] = texts if not values else embeddings if labels else numbers
+        if given.name in target:
+            raise PeerFault("coordinator", f"publishes {given.name!r} twice in one request")
+        if not values:
+            texts[given.name] = tuple(text for part in parts for text in part.texts)
+        elif labels:
+            embeddings[given.name] = LabelledEmbeddings(
+                np.concatenate(values).astype(np.float32, copy=False), np.concatenate(labels)
+            )
+        else:
+            numbers[given.name] = np.concatenate(values).astype(np.float64, copy=False)
+    return PublicInputs(embeddings, numbers, texts)
+
+
+def _parts(given: Input, store: HeldBlocks) -> Iterator[Block]:
+    for segment in given.segments:
+        block = _held(given, segment, store)
+        if segment.rows is None:
+            yield block
+            continue
+        rows = np.asarray(segment.rows, dtype=np.int64)
+        yield Block(
+            block.id,
+            None if block.values is None else block.values[rows],
+            None if block.labels is None else block.labels[rows],
+            tuple(block.texts[row] for row in rows) if block.texts else (),
+        )
+
+
+def _held(given: Input, segment: Segment, store: HeldBlocks) -> Block:
+    block = store.get(segment.block)
+    if block is None:
+        raise PeerFault("coordinator", f"refers to a public block of {given.name!r} that it never sent")
+    return block
