@@ -79,7 +79,9 @@ class Authority:
         """
         if (folder / _CA_KEY).exists():
             raise ConfigurationError(
-                f"{folder}: holds a certificate authority already", "keep it, or name another home"
+                f"{folder}: holds a certificate authority already",
+                "keep it, or name another home",
+                code="authority-exists",
             )
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         os.chmod(folder, 0o700)
@@ -106,9 +108,13 @@ class Authority:
         for name in (_CA_KEY, _SIGNING_KEY, _SERVER_KEY):
             path = folder / name
             if not path.exists():
-                raise ConfigurationError(f"{path}: no such key", "make it with `undersong coordinator init`")
+                raise ConfigurationError(
+                    f"{path}: no such key", "make it with `undersong coordinator init`", code="key-missing"
+                )
             if path.stat().st_mode & 0o077:
-                raise ConfigurationError(f"{path}: others may read this key", f"run: chmod 600 {path}")
+                raise ConfigurationError(
+                    f"{path}: others may read this key", f"run: chmod 600 {path}", code="key-readable-by-others"
+                )
         return cls(folder)
 
     @property
@@ -255,7 +261,9 @@ def _general_name(name: str) -> x509.GeneralName:
     except ValueError:
         pass
     if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?", name):
-        raise ConfigurationError(f"{name!r} is neither a host name nor an address", "give names without a port")
+        raise ConfigurationError(
+            f"{name!r} is neither a host name nor an address", "give names without a port", code="invalid-host"
+        )
     return x509.DNSName(name)
 
 

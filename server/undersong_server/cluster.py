@@ -126,10 +126,12 @@ class Cluster(AbstractContextManager["Cluster"]):
             import ray
         except ImportError:
             raise ConfigurationError(
-                f"{named} needs Ray", f'pip install "undersong[ray]", or leave {self._option} away'
+                f"{named} needs Ray", f'pip install "undersong[ray]", or leave {self._option} away', code="ray-missing"
             ) from None
         if ray.is_initialized():
-            raise ConfigurationError(f"{named}: this process works with Ray already", "end that first")
+            raise ConfigurationError(
+                f"{named}: this process works with Ray already", "end that first", code="ray-in-use"
+            )
         here: dict[str, Any] = {} if self._address else {"num_cpus": self._here, "include_dashboard": False}
         try:
             ray.init(
@@ -139,7 +141,7 @@ class Cluster(AbstractContextManager["Cluster"]):
                 **here,
             )
         except Exception as error:  # noqa: BLE001 - Ray raises plain ones too
-            raise ConfigurationError(f"{named}: {error}", remedy) from None
+            raise ConfigurationError(f"{named}: {error}", remedy, code="ray-unreachable") from None
         return ray
 
 
@@ -162,6 +164,7 @@ def prepare(named: str, option: str, *, here: bool = True) -> None:
         raise ConfigurationError(
             f"{named}: Ray was loaded before, and would listen on all interfaces without asking for a token",
             f"set {mode}=token and {token} before this program begins, or leave {option} away",
+            code="ray-without-token",
         )
     os.environ.update({mode: "token", token: secrets.token_hex(32)})
 
@@ -262,12 +265,15 @@ def embed_part(model: str | Path, fingerprint: str, expected: str, texts: Sequen
         if fingerprint not in _loaded:
             embedder = embedders.load(model)
             if embedder.fingerprint != fingerprint:
-                raise ConfigurationError("has another embedding model under this name", "put the same files there")
+                raise ConfigurationError(
+                    "has another embedding model under this name", "put the same files there", code="other-embedder"
+                )
             if _bits(embedder) != expected:
                 raise ConfigurationError(
                     "computes embeddings with other last bits than the machine that asks",
                     "use machines with the same processor and the same releases of torch, or begin the command on one"
                     " of them",
+                    code="other-bits",
                 )
             _loaded[fingerprint] = embedder
         return _loaded[fingerprint].encode(texts)

@@ -48,6 +48,7 @@ class Journal:
             raise ConfigurationError(
                 f"{path}: journal of version {version}, this program writes {SCHEMA_VERSION}",
                 "finish the run with the program that began it, or start over with --fresh",
+                code="journal-version",
             )
 
     def get(self, key: str) -> bytes | None:
@@ -77,7 +78,9 @@ class Journal:
                 if self._database.executemany("INSERT OR IGNORE INTO entry VALUES (?, ?)", given).rowcount < len(given):
                     for key, value in given:
                         if self.get(key) != value:
-                            raise InternalError(f"{self._path}: a second value for the journal key {key!r}")
+                            raise InternalError(
+                                f"{self._path}: a second value for the journal key {key!r}", code="second-value"
+                            )
         except sqlite3.OperationalError as error:
             raise self._failure(error) from None
 
@@ -101,7 +104,11 @@ class Journal:
     def _failure(self, error: sqlite3.OperationalError) -> ConfigurationError:
         text = str(error)
         if "locked" in text:
-            return ConfigurationError(f"{self._path}: another process works in this folder", "wait for it, or stop it")
+            return ConfigurationError(
+                f"{self._path}: another process works in this folder", "wait for it, or stop it", code="journal-in-use"
+            )
         if "full" in text:
-            return ConfigurationError(f"{self._path}: the disk is full", "free space and run the same command again")
+            return ConfigurationError(
+                f"{self._path}: the disk is full", "free space and run the same command again", code="disk-full"
+            )
         return ConfigurationError(f"{self._path}: cannot be written: {text}", "check the folder and its permissions")

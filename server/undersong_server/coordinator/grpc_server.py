@@ -135,7 +135,9 @@ class GrpcServer:
         self._started.wait()
         if self._failure is not None:
             raise TransportError(
-                f"cannot listen on {host}:{port}: {self._failure}", "choose another --bind, or stop what listens there"
+                f"cannot listen on {host}:{port}: {self._failure}",
+                "choose another --bind, or stop what listens there",
+                code="address-in-use",
             )
 
     @property

@@ -82,6 +82,7 @@ class CoordinatorHome:
             raise ConfigurationError(
                 f"{path}: no coordinator lives here",
                 "make one with `undersong coordinator init`, or name it with --home",
+                code="no-coordinator",
             )
         self.settings = CoordinatorSettings(**{**value, "addresses": tuple(value["addresses"])})
 
@@ -89,7 +90,9 @@ class CoordinatorHome:
     def create(cls, path: Path, settings: CoordinatorSettings, *, now: float) -> CoordinatorHome:
         """Makes the folder with fresh keys. Raises ConfigurationError where one exists, or a name is invalid."""
         if (path / "coordinator.json").exists():
-            raise ConfigurationError(f"{path}: holds a coordinator already", "name another --home")
+            raise ConfigurationError(
+                f"{path}: holds a coordinator already", "name another --home", code="coordinator-exists"
+            )
         check_party_name(settings.name)
         for address in settings.addresses:
             check_address(address)
@@ -109,7 +112,9 @@ class CoordinatorHome:
     def run(self, name: str) -> RunFolder:
         """The folder of a run, which need not exist."""
         if "/" in name or name.startswith(".") or len(name.encode("utf-8", "replace")) > LONGEST_FILE_NAME:
-            raise ConfigurationError(f"{name!r} is not the name of a run", "see `undersong run list`")
+            raise ConfigurationError(
+                f"{name!r} is not the name of a run", "see `undersong run list`", code="invalid-name"
+            )
         return RunFolder(self.path / "runs" / name)
 
     def finished(self, name: str, remedy: str) -> RunFolder:
@@ -118,7 +123,7 @@ class CoordinatorHome:
         folder.planned()
         state = folder.status().state
         if state != "finished":
-            raise ConfigurationError(f"run {name!r} is {state}", remedy)
+            raise ConfigurationError(f"run {name!r} is {state}", remedy, code="run-not-finished")
         return folder
 
     def runs(self) -> list[RunFolder]:
@@ -185,6 +190,7 @@ class CoordinatorHome:
                     raise ConfigurationError(
                         f"{request.party}: only the enrolled party itself renews its certificate",
                         f"if its identity key was lost: undersong invite {request.party} --again",
+                        code="not-its-own-renewal",
                     )
             else:
                 request.check_token(registry.token(request.party, now=now))
@@ -224,7 +230,9 @@ class CoordinatorHome:
             registry.check_renewal(name, serial, now=now)
         parsed = EnrolmentRequest.parse(request)
         if parsed.party != name or not parsed.renewal:
-            raise ConfigurationError("a stream renews the certificate of its own party only")
+            raise ConfigurationError(
+                "a stream renews the certificate of its own party only", code="not-its-own-renewal"
+            )
         return self.sign(parsed, now=now, shown=serial)
 
     def revoke(self, name: str, reason: str, *, now: float) -> None:
@@ -259,7 +267,10 @@ class CoordinatorHome:
     def hold(self) -> AbstractContextManager[None]:
         """Takes the lock of the one serving process. Raises ConfigurationError if another process holds it."""
         return holding(
-            self._lock, ConfigurationError(f"{self.path}: another process serves this coordinator", "stop it first")
+            self._lock,
+            ConfigurationError(
+                f"{self.path}: another process serves this coordinator", "stop it first", code="coordinator-in-use"
+            ),
         )
 
     @property
@@ -275,5 +286,7 @@ def host_port(address: str) -> tuple[str, int]:
     """
     match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]]*)):(\d{1,5})", address)
     if match is None or int(match[3]) > 65535:
-        raise ConfigurationError(f"{address!r} is not host:port", "write for example 0.0.0.0:7443")
+        raise ConfigurationError(
+            f"{address!r} is not host:port", "write for example 0.0.0.0:7443", code="invalid-address"
+        )
     return match[1] or match[2], int(match[3])

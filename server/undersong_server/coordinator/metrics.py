@@ -115,6 +115,7 @@ class Endpoint:
             raise TransportError(
                 f"cannot listen on {host}:{port} for metrics: {error.strerror or error}",
                 "change metrics in coordinator.json, or stop what listens there",
+                code="address-in-use",
             ) from None
         self._server.set_app(_application(registry, health))
         self.port = int(self._server.server_address[1])

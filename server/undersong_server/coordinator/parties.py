@@ -107,6 +107,7 @@ class Registry:
             raise ConfigurationError(
                 f"{path}: registry of version {version}, this program writes {SCHEMA_VERSION}",
                 "use the release of Undersong that made this folder",
+                code="registry-version",
             )
         self._database.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
 
@@ -132,10 +133,13 @@ class Registry:
                 raise ConfigurationError(
                     f"{name}: is enrolled already",
                     f"if the hospital has lost its folder: undersong invite {name} --again; else invite another name",
+                    code="already-enrolled",
                 )
             if known is not None and known["state"] == REVOKED:
                 raise ConfigurationError(
-                    f"{name}: was revoked; a name is never given again", "invite it under another name"
+                    f"{name}: was revoked; a name is never given again",
+                    "invite it under another name",
+                    code="party-revoked",
                 )
             database.execute(
                 "INSERT INTO party (name, state, token, token_expires_at, invited_at) VALUES (?, ?, ?, ?, ?)"
@@ -151,9 +155,15 @@ class Registry:
         with self._lock:
             row = self._required(name)
         if row["state"] == REVOKED or not row["token"]:
-            raise ConfigurationError(f"{name}: its invitation was used already", "look at `undersong parties`")
+            raise ConfigurationError(
+                f"{name}: its invitation was used already", "look at `undersong parties`", code="invitation-used"
+            )
         if row["token_expires_at"] < now:
-            raise ConfigurationError(f"{name}: its invitation has expired", f"invite it again: undersong invite {name}")
+            raise ConfigurationError(
+                f"{name}: its invitation has expired",
+                f"invite it again: undersong invite {name}",
+                code="invitation-expired",
+            )
         return bytes.fromhex(row["token"])
 
     def enrol(
@@ -184,13 +194,14 @@ class Registry:
                 self._check_renewal(name, shown, now)
             known = self._required(name)
             if known["state"] == REVOKED:
-                raise ConfigurationError(f"{name}: was revoked", "invite it under another name")
+                raise ConfigurationError(f"{name}: was revoked", "invite it under another name", code="party-revoked")
             if known["identity"] and known["identity"] != identity.hex():
                 if replaces is None or replaces.hex() != known["identity"]:
                     raise ConfigurationError(
                         f"{name}: is enrolled with another identity key",
                         f"if the hospital has lost its folder: undersong invite {name} --again, then undersong sign"
                         " with its new fingerprint and, by --replaces, the old one; else it must use its first folder",
+                        code="other-identity",
                     )
                 former = (name, known["identity"], now)
                 database.execute("INSERT INTO former_identity (party, identity, replaced_at) VALUES (?, ?, ?)", former)
@@ -204,7 +215,9 @@ class Registry:
             ).fetchone()
             if taken is not None:
                 raise ConfigurationError(
-                    f"{name}: its identity key is that of {taken['name']}", "every party makes its own keys"
+                    f"{name}: its identity key is that of {taken['name']}",
+                    "every party makes its own keys",
+                    code="identity-taken",
                 )
             database.execute(
                 "UPDATE party SET state = ?, identity = ?, enrolled_at = COALESCE(enrolled_at, ?) WHERE name = ?",
@@ -232,19 +245,27 @@ class Registry:
         ).fetchall()
         shown = next((row for row in rows if row["serial"] == serial), None)
         if shown is None:
-            raise ConfigurationError(f"{name}: shows no certificate of its own", "enroll again")
+            raise ConfigurationError(
+                f"{name}: shows no certificate of its own", "enroll again", code="unknown-certificate"
+            )
         due = shown["expires_at"] - RENEWABLE_SHARE * (shown["expires_at"] - shown["issued_at"])
         if now < due:
             raise ConfigurationError(
-                f"{name}: its certificate may be renewed in {(due - now) / 86400:.1f} days", "ask again then"
+                f"{name}: its certificate may be renewed in {(due - now) / 86400:.1f} days",
+                "ask again then",
+                code="renewal-too-early",
             )
         if sum(row["issued_at"] > now - 3600.0 for row in rows) >= RENEWALS_AN_HOUR:
             raise ConfigurationError(
-                f"{name}: was given {RENEWALS_AN_HOUR} certificates within an hour", "install one of them, or wait"
+                f"{name}: was given {RENEWALS_AN_HOUR} certificates within an hour",
+                "install one of them, or wait",
+                code="renewals-too-often",
             )
         if sum(row["expires_at"] > now for row in rows) >= VALID_CERTIFICATES:
             raise ConfigurationError(
-                f"{name}: has {VALID_CERTIFICATES} valid certificates", "install the newest, or let the operator sign"
+                f"{name}: has {VALID_CERTIFICATES} valid certificates",
+                "install the newest, or let the operator sign",
+                code="too-many-certificates",
             )
 
     def revoke(self, name: str, reason: str, *, now: float) -> None:
@@ -376,7 +397,9 @@ class Registry:
     def _required(self, name: str) -> sqlite3.Row:
         row = self._row(name)
         if row is None:
-            raise ConfigurationError(f"{name!r}: no such party", f"invite it with `undersong invite {name}`")
+            raise ConfigurationError(
+                f"{name!r}: no such party", f"invite it with `undersong invite {name}`", code="unknown-party"
+            )
         return row
 
     @contextmanager

@@ -269,6 +269,7 @@ class GrpcRunDriver(RunDriver):
                 raise ConfigurationError(
                     f"{', '.join(gone)}: revoked, and the run needs {needed} of its {len(planned.roster)} parties",
                     "plan a new run without them",
+                    code="too-few-parties",
                 )
             connected = len(planned.roster) - len(missing)
             if connected >= needed:

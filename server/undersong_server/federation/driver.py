@@ -104,7 +104,7 @@ class PublicBlocks:
         """The block's bytes. Raises InternalError where it was never added."""
         data = self._journal.get(_key(identity))
         if data is None:
-            raise InternalError(f"the public block {identity.hex()[:12]} is not in the journal")
+            raise InternalError(f"the public block {identity.hex()[:12]} is not in the journal", code="block-missing")
         return data
 
     def published(self, name: str, encode: Callable[[], bytes]) -> bytes:
@@ -273,6 +273,7 @@ class Federation:
             raise ConfigurationError(
                 f"{name}: its public inputs are not those with which this run began it",
                 "a continued run must publish what it published before; start a new run",
+                code="other-inputs",
             )
         self._journal.put_json(f"sum/{name}/question", asked)
         spares_used = 0

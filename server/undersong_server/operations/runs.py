@@ -196,7 +196,7 @@ def _request(home: Path, run: str, action: Action) -> ActionRequest:
     folder.planned()
     state = folder.status().state
     if state in FINAL:
-        raise ConfigurationError(f"run {run!r} is {state}", "plan a new one: undersong run plan")
+        raise ConfigurationError(f"run {run!r} is {state}", "plan a new one: undersong run plan", code="run-ended")
     folder.request(action)
     return ActionRequest(run, action, opened.served)
 

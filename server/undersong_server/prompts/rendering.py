@@ -233,7 +233,7 @@ class Prompts:
             ConfigurationError: no such kind, no such field, or a field without a value that the template needs.
         """
         if kind not in self._kinds:
-            raise ConfigurationError(f"no prompt of the kind {kind!r}", nearest(kind, self._kinds))
+            raise ConfigurationError(f"no prompt of the kind {kind!r}", nearest(kind, self._kinds), code="unknown-kind")
         for name in fields:
             if name not in FIELDS:
                 raise ConfigurationError(f"prompt {kind!r}: there is no field {name!r}", nearest(name, FIELDS))
@@ -318,12 +318,14 @@ def _built_in() -> dict[str, dict[str, Template]]:
 
 def _overrides(folder: Path, known: Mapping[str, dict[str, Template]]) -> dict[str, dict[str, Template]]:
     if not folder.is_dir():
-        raise ConfigurationError(f"{folder}: no such folder of prompts", "correct [prompts] folder")
+        raise ConfigurationError(f"{folder}: no such folder of prompts", "correct [prompts] folder", code="no-folder")
     found = {}
     for file in sorted(folder.glob("*.toml")):
         if file.stem not in known:
             raise ConfigurationError(
-                f"{file}: no method asks for prompts of the kind {file.stem!r}", nearest(file.stem, known)
+                f"{file}: no method asks for prompts of the kind {file.stem!r}",
+                nearest(file.stem, known),
+                code="unknown-kind",
             )
         found[file.stem] = known[file.stem] | _templates(str(file), file.read_bytes())
     if not found:

@@ -114,7 +114,9 @@ def execute(
         author.draw_words_by(lengths.draw_by(run.private_sum(lengths.NAME, [])))
     samples = each_once(method.run(run_plan.task.options, run))  # a plug-in may return a text several times
     if not samples:
-        raise ConfigurationError("the run ended without a single sample", "look at the generators' counts above")
+        raise ConfigurationError(
+            "the run ended without a single sample", "look at the generators' counts above", code="no-samples"
+        )
     receipts = watch.measure("agreement", federation.receipts)
     sums = {planned.name: federation.opened_facts(planned.name) for planned in manifest.plan.sums}
     return Outcome(
@@ -142,6 +144,7 @@ def _check_same_plan(agreed: Manifest, plan: Plan) -> None:
         raise ConfigurationError(
             f"the run {agreed.run!r} was agreed on with another plan than its task has now: {', '.join(other)}",
             "continue it with the program and the public files that it began with, or plan a new run",
+            code="other-plan",
         )
 
 
@@ -168,17 +171,21 @@ def _manifest(
             raise PrivacyRefusal(
                 f"{party}: introduces itself with another identity key than it has enrolled with",
                 "talk to its people: another party folder answers in its name",
+                code="other-identity",
             )
         if introduction.embedder.hex() != embedder:
             raise ConfigurationError(
                 f"{party}: holds embedder {introduction.embedder.hex()[:16]}..., the coordinator {embedder[:16]}...",
                 "install the same embedding model everywhere",
+                code="other-embedder",
             )
         # Another package's is proposed all the same: the party refuses it, and shows its people which hash to trust.
         own = {planned.statistic for planned in run_plan.plan.sums if not planned.source}
         if lacking := sorted(own - set(introduction.statistics)):
             raise ConfigurationError(
-                f"{party}: does not know the statistic {', '.join(lacking)}", "update the party's program"
+                f"{party}: does not know the statistic {', '.join(lacking)}",
+                "update the party's program",
+                code="unknown-statistic",
             )
     manifest = Manifest(
         run=name,

@@ -154,10 +154,13 @@ class RunFolder:
             raise ConfigurationError(
                 f"the run's name {planned.name!r} cannot be a folder",
                 "use letters, digits, spaces, points, hyphens and underscores",
+                code="invalid-name",
             )
         if self.exists:
             raise ConfigurationError(
-                f"a run {planned.name!r} exists already", "choose another --name: a run's name is used once"
+                f"a run {planned.name!r} exists already",
+                "choose another --name: a run's name is used once",
+                code="run-exists",
             )
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.write_status(RunStatus())
@@ -171,7 +174,7 @@ class RunFolder:
         """The plan. Raises ConfigurationError where the folder holds no run."""
         value = read_json(self.path / "plan.json")
         if value is None:
-            raise ConfigurationError(f"no run {self.name!r}", "see `undersong run list`")
+            raise ConfigurationError(f"no run {self.name!r}", "see `undersong run list`", code="no-run")
         return Planned(**{**value, "roster": tuple(value["roster"])})
 
     def request(self, action: Action) -> None:

@@ -15,6 +15,7 @@ import grpc
 import pytest
 from cryptography import x509
 
+from tests.doubles.coded import raises
 from tests.doubles.stream import Credentials, Served, Stream, make_home
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.agreement.enrolment import EnrolmentRequest
@@ -360,7 +361,7 @@ def test_a_party_holds_a_bounded_number_of_valid_certificates(home):
     for hour in range(15):
         registry.check_renewal("vein", serial, now=now + 3600.0 * hour)
         home.sign(EnrolmentRequest.parse(renewal(keys)), now=now + 3600.0 * hour)
-    with pytest.raises(ConfigurationError, match="has 16 valid certificates"):
+    with raises(ConfigurationError, "too-many-certificates"):
         registry.check_renewal("vein", serial, now=now + 3600.0 * 15)
     registry.close()
 

@@ -8,6 +8,7 @@ import urllib.request
 
 import pytest
 
+from tests.doubles.coded import raises
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.stream import make_home
 from tests.doubles.tasks import make_task
@@ -70,7 +71,7 @@ def test_a_planned_run_is_paused_and_stopped_by_request_without_a_driver(home, s
     assert folder.status().number == 1
     runs.stop(home, "first")
     wait_for(lambda: folder.status().state == "stopped")
-    with pytest.raises(ConfigurationError, match="'first' is stopped"):
+    with raises(ConfigurationError, "run-ended"):
         runs.start(home, "first")
 
 

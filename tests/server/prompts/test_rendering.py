@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.doubles.coded import raises
 from undersong_common.errors import ConfigurationError
 from undersong_server.prompts import rendering
 from undersong_server.prompts.rendering import FIELDS, Prompts, TaskWords, mask_words
@@ -231,7 +232,7 @@ def test_a_template_reaches_nothing_but_its_fields(tmp_path: Path) -> None:
 def test_a_file_that_no_method_reads_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="did you mean 'contrast'"):
         override(tmp_path, 'user = "x"', "contrasts.toml")
-    with pytest.raises(ConfigurationError, match="no such folder"):
+    with raises(ConfigurationError, "no-folder"):
         Prompts(TaskWords("a note"), folder=tmp_path / "missing")
 
 

@@ -1,0 +1,12 @@
+"""Expects an error by its class and stable code, whatever its sentence says."""
+
+from __future__ import annotations
+
+import pytest
+
+from undersong_common.errors import UndersongError
+
+
+def raises(kind: type[UndersongError], code: str) -> pytest.RaisesExc[UndersongError]:
+    """``pytest.raises`` for an error of this class with this ``code``."""
+    return pytest.raises(kind, check=lambda error: error.code == code)
