@@ -117,5 +117,7 @@ def _together(failures: Sequence[BaseException]) -> BaseException:
     if len(said) < len(failures) or len(said) == 1:
         return next((failure for failure in failures if failure not in said), failures[0])
     return type(said[0])(
-        "\n".join(failure.problem for failure in said), "; ".join(dict.fromkeys(failure.remedy for failure in said))
+        "\n".join(failure.problem for failure in said),
+        "; ".join(dict.fromkeys(failure.remedy for failure in said)),
+        code=said[0].code,
     )

@@ -142,7 +142,9 @@ class Author:
 
     def _write(self, step: str, round_: int, orders: Sequence[Order], screening: Screening) -> list[Sample | None]:
         for name in {order.generator for order in orders} - self._generators.keys():
-            raise ConfigurationError(f"no generator is named {name!r}", "name it under [[generators]]")
+            raise ConfigurationError(
+                f"no generator is named {name!r}", "name it under [[generators]]", code="generator-unknown"
+            )
         written: list[Sample | None] = [None] * len(orders)
         rooms = [1] * len(orders)
         remaining = list(range(len(orders)))
@@ -332,6 +334,7 @@ class Author:
                 "\n".join(problems),
                 "see prompts and answers with `undersong try`, mend the generators or the prompts, then run the same"
                 " command again: what was good is kept, and no private sum is asked before generation works",
+                code="answers-useless",
             )
 
     def _reads_prompts(self, name: str) -> bool:

@@ -41,7 +41,9 @@ class CachedGenerator:
             self._database.execute("CREATE TABLE IF NOT EXISTS answer (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
         except sqlite3.Error as error:
             raise ConfigurationError(
-                f"generator {self.name}: cache {path} cannot be used: {error}", "name a file that can be written"
+                f"generator {self.name}: cache {path} cannot be used: {error}",
+                "name a file that can be written",
+                code="cache-unusable",
             ) from None
 
     @property

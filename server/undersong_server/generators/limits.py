@@ -79,6 +79,7 @@ class CallBudget:
             f"generator {self._name}: the next call (at most {tokens} tokens and ${price_usd:.4f}) could exceed"
             f" {limits}; spent so far: {self._spent[0]:.0f} tokens and ${self._spent[1]:.4f}",
             "raise the budget and run the same command again (what was answered is kept), or ask for fewer samples",
+            code="budget-exhausted",
         )
 
 

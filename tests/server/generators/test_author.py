@@ -83,7 +83,7 @@ class Seeded(Scripted):
 def test_a_run_that_stopped_asks_nothing_twice(journal):
     orders = [Order("a", "zero_shot", "x"), Order("b", "zero_shot", "y")] * 3
     first_a, first_b = Seeded("a", []), Seeded("b", [], fail_after=1)
-    with pytest.raises(ConfigurationError, match="unreachable"):
+    with pytest.raises(ConfigurationError):
         author(journal, first_a, first_b).write("round 1", 0, orders)
     again_a, again_b = Seeded("a", []), Seeded("b", [])
     samples = author(journal, again_a, again_b).write("round 1", 0, orders)
@@ -137,8 +137,10 @@ def test_the_speed_counts_what_was_waited_for_and_not_what_the_journal_had(journ
 
 
 def test_an_unknown_generator_is_named(journal):
-    with pytest.raises(ConfigurationError, match="'h'"):
+    with pytest.raises(ConfigurationError) as refused:
         author(journal, Scripted("g", [])).write("round 1", 0, [Order("h", "zero_shot", "x")])
+    assert refused.value.code == "generator-unknown"
+    assert "'h'" in refused.value.problem
 
 
 def test_a_first_batch_without_texts_stops_the_run_and_only_what_was_useless_is_asked_again(journal):

@@ -103,5 +103,6 @@ def test_failures_are_not_kept_and_what_the_journal_has_counts_as_asked(tmp_path
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="missing"):
+    with pytest.raises(ConfigurationError) as refused:
         cached(tmp_path / "missing" / "cache", Counting())
+    assert refused.value.code == "cache-unusable"

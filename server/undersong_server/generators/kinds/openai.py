@@ -411,7 +411,11 @@ class OpenAIGenerator:
         self._turns = itertools.count()
         self._ca_file = folder / settings.ca_file if settings.ca_file else None
         if self._ca_file is not None and not self._ca_file.is_file():
-            raise ConfigurationError(f"generator {self.name}: ca_file {self._ca_file}: no such file", "check the path")
+            raise ConfigurationError(
+                f"generator {self.name}: ca_file {self._ca_file}: no such file",
+                "check the path",
+                code="ca-file-missing",
+            )
         self._budget = CallBudget(self.name, settings.token_budget, settings.price_budget_usd)
         self._tally: Counter[str] = Counter(calls=0, retries=0, lost_attempts=0, failed=0)
         self._lock = threading.Lock()
@@ -430,12 +434,14 @@ class OpenAIGenerator:
             raise ConfigurationError(
                 f"generator {self.name}: the environment variable {variable} with its key is not set",
                 f'export {variable}=..., or set api_key_env = "" for an endpoint without keys',
+                code="endpoint-key-missing",
             )
         if not re.fullmatch(r"[\x21-\x7e]+", key):
             raise ConfigurationError(
                 f"generator {self.name}: the environment variable {variable} holds no key (a space, a line"
                 " break, or a character beyond ASCII)",
                 f"export {variable} anew, with the key alone",
+                code="endpoint-key-malformed",
             )
         return key
 
@@ -520,6 +526,7 @@ class OpenAIGenerator:
             raise GenerationError(
                 f"generator {self.name}: its batch cannot be reached ({failure.problem})",
                 "run the same command again: the batch is noted, and found again",
+                code="batch-unreachable",
             ) from None
         finally:
             self._budget.settle(reserved, took)
@@ -548,6 +555,7 @@ class OpenAIGenerator:
                 raise ConfigurationError(
                     f"generator {self.name}: {failure.address} cannot be reached ({failure.problem})",
                     "start the endpoint or correct base_url, then run the same command again",
+                    code="endpoint-unreachable",
                 ) from None
             number = attempts.statistics["attempt_number"]
             said = f"generator {self.name}: no answer after {number} attempts ({failure.problem})"
@@ -575,6 +583,7 @@ class OpenAIGenerator:
         raise GenerationError(
             f"generator {self.name}: {_FAILURES_IN_A_ROW} requests in a row have failed, the last one: {problem}",
             "look after the endpoint and the generator's settings, then run the same command again; answers are kept",
+            code="endpoint-fails",
         )
 
     def _attempts(self, stop: threading.Event, *, only_throttled: bool = False) -> tenacity.Retrying:
@@ -599,7 +608,7 @@ class OpenAIGenerator:
             announced, longest = failure.retry_after_s, settings.max_wait_s
             if announced is not None:
                 # A random part more than the server asks for, so that the threads do not all return at once.
-                return max(announced, min(_FIRST_PAUSE_S, longest)) * random.uniform(1.0, 1.1)
+                return max(float(announced), min(_FIRST_PAUSE_S, longest)) * random.uniform(1.0, 1.1)
             return min(_FIRST_PAUSE_S * 2.0 ** (state.attempt_number - 1), longest) * random.uniform(0.5, 1.0)
 
         return tenacity.Retrying(
@@ -716,19 +725,28 @@ class OpenAIGenerator:
         if status in (401, 403):
             variable = address.api_key_env or "api_key_env"
             # The server's own words are left out: some repeat the key.
-            return ConfigurationError(f"{where} refuses the key ({status})", f"set {variable} to a key that may use it")
+            return ConfigurationError(
+                f"{where} refuses the key ({status})",
+                f"set {variable} to a key that may use it",
+                code="endpoint-key-refused",
+            )
         if 300 <= status < 400:
             # The new address is left out too: it may hold anything.
             return ConfigurationError(
-                f"{where} sends elsewhere ({status}), which is not followed", "write the address itself as base_url"
+                f"{where} sends elsewhere ({status}), which is not followed",
+                "write the address itself as base_url",
+                code="endpoint-redirects",
             )
         if status == 404:
             return ConfigurationError(
                 f"{where} does not know the model {self._settings.model!r} or the path ({said})",
                 "correct model, or base_url (which ends before /chat/completions, mostly with /v1)",
+                code="endpoint-model-unknown",
             )
         if status == 429 and error.code == "insufficient_quota":
-            return ConfigurationError(f"{where}: the account's quota is used up", "top the account up")
+            return ConfigurationError(
+                f"{where}: the account's quota is used up", "top the account up", code="endpoint-quota"
+            )
         if status not in (408, 409, 425, 429) and status < 500:
             return GenerationError(f"{where} refuses the request ({status}: {said})")
         announced = _retry_after_s(error.response.headers, time.time())
@@ -754,6 +772,7 @@ class OpenAIGenerator:
             raise ConfigurationError(
                 f"generator {self.name}: ca_file {self._ca_file}: holds no certificate in PEM form",
                 "name the file with your authority's certificate",
+                code="ca-file-malformed",
             ) from None
         return [
             openai.OpenAI(

@@ -165,6 +165,7 @@ class ReplayGenerator:
             raise ConfigurationError(
                 f"generator {self.name}: {path} has no text of any of the task's labels",
                 "name a file whose labels are those of task.labels",
+                code="texts-missing",
             )
         self._file = file
         self._texts, self._keys, self._slices, self._rows = file.texts, file.keys, file.slices, file.rows

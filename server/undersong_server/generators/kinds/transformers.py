@@ -291,6 +291,7 @@ class Placing(NamedTuple):
                 raise ConfigurationError(
                     f"{place}: {key} needs the package {package}, which is not installed",
                     f"pip install 'undersong[large-models]', or leave out {key}",
+                    code="package-missing",
                 )
 
     def arguments(self, device: torch.device, dtype: str, *, quantized: bool) -> dict[str, Any]:
@@ -343,7 +344,7 @@ def load(path: Path, *, device: str, dtype: str, place: str, placing: Placing = 
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigurationError(f"{place}: there is no GPU for device {device!r}", 'use "cpu"')
+        raise ConfigurationError(f"{place}: there is no GPU for device {device!r}", 'use "cpu"', code="no-gpu")
     placing.check(place)
     found = torch.device(device)
     if dtype == "auto" and found.type == "cpu":
@@ -362,6 +363,7 @@ def load(path: Path, *, device: str, dtype: str, place: str, placing: Placing = 
         raise ConfigurationError(
             f"{place}: {path} cannot be loaded on {found}: {reason}",
             "name a complete folder of a language model (config, safetensors, tokenizer)",
+            code="model-unloadable",
         ) from None
     return model, tokenizer, model.get_input_embeddings().weight.device if placed else found
 

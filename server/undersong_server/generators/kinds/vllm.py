@@ -64,6 +64,7 @@ class VllmGenerator(FolderGenerator[VllmSettings]):
             raise ConfigurationError(
                 f"generator {self.name}: vLLM is not installed",
                 "pip install 'undersong[vllm]', or use kind = \"transformers\"",
+                code="package-missing",
             ) from None
         self._engine: Any = None
 
@@ -135,5 +136,6 @@ class VllmGenerator(FolderGenerator[VllmSettings]):
                 raise ConfigurationError(
                     f"generator {self.name}: vLLM cannot start with {self._path}: {' '.join(str(error).split())[:300]}",
                     "lower memory or context_tokens, or name a complete folder of a causal language model",
+                    code="model-unloadable",
                 ) from None
         return self._engine

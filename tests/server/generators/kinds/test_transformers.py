@@ -133,11 +133,12 @@ def test_a_prompt_that_does_not_fit_fails_alone(folder: Path) -> None:
 
 
 def test_a_folder_without_a_model_is_refused_at_the_start(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"tiny: .*nowhere"):
+    with pytest.raises(ConfigurationError):
         local(folder, "nowhere")
     (tmp_path / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
-    with pytest.raises(ConfigurationError, match="cannot be loaded"):
+    with pytest.raises(ConfigurationError) as refused:
         list(local(tmp_path, ".").answer(asked(1)))
+    assert refused.value.code == "model-unloadable"
 
 
 @pytest.mark.parametrize(
@@ -175,8 +176,9 @@ def test_a_gpu_that_is_not_there_is_named(folder: Path) -> None:
     if torch.cuda.is_available():
         assert answers(local(folder, device="auto"), asked(3))
     else:
-        with pytest.raises(ConfigurationError, match="no GPU"):
+        with pytest.raises(ConfigurationError) as refused:
             list(local(folder, device="cuda").answer(asked(1)))
+        assert refused.value.code == "no-gpu"
 
 
 def test_nothing_asked_loads_nothing(folder: Path) -> None:
@@ -255,9 +257,11 @@ def test_a_package_that_large_models_need_is_named_where_it_is_missing(
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *given: None if name == missing else found("json", *given)
     )
-    with pytest.raises(ConfigurationError, match=rf"{key} needs the package {missing}.*") as caught:
+    with pytest.raises(ConfigurationError) as caught:
         list(local(folder, **fields).answer(asked(1)))
-    assert caught.value.remedy is not None
+    assert caught.value.code == "package-missing"
+    assert key in caught.value.problem
+    assert missing in caught.value.problem
     assert "undersong[large-models]" in caught.value.remedy
 
 

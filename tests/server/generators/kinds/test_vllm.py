@@ -45,8 +45,10 @@ def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
 def test_without_vllm_the_remedy_is_its_extra(tmp_path: Path) -> None:
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "config.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(ConfigurationError, match=r"undersong\[vllm\]"):
+    with pytest.raises(ConfigurationError) as refused:
         VllmGenerator(settings(), folder=tmp_path)
+    assert refused.value.code == "package-missing"
+    assert "undersong[vllm]" in refused.value.remedy
 
 
 @needs_vllm
