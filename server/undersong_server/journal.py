@@ -16,7 +16,7 @@ from typing import Any
 from undersong_common.database import transaction
 from undersong_common.errors import ConfigurationError, InternalError
 
-SCHEMA_VERSION = 3  # 2 numbered the orders that are asked again anew, and kept no word of what an answer was
+SCHEMA_VERSION = 4  # 3 had entries for requests that failed for good, which their verdicts tell now
 _LAST = chr(0x10FFFF)  # no key has it: with a prefix it bounds the prefix's keys from above, so the index finds them
 
 
