@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from undersong_common.privacy import noise
-from undersong_common.privacy.noise import DiscreteGaussian, DiscreteLaplace, DiscreteLaplaceShare, IntegerNoise
+from undersong_common.privacy.noise import DiscreteGaussian, DiscreteLaplaceShare, IntegerNoise
 from undersong_common.privacy.stream import CHUNK_BYTES, KeyStream
 from undersong_protocol.secagg import ring, shamir
 from undersong_protocol.secagg.prg import add_masks
@@ -80,8 +80,6 @@ def measure(quick: bool) -> dict[str, Any]:
     samples, repeats = (100_000, 3) if quick else (1_000_000, 7)
     gaussian = [{"sigma": s, **time_law(lambda s=s: DiscreteGaussian(s), samples, repeats)} for s in SIGMAS]  # type: ignore[misc]
     pure = [
-        {"law": "DiscreteLaplace", "scale": 256, **time_law(lambda: DiscreteLaplace(256), samples, repeats)},
-        {"law": "DiscreteLaplace", "scale": 10_000, **time_law(lambda: DiscreteLaplace(10_000), samples, repeats)},
         {
             "law": "DiscreteLaplaceShare",
             "scale": 256,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -70,7 +71,7 @@ def override(data: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, A
     >>> override({"privacy": {"epsilon": 4}}, ["privacy.epsilon=1.5", "task.name=triage"])
     {'privacy': {'epsilon': 1.5}, 'task': {'name': 'triage'}}
     """
-    result: dict[str, Any] = _copy(data)
+    result: dict[str, Any] = copy.deepcopy(dict(data))
     for assignment in assignments:
         key, separator, text = assignment.partition("=")
         path = key.strip().split(".")
@@ -105,14 +106,6 @@ def nearest(word: str, known: Iterable[str]) -> str:
     words = sorted(known)
     close = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(words)}"
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _copy(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_copy(item) for item in value]
-    return value
 
 
 def _index(node: list[Any], part: str, where: str) -> int:

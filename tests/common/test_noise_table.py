@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from undersong_common.errors import InternalError
 from undersong_common.privacy import noise
-from undersong_common.privacy.noise import TAIL_BITS
-from undersong_common.privacy.table import TABLE_BITS, CumulativeTable
+from undersong_common.privacy.noise import TABLE_BITS, TAIL_BITS, CumulativeTable
 
 GAUSSIAN = noise._gaussian_table(452**2, 1)
 POLYA = noise._polya_table(Fraction(60), 7)

@@ -9,7 +9,7 @@ import pytest
 
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy import accounting
-from undersong_common.privacy.noise import DiscreteLaplace
+from undersong_common.privacy.noise import DiscreteLaplaceShare
 from undersong_common.privacy.stream import KeyStream
 from undersong_protocol.agreement.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg.noise_share import NoisePlan, NoiseSeeds, add_noise
@@ -125,7 +125,7 @@ def test_shares_of_the_fewest_honest_survivors_are_laplace_noise():
         ).values
         for p in range(3)
     )
-    whole = DiscreteLaplace(Fraction(40)).sample(KeyStream(bytes(32)), count)
+    whole = DiscreteLaplaceShare(Fraction(40), 1).sample(KeyStream(bytes(32)), count)
     grid = np.arange(-400, 400)
     gap = np.abs(
         np.searchsorted(np.sort(total), grid, side="right") - np.searchsorted(np.sort(whole), grid, side="right")

@@ -1,4 +1,4 @@
-"""Who may enter a page: accounts with roles, one-time links, passwords, sessions, and tokens for scripts.
+"""Accounts of a page, with roles: one-time links, passwords, sessions, and tokens for scripts.
 
 There is no default password. A person enters first by a one-time link that the terminal or an administrator gives,
 then by a password, or by the identity provider that the operator has named.
@@ -37,7 +37,8 @@ class TooManyAttempts(PrivacyRefusal):
     """The source of these log-ins has to wait; ``wait_s`` says how long."""
 
     def __init__(self, wait_s: float) -> None:
-        super().__init__("too many log-ins have failed", f"wait {wait_s / 60:.0f} min, then try again")
+        remedy = f"wait {wait_s / 60:.0f} min, then try again"
+        super().__init__("too many log-ins have failed", remedy, code="too-many-attempts")
         self.wait_s = wait_s
 
 
@@ -98,18 +99,16 @@ class Accounts:
     # People
 
     def people(self) -> list[Account]:
-        with self._store.transaction() as database:
-            return [_account(row) for row in database.execute("SELECT * FROM account ORDER BY name")]
+        return [_account(row) for row in self._store.rows("SELECT * FROM account ORDER BY name")]
 
     def find(self, name: str) -> Account | None:
-        with self._store.transaction() as database:
-            row = database.execute("SELECT * FROM account WHERE name = ?", (name,)).fetchone()
-        return None if row is None else _account(row)
+        found = self._store.rows("SELECT * FROM account WHERE name = ?", name)
+        return _account(found[0]) if found else None
 
     def person(self, name: str) -> Account:
         found = self.find(name)
         if found is None:
-            raise ConfigurationError(f"nobody is called {name!r} here", "see the list of people")
+            raise ConfigurationError(f"nobody is called {name!r} here", "see the list of people", code="unknown-person")
         return found
 
     def set_role(self, name: str, role: str) -> Account:
@@ -233,13 +232,11 @@ class Accounts:
         """
         self.person(name)
         secret, now = f"{secrets.token_urlsafe(32)}.{secrets.token_urlsafe(32)}", self._clock()
-        with self._store.transaction() as database:
-            number = 1 + (database.execute("SELECT MAX(number) FROM session").fetchone()[0] or 0)
-            database.execute(
-                "INSERT INTO session (secret, number, account, csrf, created_at, seen_at, address)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (digest(secret), number, name, secrets.token_urlsafe(32), now, now, address),
-            )
+        self._store.rows(
+            "INSERT INTO session (secret, account, csrf, created_at, seen_at, address, number)"
+            " SELECT ?, ?, ?, ?, ?, ?, 1 + COALESCE(MAX(number), 0) FROM session",
+            *(digest(secret), name, secrets.token_urlsafe(32), now, now, address),
+        )
         return secret
 
     def session(self, secret: str, *, active: bool = True) -> Session | None:
@@ -251,38 +248,29 @@ class Accounts:
         now = self._clock()
         with self._store.transaction() as database:
             database.execute("DELETE FROM session WHERE seen_at < ? OR created_at < ?", (now - IDLE_S, now - SESSION_S))
-            row = database.execute("SELECT * FROM session WHERE secret = ?", (digest(secret),)).fetchone()
+            row = database.execute(f"{_SESSIONS} WHERE secret = ?", (digest(secret),)).fetchone()
             if row is not None and active:
                 database.execute("UPDATE session SET seen_at = ? WHERE secret = ?", (now, row["secret"]))
-            account = None if row is None else _row(database, row["account"])
-        return None if row is None or account is None else _session(row, account)
+        return None if row is None else _session(row)
 
     def sessions(self) -> list[Session]:
-        with self._store.transaction() as database:
-            rows = database.execute("SELECT * FROM session ORDER BY seen_at DESC").fetchall()
-            accounts = [(row, _row(database, row["account"])) for row in rows]
-        return [_session(row, account) for row, account in accounts if account is not None]
+        return [_session(row) for row in self._store.rows(f"{_SESSIONS} ORDER BY seen_at DESC")]
 
     def end(self, secret: str) -> None:
-        with self._store.transaction() as database:
-            database.execute("DELETE FROM session WHERE secret = ?", (digest(secret),))
+        self._store.rows("DELETE FROM session WHERE secret = ?", digest(secret))
 
     def end_number(self, number: int) -> None:
-        with self._store.transaction() as database:
-            database.execute("DELETE FROM session WHERE number = ?", (number,))
+        self._store.rows("DELETE FROM session WHERE number = ?", number)
 
     def leave_message(self, secret: str, message: str) -> None:
-        """What the session's next page says once."""
-        with self._store.transaction() as database:
-            database.execute("UPDATE session SET message = ? WHERE secret = ?", (message, digest(secret)))
+        """Keeps a message that the session's next page shows once."""
+        self._store.rows("UPDATE session SET message = ? WHERE secret = ?", message, digest(secret))
 
     def take_message(self, secret: str) -> str:
         with self._store.transaction() as database:
             row = database.execute("SELECT message FROM session WHERE secret = ?", (digest(secret),)).fetchone()
-            if row is None or not row["message"]:
-                return ""
-            database.execute("UPDATE session SET message = '' WHERE secret = ?", (digest(secret),))
-        return str(row["message"])
+            database.execute("UPDATE session SET message = '' WHERE secret = ? AND message <> ''", (digest(secret),))
+        return "" if row is None else str(row["message"])
 
     # Tokens for scripts
 
@@ -290,41 +278,39 @@ class Accounts:
         """A token with its person's role, for ``Authorization: Bearer``; it is shown this once."""
         self.person(name)
         secret, now = f"undersong_{secrets.token_urlsafe(32)}", self._clock()
-        with self._store.transaction() as database:
-            database.execute(
-                "INSERT INTO token (secret, account, label, created_at, expires_at) VALUES (?, ?, ?, ?, ?)",
-                (digest(secret), name, label[:64], now, now + days * 86400.0),
-            )
+        self._store.rows(
+            "INSERT INTO token (secret, account, label, created_at, expires_at) VALUES (?, ?, ?, ?, ?)",
+            *(digest(secret), name, label[:64], now, now + days * 86400.0),
+        )
         return secret
 
     def by_token(self, secret: str) -> Account | None:
-        """Whose token it is; None where it is nobody's, or has expired."""
+        """The account of a token; None for an unknown one, or if it has expired."""
+        now = self._clock()
         with self._store.transaction() as database:
-            row = database.execute("SELECT * FROM token WHERE secret = ?", (digest(secret),)).fetchone()
-            if row is None or row["expires_at"] < self._clock():
-                return None
-            database.execute("UPDATE token SET used_at = ? WHERE secret = ?", (self._clock(), row["secret"]))
-            return _row(database, row["account"])
+            known = {"now": now, "key": digest(secret)}
+            database.execute("UPDATE token SET used_at = :now WHERE secret = :key AND expires_at >= :now", known)
+            query = "SELECT account FROM token WHERE secret = :key AND expires_at >= :now"
+            row = database.execute(query, known).fetchone()
+        return None if row is None else self.find(row["account"])
 
     def tokens(self) -> list[Token]:
-        with self._store.transaction() as database:
-            rows = database.execute("SELECT * FROM token ORDER BY created_at").fetchall()
-        keys = ("account", "label", "created_at", "expires_at", "used_at")
-        return [Token(row["secret"][:12], *(row[key] for key in keys)) for row in rows]
+        columns = "substr(secret, 1, 12), account, label, created_at, expires_at, used_at"
+        return [Token(*row) for row in self._store.rows(f"SELECT {columns} FROM token ORDER BY created_at")]  # noqa: S608
 
     def end_token(self, identity: str) -> None:
-        with self._store.transaction() as database:
-            database.execute("DELETE FROM token WHERE substr(secret, 1, 12) = ?", (identity,))
+        self._store.rows("DELETE FROM token WHERE substr(secret, 1, 12) = ?", identity)
 
 
-def _row(database: sqlite3.Connection, name: str) -> Account | None:
-    row = database.execute("SELECT * FROM account WHERE name = ?", (name,)).fetchone()
-    return None if row is None else _account(row)
+_SESSIONS = (
+    "SELECT session.*, role, password, account.created_at AS added_at FROM session JOIN account ON name = account"
+)
 
 
 def _account(row: sqlite3.Row) -> Account:
     return Account(row["name"], row["role"], bool(row["password"]), row["created_at"])
 
 
-def _session(row: sqlite3.Row, account: Account) -> Session:
+def _session(row: sqlite3.Row) -> Session:
+    account = Account(row["account"], row["role"], bool(row["password"]), row["added_at"])
     return Session(row["number"], account, row["csrf"], row["created_at"], row["seen_at"], row["address"])

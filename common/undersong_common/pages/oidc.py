@@ -24,6 +24,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
+from undersong_common.pages.serving import is_loopback
 from undersong_common.pages.site import Site, session_base
 from undersong_common.printable import printable
 
@@ -53,12 +54,17 @@ class Provider:
 
     def __post_init__(self) -> None:
         if not self.client or not self.secret:
-            raise ConfigurationError("the identity provider needs this page's name and secret", "see --oidc-client")
-        local = self.issuer.startswith(("http://127.0.0.1:", "http://localhost:"))
-        if not self.issuer.startswith("https://") and not local:
             raise ConfigurationError(
-                f"{self.issuer}: an identity provider is reached over TLS", "give an https address"
+                "the identity provider needs this page's name and secret", "see --oidc-client", code="no-client"
             )
+        try:
+            address = httpx.URL(self.issuer)  # as the client that connects to it reads it
+        except httpx.InvalidURL:
+            address = httpx.URL("")
+        encrypted = address.scheme == "https" or (address.scheme == "http" and is_loopback(address.host))
+        if not encrypted or not address.host or address.userinfo:
+            said = f"{printable(self.issuer)}: an identity provider is reached over TLS"
+            raise ConfigurationError(said, "give an https address without a user", code="provider-without-tls")
 
 
 @dataclass(frozen=True)
@@ -175,10 +181,13 @@ class _OidcLogin:
         keys = self._asked("GET", addresses["jwks_uri"])
         try:
             token = jwt.decode(str(given["id_token"]), KeySet.import_key_set(keys), algorithms=ALGORITHMS)
+            own = self._provider.client
             registry = jwt.JWTClaimsRegistry(
                 leeway=LEEWAY_S,
                 iss={"essential": True, "value": self._provider.issuer},
-                aud={"essential": True, "value": self._provider.client},
+                aud={"essential": True, "value": own},
+                azp={"essential": token.claims.get("aud") not in (own, [own]), "value": own},
+                sub={"essential": True},
                 exp={"essential": True},
                 nonce={"essential": True, "value": started.nonce},
             )

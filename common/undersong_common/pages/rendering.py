@@ -14,7 +14,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from jinja2.ext import Extension
 from markupsafe import Markup, escape
 
-from undersong_common.pages.actions import new_key
+from undersong_common.pages.store import new_key
 from undersong_common.plurals import noun
 from undersong_common.printable import printable, printable_lines
 

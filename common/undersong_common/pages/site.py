@@ -22,13 +22,11 @@ from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Resp
 from markupsafe import Markup
 
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
-from undersong_common.pages import actions
 from undersong_common.pages.accounts import Account, Accounts, Role, Session, TooManyAttempts
 from undersong_common.pages.audit import FILE_NAME, AuditLog
-from undersong_common.pages.downloads import Downloads
 from undersong_common.pages.frame import LARGEST_BODY_BYTES, POLICY, Frame
 from undersong_common.pages.rendering import environment
-from undersong_common.pages.store import PageStore
+from undersong_common.pages.store import Downloads, PageStore
 from undersong_common.printable import printable
 from undersong_common.times import with_iso_times
 from undersong_common.version import VERSION
@@ -239,7 +237,7 @@ class Site:
             def handler(visit: Visit) -> Response:
                 visit.form, visit.lists, visit.files = form
                 self._check_form(visit)
-                location = actions.once(self.store, visit.form.get("action", ""), lambda: act(visit))
+                location = self.store.once(visit.form.get("action", ""), lambda: act(visit))
                 return RedirectResponse(f"{visit.base}{location}", status_code=303)
 
             return await run_in_threadpool(self._answer, request, handler, least)

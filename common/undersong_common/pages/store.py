@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import sqlite3
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from undersong_common.database import transaction
 from undersong_common.errors import ConfigurationError
+
+ACTION_KEPT_S = 24 * 3600.0
+PATIENCE_S = 30.0
+LONGEST_KEY = 64
+DOWNLOAD_S = 15 * 60.0
+MOST_DOWNLOADS = 100
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS account (
@@ -66,7 +75,88 @@ class PageStore:
             except sqlite3.OperationalError as error:
                 raise ConfigurationError(f"the page's file cannot be written: {error}", "make room") from None
 
+    def rows(self, query: str, *values: object) -> list[sqlite3.Row]:
+        """Executes one statement in a transaction of its own; returns its rows."""
+        with self.transaction() as database:
+            return database.execute(query, values).fetchall()
+
+    def once(self, key: str, act: Callable[[], str]) -> str:
+        """Acts once per key; returns where the browser goes then, the second time where it went the first time.
+
+        A request that comes while the first is at work waits for it. If the action fails, the key is free again.
+
+        Raises ConfigurationError for a missing key, and what ``act`` raises.
+        """
+        if not key or len(key) > LONGEST_KEY:
+            raise ConfigurationError("the form has no key", "open the page again, and send its form", code="no-key")
+        now = time.time()
+        with self.transaction() as database:
+            database.execute("DELETE FROM action WHERE at < ?", (now - ACTION_KEPT_S,))
+            first = database.execute("INSERT OR IGNORE INTO action (key, at) VALUES (?, ?)", (key, now)).rowcount
+        if not first:
+            return self._first_location(key)
+        try:
+            location = act()
+        except BaseException:
+            self.rows("DELETE FROM action WHERE key = ?", key)
+            raise
+        self.rows("UPDATE action SET location = ? WHERE key = ?", location, key)
+        return location
+
+    def _first_location(self, key: str) -> str:
+        """Returns where the first request with this key has led."""
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end and (found := self.rows("SELECT location FROM action WHERE key = ?", key)):
+            if found[0]["location"]:
+                return str(found[0]["location"])
+            time.sleep(0.05)
+        said = "the same action was sent before and has not succeeded"
+        raise ConfigurationError(said, "look at the page, then try again", code="action-failed")
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file that an action has made for ``owner``, who fetches it once."""
+
+    owner: str
+    name: str
+    data: bytes = field(repr=False)
+    until: float
+
+
+class Downloads:
+    """Files that wait to be fetched, in memory only, for a short time. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Download] = {}
+        self._lock = threading.Lock()
+
+    def keep(self, owner: str, name: str, data: bytes) -> str:
+        """Keeps a file; returns the key under which its owner fetches it once."""
+        key, now = new_key(), time.monotonic()
+        with self._lock:
+            alive = [(each, kept) for each, kept in self._kept.items() if kept.until > now]
+            self._kept = {**dict(alive[-MOST_DOWNLOADS + 1 :]), key: Download(owner, name, data, now + DOWNLOAD_S)}
+        return key
+
+    def waits(self, key: str, owner: str) -> bool:
+        """Returns True if its owner can still fetch it."""
+        kept = self._kept.get(key)
+        return kept is not None and kept.owner == owner and kept.until > time.monotonic()
+
+    def take(self, key: str, owner: str) -> Download:
+        """Returns a file, once. Raises ConfigurationError if it was fetched or has expired."""
+        with self._lock:
+            if not self.waits(key, owner):
+                said = "this file was fetched already, or has been forgotten"
+                raise ConfigurationError(said, "make it again", code="download-gone")
+            return self._kept.pop(key)
+
+
+def new_key() -> str:
+    return secrets.token_urlsafe(16)
+
 
 def digest(secret: str) -> str:
-    """What is kept of a secret with 256 random bits: enough to know it again, and no use to whoever reads the file."""
+    """Hash (hex) of a secret with 256 random bits; nobody who reads it can find the secret."""
     return hashlib.sha256(secret.encode("utf-8")).hexdigest()

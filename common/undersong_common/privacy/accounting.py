@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -31,8 +31,16 @@ _NO_NOISE = 1e-100  # a noise multiplier below it is none
 _FINEST_CELL, _COARSEST_CELL = 1e-7, 1.0
 
 
+class _Release:
+    """Checks every number of an event when it is made."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            _check(f"{type(self).__name__}.{name}", value, 1.0 if name == "sampling_rate" else math.inf)
+
+
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(_Release):
     """``count`` Gaussian releases, each on a fresh Poisson subsample of rate ``sampling_rate``.
 
     Attributes:
@@ -45,14 +53,9 @@ class Gaussian:
     sampling_rate: float = 1.0
     count: int = 1
 
-    def __post_init__(self) -> None:
-        _check("Gaussian.noise_multiplier", self.noise_multiplier)
-        _check("Gaussian.sampling_rate", self.sampling_rate, highest=1.0)
-        _check_count("Gaussian", self.count)
-
 
 @dataclass(frozen=True)
-class Laplace:
+class Laplace(_Release):
     """``count`` Laplace releases; ``noise_multiplier`` is the scale b over the L1 sensitivity (0: no noise).
 
     A vector is charged as one coordinate that moves by the whole L1 sensitivity, its worst case.
@@ -61,13 +64,9 @@ class Laplace:
     noise_multiplier: float
     count: int = 1
 
-    def __post_init__(self) -> None:
-        _check("Laplace.noise_multiplier", self.noise_multiplier)
-        _check_count("Laplace", self.count)
-
 
 @dataclass(frozen=True)
-class DiscreteLaplace:
+class DiscreteLaplace(_Release):
     """``count`` discrete Laplace releases, P(x) proportional to exp(-``epsilon`` |x|) on the integers.
 
     Attributes:
@@ -81,22 +80,17 @@ class DiscreteLaplace:
     count: int = 1
 
     def __post_init__(self) -> None:
-        _check("DiscreteLaplace.epsilon", self.epsilon)
+        super().__post_init__()
         if self.sensitivity < 1:
             raise ConfigurationError(f"DiscreteLaplace.sensitivity is {self.sensitivity}", "give an integer >= 1")
-        _check_count("DiscreteLaplace", self.count)
 
 
 @dataclass(frozen=True)
-class Pure:
+class Pure(_Release):
     """``count`` releases of which nothing is known but that each is (``epsilon``, 0)-DP."""
 
     epsilon: float
     count: int = 1
-
-    def __post_init__(self) -> None:
-        _check("Pure.epsilon", self.epsilon)
-        _check_count("Pure", self.count)
 
 
 Event = Gaussian | Laplace | DiscreteLaplace | Pure
@@ -366,27 +360,13 @@ def _merge(events: Iterable[Event]) -> tuple[Event, ...]:
     """Canonical form: unsampled Gaussians become one, equal events are counted, events that release nothing go."""
     squares, counts = [], Counter[Event]()
     for event in events:
-        if _releases_nothing(event):
-            continue
-        if isinstance(event, Gaussian):
-            if event.sampling_rate == 1.0:
-                squares.append(_square(event))
-            else:
-                counts[Gaussian(event.noise_multiplier, event.sampling_rate)] += event.count
-        elif isinstance(event, Laplace):
-            counts[Laplace(event.noise_multiplier)] += event.count
-        elif isinstance(event, DiscreteLaplace):
-            counts[DiscreteLaplace(event.epsilon, event.sensitivity)] += event.count
-        else:
-            counts[Pure(event.epsilon)] += event.count
-    merged: list[Event] = []
+        if isinstance(event, Gaussian) and event.sampling_rate == 1.0 and not _releases_nothing(event):
+            squares.append(_square(event))
+        elif not _releases_nothing(event):
+            counts[replace(event, count=1)] += event.count
     square = math.fsum(squares)
-    if square > 0.0:
-        merged.append(Gaussian(1.0 / math.sqrt(square)))
-    for event in sorted(counts, key=repr):
-        fields = {name: getattr(event, name) for name in event.__dataclass_fields__ if name != "count"}
-        merged.append(type(event)(**fields, count=counts[event]))
-    return tuple(merged)
+    gaussian = [Gaussian(1.0 / math.sqrt(square))] if square > 0.0 else []
+    return (*gaussian, *(replace(event, count=counts[event]) for event in sorted(counts, key=repr)))
 
 
 def _releases_nothing(event: Event) -> bool:
@@ -530,11 +510,6 @@ def _check(name: str, value: float, highest: float = math.inf) -> None:
     if not 0.0 <= value <= highest:  # also refuses nan
         bound = f"between 0 and {highest:g}" if math.isfinite(highest) else "0 or more"
         raise ConfigurationError(f"{name} is {value}", f"give a number {bound}")
-
-
-def _check_count(name: str, count: int) -> None:
-    if count < 0:
-        raise ConfigurationError(f"{name}.count is {count}", "give an integer, 0 or more")
 
 
 def _check_target(epsilon: float, delta: float) -> None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
@@ -21,7 +22,6 @@ import numpy.typing as npt
 from undersong_common.arrays import Int64, UInt64
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_common.privacy.stream import KeyStream, wipe
-from undersong_common.privacy.table import BLOCK_BYTES, CumulativeTable
 
 # A bound for every discrete Gaussian here: add it, times the number of samples of a run, to delta.
 STATISTICAL_DISTANCE = Fraction(1, 2**110)
@@ -37,8 +37,95 @@ _ONE = 1 << _FRACTION_BITS
 # Draws handled at once: stream, words and values stay in the second-level cache.
 _CHUNK = 1 << 14
 _CACHED_TABLES = 64
+BLOCK_BYTES = 16
+GUIDE_BITS = 14
+TABLE_BITS = 127
+_SEARCH = -2
+_GUIDE_SHIFT = np.uint64(64 - GUIDE_BITS)
 
 Target = Int64 | npt.NDArray[np.uint32] | UInt64
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class CumulativeTable:
+    """Boundaries F_1 <= F_2 <= ... of a law on 0, 1, 2, ..., in units of 2^-127.
+
+    Sampling from it is exact, vectorised, and the same on every machine. One sample consumes one 16-byte block of the
+    stream, read as two little-endian 64-bit words (high, low): the upper 127 of the 128 bits choose the value, the last
+    bit is a free sign. The value is the number of cumulative boundaries that do not exceed the 127 bits. A guide of
+    2^14 entries answers from the top 14 bits if the bucket holds at most one boundary, and a binary search otherwise
+    (Chen and Asau 1974, "guide tables"); the low word decides only if the high words tie.
+
+    Attributes:
+        high, low: the two words of 2 F_j, uint64 [boundaries + 1]; the last entry is a sentinel no draw passes.
+        guide: int64 [2^14], the first candidate value of a bucket, or -2 where a search is needed.
+        distance: a bound on the statistical distance of one draw from the exact law.
+    """
+
+    high: UInt64
+    low: UInt64
+    guide: Int64
+    distance: Fraction
+
+    def __repr__(self) -> str:
+        return f"CumulativeTable(values={len(self.high)}, distance={float(self.distance):.3g})"
+
+    @staticmethod
+    def of_weights(weights: Sequence[int], tail: Fraction) -> CumulativeTable:
+        """The table of a law proportional to ``weights``, where the exact law has mass at most ``tail`` beyond them.
+
+        ``weights`` must be accurate to well below 2^-128 of their sum (the callers work with 256 fractional bits).
+        Each boundary is rounded to 2^-127, so a value's probability is off by at most 2^-127 and the draw is within
+        ``len(weights) * 2^-128 + tail`` of the exact law. Raises InternalError for weights that are no law.
+        """
+        total = sum(weights)
+        if total <= 0 or min(weights) < 0:
+            raise InternalError("a table needs non-negative weights with a positive sum")
+        boundaries: list[bytes] = []
+        top = 1 << TABLE_BITS
+        running = 0
+        for weight in weights:
+            running += weight
+            boundary = ((running << (TABLE_BITS + 1)) + total) // (2 * total)
+            if boundary >= top:
+                break
+            boundaries.append((2 * boundary).to_bytes(BLOCK_BYTES, "little"))
+        words = np.frombuffer(bytearray().join(boundaries), dtype="<u8").reshape(-1, 2).astype(np.uint64)
+        sentinel = np.array([2**64 - 1], dtype=np.uint64)
+        high = np.concatenate([words[:, 1], sentinel])
+        low = np.concatenate([words[:, 0], sentinel])
+        starts = np.arange(1 << GUIDE_BITS, dtype=np.uint64) << _GUIDE_SHIFT
+        guide = np.searchsorted(high[:-1], starts, side="left").astype(np.int64)
+        inside = np.diff(guide, append=np.int64(len(high) - 1))
+        guide[inside > 1] = _SEARCH
+        for array in (high, low, guide):
+            array.setflags(write=False)
+        return CumulativeTable(high, low, guide, Fraction(len(weights), 1 << (TABLE_BITS + 1)) + tail)
+
+    def draw(self, high: UInt64, low: UInt64) -> Int64:
+        """One value for each pair of words, int64 like ``high``; the last bit of ``low`` is not used."""
+        value = np.take(self.guide, (high >> _GUIDE_SHIFT).view(np.int64), mode="clip")
+        boundary = np.take(self.high, value, mode="clip")
+        value += high > boundary
+        tied = bool((high == boundary).any())
+        # Still negative after the increment: more than one boundary lies in the bucket.
+        searched = np.flatnonzero(value < 0)
+        if searched.size:
+            wanted = high[searched]
+            found = np.searchsorted(self.high, wanted, side="left")
+            value[searched] = found
+            tied = tied or bool((self.high[found] == wanted).any())
+        if tied:
+            self._settle(value, high, low)
+        return value
+
+    def _settle(self, value: Int64, high: UInt64, low: UInt64) -> None:
+        """Count the boundaries whose high word equals the draw's and whose low word does not exceed it, in place."""
+        last = len(self.high) - 1
+        for index in np.flatnonzero(self.high[np.minimum(value, last)] == high):
+            first = np.searchsorted(self.high[:last], high[index], side="left")
+            behind = np.searchsorted(self.high[:last], high[index], side="right")
+            value[index] = first + np.searchsorted(self.low[first:behind], low[index], side="right")
 
 
 class IntegerNoise(ABC):
@@ -159,59 +246,13 @@ class DiscreteGaussian(IntegerNoise):
         return value
 
 
-class DiscreteLaplace(IntegerNoise):
-    """Two-sided geometric noise: P(x) proportional to exp(-|x| / scale) (Ghosh, Roughgarden, Sundararajan 2009).
-
-    Full local noise for the pure-epsilon mode: an integer sum of L1 sensitivity ``s`` is (s / scale)-private for each
-    party's own noise alone. Chosen over :class:`DiscreteLaplaceShare` where simplicity counts; the noise of a sum then
-    grows with the number of parties. Above ``TABLE_SCALE`` a sample is a difference of two geometric ones, each
-    B * high + low with low < B, which is exact (a geometric law has no memory).
-    """
-
-    TABLE_SCALE = 1 << 11
-    LARGEST_SCALE = 1 << 20
-
-    def __init__(self, scale: float | Fraction) -> None:
-        """``scale`` = L1 sensitivity / epsilon in integer units. Raises ConfigurationError outside [1/8, 2^20]."""
-        self.scale = _checked_scale(scale, self.LARGEST_SCALE)
-        self._low: CumulativeTable | None = None
-        self._base = 1
-        if self.scale <= self.TABLE_SCALE:
-            self._high = _laplace_table(self.scale)
-            self.blocks = 1
-            self.distance = self._high.distance
-        else:
-            self._base = 1 << 11
-            self._high = _geometric_table(self.scale / self._base, 0)
-            self._low = _geometric_table(self.scale, self._base)
-            self.blocks = 4
-            self.distance = 2 * (self._high.distance + self._low.distance)
-
-    def __repr__(self) -> str:
-        return f"DiscreteLaplace(scale={float(self.scale):g})"
-
-    @property
-    def deviation(self) -> float:
-        """Standard deviation in integer units: sqrt(2 p) / (1 - p) with p = exp(-1 / scale)."""
-        return _laplace_deviation(self.scale)
-
-    def _draw(self, words: UInt64) -> Int64:
-        if self._low is None:
-            return _signed_draw(self._high, words[:, 0], words[:, 1])
-        value = self._high.draw(words[:, 0], words[:, 1])
-        value -= self._high.draw(words[:, 4], words[:, 5])
-        value *= self._base
-        value += self._low.draw(words[:, 2], words[:, 3])
-        value -= self._low.draw(words[:, 6], words[:, 7])
-        return value
-
-
 class DiscreteLaplaceShare(IntegerNoise):
     """One party's share of discrete Laplace noise: NB(r, p) - NB(r, p), r = 1/n_min, p = exp(-1 / scale).
 
-    The negative binomial (Polya) law is infinitely divisible: ``n_min`` shares sum to exactly the law of
-    :class:`DiscreteLaplace` and further shares only add independent noise (Goryczka and Xiong 2017). Both terms come
-    from one table; the bound on the distance grows with the scale and is 2^-106 at ``LARGEST_SCALE``.
+    The negative binomial (Polya) law is infinitely divisible: ``n_min`` shares sum to exactly the discrete Laplace law,
+    P(x) proportional to exp(-|x| / scale) (Ghosh, Roughgarden, Sundararajan 2009), and further shares only add
+    independent noise (Goryczka and Xiong 2017). Both terms come from one table; the bound on the distance grows with
+    the scale and is 2^-106 at ``LARGEST_SCALE``.
     """
 
     LARGEST_SCALE = 1 << 14
@@ -223,7 +264,13 @@ class DiscreteLaplaceShare(IntegerNoise):
         """
         if n_min < 1:
             raise ConfigurationError(f"noise shared among {n_min} parties", "count on at least one honest survivor")
-        self.scale = _checked_scale(scale, self.LARGEST_SCALE)
+        if not math.isfinite(scale) or not Fraction(1, 8) <= Fraction(scale) <= self.LARGEST_SCALE:
+            raise ConfigurationError(
+                f"discrete Laplace noise of scale {float(scale):g} integer units",
+                f"choose the integer scale so that L1 sensitivity / epsilon lies between 1/8 and {self.LARGEST_SCALE}",
+                code="scale-out-of-range",
+            )
+        self.scale = Fraction(scale)
         self.n_min = n_min
         self._table = _polya_table(self.scale, n_min)
         self.blocks = 2
@@ -235,29 +282,13 @@ class DiscreteLaplaceShare(IntegerNoise):
     @property
     def deviation(self) -> float:
         """Standard deviation of the share in integer units."""
-        return _laplace_deviation(self.scale) / math.sqrt(self.n_min)
+        rate = 1 / float(self.scale)
+        return math.sqrt(2 * math.exp(-rate) / self.n_min) / -math.expm1(-rate)
 
     def _draw(self, words: UInt64) -> Int64:
         value = self._table.draw(words[:, 0], words[:, 1])
         value -= self._table.draw(words[:, 2], words[:, 3])
         return value
-
-
-def closure_gap(variances: Iterable[float]) -> float:
-    """Bound tau on how far a sum of discrete Gaussians is from one discrete Gaussian, for the given ``variances``.
-
-    tau = 10 sum over k of exp(-2 pi^2 s_k^2 v_k / (s_k^2 + v_k)), s_k^2 the sum of the variances before v_k. For n
-    equal variances this is Kairouz, Liu, Steinke 2021, theorem 8: 10 sum_{k=1}^{n-1} exp(-2 pi^2 sigma^2 k / (k+1)).
-
-    >>> f"{closure_gap([1.0] * 10):.2e} {closure_gap([9.0] * 10):.1e}"
-    '5.44e-04 2.6e-38'
-    """
-    total = gap = 0.0
-    for variance in variances:
-        if total:
-            gap += math.exp(-2 * math.pi**2 * total * variance / (total + variance))
-        total += variance
-    return 10 * gap
 
 
 def _signed_draw(table: CumulativeTable, high: UInt64, low: UInt64) -> Int64:
@@ -267,20 +298,6 @@ def _signed_draw(table: CumulativeTable, high: UInt64, low: UInt64) -> Int64:
     value ^= flip
     value -= flip
     return value
-
-
-def _checked_scale(scale: float | Fraction, largest: int) -> Fraction:
-    if not math.isfinite(scale) or not Fraction(1, 8) <= Fraction(scale) <= largest:
-        raise ConfigurationError(
-            f"discrete Laplace noise of scale {float(scale):g} integer units",
-            f"choose the integer scale so that L1 sensitivity / epsilon lies between 1/8 and {largest}",
-        )
-    return Fraction(scale)
-
-
-def _laplace_deviation(scale: Fraction) -> float:
-    rate = 1 / float(scale)
-    return math.sqrt(2 * math.exp(-rate)) / -math.expm1(-rate)
 
 
 def exp_fixed(exponent: Fraction) -> int:
@@ -323,32 +340,6 @@ def _gaussian_table(numerator: int, denominator: int) -> CumulativeTable:
             weights.append(2 * weight)
             total += 2 * weight
     return CumulativeTable.of_weights(weights, Fraction(1, 1 << TAIL_BITS))
-
-
-@lru_cache(maxsize=_CACHED_TABLES)
-def _laplace_table(scale: Fraction) -> CumulativeTable:
-    """Folded discrete Laplace: weights 1, 2 p, 2 p^2, ... with p = exp(-1 / scale)."""
-    ratio = exp_fixed(1 / scale)
-    weight = total = _ONE
-    weights = [_ONE]
-    while 2 * weight * ratio > (total >> TAIL_BITS) * (_ONE - ratio):
-        weight = weight * ratio >> _FRACTION_BITS
-        weights.append(2 * weight)
-        total += 2 * weight
-    return CumulativeTable.of_weights(weights, Fraction(1, 1 << TAIL_BITS))
-
-
-@lru_cache(maxsize=_CACHED_TABLES)
-def _geometric_table(scale: Fraction, limit: int) -> CumulativeTable:
-    """Geometric law, weights p^k with p = exp(-1 / scale); with a ``limit`` only k < limit, which is then exact."""
-    ratio = exp_fixed(1 / scale)
-    weight = total = _ONE
-    weights = [_ONE]
-    while len(weights) < limit or (not limit and weight * ratio > (total >> TAIL_BITS) * (_ONE - ratio)):
-        weight = weight * ratio >> _FRACTION_BITS
-        weights.append(weight)
-        total += weight
-    return CumulativeTable.of_weights(weights, Fraction(0) if limit else Fraction(1, 1 << TAIL_BITS))
 
 
 @lru_cache(maxsize=_CACHED_TABLES)

@@ -137,10 +137,22 @@ def test_what_was_not_begun_at_this_browser_is_refused(site):
 
 
 def test_a_provider_needs_tls_a_name_and_a_secret():
-    with pytest.raises(ConfigurationError, match="over TLS"):
-        Provider("http://idp.example", "console", "s", "email", "x")
-    with pytest.raises(ConfigurationError, match="name and secret"):
+    for issuer in (
+        "http://idp.example",
+        "http://localhost:80@idp.example",
+        "http://127.0.0.1:@idp.example",
+        "http://localhost:80.idp.example",
+        "https://user@idp.example",
+        "https:idp.example",
+    ):
+        with pytest.raises(ConfigurationError) as refused:
+            Provider(issuer, "console", "s", "email", "x")
+        assert refused.value.code == "provider-without-tls"
+    with pytest.raises(ConfigurationError) as refused:
         Provider("https://idp.example", "console", "", "email", "x")
+    assert refused.value.code == "no-client"
+    for issuer in ("https://idp.example", "http://localhost:80", "http://127.0.0.1:8080/realm", "http://[::1]:80"):
+        assert Provider(issuer, "console", "s", "email", "x").issuer == issuer
     assert "hidden" not in repr(Provider("https://idp.example", "console", "hidden", "email", "x"))
 
 
@@ -175,6 +187,7 @@ def test_a_token_that_is_not_for_this_log_in_is_refused(tmp_path, monkeypatch):
         state, nonce = (re.search(rf"{name}=([\w-]+)", begun)[1] for name in ("state", "nonce"))
         claims = {"iss": issuer, "aud": "console", "sub": "1", "nonce": nonce, "exp": time.time() + 60}
         claims |= {"email": "ada@hospital.example", "email_verified": True, **changes}
+        claims = {name: value for name, value in claims.items() if value is not None}
         given["token"] = jwt.encode({"alg": algorithm}, claims, key, algorithms=[algorithm])
         return browser.get(f"/oidc/return?code=x&state={state}").status_code
 
@@ -182,6 +195,13 @@ def test_a_token_that_is_not_for_this_log_in_is_refused(tmp_path, monkeypatch):
     assert enter(aud="another") == 403
     assert enter(iss="https://evil.example") == 403
     assert enter(nonce="replayed") == 403
+    assert enter(sub=None) == 403
+    assert enter(sub="") == 403
+    assert enter(azp="another") == 403
+    assert enter(azp="console") == 200
+    assert enter(aud=["console"]) == 200
+    assert enter(aud=["console", "another"]) == 403
+    assert enter(aud=["console", "another"], azp="console") == 200
     assert enter(exp=time.time() - 3600) == 403
     assert enter(key=other) == 403
     assert enter(email_verified=False) == 403
