@@ -12,7 +12,7 @@ import ipaddress
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
 
@@ -65,13 +65,16 @@ class Rate:
         return tokens >= 1.0
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Numbers of connections.
+@dataclass(eq=False)
+class ConnectionLimits(Generic[Connection]):
+    """Connection admission policy, without I/O: limits by source address, by party and in total.
+
+    Unauthenticated connections are few and short, and the source that holds most of them gives way first: a newcomer
+    is always admitted, however many silent connections others open. Authenticated parties have a limit of their own.
 
     Attributes:
         total: connections at once.
-        unauthenticated: connections at once over which no enrolled party has spoken yet.
+        most_unauthenticated: connections at once over which no enrolled party has spoken yet.
         per_source: unauthenticated connections at once from one address.
         known_factor: factor on ``per_source`` for an address from which a party has authenticated.
         per_party: connections at once of one authenticated party.
@@ -79,24 +82,15 @@ class Limits:
     """
 
     total: int = 2000
-    unauthenticated: int = 256
+    most_unauthenticated: int = 256
     per_source: int = 64
     known_factor: int = 2
     per_party: int = 4
     burst: float = 256.0
     per_second: float = 50.0
 
-
-class ConnectionLimits(Generic[Connection]):
-    """Connection admission policy, without I/O: limits by source address, by party and in total.
-
-    Unauthenticated connections are few and short, and the source that holds most of them gives way first: a newcomer
-    is always admitted, however many silent connections others open. Authenticated parties have a limit of their own.
-    """
-
-    def __init__(self, limits: Limits | None = None) -> None:
-        self.limits = limits or Limits()
-        self._rate = Rate(self.limits.burst, self.limits.per_second)
+    def __post_init__(self) -> None:
+        self._rate = Rate(self.burst, self.per_second)
         # connections by source (unauthenticated) or by party, each oldest first
         self._by_source: dict[str, dict[Connection, None]] = {}
         self._by_party: dict[str, dict[Connection, None]] = {}
@@ -106,9 +100,8 @@ class ConnectionLimits(Generic[Connection]):
     def __len__(self) -> int:
         return len(self._held)
 
-    @property
-    def connections(self) -> list[Connection]:
-        return list(self._held)
+    def __iter__(self) -> Iterator[Connection]:
+        return iter(list(self._held))
 
     @property
     def unauthenticated(self) -> int:
@@ -126,9 +119,9 @@ class ConnectionLimits(Generic[Connection]):
         known = source in self._known
         own = self._by_source.get(source, {})
         leaving: list[Connection] = []
-        if len(own) >= self.limits.per_source * (self.limits.known_factor if known else 1):
+        if len(own) >= self.per_source * (self.known_factor if known else 1):
             leaving = [next(iter(own))]
-        elif self.unauthenticated >= self.limits.unauthenticated:
+        elif self.unauthenticated >= self.most_unauthenticated:
             strangers = [held for name, held in self._by_source.items() if name not in self._known]
             if not strangers and not known:
                 return None
@@ -144,9 +137,9 @@ class ConnectionLimits(Generic[Connection]):
         self.leave(connection)
         own = self._by_party.get(party, {})
         leaving: list[Connection] = []
-        if len(own) >= self.limits.per_party:
+        if len(own) >= self.per_party:
             leaving = [next(iter(own))]
-        elif sum(map(len, self._by_party.values())) >= self.limits.total - self.limits.unauthenticated:
+        elif sum(map(len, self._by_party.values())) >= self.total - self.most_unauthenticated:
             leaving = [_oldest_of_most(self._by_party.values())]
         return self._replace(leaving, self._by_party, party, connection)
 
@@ -209,10 +202,10 @@ class Refusals:
 class Gate:
     """Listens on the public address and relays to ``inner_port`` of the loopback interface. Lives in one event loop."""
 
-    def __init__(self, inner_port: int, refusals: Refusals, limits: Limits | None = None) -> None:
+    def __init__(self, inner_port: int, refusals: Refusals) -> None:
         self.inner_port = inner_port
         self.refusals = refusals
-        self.limits: ConnectionLimits[_Outer] = ConnectionLimits(limits)
+        self.limits: ConnectionLimits[_Outer] = ConnectionLimits()
         self.relays: dict[int, _Outer] = {}  # by the port of their socket to gRPC
         self.port = 0
 
@@ -224,7 +217,7 @@ class Gate:
 
     def close(self) -> None:
         self._server.close()
-        for relay in self.limits.connections:
+        for relay in self.limits:
             relay.transport.abort()
 
     def admit(self, peer: str, party: str) -> None:

@@ -390,6 +390,10 @@ class Registry:
         """Names of all enrolled parties, sorted."""
         return [party.name for party in self.parties() if party.state == ENROLLED]
 
+    def identities(self) -> dict[str, bytes]:
+        """Identity key of each party that has enrolled, including parties that were revoked since."""
+        return {party.name: bytes.fromhex(party.identity) for party in self.parties() if party.identity}
+
     def _row(self, name: str) -> sqlite3.Row | None:
         row: sqlite3.Row | None = self._database.execute("SELECT * FROM party WHERE name = ?", (name,)).fetchone()
         return row

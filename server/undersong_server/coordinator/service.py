@@ -152,19 +152,12 @@ class Coordinator:
         return GrpcRunDriver(
             run,
             self.transport,
-            expelled=self._expelled,
+            expelled=lambda: [party.name for party in self._registry.parties() if party.state == REVOKED],
             public_cache=self._public_cache,
             environment=self._environment,
             number=number,
-            signer=Signer(self._home.settings.name, self._authority, self._identities()),
+            signer=Signer(self._home.settings.name, self._authority, self._registry.identities()),
         )
-
-    def _identities(self) -> dict[str, bytes]:
-        """Identity key by party, including parties that were revoked since."""
-        return {party.name: bytes.fromhex(party.identity) for party in self._registry.parties() if party.identity}
-
-    def _expelled(self) -> Sequence[str]:
-        return [party.name for party in self._registry.parties() if party.state == REVOKED]
 
     def _renew_server(self) -> None:
         """Issues a new server certificate if the old one ends soon or lacks a name; later handshakes use it."""

@@ -191,5 +191,5 @@ def party_names(text: str) -> list[str]:
 def identities(home: Path) -> dict[str, bytes]:
     """Ed25519 public key, 32 bytes, of every enrolled party by name."""
     with closing(CoordinatorHome(home).registry()) as registry:
-        enrolled = registry.enrolled()
-        return {party.name: bytes.fromhex(party.identity) for party in registry.parties() if party.name in enrolled}
+        enrolled, keys = registry.enrolled(), registry.identities()
+        return {name: keys[name] for name in enrolled}

@@ -31,23 +31,22 @@ Value = str | int | Sequence[str] | None
 Style = Literal["chat", "completion"]
 
 TEXT_FIELDS = ("good", "bad", "parents")
+# every placeholder that a template may use
 FIELDS = (
     *("description", "labels", "label", "label_description", "attributes", "language", "variety"),
     *("good", "good_terms", "bad", "bad_reason", "parents", "masked", "terms", "words", "opening", "closing"),
 )
-"""Every placeholder that a template may use."""
 
 KEYS = ("about", "system", "user", "completion")
 OTHER_LABELS = 8  # number of labels that a prompt names besides its own
 
 _TEMPLATES = resources.files("undersong_server.prompts").joinpath("templates")
+# every kind of prompt that a method may order
 KINDS = frozenset(name.removesuffix(".toml") for file in _TEMPLATES.iterdir() if (name := file.name).endswith(".toml"))
-"""Every kind of prompt that a method may order."""
 LIST_KINDS = frozenset({"keywords"})  # whose answer is a list, which its reader parses
 QUOTE = '"'  # around the texts of a completion prompt: a base model that sees one opened writes a text and closes it
 _RULE = "###"  # after each of them, where texts have several lines
-MASK = "_"
-"""What stands for a hidden word in ``{{ masked }}``."""
+MASK = "_"  # replaces a hidden word in ``{{ masked }}``
 
 _WORD = re.compile(r"\S+")
 BYTES_PER_TOKEN = 3  # of UTF-8; English has about four, so this errs towards shorter prompts

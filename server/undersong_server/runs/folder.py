@@ -226,30 +226,28 @@ class RunFolder:
 
     def live(self) -> list[dict[str, Any]]:
         """The facts that :meth:`tell` added, oldest first; a line that is being written is left out."""
-        try:
-            data = (self.path / "live.jsonl").read_bytes()
-        except FileNotFoundError:
-            return []
-        return [json.loads(line) for line in data.split(b"\n")[:-1]]
+        return [json.loads(line) for line in self._end_of("live.jsonl").split(b"\n")[:-1]]
 
     def usage(self) -> dict[str, dict[str, Any]]:
-        """Usage of each generator, as it was told last; read off the file's end, which may be long."""
-        try:
-            with (self.path / "live.jsonl").open("rb") as file:
-                start = max(0, file.seek(0, os.SEEK_END) - LIVE_END_BYTES)
-                file.seek(start)
-                lines = file.read().split(b"\n")[1 if start else 0 : -1]
-        except FileNotFoundError:
-            return {}
+        """Usage of each generator, as it was told last; read from the end of the file, which may be long."""
+        lines = self._end_of("live.jsonl", LIVE_END_BYTES).split(b"\n")[:-1]
         told = (json.loads(line) for line in reversed(lines) if line.startswith(b"{"))
         return next((each["usage"] for each in told if each["kind"] == "usage"), {})
 
     def log(self) -> list[str]:
         """The lines that :meth:`say` wrote."""
+        return self._end_of("log.txt").decode("utf-8", "replace").splitlines()
+
+    def _end_of(self, name: str, most_bytes: int | None = None) -> bytes:
+        """A file from the beginning of a line on, the last ``most_bytes`` of it; empty if it is missing."""
         try:
-            return (self.path / "log.txt").read_text(encoding="utf-8", errors="replace").splitlines()
+            with (self.path / name).open("rb") as file:
+                start = 0 if most_bytes is None else max(0, file.seek(0, os.SEEK_END) - most_bytes)
+                file.seek(start)
+                data = file.read()
         except FileNotFoundError:
-            return []
+            return b""
+        return data.partition(b"\n")[2] if start else data
 
 
 def logged(line: str) -> str:

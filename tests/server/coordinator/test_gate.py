@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from undersong_server.coordinator.gate import ConnectionLimits, Limits, Rate, source_of
+from undersong_server.coordinator.gate import ConnectionLimits, Rate, source_of
 
-SMALL = Limits(total=20, unauthenticated=8, per_source=3, known_factor=2, per_party=2, burst=1e9)
+SMALL = {"total": 20, "most_unauthenticated": 8, "per_source": 3, "known_factor": 2, "per_party": 2, "burst": 1e9}
 
 
 @settings(max_examples=300, deadline=None)
@@ -22,7 +22,7 @@ SMALL = Limits(total=20, unauthenticated=8, per_source=3, known_factor=2, per_pa
     )
 )
 def test_no_limit_is_passed_and_whoever_gives_way_was_connected(steps):
-    limits: ConnectionLimits[int] = ConnectionLimits(SMALL)
+    limits: ConnectionLimits[int] = ConnectionLimits(**SMALL)
     alive: set[int] = set()
     for number, (step, *arguments) in enumerate(steps, 1000):
         if step == "take":
@@ -38,15 +38,15 @@ def test_no_limit_is_passed_and_whoever_gives_way_was_connected(steps):
         assert set(leaving or []) <= alive
         alive -= set(leaving or [])
         assert len(limits) == len(alive)
-        assert len(limits) <= SMALL.total
-        assert limits.unauthenticated <= SMALL.unauthenticated
+        assert len(limits) <= SMALL["total"]
+        assert limits.unauthenticated <= SMALL["most_unauthenticated"]
 
 
 def test_a_newcomer_takes_the_place_of_whoever_holds_most():
-    limits: ConnectionLimits[str] = ConnectionLimits(SMALL)
+    limits: ConnectionLimits[str] = ConnectionLimits(**SMALL)
     for number in range(100):
         limits.enter(f"crowd {number % 4} {number}", f"crowd {number % 4}", 0.0)
-    assert limits.unauthenticated == SMALL.unauthenticated
+    assert limits.unauthenticated == SMALL["most_unauthenticated"]
     (leaving,) = limits.enter("honest", "elsewhere", 0.0) or []
     assert leaving.startswith("crowd")
     for number in range(100, 104):  # one each: the crowd's own oldest give way, not the newcomer
@@ -55,21 +55,21 @@ def test_a_newcomer_takes_the_place_of_whoever_holds_most():
 
 
 def test_from_where_per_party_has_authenticated_nobody_is_pushed_out_by_strangers():
-    limits: ConnectionLimits[str] = ConnectionLimits(SMALL)
+    limits: ConnectionLimits[str] = ConnectionLimits(**SMALL)
     limits.enter("first", "hospital", 0.0)
     limits.authenticate("first", "heart")
     assert [limits.enter(f"again {number}", "hospital", 0.0) for number in range(6)] == [[]] * 6
     for number in range(50):
         leaving = limits.enter(f"stranger {number}", f"address {number}", 0.0)
         assert leaving is None or all(each.startswith("stranger") for each in leaving)
-    assert limits.unauthenticated == SMALL.unauthenticated
+    assert limits.unauthenticated == SMALL["most_unauthenticated"]
     for number in range(6):
         limits.authenticate(f"again {number}", f"party {number}")
     assert limits.unauthenticated == 2
 
 
 def test_where_only_known_addresses_wait_a_stranger_waits_too():
-    limits: ConnectionLimits[str] = ConnectionLimits(SMALL)
+    limits: ConnectionLimits[str] = ConnectionLimits(**SMALL)
     for number in range(3):
         limits.enter(f"first {number}", f"hospital {number}", 0.0)
         limits.authenticate(f"first {number}", f"party {number}")
@@ -80,7 +80,7 @@ def test_where_only_known_addresses_wait_a_stranger_waits_too():
 
 
 def test_per_partys_oldest_connections_give_way_to_its_newest():
-    limits: ConnectionLimits[int] = ConnectionLimits(SMALL)
+    limits: ConnectionLimits[int] = ConnectionLimits(**SMALL)
     found = []
     for number in range(5):
         limits.enter(number, f"address {number}", 0.0)
@@ -90,7 +90,7 @@ def test_per_partys_oldest_connections_give_way_to_its_newest():
 
 
 def test_with_no_place_left_for_parties_who_holds_most_gives_way():
-    limits: ConnectionLimits[int] = ConnectionLimits(SMALL)
+    limits: ConnectionLimits[int] = ConnectionLimits(**SMALL)
     found = []
     for number in range(14):
         limits.enter(number, f"address {number}", 0.0)
