@@ -78,10 +78,10 @@ class Charge:
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Charge:
         """Reads an entry of kind ``charge``. Raises ValueError, KeyError or TypeError for a malformed one."""
-        named = [entry[name] for name in ("run", "manifest", "query", "attempt")]
+        run, manifest, query, attempt = (entry[name] for name in ("run", "manifest", "query", "attempt"))
         # a receipt does not show what a vector shows to everyone else
         alone = events_from_json(entry.get("alone", ()))
-        return cls(*named, events_from_json(entry["events"]), entry["question"], alone)
+        return cls(run, manifest, query, attempt, events_from_json(entry["events"]), entry["question"], alone)
 
 
 @dataclass(frozen=True)
