@@ -161,7 +161,8 @@ class Author:
             useless += faulty
             if attempt == 0:
                 self._judge([heard for heard in faulty if heard.name in first], ordered)
-            self._close(f"{step}/{attempt}", batch)
+            if self._journal.get(_verdict_key(f"{step}/{attempt}")) is None:  # what failed has now failed for good
+                self._journal.put_json(_verdict_key(f"{step}/{attempt}"), [heard.reading.fault for heard in batch])
             for heard in batch:
                 self._count(self.usage[heard.name], heard.answer)
                 if not heard.reading.fault:
@@ -298,11 +299,6 @@ class Author:
         )
         found = dict(zip(texts, screened, strict=True))
         return [found.get(number, fault) for number, fault in enumerate(faults)]
-
-    def _close(self, step: str, batch: Sequence[_Heard]) -> None:
-        """Journals what became of a batch: from here on its failed requests have failed for good."""
-        if self._journal.get(_verdict_key(step)) is None:
-            self._journal.put_json(_verdict_key(step), [heard.reading.fault for heard in batch])
 
     def _judge(self, faulty: Sequence[_Heard], ordered: Mapping[str, int]) -> None:
         """Raises GenerationError as :meth:`write`, naming every generator without texts at once."""

@@ -44,21 +44,19 @@ class Order:
     good_for_bad: tuple[str, ...] = ()
 
 
+@dataclass
 class Requests:
     """Makes the requests of one run.
 
     Attributes:
+        formats: by generator; one without an entry reads prompts and follows instructions.
         draw_words: draws the length of a text whose order names none; None leaves it to the generator.
     """
 
-    def __init__(
-        self, prompts: Prompts, formats: Mapping[str, PromptFormat], *, seed: int, draw_words: DrawWords | None = None
-    ) -> None:
-        """Takes a generator without an entry in ``formats`` for one that reads prompts and follows instructions."""
-        self._prompts = prompts
-        self._formats = formats
-        self._seed = seed
-        self.draw_words = draw_words
+    prompts: Prompts
+    formats: Mapping[str, PromptFormat]
+    seed: int
+    draw_words: DrawWords | None = None
 
     def make(
         self, step: str, orders: Sequence[Order], numbers: Sequence[int], rooms: Sequence[int]
@@ -91,7 +89,7 @@ class Requests:
         prompt = Prompt("", "")
         if form.rendered:
             prompt, shown = fitted(
-                lambda shown: self._prompts.render(
+                lambda shown: self.prompts.render(
                     order.kind,
                     style=form.style,
                     number=number,
@@ -124,10 +122,10 @@ class Requests:
         )
 
     def _format(self, order: Order) -> PromptFormat:
-        return self._formats.get(order.generator, PromptFormat())
+        return self.formats.get(order.generator, PromptFormat())
 
     def _digest(self, tag: str, *parts: str) -> bytes:
-        return tagged_hash(tag, str(self._seed).encode(), *(part.encode() for part in parts))
+        return tagged_hash(tag, str(self.seed).encode(), *(part.encode() for part in parts))
 
 
 def shown_once(order: Order, style: Style = "chat") -> Shown:

@@ -24,7 +24,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import cached_property, partial
 from ipaddress import ip_address
@@ -564,14 +564,11 @@ class OpenAIGenerator:
             return None
         with self._lock:
             self._answered, self._in_a_row = True, 0
-        answer = replace(answer, seconds=time.monotonic() - begun)
-        if not lost:
-            return answer
         prompt = answer.prompt_tokens + sum(tokens for tokens, _ in lost)
         completion = answer.completion_tokens + sum(tokens for _, tokens in lost)
-        note = ", ".join(filter(None, (answer.note, "lost attempts at worst case")))
-        price = self._settings.price_usd(prompt, completion)
-        return replace(answer, prompt_tokens=prompt, completion_tokens=completion, price_usd=price, note=note)
+        note = ", ".join(filter(None, (answer.note, "lost attempts at worst case" if lost else "")))
+        price, seconds = self._settings.price_usd(prompt, completion), time.monotonic() - begun
+        return Answer(answer.text, prompt, completion, price, note, answer.finish, seconds)
 
     def _failed(self, error: GenerationError, problem: str, *, counted: bool) -> GenerationError:
         """Returns the error of one request. Raises GenerationError after ten ``counted`` failures in a row."""

@@ -15,7 +15,7 @@ second time, and so on, and each such answer is noted "repeat". Texts are told a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -215,7 +215,7 @@ class ReplayGenerator:
         return Answer(self._texts[row], note="repeat" if fewest else "")
 
     def _take(self, key: str) -> None:
-        rows = self._rows[key]  # more than one where the file has the text under several labels
+        rows = self._rows[key]  # more than one if the file has the text under several labels
         self.counts["repeats"] += bool(self._used[rows[0]])
         self._used[rows] += 1
 
@@ -223,15 +223,23 @@ class ReplayGenerator:
 
     def _scores(self, requests: Sequence[GenerationRequest]) -> Iterator[Float64 | None]:
         """Scores of the texts of each request's label, float64 [texts of the label]; None is a uniform draw."""
-        self._learn({text for request in requests for text in _read(request)})
-        directions = [self._direction(request) for request in requests]
+        texts = {text for request in requests for _, own in _compared(request) for text in own}
+        if unknown := sorted(texts - self._vectors.keys()):
+            self._vectors.update(zip(unknown, self._embedded(unknown), strict=True))
+        directions: dict[int, Float64] = {}
+        for index, request in enumerate(requests):
+            means = [
+                sign * np.mean([self._vectors[text] for text in own], axis=0, dtype=np.float64)
+                for sign, own in _compared(request)
+                if own
+            ]
+            if means:
+                directions[index] = np.sum(means, axis=0, dtype=np.float64)
         products: dict[int, Float64] = {}
-        for label in {request.label for request in requests} & self._slices.keys():
-            asked = [i for i, request in enumerate(requests) if request.label == label and directions[i] is not None]
-            if asked:
-                stacked = np.stack([direction for i in asked if (direction := directions[i]) is not None])
-                product = stacked @ self._pool[self._slices[label]].T
-                products.update(zip(asked, product, strict=True))
+        for label in {requests[index].label for index in directions} & self._slices.keys():
+            asked = [index for index in directions if requests[index].label == label]
+            product = np.stack([directions[index] for index in asked]) @ self._pool[self._slices[label]].T
+            products.update(zip(asked, product, strict=True))
         for index, request in enumerate(requests):
             part = self._slices.get(request.label, slice(0, 0))
             scores = products.get(index)
@@ -242,27 +250,6 @@ class ReplayGenerator:
                 closeness = _LENGTH * np.abs(np.log(self._file.lengths[part] / max(1, request.words)))
                 scores = -closeness if scores is None else scores - closeness
             yield scores
-
-    def _direction(self, request: GenerationRequest) -> Float64 | None:
-        """float64 [d], whose product with a text's embedding is the part of its score that embeddings decide."""
-        parts = [self._mean(texts) for texts in (request.good, request.parents) if texts]
-        if request.terms:
-            parts.append(self._vectors[_joined(request.terms)])
-        if request.bad:
-            parts.append(-self._mean(request.bad))
-        if not parts:
-            return None
-        direction: Float64 = np.sum(parts, axis=0, dtype=np.float64)
-        return direction
-
-    def _mean(self, texts: Sequence[str]) -> Float64:
-        mean: Float64 = np.mean([self._vectors[text] for text in texts], axis=0, dtype=np.float64)
-        return mean
-
-    def _learn(self, texts: Iterable[str]) -> None:
-        unknown = sorted(text for text in texts if text not in self._vectors)
-        if unknown:
-            self._vectors.update(zip(unknown, self._embedded(unknown), strict=True))
 
     def _embedded(self, texts: Sequence[str]) -> Float64:
         vectors = np.asarray(self._embed(texts), np.float64)
@@ -287,11 +274,7 @@ class ReplayGenerator:
         return contained / len(terms)
 
 
-def _read(request: GenerationRequest) -> list[str]:
-    """Everything of a request that has to be embedded."""
-    joined = [_joined(request.terms)] if request.terms else []
-    return [*request.good, *request.bad, *request.parents, *joined]
-
-
-def _joined(terms: Sequence[str]) -> str:
-    return ", ".join(terms)
+def _compared(request: GenerationRequest) -> tuple[tuple[float, Sequence[str]], ...]:
+    """Returns (sign, texts): the mean cosine to these texts counts in a text's score with this sign."""
+    joined = (", ".join(request.terms),) if request.terms else ()
+    return (1.0, request.good), (1.0, request.parents), (1.0, joined), (-1.0, request.bad)
