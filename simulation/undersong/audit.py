@@ -41,7 +41,7 @@ from undersong_common.table import Table, concatenate
 from undersong_protocol.agreement.plan import Plan, PlannedSum, Privacy
 from undersong_protocol.statistics import PublicInputs, Rows
 from undersong_protocol.statistics.vectors import GridVector, NoisySum
-from undersong_server.evaluation.lower_bounds import CONFIDENCE, Detection, orthogonal_scores
+from undersong_server.evaluation.intervals import CONFIDENCE, Detection, orthogonal_scores
 from undersong_server.federation.driver import opened_sum
 from undersong_server.progress import Progress, Silent
 from undersong_server.runs import task as tasks

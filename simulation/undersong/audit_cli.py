@@ -66,7 +66,7 @@ def _refutable(found: AuditReport) -> str:
 def lines(found: AuditReport) -> list[str]:
     """The report as a person reads it."""
     from undersong.audit import OUTSIDE
-    from undersong_server.evaluation.lower_bounds import CONFIDENCE
+    from undersong_server.evaluation.intervals import CONFIDENCE
 
     shown = [
         f"{found.task!r} with {found.method}: promised epsilon {found.epsilon:g} at delta {found.delta:g}"

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from undersong import dp_classifier, dpsgd
-from undersong.compare_measures import measured
 from undersong_common.arrays import Float32, Int16
 from undersong_common.errors import ConfigurationError, InternalError
+from undersong_common.threads import one_numpy_thread
 from undersong_server import methods
 from undersong_server.evaluation import panel
 from undersong_server.evaluation.next_word import next_word_loss
@@ -425,3 +425,54 @@ class LayeredCache:
         kept = list(rows)
         self._fast.put(kept)
         self._slow.put(kept)
+
+
+HEADINGS = {
+    "frechet": "Frechet",
+    "mauve": "MAUVE",
+    "density": "density",
+    "coverage": "coverage",
+    "distinct_bigrams": "different word pairs",
+    "self_bleu": "self-BLEU",
+    "vendi": "Vendi score",
+    "wrong_labels": "wrong labels",
+}
+"""Keys of :func:`measured`, and the columns' names."""
+
+
+def measured(
+    texts: Sequence[str],
+    labels: Sequence[str],
+    embeddings: Float32,
+    reference: Float32,
+    *,
+    rows: int,
+    seed: int,
+) -> dict[str, float | None]:
+    """Every figure of :data:`HEADINGS`; None where one cannot be computed.
+
+    All but the share of wrong labels are of ``rows`` texts of the corpus, [n, d], and as many of the test set:
+    figures compare at equal numbers only. They are None where a side has fewer.
+    """
+    from undersong_server.evaluation import metrics
+    from undersong_server.evaluation.label_errors import corpus_label_errors
+
+    found: dict[str, float | None] = dict.fromkeys(HEADINGS)
+    with one_numpy_thread():
+        if len(set(labels)) > 1:
+            found["wrong_labels"] = corpus_label_errors(embeddings, labels, seed=seed).share
+        if min(len(texts), len(reference)) < rows:
+            return found
+        ours, theirs = metrics.equal_choice(len(texts), len(reference), rows=rows, seed=seed)
+        synthetic, real = embeddings[ours], reference[theirs]
+        chosen = [texts[row] for row in ours]
+        found["frechet"] = metrics.frechet_distance(synthetic, real) if rows > 1 else None
+        if rows > 5:
+            near = metrics.neighbourhoods(synthetic, real)
+            found["density"], found["coverage"] = near.density, near.coverage
+        if rows >= metrics.FEWEST_TEXTS:
+            found["mauve"] = metrics.mauve(synthetic, real, seed=seed)
+        found["distinct_bigrams"] = metrics.distinct_n(chosen, 2)
+        found["self_bleu"] = metrics.self_bleu(chosen, seed=seed)
+        found["vendi"] = metrics.vendi_score(synthetic)
+    return {name: value if value is not None and math.isfinite(value) else None for name, value in found.items()}

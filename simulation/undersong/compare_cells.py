@@ -20,7 +20,7 @@ from typing import Any
 from undersong.compare_cell import PRIVATE_ONLY, Bench, Cell, Variant
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_server import methods
-from undersong_server.cluster import SINGLE_THREAD
+from undersong_server.cluster import SINGLE_THREAD, Cluster
 from undersong_server.progress import Progress
 from undersong_server.release.files import write_files
 
@@ -309,3 +309,28 @@ def default_jobs() -> int:
 def frechet_rows(test_rows: int, samples: int) -> int:
     """Texts of each side in the Frechet distance: below every corpus's size, since a few orders are always dropped."""
     return max(2, min(FRECHET_ROWS, test_rows, math.floor(samples * 0.5)))
+
+
+_benches: dict[tuple[Any, ...], Bench] = {}  # of this worker: what its cells share stays loaded
+
+
+def over_ray(address: str) -> Callable[[Bench, Sequence[Cell], int], Iterator[Measured]]:
+    """What measures cells over the cluster at ``address`` (``auto``, ``HOST:PORT``, ``ray://HOST:PORT``).
+
+    An empty address begins Ray on this machine, with as many workers as are asked for; the cluster's own number of
+    cores counts elsewhere.
+    """
+
+    def measured(bench: Bench, cells: Sequence[Cell], jobs: int) -> Iterator[Measured]:
+        """(cell, figures or the error that stopped it), as each completes. Raises ConfigurationError without Ray."""
+        shared = replace(bench, _loaded={})
+        with Cluster(address, jobs, option="--ray-address") as cluster:
+            for number, value in cluster.each(_in_ray_worker, [(shared, cell) for cell in cells]):
+                yield cells[number], value
+
+    return measured
+
+
+def _in_ray_worker(bench: Bench, cell: Cell) -> dict[str, Any] | UndersongError:
+    key = (bench.task_file, bench.assignments, bench.test, bench.frechet_rows, bench.insecure_noise_seed)
+    return guarded(_benches.setdefault(key, bench), cell)

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from undersong import compare_measures
-from undersong.compare_cell import Cell
+from undersong.compare_cell import HEADINGS, Cell
 from undersong.compare_cells import Grid
 from undersong_server.evaluation import panel
 from undersong_server.evaluation.panel import MODELS
@@ -30,7 +29,7 @@ METRICS = (
     "rarest_recall",
     "bits_per_word",
     "rows",
-    *compare_measures.HEADINGS,
+    *HEADINGS,
 )
 
 
@@ -278,11 +277,11 @@ MEASURES = (
 
 def _measures(line: Line) -> list[str]:
     """A row of the second table."""
-    shown = [line.metrics[name].mean for name in compare_measures.HEADINGS]
+    shown = [line.metrics[name].mean for name in HEADINGS]
     return [*_where(line), *("-" if math.isnan(mean) else f"{mean:.4g}" for mean in shown)]
 
 
-MEASURE_HEADINGS = (*WHERE, *compare_measures.HEADINGS.values())
+MEASURE_HEADINGS = (*WHERE, *HEADINGS.values())
 
 
 WEIGHTS = "Means over the seeds of the generators' last weights; methods that give their generators none are left out."

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from undersong import compare_ray, compare_table
+from undersong import compare_table
 from undersong.compare_cell import Bench, Cell, read_test
-from undersong.compare_cells import CELLS, Grid, compare, default_jobs, frechet_rows, known_cells, read_kept
+from undersong.compare_cells import CELLS, Grid, compare, default_jobs, frechet_rows, known_cells, over_ray, read_kept
 from undersong_common.errors import ConfigurationError
 from undersong_common.lock import holding
 from undersong_server.progress import Progress
@@ -105,7 +105,7 @@ def compared(
             whole = replace(whole, baseline=baseline)
         commands = [*dict.fromkeys([*(kept["commands"] if kept else ()), command])]
         tables = _Tables(bench, whole, out, name, f"{task.task.name}", commands)
-        measure = None if ray is None else compare_ray.over(ray)
+        measure = None if ray is None else over_ray(ray)
         compare(bench, given, out, jobs=jobs or default_jobs(), progress=progress, ended=tables.add, measure=measure)
         return tables.write()
 

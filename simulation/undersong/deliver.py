@@ -27,8 +27,7 @@ from undersong_server.pool import Sample
 from undersong_server.progress import Progress
 from undersong_server.release.publish import publish, report_data
 from undersong_server.release.signature import SimulationSigner
-from undersong_server.report.data import Accuracy, ReportData
-from undersong_server.report.measures import Measure, measures_of
+from undersong_server.report.data import Accuracy, Measure, ReportData, measures_of
 from undersong_server.runs import planning
 from undersong_server.runs.plan_figures import cap_faults
 from undersong_server.runs.planning import build_author

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from undersong_server.pool import Sample
-from undersong_server.release.corpus import corpus_files
-from undersong_server.release.files import JSONL_NAME, PARQUET_NAME, write_files
+from undersong_server.release.files import JSONL_NAME, PARQUET_NAME, corpus_files, write_files
 
 
 def write_corpus(folder: Path, samples: Sequence[Sample]) -> tuple[Path, Path]:

@@ -17,9 +17,8 @@ import scipy
 
 from undersong import compare_cells as comparing
 from undersong import compare_table
-from undersong.compare_cell import Bench, Variant
+from undersong.compare_cell import HEADINGS, Bench, Variant, measured
 from undersong.compare_cells import Grid
-from undersong.compare_measures import HEADINGS, measured
 from undersong.compare_table import lines, markdown, page, to_csv
 from undersong.comparison import compared
 from undersong_common.errors import ConfigurationError, UndersongError

@@ -9,7 +9,6 @@ import pytest
 
 from tests.simulation.test_compare import figures, grid
 from undersong import compare_cells as comparing
-from undersong import compare_ray
 from undersong.compare_cell import Bench, Cell
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_server.progress import Silent
@@ -34,7 +33,7 @@ def test_cells_are_measured_in_workers_of_ray_and_known_ones_not_again(odd, tmp_
     pytest.importorskip("ray")
     shape = grid(methods=["wasp"], parties=[], records=[])
     shape = replace(shape, seeds=(1, 2, 3))
-    found = comparing.compare(odd, shape, tmp_path / "out", jobs=2, progress=Silent(), measure=compare_ray.over(""))
+    found = comparing.compare(odd, shape, tmp_path / "out", jobs=2, progress=Silent(), measure=comparing.over_ray(""))
     assert {cell.seed for cell in found} == {1, 3}
     assert os.getpid() not in {value["frechet"] for value in found.values()}
     asked = []
@@ -50,4 +49,4 @@ def test_cells_are_measured_in_workers_of_ray_and_known_ones_not_again(odd, tmp_
 
 def test_a_cluster_that_is_not_there_is_named(odd):
     with pytest.raises(ConfigurationError, match=r"127\.0\.0\.1:9"):
-        list(compare_ray.over("127.0.0.1:9")(odd, [grid().cells()[0]], 1))
+        list(comparing.over_ray("127.0.0.1:9")(odd, [grid().cells()[0]], 1))

@@ -12,11 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from undersong_server.evaluation import panel
-from undersong_server.evaluation.closest import ClosestRecords
 from undersong_server.evaluation.evaluate import NOT_PRIVATE, EvaluationReport
 from undersong_server.evaluation.intervals import Interval, over_seeds
 from undersong_server.evaluation.label_errors import LabelErrors
 from undersong_server.evaluation.membership import Membership
+from undersong_server.evaluation.metrics import ClosestRecords
 from undersong_server.evaluation.overlap import CONTAINED, JACCARD, RUN_WORDS, Overlap
 from undersong_server.evaluation.personal_data import PersonalData
 from undersong_server.evaluation.trained import FIGURES

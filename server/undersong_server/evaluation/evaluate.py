@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -15,21 +15,19 @@ from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning
 from undersong_common.table import Table
-from undersong_server.evaluation import diversity, metrics, panel, task_model
-from undersong_server.evaluation.adaptation import adapt
-from undersong_server.evaluation.closest import ClosestRecords, closest_records
+from undersong_common.threads import one_numpy_thread
+from undersong_server.evaluation import metrics, panel, task_model
 from undersong_server.evaluation.fine_tuning import fine_tune
 from undersong_server.evaluation.heads import Head
 from undersong_server.evaluation.intervals import over_seeds
 from undersong_server.evaluation.label_errors import LabelErrors, corpus_label_errors
-from undersong_server.evaluation.mauve import FEWEST_TEXTS, mauve
 from undersong_server.evaluation.membership import Membership, attacks_over_trainings, train_and_attack
-from undersong_server.evaluation.neighbourhoods import neighbourhoods
+from undersong_server.evaluation.metrics import FEWEST_TEXTS, ClosestRecords, closest_records, mauve, neighbourhoods
 from undersong_server.evaluation.next_word import next_word_loss
 from undersong_server.evaluation.overlap import Overlap, find_overlap
 from undersong_server.evaluation.personal_data import Find, PersonalData, personal_data
-from undersong_server.evaluation.pieces import Compute, Later, Pieces, in_this_process
 from undersong_server.evaluation.sequences import sequences_of
+from undersong_server.evaluation.task_model import adapt
 from undersong_server.evaluation.trained import Predicted, Trained, judged, over_trainings
 
 SEQUENCES = "keyphrase sequences alone"
@@ -39,6 +37,45 @@ NOT_PRIVATE = (
     "(epsilon, delta). Treat them as you treat those files; choosing between runs by them spends privacy that no "
     "ledger counts."
 )
+
+
+_Value = TypeVar("_Value")
+Piece = tuple[Callable[..., Any], tuple[Any, ...]]  # a module's own function, and its arguments
+Compute = Callable[[Sequence[Piece]], Sequence[Any]]  # the values, in the pieces' order
+
+
+def in_this_process(pieces: Sequence[Piece]) -> list[Any]:
+    """One piece after the other."""
+    return [computed(*piece) for piece in pieces]
+
+
+def computed(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    """A piece's value. Products and decompositions take one thread: the same sums in the same order anywhere."""
+    import sklearn.cluster  # noqa: F401 - the threads of what is loaded later would not be counted
+
+    with one_numpy_thread():
+        return function(*arguments)
+
+
+Later: TypeAlias = Callable[[], _Value]  # a piece's value; callable when all pieces have been computed
+
+
+class Pieces:
+    """Collects independent computations of an evaluation, so that they run in this process or on other cores."""
+
+    def __init__(self) -> None:
+        self._pieces: list[Piece] = []
+        self._values: Sequence[Any] = ()
+
+    def add(self, function: Callable[..., _Value], *arguments: Any) -> Later[_Value]:
+        """Returns a handle on the value of ``function``; function and arguments are sent to where it is computed."""
+        number = len(self._pieces)
+        self._pieces.append((function, arguments))
+        return lambda: self._values[number]
+
+    def compute(self, compute: Compute) -> None:
+        """Computes every piece."""
+        self._values = compute(self._pieces)
 
 
 @dataclass(frozen=True)
@@ -227,15 +264,15 @@ def evaluate_tables(
     return EvaluationReport(
         run=run,
         synthetic_rows=len(synthetic),
-        trained=tuple(over_trainings([each.value for each in found]) for found in trained),
+        trained=tuple(over_trainings([each() for each in found]) for found in trained),
         distances=tuple(each.distances() for each in distances),
-        overlap=None if copied is None else copied.value,
-        overlap_base_rate=None if base is None else base.value,
+        overlap=None if copied is None else copied(),
+        overlap_base_rate=None if base is None else base(),
         notes=tuple(notes),
-        membership=tuple(attacks_over_trainings([each.value for each in found]) for found in attacked),
-        label_errors=errors[0].value if errors else None,
-        label_error_shares=tuple(each.value.share for each in errors),
-        closest=None if closest is None else closest.value,
+        membership=tuple(attacks_over_trainings([each() for each in found]) for found in attacked),
+        label_errors=errors[0]() if errors else None,
+        label_error_shares=tuple(each().share for each in errors),
+        closest=None if closest is None else closest(),
         personal=None
         if finder is None
         else personal_data(synthetic.texts, None if overlap is None else overlap.texts, *finder),
@@ -337,14 +374,14 @@ class _Comparing:
         self._name = name
         self._rows = len(ours)
         self._covered = pieces.add(neighbourhoods, ours, real) if len(ours) > 5 else None
-        mauve_of, self_bleu = partial(mauve, seed=seed), partial(diversity.self_bleu, seed=seed)
+        mauve_of, self_bleu = partial(mauve, seed=seed), partial(metrics.self_bleu, seed=seed)
         self._figures: dict[str, Later[Any]] = {
-            "distinct_bigrams": pieces.add(diversity.distinct_n, our_texts, 2),
-            "reference_distinct_bigrams": pieces.add(diversity.distinct_n, real_texts, 2),
+            "distinct_bigrams": pieces.add(metrics.distinct_n, our_texts, 2),
+            "reference_distinct_bigrams": pieces.add(metrics.distinct_n, real_texts, 2),
             "self_bleu": pieces.add(self_bleu, our_texts),
             "reference_self_bleu": pieces.add(self_bleu, real_texts),
-            "vendi": pieces.add(diversity.vendi_score, ours),
-            "reference_vendi": pieces.add(diversity.vendi_score, real),
+            "vendi": pieces.add(metrics.vendi_score, ours),
+            "reference_vendi": pieces.add(metrics.vendi_score, real),
             "next_word_before": pieces.add(next_word_loss, (), table.texts),
             "next_word_after": pieces.add(next_word_loss, synthetic.texts, table.texts),
             "self_similarity": pieces.add(metrics.self_similarity, synthetic_x),
@@ -359,7 +396,7 @@ class _Comparing:
             self._figures["label"] = pieces.add(metrics.label_divergence, synthetic.labels, table.labels)
 
     def distances(self) -> Distances:
-        covered = None if self._covered is None else self._covered.value
+        covered = None if self._covered is None else self._covered()
         return Distances(
             reference=self._name,
             rows=self._rows,
@@ -371,7 +408,7 @@ class _Comparing:
                 "frechet": math.nan,
                 "mauve": math.nan,
                 "label": None,
-                **{name: found.value for name, found in self._figures.items()},
+                **{name: found() for name, found in self._figures.items()},
             },
         )
 

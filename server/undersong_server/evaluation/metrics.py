@@ -1,4 +1,7 @@
-"""Distances between two sets of texts: their embeddings, their lengths, their labels.
+"""Measures of a set of texts, and distances between two sets: embeddings, words, lengths and labels.
+
+Closeness is measured by the Frechet distance, precision, recall, density, coverage, MAUVE and the distance to the
+closest record; diversity by different n-grams, self-BLEU, the Vendi score and self-similarity.
 
 All are computed in the clear. Nothing here is differentially private: a figure that reads private records says
 something about them, so these functions are called only where the caller holds the records.
@@ -6,12 +9,15 @@ something about them, so these functions are called only where the caller holds 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from undersong_common.arrays import Float64, Floats, Int64
+from undersong_common.arrays import Float32, Float64, Floats, Int64
+from undersong_server.evaluation.intervals import Interval, clopper_pearson
 
 BLOCK_ROWS = 1024  # rows of a distance block: 1 024 x 50 000 float32 are 200 MB
 # Fixed and public, so that figures of different runs compare; finer where texts are short, as tweets and questions are.
@@ -129,3 +135,288 @@ def label_divergence(first: Sequence[str], second: Sequence[str]) -> float:
     names = {name: index for index, name in enumerate(sorted(set(first) | set(second)))}
     ours, theirs = (np.bincount([names[name] for name in labels], minlength=len(names)) for labels in (first, second))
     return jensen_shannon(ours, theirs)
+
+
+BLOCK_ROWS = 1024  # rows of a distance block: 1 024 x 50 000 float32 are 200 MB
+
+
+@dataclass(frozen=True)
+class Neighbourhoods:
+    """How the balls of the synthetic and of the real texts cover each other.
+
+    Attributes:
+        precision: share of synthetic texts within at least one real text's ball.
+        recall: share of real texts within at least one synthetic text's ball.
+        density: real balls that hold a synthetic text, mean over the synthetic texts, per neighbour: about 1 where
+            both sets come from one distribution, above 1 where synthetic texts crowd where real ones are dense.
+        coverage: share of real texts whose own ball holds at least one synthetic text.
+    """
+
+    precision: float
+    recall: float
+    density: float
+    coverage: float
+
+
+def neighbourhoods(
+    synthetic: Floats, real: Floats, *, neighbours: int = 3, coverage_neighbours: int = 5
+) -> Neighbourhoods:
+    """Compares two sets of embeddings, [n, d] and [m, d]; figures compare at equal n and m only.
+
+    Precision and recall: Kynkaanniemi et al. 2019, equations 1 and 2, with ``neighbours``. Density and coverage: Naeem
+    et al. 2020, equations 4 and 5, with ``coverage_neighbours``; an outlier among the real texts makes precision large,
+    and neither of these. A ball reaches to the k-th nearest other point and includes its edge. O(n + m) memory beside
+    one block of distances. Raises ValueError where a set has no k-th neighbour.
+    """
+    needed = max(neighbours, coverage_neighbours)
+    if min(len(synthetic), len(real)) <= needed:
+        raise ValueError(f"{min(len(synthetic), len(real))} points have no {needed} neighbours")
+    ours, theirs = np.asarray(synthetic, dtype=np.float32), np.asarray(real, dtype=np.float32)
+    (real_radius, wide_radius), (own_radius,) = (
+        _radii(theirs, (neighbours, coverage_neighbours)),
+        _radii(ours, (neighbours,)),
+    )
+    inside_real, balls, covered = 0, 0, np.zeros(len(theirs), dtype=bool)
+    for _, block in _blocks(ours, theirs):
+        inside_real += int((block <= real_radius).any(axis=1).sum())
+        held = block <= wide_radius
+        balls += int(held.sum())
+        covered |= held.any(axis=0)
+    inside_own = sum(int((block <= own_radius).any(axis=1).sum()) for _, block in _blocks(theirs, ours))
+    return Neighbourhoods(
+        precision=inside_real / len(ours),
+        recall=inside_own / len(theirs),
+        density=balls / (coverage_neighbours * len(ours)),
+        coverage=float(covered.mean()),
+    )
+
+
+def _radii(points: Float32, neighbours: tuple[int, ...]) -> Float32:
+    """Squared distance of every point to its k-th nearest other point, float32 [len(neighbours), n]."""
+    radii = np.empty((len(neighbours), len(points)), dtype=np.float32)
+    for start, block in _blocks(points, points):
+        rows = np.arange(len(block))
+        block[rows, start + rows] = -1.0  # itself comes first, also among duplicates
+        ordered = np.partition(block, neighbours, axis=1)
+        for number, k in enumerate(neighbours):
+            radii[number, start : start + len(block)] = ordered[:, k]
+    return radii
+
+
+def _blocks(first: Float32, second: Float32) -> Iterator[tuple[int, Float32]]:
+    """Squared distances of a block of rows of ``first`` to all of ``second``, with the block's first row."""
+    for start in range(0, len(first), BLOCK_ROWS):
+        yield start, _squared_distances(first[start : start + BLOCK_ROWS], second)
+
+
+def _squared_distances(a: Float32, b: Float32) -> Float32:
+    block: Float32 = (a * a).sum(axis=1)[:, None] - 2 * (a @ b.T) + (b * b).sum(axis=1)
+    return np.maximum(block, 0.0, out=block)
+
+
+SELF_BLEU_TEXTS = 200  # drawn: each is compared with all others, and the mean settles long before
+
+
+def distinct_n(texts: Sequence[str], n: int) -> float:
+    """Different n-grams over all n-grams of all texts, words split at white space, 0 to 1 (Li et al. 2016).
+
+    It falls as a corpus grows: compare corpora of equal size. NaN where no text has n words.
+
+    >>> distinct_n(["a b a b"], 2)
+    0.6666666666666666
+    """
+    seen: set[tuple[str, ...]] = set()
+    total = 0
+    for text in texts:
+        words = text.split()
+        grams = list(zip(*(words[start:] for start in range(n)), strict=False))
+        seen.update(grams)
+        total += len(grams)
+    return len(seen) / total if total else float("nan")
+
+
+def self_bleu(texts: Sequence[str], *, seed: int = 0) -> float:
+    """Mean BLEU-4 of a text against the others of the corpus, 0 to 1 (Zhu et al. 2018); lower is more diverse.
+
+    sacrebleu's sentence BLEU (exponential smoothing) over at most 200 texts drawn with ``seed``. NaN below two.
+    """
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.helpers import extract_all_word_ngrams
+
+    chosen = list(texts)
+    if len(chosen) > SELF_BLEU_TEXTS:
+        rng = np.random.default_rng([seed, 0x5B])
+        chosen = [chosen[index] for index in np.sort(rng.choice(len(chosen), SELF_BLEU_TEXTS, replace=False))]
+    if len(chosen) < 2:
+        return float("nan")
+    measure = BLEU(effective_order=True)
+    order = measure.max_ngram_order
+    counted = [extract_all_word_ngrams(measure.tokenizer(text.rstrip()), 1, order) for text in chosen]
+    # Of each n-gram the two largest counts, and whose the largest is: the references of a text are all texts but it,
+    # and sacrebleu would count their n-grams anew for each.
+    largest: dict[tuple[str, ...], tuple[int, int, int]] = {}
+    for index, (grams, _) in enumerate(counted):
+        for gram, count in grams.items():
+            first, owner, second = largest.get(gram, (0, -1, 0))
+            largest[gram] = (count, index, first) if count > first else (first, owner, max(second, count))
+    lengths = [length for _, length in counted]
+    scores = []
+    for index, (grams, length) in enumerate(counted):
+        correct, total = [0] * order, [0] * order
+        for gram, count in grams.items():
+            first, owner, second = largest[gram]
+            correct[len(gram) - 1] += min(count, second if owner == index else first)
+            total[len(gram) - 1] += count
+        others = [*lengths[:index], *lengths[index + 1 :]]
+        closest = min(others, key=lambda other: (abs(other - length), other))
+        scores.append(
+            BLEU.compute_bleu(correct, total, length, closest, measure.smooth_method, effective_order=True).score
+        )
+    return float(np.mean(scores)) / 100
+
+
+def vendi_score(embeddings: Floats) -> float:
+    """Effective number of different texts, 1 to n: exp of the entropy of the similarities' eigenvalues.
+
+    Friedman and Dieng 2023, definition 3.1, with cosine similarity of unit vectors [n, d]. The eigenvalues of the
+    n x n matrix X X'/n are those of X' X/n, which is d x d; so it is at most d: compare corpora of equal size. NaN
+    without rows.
+    """
+    if not len(embeddings):
+        return float("nan")
+    rows = np.asarray(embeddings, dtype=np.float64)
+    rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    gram = rows.T @ rows if rows.shape[1] < len(rows) else rows @ rows.T
+    values = np.linalg.eigvalsh(gram / len(rows))
+    some = values[values > 1e-12]
+    return float(np.exp(-(some * np.log(some)).sum()))
+
+
+EXPLAINED = 0.9  # of the variance, kept before clustering
+POINTS_PER_CLUSTER = 10
+MIXTURES = 25  # points of the divergence curve
+SCALING = 5.0  # c of exp(-c KL)
+RESTARTS = 5
+FEWEST_TEXTS = 2 * POINTS_PER_CLUSTER
+
+
+def mauve(synthetic: Floats, real: Floats, *, seed: int = 0) -> float:
+    """Area under the divergence curve of two sets of embeddings, [n, d] and [m, d]: 0 to 1, 1 for equal sets.
+
+    As the authors' package does it: unit length, principal components, k-means with one cluster per ten texts of the
+    smaller set, counts smoothed by one half per cluster (MAUVE*, Pillutla et al. 2023, Krichevsky-Trofimov), and the
+    area between the Kullback-Leibler divergences to 25 mixtures. The embeddings are this project's own, not a language
+    model's: figures compare with each other, not with published ones. Depends on n and m: compare at equal sizes.
+
+    Raises ValueError with fewer than 20 texts on a side.
+    """
+    if min(len(synthetic), len(real)) < FEWEST_TEXTS:
+        raise ValueError(f"{min(len(synthetic), len(real))} texts are too few for two clusters of ten")
+    clusters = max(2, round(min(len(synthetic), len(real)) / POINTS_PER_CLUSTER))
+    assigned = _clusters(np.concatenate([synthetic, real]), clusters, seed)
+    ours = np.bincount(assigned[: len(synthetic)], minlength=clusters)
+    theirs = np.bincount(assigned[len(synthetic) :], minlength=clusters)
+    return mauve_of_counts(ours, theirs)
+
+
+def mauve_of_counts(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
+    """MAUVE* of two histograms over the same clusters.
+
+    >>> round(mauve_of_counts([10, 10], [10, 10]), 6)
+    1.0
+    """
+    p, q = (
+        (np.asarray(each, dtype=np.float64) + 0.5) / (np.sum(each) + 0.5 * np.size(each)) for each in (first, second)
+    )
+    weights = np.linspace(1e-6, 1 - 1e-6, MIXTURES)
+    mixtures = weights[:, None] * p + (1 - weights[:, None]) * q
+    x = np.exp(-SCALING * np.concatenate([[0.0], _divergence(q, mixtures), [np.inf]]))
+    y = np.exp(-SCALING * np.concatenate([[np.inf], _divergence(p, mixtures), [0.0]]))
+    across, along = np.argsort(x), np.argsort(y)
+    return float(0.5 * (np.trapezoid(y[across], x[across]) + np.trapezoid(x[along], y[along])))
+
+
+def _divergence(p: Float64, mixtures: Float64) -> Float64:
+    """Kullback-Leibler divergence of ``p`` from each mixture, natural logarithm, float64 [MIXTURES]."""
+    divergences: Float64 = (p * np.log(p / mixtures)).sum(axis=1)
+    return divergences
+
+
+def _clusters(points: Floats, clusters: int, seed: int) -> Int64:
+    from sklearn.cluster import KMeans
+    from sklearn.decomposition import PCA
+    from sklearn.preprocessing import normalize
+
+    scaled = normalize(np.asarray(points, dtype=np.float64))
+    reduced = PCA(n_components=EXPLAINED, svd_solver="full").fit_transform(scaled)
+    # From random points and in single precision, as the authors' package (faiss) does: spreading a thousand starting
+    # points out would take four fifths of the time that all other figures take together.
+    starts = KMeans(clusters, init="random", n_init=RESTARTS, random_state=seed)
+    found = starts.fit_predict(reduced.astype(np.float32))
+    return np.asarray(found, dtype=np.int64)
+
+
+LOW_SHARE = 0.05  # the quantile that is stated beside the median: near copies are few
+
+
+@dataclass(frozen=True)
+class ClosestRecords:
+    """Synthetic texts between the private training records and as many held-out ones.
+
+    Distances are 1 - cosine of the embeddings, 0 to 2.
+
+    Attributes:
+        rows: synthetic texts.
+        records: records on each side.
+        closer: share of the synthetic texts that are nearer to a training record than to every held-out one, ties half
+            (Platzer and Reutterer 2021, section 3.3): about 0.5 where nothing was copied. The interval takes the texts
+            as independent.
+        training, holdout: 5 % quantile and median of the distances to the closest record of each side.
+    """
+
+    rows: int
+    records: int
+    closer: Interval
+    training: tuple[float, float]
+    holdout: tuple[float, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self)
+
+
+def closest_records(synthetic: Float32, training: Float32, holdout: Float32, *, seed: int = 0) -> ClosestRecords:
+    """Compares the distances of unit embeddings, [n, d], to the closest row of ``training`` and of ``holdout``.
+
+    Equally many rows of both are drawn with the seed: among more records the closest one is closer. Raises ValueError
+    where a side is empty.
+    """
+    if not len(synthetic) or not len(training) or not len(holdout):
+        raise ValueError("a side has no rows: nothing is closest")
+    known, others = equal_rows(training, holdout, seed=seed)
+    near, far = closest_distances(synthetic, known), closest_distances(synthetic, others)
+    wins = float((near < far).sum()) + 0.5 * float((near == far).sum())
+    return ClosestRecords(
+        rows=len(synthetic),
+        records=len(known),
+        closer=clopper_pearson(round(wins), len(synthetic)),
+        training=_quantiles(near),
+        holdout=_quantiles(far),
+    )
+
+
+def closest_distances(rows: Float32, records: Float32) -> Float64:
+    """1 - cosine of each row of unit embeddings [n, d] to its closest record [m, d], float64 [n].
+
+    A block of rows at a time: memory is O(n + m).
+    """
+    found = np.empty(len(rows))
+    for start in range(0, len(rows), BLOCK_ROWS):
+        found[start : start + BLOCK_ROWS] = (rows[start : start + BLOCK_ROWS] @ records.T).max(axis=1)
+    distances: Float64 = np.maximum(1.0 - found, 0.0)
+    return distances
+
+
+def _quantiles(distances: Float64) -> tuple[float, float]:
+    low, middle = np.quantile(distances, [LOW_SHARE, 0.5])
+    return float(low), float(middle)

@@ -1,4 +1,4 @@
-"""How well predicted labels agree with the true ones: accuracy, balanced accuracy, macro-F1, confusion matrix."""
+"""Agreement of predicted and true labels, and how well scores tell real texts from synthetic ones."""
 
 from __future__ import annotations
 
@@ -89,3 +89,60 @@ def score(true: Sequence[str], predicted: Sequence[str]) -> Scores:
     columns = np.array([number[name] for name in predicted], dtype=np.int64)
     np.add.at(confusion, (rows, columns), 1)
     return Scores(tuple(names), confusion)
+
+
+def discrimination(
+    real: Float64, real_classes: Int64, synthetic: Float64, synthetic_classes: Int64
+) -> tuple[float, float]:
+    """Accuracy, when the upper half of an equal mixture of both is called real, and area under the ROC curve.
+
+    Both are means over the classes that both have texts of, weighted by the real texts, and 0.5 without any.
+
+    >>> one = np.zeros(2, dtype=np.int64)
+    >>> discrimination(np.array([3.0, 2.0]), one, np.array([1.0, 0.0]), one)
+    (0.875, 1.0)
+    """
+    accuracies, areas, sizes = [], [], []
+    for label in np.intersect1d(real_classes, synthetic_classes):
+        high, low = real[real_classes == label], synthetic[synthetic_classes == label]
+        accuracies.append(_accuracy(high, low))
+        below = np.searchsorted(np.sort(low), high, side="left") + np.searchsorted(np.sort(low), high, side="right")
+        areas.append(float(below.mean()) / (2 * len(low)))
+        sizes.append(len(high))
+    if not sizes:
+        return 0.5, 0.5
+    return float(np.average(accuracies, weights=sizes)), float(np.average(areas, weights=sizes))
+
+
+def _accuracy(high: Float64, low: Float64) -> float:
+    """At the level above which half of the weight lies, each side weighing 1/2; ties at the level count half."""
+    both = np.concatenate([high, low])
+    weight = np.concatenate([np.full(len(high), 0.5 / len(high)), np.full(len(low), 0.5 / len(low))])
+    order = np.argsort(both, kind="stable")
+    level = both[order][np.searchsorted(np.cumsum(weight[order]), 0.5 - 1e-12)]
+    above = float((high > level).mean() + 0.5 * (high == level).mean())
+    under = float((low < level).mean() + 0.5 * (low == level).mean())
+    return 0.5 * (above + under)
+
+
+def precision_and_recall(
+    real: Float64, real_classes: Int64, synthetic: Float64, synthetic_classes: Int64, share: float
+) -> tuple[float, float, float]:
+    """Precision, recall and F1 of "real" in an equal mixture of both, where the upper ``share`` of each class is real.
+
+    A level of its own is needed for them: at the one that halves the mixture all three are the accuracy. Here it is the
+    level that leaves ``share`` of the synthetic texts of the class above it; 0 for what has no value.
+
+    >>> one = np.zeros(2, dtype=np.int64)
+    >>> precision_and_recall(np.array([3.0, 2.0]), one, np.array([2.5, 0.0]), one, 0.5)
+    (0.6666666666666666, 1.0, 0.8)
+    """
+    called_real, called_synthetic = np.zeros(len(real)), np.zeros(len(synthetic))
+    for label in np.unique(synthetic_classes):
+        level = np.quantile(synthetic[synthetic_classes == label], 1.0 - share)
+        called_real[real_classes == label] = real[real_classes == label] > level
+        called_synthetic[synthetic_classes == label] = synthetic[synthetic_classes == label] > level
+    hits = float(called_real.mean()) if len(real) else 0.0
+    alarms = float(called_synthetic.mean()) if len(synthetic) else 0.0
+    precision = hits / (hits + alarms) if hits + alarms else 0.0
+    return precision, hits, 2 * precision * hits / (precision + hits) if precision + hits else 0.0

@@ -15,10 +15,16 @@ from undersong_common.fine_tuning import FineTuning
 from undersong_common.model_files import model_folder
 from undersong_common.table import Table, read_column, read_table
 from undersong_server.cluster import Cluster, connected, spread
-from undersong_server.evaluation.evaluate import EvaluationReport, evaluate_tables
+from undersong_server.evaluation.evaluate import (
+    Compute,
+    EvaluationReport,
+    Piece,
+    computed,
+    evaluate_tables,
+    in_this_process,
+)
 from undersong_server.evaluation.heads import Head
 from undersong_server.evaluation.personal_data import presidio
-from undersong_server.evaluation.pieces import Compute, Piece, computed, in_this_process
 from undersong_server.evaluation.sequences import read_sequences
 from undersong_server.release.files import JSONL_NAME, SEQUENCES_NAME
 

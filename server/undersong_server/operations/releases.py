@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from undersong_common.errors import ConfigurationError
 from undersong_server.coordinator.home import CoordinatorHome
-from undersong_server.release.files import MANIFEST_NAME, copy_outputs
-from undersong_server.release.papers import published_manifest
-from undersong_server.release.verdict import Verdict
-from undersong_server.release.verify import verify
+from undersong_server.release.files import MANIFEST_NAME, copy_outputs, published_manifest
+from undersong_server.release.verify import Verdict, verify
 
 if TYPE_CHECKING:
     from undersong_common.printed_page import Page

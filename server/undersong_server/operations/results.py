@@ -11,7 +11,7 @@ from typing import Any
 
 from undersong_common.errors import ConfigurationError
 from undersong_server.coordinator.home import CoordinatorHome
-from undersong_server.evaluation.diversity import distinct_n
+from undersong_server.evaluation.metrics import distinct_n
 from undersong_server.operations import coordinator
 from undersong_server.operations.following import Plans, live
 from undersong_server.operations.releases import Verdict, verify

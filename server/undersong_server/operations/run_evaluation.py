@@ -10,7 +10,7 @@ from pathlib import Path
 from undersong_common.embedding import Embed
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.operations import evaluation
-from undersong_server.report.measures import measures_of
+from undersong_server.report.data import measures_of
 from undersong_server.runs.folder import RunFolder, read_json, replace_json
 
 FILE = "evaluation.json"
@@ -18,7 +18,7 @@ FILE = "evaluation.json"
 
 @dataclass(frozen=True)
 class Evaluated:
-    """A finished run's figures of the report (undersong_server.report.measures) beside one test file.
+    """A finished run's figures of the report (undersong_server.report.data) beside one test file.
 
     Attributes:
         test: the file's name, and the first digits of its SHA-256: figures beside different files do not compare.

@@ -14,9 +14,8 @@ from undersong_common.printed_page import Page, Section
 from undersong_common.privacy import impact
 from undersong_protocol.agreement.enrolment import party_fingerprint
 from undersong_protocol.agreement.manifest import Manifest
-from undersong_server.release.files import OUTPUT_NAMES
-from undersong_server.release.papers import published_manifest
-from undersong_server.release.verdict import Verdict
+from undersong_server.release.files import OUTPUT_NAMES, published_manifest
+from undersong_server.release.verify import Verdict
 
 KEPT = (
     ("what", "where", "how long"),

@@ -1,16 +1,25 @@
-"""The files of a published data set: their names, and how they are written, whole or not at all."""
+"""The files of a published data set: their names, their formats, and how they are written and read.
+
+Files are written whole or not at all. A folder that is read may be anybody's: only regular files of a bounded size are
+read, and a key that stands twice in an object is an error.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
+import io
+import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import sync_folder
+from undersong_server.pool import Sample
 
 JSONL_NAME = "synthetic.jsonl"
 PARQUET_NAME = "synthetic.parquet"
@@ -74,3 +83,89 @@ def copy_outputs(source: Path, target: Path) -> list[str]:
     }
     write_files(target, contents)
     return sorted(contents)
+
+
+LARGEST_BYTES = 256 << 20  # of manifest.json or ledger.jsonl: a thousand parties and a hundred sums need less
+FRESH = "it was changed after the run; get a fresh copy"
+
+
+def read_text(path: Path) -> str | None:
+    """A file's text; None where there is no such file.
+
+    Raises ConfigurationError where it is no regular file (a pipe would never end), too large, or not UTF-8.
+    """
+    if not path.is_symlink() and not path.exists():
+        return None
+    if not path.is_file():
+        raise ConfigurationError(f"{path}: is no regular file", FRESH)
+    if (size := path.stat().st_size) > LARGEST_BYTES:
+        raise ConfigurationError(f"{path}: has {size} bytes, {LARGEST_BYTES} are allowed", FRESH)
+    try:
+        return path.read_text(encoding="utf-8")
+    except ValueError:
+        raise ConfigurationError(f"{path}: is not text", FRESH) from None
+
+
+def published_manifest(folder: Path) -> dict[str, Any]:
+    """``manifest.json`` of a published data set. Raises ConfigurationError where there is none that can be read."""
+    path = folder / MANIFEST_NAME
+    text = read_text(path)
+    if text is None:
+        raise ConfigurationError(f"{path}: no such file", "name the output folder of a finished run")
+    try:
+        value = json.loads(text, object_pairs_hook=once)
+    except (ValueError, RecursionError):
+        raise ConfigurationError(f"{path}: is not JSON", FRESH) from None
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"{path}: is not the manifest of a run", FRESH)
+    return value
+
+
+def sha256_of(path: Path) -> str | None:
+    """SHA-256 (hex) of a regular file of any size; None where there is none."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object whose keys differ: of two equal ones a person may read the first and a program the last."""
+    pairs = list(pairs)
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise ValueError("a key stands twice")
+    return value
+
+
+COLUMNS = ("text", "label", "generator", "round", "prompt_kind")
+
+
+def corpus_files(samples: Sequence[Sample]) -> dict[str, bytes | str]:
+    """The corpus in both formats, by file name. The same samples give the same bytes."""
+    rows = [_row(sample) for sample in samples]
+    return {JSONL_NAME: _jsonl(rows), PARQUET_NAME: _parquet(rows)}
+
+
+def _row(sample: Sample) -> tuple[str, str, str, int, str]:
+    # A lone surrogate (half an emoji, from a broken answer) is no text and would stop either format.
+    text = sample.text.encode("utf-8", "replace").decode("utf-8")
+    return (text, sample.label, sample.generator, sample.round, sample.kind)
+
+
+def _jsonl(rows: Sequence[tuple[str, str, str, int, str]]) -> bytes:
+    lines = [json.dumps(dict(zip(COLUMNS, row, strict=True)), ensure_ascii=False) + "\n" for row in rows]
+    return "".join(lines).encode("utf-8")
+
+
+def _parquet(rows: Sequence[tuple[str, str, str, int, str]]) -> bytes:
+    import pyarrow
+    import pyarrow.parquet
+
+    kinds = (pyarrow.string(), pyarrow.string(), pyarrow.string(), pyarrow.int32(), pyarrow.string())
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(COLUMNS)
+    arrays = [pyarrow.array(column, type=kind) for column, kind in zip(columns, kinds, strict=True)]
+    table = pyarrow.Table.from_arrays(arrays, names=list(COLUMNS))
+    sink = io.BytesIO()
+    pyarrow.parquet.write_table(table, sink, compression="zstd")
+    return sink.getvalue()

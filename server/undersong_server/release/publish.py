@@ -14,20 +14,19 @@ from undersong_common.version import VERSION
 from undersong_server.generators.author import Usage
 from undersong_server.generators.cleaning import DUPLICATE, NEAR_DUPLICATE
 from undersong_server.generators.reading import CUT, REFUSED
-from undersong_server.release.corpus import corpus_files
 from undersong_server.release.files import (
     CARD_NAME,
     LEDGER_NAME,
     MANIFEST_NAME,
     REPORT_NAME,
     SEQUENCES_NAME,
+    corpus_files,
     write_files,
 )
 from undersong_server.release.signature import Signer, SimulationSigner
 from undersong_server.report.card import render_card
-from undersong_server.report.data import Accuracy, GeneratorUse, PrivacyStatement, Publication, ReportData
+from undersong_server.report.data import Accuracy, GeneratorUse, Measure, PrivacyStatement, Publication, ReportData
 from undersong_server.report.html import render_html
-from undersong_server.report.measures import Measure
 from undersong_server.runs.execution import Outcome
 from undersong_server.runs.planning import RunPlan
 

@@ -11,7 +11,7 @@ import numpy as np
 from markupsafe import Markup
 
 from undersong_common.arrays import Float64
-from undersong_server.report.measures import Measure
+from undersong_server.report.data import Measure
 
 COLOURS = 9  # named colours; whatever comes after them shares the last, grey one
 WIDTH = 720

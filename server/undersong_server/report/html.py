@@ -9,16 +9,17 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import resources
 
 import numpy as np
 from markupsafe import Markup
 
+from undersong_common.arrays import Float64, Floats
 from undersong_server.evaluation import panel
 from undersong_server.pool import Sample
 from undersong_server.report import charts
 from undersong_server.report.data import GeneratorUse, ReportData, duration, number, plain
-from undersong_server.report.projection import project
 
 MAP_POINTS = 1500
 SHOWN_TEXTS = 300
@@ -146,3 +147,28 @@ def _usage_columns(usage: Sequence[GeneratorUse]) -> dict[str, object]:
         "total_price": sum(each.price_usd for each in usage),
         "digits": PRICE_DIGITS,
     }
+
+
+@dataclass(frozen=True, eq=False)
+class Map:
+    """``points`` float64 [n, 2]; ``explained``: share of the variance along each axis, and of both."""
+
+    points: Float64
+    explained: tuple[float, float]
+
+
+def project(embeddings: Floats) -> Map:
+    """Principal components 1 and 2 of [n, d]; the sign is fixed, so the same embeddings give the same map."""
+    rows, width = embeddings.shape
+    if rows == 0 or width == 0:
+        return Map(np.zeros((rows, 2)), (0.0, 0.0))
+    centred = embeddings.astype(np.float64) - embeddings.mean(axis=0, dtype=np.float64)
+    variances, directions = np.linalg.eigh(centred.T @ centred)
+    order = np.argsort(variances)[::-1][:2]
+    axes = directions[:, order]
+    axes *= np.where(axes[np.abs(axes).argmax(axis=0), np.arange(axes.shape[1])] < 0, -1.0, 1.0)
+    points = np.zeros((rows, 2))
+    points[:, : axes.shape[1]] = centred @ axes
+    total = max(float(variances.sum()), 1e-30)
+    shares = [max(0.0, float(variances[index])) / total for index in order] + [0.0, 0.0]
+    return Map(points, (shares[0], shares[1]))

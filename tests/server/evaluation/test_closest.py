@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import undersong_server.evaluation.closest as module
-from undersong_server.evaluation.closest import closest_distances, closest_records
+import undersong_server.evaluation.metrics as module
+from undersong_server.evaluation.metrics import closest_distances, closest_records
 
 
 def directions(rows: int, seed: int) -> np.ndarray:

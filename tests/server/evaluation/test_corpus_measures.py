@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from undersong_server.evaluation.diversity import distinct_n, self_bleu, vendi_score
 from undersong_server.evaluation.label_errors import corpus_label_errors, label_errors
-from undersong_server.evaluation.mauve import mauve, mauve_of_counts
+from undersong_server.evaluation.metrics import distinct_n, mauve, mauve_of_counts, self_bleu, vendi_score
 
 
 def clouds(shift: float) -> tuple[np.ndarray, np.ndarray]:

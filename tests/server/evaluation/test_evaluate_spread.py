@@ -9,9 +9,8 @@ from tests.doubles.cluster import PickledCalls
 from tests.server.evaluation.test_evaluate import bag_of_words, notes
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table
-from undersong_server.evaluation.evaluate import evaluate_tables
+from undersong_server.evaluation.evaluate import computed, evaluate_tables
 from undersong_server.evaluation.membership import attacks_over_trainings, train_and_attack
-from undersong_server.evaluation.pieces import computed
 from undersong_server.operations.evaluation import over
 
 pytestmark = pytest.mark.heavy  # trains task models

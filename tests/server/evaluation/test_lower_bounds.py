@@ -9,8 +9,7 @@ import pytest
 
 from undersong_common.arrays import Bools, Float64
 from undersong_common.privacy.accounting import gaussian_epsilon, gaussian_mu
-from undersong_server.evaluation.intervals import clopper_pearson
-from undersong_server.evaluation.lower_bounds import Detection, mean_at_least, orthogonal_scores
+from undersong_server.evaluation.intervals import Detection, clopper_pearson, mean_at_least, orthogonal_scores
 
 
 def audited(mu: float, noise: float, runs: int, seed: int, *, alike: float = 0.0) -> list[tuple[Bools, Float64]]:

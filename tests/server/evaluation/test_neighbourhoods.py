@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-import undersong_server.evaluation.neighbourhoods as module
-from undersong_server.evaluation.neighbourhoods import neighbourhoods
+import undersong_server.evaluation.metrics as module
+from undersong_server.evaluation.metrics import neighbourhoods
 
 
 def cloud(rows, *, width=12, shift=0.0, scale=1.0, seed=0):

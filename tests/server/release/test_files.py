@@ -9,7 +9,7 @@ from tests.doubles.corpora import write_corpus
 from undersong_common.errors import ConfigurationError
 from undersong_server.generators.author import Usage
 from undersong_server.pool import Sample
-from undersong_server.release.corpus import COLUMNS
+from undersong_server.release.files import COLUMNS
 from undersong_server.release.publish import _use
 
 SAMPLES = [

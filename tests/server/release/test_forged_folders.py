@@ -28,11 +28,10 @@ from undersong_protocol.agreement import receipt
 from undersong_protocol.agreement.enrolment import party_fingerprint
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_server.cli.app import app
-from undersong_server.release import papers
+from undersong_server.release import files as papers
 from undersong_server.release.files import HASHED_NAMES
 from undersong_server.release.signature import KEY, SIMULATION, TAG, Signer, SimulationSigner
-from undersong_server.release.verdict import MOST_SHOWN
-from undersong_server.release.verify import verify
+from undersong_server.release.verify import MOST_SHOWN, verify
 
 CONFIRMED, CONFIGURATION, FALSE, UNCONFIRMED = 0, 2, 3, 8
 CONTENTS = {name: f"the true {name}".encode() for name in HASHED_NAMES}

@@ -18,13 +18,19 @@ from undersong_common.table import Table
 from undersong_server.evaluation.evaluate import evaluate_tables
 from undersong_server.evaluation.intervals import Interval
 from undersong_server.pool import Sample
-from undersong_server.release.corpus import corpus_files
+from undersong_server.release.files import corpus_files
 from undersong_server.report import charts, html
 from undersong_server.report.card import render_card
-from undersong_server.report.data import Accuracy, GeneratorUse, PrivacyStatement, Publication, ReportData
-from undersong_server.report.html import render_html, spread
-from undersong_server.report.measures import Measure, measures_of
-from undersong_server.report.projection import project
+from undersong_server.report.data import (
+    Accuracy,
+    GeneratorUse,
+    Measure,
+    PrivacyStatement,
+    Publication,
+    ReportData,
+    measures_of,
+)
+from undersong_server.report.html import project, render_html, spread
 from undersong_server.report.screen import final_screen
 
 EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*7 }}`|[bold]"

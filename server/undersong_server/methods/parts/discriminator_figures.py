@@ -11,7 +11,7 @@ import numpy as np
 from undersong_common.arrays import Int64
 from undersong_common.embedding import Embed
 from undersong_common.privacy import accounting
-from undersong_server.evaluation.discrimination import discrimination, precision_and_recall
+from undersong_server.evaluation.scores import discrimination, precision_and_recall
 from undersong_server.methods.interface import Records
 
 STRICT_SHARE = 0.25  # of the synthetic texts that precision, recall and F1 let pass for real

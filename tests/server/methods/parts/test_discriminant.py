@@ -6,7 +6,7 @@ import pytest
 from undersong_common.embedding import quantise
 from undersong_protocol.statistics.outer_products import symmetric
 from undersong_protocol.statistics.teachers import Whitening
-from undersong_server.evaluation.discrimination import discrimination
+from undersong_server.evaluation.scores import discrimination
 from undersong_server.methods.parts import discriminant
 
 WIDTH, CLASSES = 12, 3
