@@ -203,8 +203,13 @@ class GeneratorSettings(BaseModel):
         return []
 
     @property
+    def words(self) -> str:
+        """Name, model and place of the writer, for the people who approve a run."""
+        return f"{self.name} ({self.writer})"
+
+    @property
     def writer(self) -> str:
-        """Model and place of the writer, in a few words for the people who approve a run."""
+        """Model and place of the writer, in a few words."""
         return f"{self.kind}, of another package"
 
     @property

@@ -242,7 +242,7 @@ class Task(Section):
             **named,
             "labels": list(self.task.labels),
             **{key: sentence for key, sentence in said.items() if sentence},
-            "generators": [printable(f"{each.name} ({each.writer})", LONGEST_NAME) for each in self.generators],
+            "generators": [printable(each.words, LONGEST_NAME) for each in self.generators],
         }
 
     def locate(self, path: str) -> Path:

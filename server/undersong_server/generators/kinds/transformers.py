@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -270,62 +270,23 @@ class TransformersGenerator(FolderGenerator[TransformersSettings]):
                 device=settings.device,
                 dtype=settings.dtype,
                 place=f"generator {self.name}",
-                placing=Placing(settings.device_map, settings.quantization, settings.double_quantization),
+                device_map=settings.device_map,
+                quantization=settings.quantization,
+                double_quantization=settings.double_quantization,
             )
         return self._loaded
 
 
-class Placing(NamedTuple):
-    """Placement of a large model in memory; the fields are those of TransformersSettings."""
-
-    device_map: str | dict[str, int | str] = ""
-    quantization: str = ""
-    double_quantization: bool = False
-
-    def check(self, place: str) -> None:
-        """Raises ConfigurationError for a missing package that this needs."""
-        wanted = {"accelerate": bool(self.device_map or self.quantization), "bitsandbytes": bool(self.quantization)}
-        for package, needed in wanted.items():
-            if needed and importlib.util.find_spec(package) is None:
-                key = "quantization" if package == "bitsandbytes" or not self.device_map else "device_map"
-                raise ConfigurationError(
-                    f"{place}: {key} needs the package {package}, which is not installed",
-                    f"pip install 'undersong[large-models]', or leave out {key}",
-                    code="package-missing",
-                )
-
-    def arguments(self, device: torch.device, dtype: str, *, quantized: bool) -> dict[str, Any]:
-        """Returns arguments of ``from_pretrained``; none for a model that is loaded whole and moved to its device.
-
-        Args:
-            quantized: the folder's weights are in fewer bits already: such a model cannot be moved.
-        """
-        import torch
-
-        if not self.device_map and not self.quantization and not quantized:
-            return {}
-        found: dict[str, Any] = {"device_map": self.device_map or {"": device}}
-        if self.quantization:
-            from transformers import BitsAndBytesConfig
-
-            half = torch.bfloat16 if dtype == "auto" else getattr(torch, dtype)
-            found["quantization_config"] = (
-                BitsAndBytesConfig(load_in_8bit=True)
-                if self.quantization == "int8"
-                else BitsAndBytesConfig(
-                    load_in_4bit=True,
-                    bnb_4bit_quant_type=self.quantization,
-                    bnb_4bit_use_double_quant=self.double_quantization,
-                    bnb_4bit_compute_dtype=half,
-                )
-            )
-        return found
-
-
-WHOLE = Placing()
-
-
-def load(path: Path, *, device: str, dtype: str, place: str, placing: Placing = WHOLE) -> tuple[Any, Any, torch.device]:
+def load(
+    path: Path,
+    *,
+    device: str,
+    dtype: str,
+    place: str,
+    device_map: str | dict[str, int | str] = "",
+    quantization: str = "",
+    double_quantization: bool = False,
+) -> tuple[Any, Any, torch.device]:
     """The folder's model in evaluation mode, its tokenizer and the device that it reads prompts on.
 
     Args:
@@ -333,7 +294,7 @@ def load(path: Path, *, device: str, dtype: str, place: str, placing: Placing = 
         device: "auto" is the first GPU if there is one.
         dtype: "auto" is the folder's own on a GPU and float32 on a CPU.
         place: who asks, as an error begins.
-        placing: over several devices, or in fewer bits.
+        device_map, quantization, double_quantization: as of TransformersSettings.
 
     Raises:
         ConfigurationError: the folder cannot be loaded, the device is not there, or a package is missing.
@@ -345,7 +306,7 @@ def load(path: Path, *, device: str, dtype: str, place: str, placing: Placing = 
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigurationError(f"{place}: there is no GPU for device {device!r}", 'use "cpu"', code="no-gpu")
-    placing.check(place)
+    _check_packages(place, device_map, quantization)
     found = torch.device(device)
     if dtype == "auto" and found.type == "cpu":
         dtype = "float32"  # half precision is slow on most processors
@@ -354,9 +315,14 @@ def load(path: Path, *, device: str, dtype: str, place: str, placing: Placing = 
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-        placed = placing.arguments(found, dtype, quantized=hasattr(config, "quantization_config"))
-        found_there: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
-        model = kind.from_pretrained(path, dtype=dtype, **found_there, **placed)
+        given: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
+        # Any other model is loaded whole and moved to its device; one that is in fewer bits already cannot be moved.
+        placed = bool(device_map or quantization or hasattr(config, "quantization_config"))
+        if placed:
+            given["device_map"] = device_map or {"": found}
+        if quantization:
+            given["quantization_config"] = _fewer_bits(quantization, double_quantization, dtype)
+        model = kind.from_pretrained(path, dtype=dtype, **given)
         model = (model if placed else model.to(found)).eval()
     except Exception as error:  # noqa: BLE001 - a broken folder makes the library fail in any way
         reason = " ".join(str(error).split())[:300]
@@ -366,6 +332,32 @@ def load(path: Path, *, device: str, dtype: str, place: str, placing: Placing = 
             code="model-unloadable",
         ) from None
     return model, tokenizer, model.get_input_embeddings().weight.device if placed else found
+
+
+def _check_packages(place: str, device_map: object, quantization: str) -> None:
+    wanted = {"accelerate": bool(device_map or quantization), "bitsandbytes": bool(quantization)}
+    for package, needed in wanted.items():
+        if needed and importlib.util.find_spec(package) is None:
+            key = "quantization" if package == "bitsandbytes" or not device_map else "device_map"
+            raise ConfigurationError(
+                f"{place}: {key} needs the package {package}, which is not installed",
+                f"pip install 'undersong[large-models]', or leave out {key}",
+                code="package-missing",
+            )
+
+
+def _fewer_bits(quantization: str, double_quantization: bool, dtype: str) -> Any:
+    import torch
+    from transformers import BitsAndBytesConfig
+
+    if quantization == "int8":
+        return BitsAndBytesConfig(load_in_8bit=True)
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type=quantization,
+        bnb_4bit_use_double_quant=double_quantization,
+        bnb_4bit_compute_dtype=torch.bfloat16 if dtype == "auto" else getattr(torch, dtype),
+    )
 
 
 def prompt_ids(tokenizer: Any, prompt: str, *, system: str = "", chat: bool = True) -> list[int]:
