@@ -109,7 +109,7 @@ class Bench:
         folder = Path()
         generator = settings.build(Surroundings(tuple(self.labels), folder, self.embed, {}))
         task = self.task.task
-        words = TaskWords(task.description, self.labels, task.label_descriptions)
+        words = TaskWords(description=task.description, labels=self.labels, label_descriptions=task.label_descriptions)
         formats = {settings.name: settings.prompt_format(folder)}
         with tempfile.TemporaryDirectory() as kept:
             journal = Journal(Path(kept) / "journal.sqlite")

@@ -236,7 +236,7 @@ far = OpenAIGenerator(
     ),
     environment={},
 )
-prompts = Prompts(TaskWords("a short remark", ("kitchen", "garden")))
+prompts = Prompts(TaskWords(description="a short remark", labels=("kitchen", "garden")))
 author = Author({"far": far}, prompts, Journal(Path(folder) / "journal.sqlite"), Silent(), seed=1)
 written = author.write("round 1", 0, [Order("far", "zero_shot", "kitchen")] * 40)
 (Path(folder) / "texts").write_text(str(len({sample.text for sample in written if sample})))

@@ -15,17 +15,19 @@ import random
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from jinja2 import FunctionLoader, StrictUndefined, Template, TemplateError, UndefinedError, meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from pydantic import BaseModel, ConfigDict, Field
 
 from undersong_common.configuration import nearest
 from undersong_common.errors import ConfigurationError
+from undersong_protocol.agreement.manifest import LONGEST_DESCRIPTION
 
 Value = str | int | Sequence[str] | None
 Style = Literal["chat", "completion"]
@@ -177,34 +179,36 @@ class Prompt:
         return f"{self.system}\n\n{self.user}" if self.system else self.user
 
 
-@dataclass(frozen=True)
-class TaskWords:
+class TaskWords(BaseModel):
     """The words of a task that every prompt may use, all of them public.
 
     Attributes:
         description: kind of one text, e.g. "a nurse's triage note".
-        labels: the task's; ``label_descriptions`` explains some of them.
-        language: language of the texts, e.g. "German"; "" if not stated.
-        attributes: values of each attribute, one of which is drawn for each order.
+        label_descriptions: meanings of some of the labels, by label.
+        language: English name of the texts' language, e.g. "German"; "" if not stated.
+        attributes: properties of texts with their possible values; each order draws one value of each.
         line_breaks: texts have several lines; if not, completion prompts end at the end of a line.
-        variety: adds hints that make the prompts of a batch differ; without them, prompts of one label that show
-            no text are the same prompt.
     """
 
-    description: str
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    description: Annotated[str, Field(min_length=1, max_length=LONGEST_DESCRIPTION)]
     labels: tuple[str, ...] = ()
-    label_descriptions: Mapping[str, str] = field(default_factory=dict)
-    language: str = ""
-    attributes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    label_descriptions: dict[str, str] = {}
+    language: Annotated[str, Field(max_length=40)] = ""
+    attributes: dict[str, tuple[str, ...]] = {}
     line_breaks: bool = False
-    variety: bool = True
 
 
 class Prompts:
     """The templates of one task."""
 
-    def __init__(self, task: TaskWords, *, folder: Path | None = None) -> None:
+    def __init__(self, task: TaskWords, *, variety: bool = True, folder: Path | None = None) -> None:
         """Loads the built-in templates. Keys of the files ``<kind>.toml`` in ``folder`` replace built-in ones.
+
+        Args:
+            variety: adds hints that make the prompts of a batch differ; without them, prompts of one label that show
+                no text are the same prompt.
 
         Raises:
             ConfigurationError: an unknown file, an unknown key or field (named, with the nearest known one), a
@@ -212,7 +216,8 @@ class Prompts:
         """
         self._kinds = _built_in() if folder is None else _built_in() | _overrides(folder, _built_in())
         self._task = task
-        self._variety = Variety(built_in_hints(task.language), task.attributes) if task.variety else Variety((), {})
+        self._varies = variety
+        self._variety = Variety(built_in_hints(task.language), task.attributes) if variety else Variety((), {})
         self.language = task.language
         self.combinations = self._variety.combinations  # this many numbers in a row give different prompts
 
@@ -236,12 +241,12 @@ class Prompts:
         for name in fields:
             if name not in FIELDS:
                 raise ConfigurationError(f"prompt {kind!r}: there is no field {name!r}", nearest(name, FIELDS))
-        number = number if self._task.variety else 0
+        number = number if self._varies else 0
         given = self._known(number, str(fields.get("label") or "")) | fields
         given["label"] = _readable(str(fields.get("label") or ""))
         if style == "completion":
             given["bad"] = ()
-            given["variety"] = f"no. {number % self.combinations + 1}" if self._task.variety else ""
+            given["variety"] = f"no. {number % self.combinations + 1}" if self._varies else ""
         shown = {name: made for name, value in given.items() if (made := _made(name, value))}
         parents = shown.get("parents")
         if "masked" not in shown and isinstance(parents, Texts):

@@ -27,7 +27,7 @@ from undersong_server.journal import Journal
 from undersong_server.methods.interface import Setting
 from undersong_server.methods.parts.lengths import NAME, with_lengths
 from undersong_server.progress import Progress
-from undersong_server.prompts.rendering import Prompts, TaskWords
+from undersong_server.prompts.rendering import Prompts
 from undersong_server.runs.task import Task
 
 
@@ -155,17 +155,8 @@ def build_prompts(task: Task, *, alike: bool = False) -> Prompts:
         alike: every prompt of one label is the same, for a model that is trained on it.
     """
     folder = task.locate(task.prompts.folder) if task.prompts.folder else None
-    given = task.task
-    words = TaskWords(
-        description=given.description,
-        labels=given.labels,
-        label_descriptions=given.label_descriptions,
-        language=given.language,
-        attributes=given.attributes,
-        line_breaks=given.line_breaks or alike,
-        variety=task.prompts.variety and not alike,
-    )
-    return Prompts(words, folder=folder)
+    words = task.task.model_copy(update={"line_breaks": task.task.line_breaks or alike})
+    return Prompts(words, variety=task.prompts.variety and not alike, folder=folder)
 
 
 def public_lengths(task: Task) -> DrawWords | None:

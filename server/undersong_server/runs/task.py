@@ -15,7 +15,7 @@ from undersong_common.model_files import PACKAGED
 from undersong_common.plurals import counted
 from undersong_common.printable import name_fault, printable
 from undersong_common.table import SUFFIXES
-from undersong_protocol.agreement.manifest import LONGEST_DESCRIPTION, LONGEST_NAME
+from undersong_protocol.agreement.manifest import LONGEST_NAME
 from undersong_protocol.agreement.plan import Privacy, Quorum
 from undersong_protocol.limits import LARGEST_PARTIES, LARGEST_SPARE_ATTEMPTS
 from undersong_protocol.secagg.parameters import check_graph, check_quorum, default_threshold, defaults
@@ -23,6 +23,7 @@ from undersong_server import methods
 from undersong_server.evaluation.heads import Head
 from undersong_server.generators.kinds import GeneratorTable
 from undersong_server.methods.interface import EXPECTED_RECORDS, MethodOptions
+from undersong_server.prompts.rendering import TaskWords
 
 DEFAULT_PARTIES = 5
 
@@ -33,27 +34,17 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class TaskSection(Section):
+class TaskSection(TaskWords):
     """[task]: public words. They go to the model provider.
 
     Attributes:
-        description: kind of one text, e.g. "a nurse's triage note".
-        label_descriptions: meanings of some of the labels, by label.
-        language: of the texts, by its English name.
-        attributes: properties of texts with their possible values; each order draws one value of each.
+        purpose: reason for the run, for the people who approve it.
         words: least and most words of a text.
-        line_breaks: texts have several lines.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$", max_length=80)]
-    description: Annotated[str, Field(min_length=1, max_length=LONGEST_DESCRIPTION)]
-    labels: tuple[str, ...] = ()
-    purpose: Annotated[str, Field(max_length=2000)] = ""  # why, for the people who approve the run
-    label_descriptions: dict[str, str] = {}
-    language: Annotated[str, Field(max_length=40)] = ""
-    attributes: dict[str, tuple[str, ...]] = {}
+    purpose: Annotated[str, Field(max_length=2000)] = ""
     words: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]] | None = None
-    line_breaks: bool = False
 
     @model_validator(mode="after")
     def _words_of_the_task(self) -> TaskSection:

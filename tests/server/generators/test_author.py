@@ -14,7 +14,7 @@ from undersong_server.journal import Journal
 from undersong_server.progress import Silent
 from undersong_server.prompts.rendering import Prompts, TaskWords
 
-PROMPTS = Prompts(TaskWords("a note", ("x", "y")))
+PROMPTS = Prompts(TaskWords(description="a note", labels=("x", "y")))
 
 
 class Scripted:

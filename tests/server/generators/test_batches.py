@@ -140,7 +140,7 @@ def test_an_endpoint_that_is_asked_too_often_is_asked_again(journal: Journal) ->
 
 
 def test_a_mended_endpoint_is_asked_in_another_batch(journal: Journal) -> None:
-    prompts = Prompts(TaskWords("a note", ("x",)))
+    prompts = Prompts(TaskWords(description="a note", labels=("x",)))
     orders = [Order("far", "zero_shot", "x")] * 3
     with serving(BatchServer()) as server:
         server.says = "I can't help with that request."

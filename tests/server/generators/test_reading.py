@@ -12,7 +12,7 @@ from undersong_server.generators.refusals import is_refusal
 from undersong_server.prompts.rendering import Prompts, TaskWords
 
 TEXT = "My card was declined at the till, what can I do?"
-PROMPT = Prompts(TaskWords("a customer's question", ("card",))).render(
+PROMPT = Prompts(TaskWords(description="a customer's question", labels=("card",))).render(
     "contrast", label="card", good=("Where is my card?\nI need it.",), bad=("Buy now.",)
 )
 REQUEST = GenerationRequest(

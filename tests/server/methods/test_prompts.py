@@ -22,7 +22,7 @@ from undersong_server.prompts.rendering import Prompts, TaskWords
 from undersong_server.runs.planning import plan_run
 from undersong_server.runs.task import load
 
-PROMPTS = Prompts(TaskWords("a note", LABELS))
+PROMPTS = Prompts(TaskWords(description="a note", labels=LABELS))
 OPTIONS = {
     "dpga": [
         "method.population=12",

@@ -37,7 +37,7 @@ FULL: dict[str, Any] = {
 
 @pytest.fixture
 def prompts() -> Prompts:
-    return Prompts(TaskWords("a nurse's triage note", ("cardiac", "trauma"), variety=False))
+    return Prompts(TaskWords(description="a nurse's triage note", labels=("cardiac", "trauma")), variety=False)
 
 
 def test_every_kind_is_a_data_file() -> None:
@@ -70,13 +70,17 @@ def test_a_continued_text_may_have_lines_where_the_examples_have_them(prompts: P
     title = 'A nurse\'s triage note, category "cardiac":'
     assert prompt.user == f"{title}\nBP low\nHR fast\n###\n{title}\npale\n###\n{title}"
     assert prompt.stop == ("\n###", "\nA nurse's triage note")
-    lines = Prompts(TaskWords("a note", line_breaks=True))
+    lines = Prompts(TaskWords(description="a note", line_breaks=True))
     assert lines.render("zero_shot", style="completion").stop[0] == "\n###"
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_class_that_is_not_named_does_not_show(kind: str) -> None:
-    text = Prompts(TaskWords("a note", variety=False)).render(kind, **{**FULL, "label": "", "words": None}).user
+    text = (
+        Prompts(TaskWords(description="a note"), variety=False)
+        .render(kind, **{**FULL, "label": "", "words": None})
+        .user
+    )
     assert "category" not in text
     assert '"' not in text.replace('"_"', "")
     assert "words" not in text.replace("other words", "").replace("some words", "").replace("a few words", "")
@@ -84,8 +88,12 @@ def test_a_class_that_is_not_named_does_not_show(kind: str) -> None:
 
 @pytest.mark.parametrize("style", ["chat", "completion"])
 def test_a_label_that_is_an_identifier_is_read_as_words(style: Any) -> None:
-    task = TaskWords("a question", ("activate_my_card", "age_limit"), {"activate_my_card": "a new card"}, variety=False)
-    text = Prompts(task).render("zero_shot", style=style, label="activate_my_card").user
+    task = TaskWords(
+        description="a question",
+        labels=("activate_my_card", "age_limit"),
+        label_descriptions={"activate_my_card": "a new card"},
+    )
+    text = Prompts(task, variety=False).render("zero_shot", style=style, label="activate_my_card").user
     assert '"activate my card" (a new card)' in text
     assert "age limit" in text if style == "chat" else "age" not in text
     assert "_" not in text
@@ -121,7 +129,7 @@ def test_examples_keep_their_line_breaks_and_are_never_read_as_templates(prompts
 
 def test_of_many_labels_a_prompt_names_a_few(prompts: Prompts) -> None:
     labels = tuple(f"label {number}" for number in range(77))
-    many = Prompts(TaskWords("a note", labels, {"label 3": "about threes"}))
+    many = Prompts(TaskWords(description="a note", labels=labels, label_descriptions={"label 3": "about threes"}))
     texts = [many.render("zero_shot", label="label 3", number=number).user for number in range(20)]
     assert all(text.count("label ") <= 20 for text in texts)
     assert all('"label 3" (about threes)' in text for text in texts)
@@ -130,7 +138,7 @@ def test_of_many_labels_a_prompt_names_a_few(prompts: Prompts) -> None:
 
 
 def test_language_and_attributes_stand_in_every_prompt_that_asks_for_a_text() -> None:
-    task = TaskWords("a note", language="German", attributes={"age": ("child", "adult")})
+    task = TaskWords(description="a note", language="German", attributes={"age": ("child", "adult")})
     prompts = Prompts(task)
     for kind in KINDS:
         texts = [prompts.render(kind, number=number, **FULL).user for number in range(12)]
@@ -142,16 +150,16 @@ def test_language_and_attributes_stand_in_every_prompt_that_asks_for_a_text() ->
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("style", ["chat", "completion"])
 def test_the_prompts_of_a_batch_differ(kind: str, style: Any) -> None:
-    prompts = Prompts(TaskWords("a note", ("cardiac", "trauma")))
+    prompts = Prompts(TaskWords(description="a note", labels=("cardiac", "trauma")))
     assert len({prompts.render(kind, style=style, number=1000 + i, **FULL).text for i in range(2000)}) == 2000
     assert prompts.combinations > 10_000
-    alike = Prompts(TaskWords("a note", ("cardiac", "trauma"), variety=False))
+    alike = Prompts(TaskWords(description="a note", labels=("cardiac", "trauma")), variety=False)
     assert len({alike.render("zero_shot", style=style, number=i, label="trauma").text for i in range(20)}) == 1
 
 
 def test_fill_in_hides_words_of_the_parent_and_is_a_function_of_it_and_the_number(prompts: Prompts) -> None:
     parent = "pain in the left knee\nsince a fall on monday morning at work"
-    varied = Prompts(TaskWords("a note"))
+    varied = Prompts(TaskWords(description="a note"))
     texts = [varied.render("fill_in", parents=(parent,), number=number).user for number in (1, 1, 2)]
     assert parent not in texts[0]
     assert " _ " in texts[0]
@@ -186,14 +194,14 @@ def test_a_wrong_call_names_what_is_wrong(prompts: Prompts, kind: str, fields: d
 
 def override(folder: Path, content: str, name: str = "contrast.toml") -> Prompts:
     (folder / name).write_text(content, encoding="utf-8")
-    return Prompts(TaskWords("a note", ("a",), variety=False), folder=folder)
+    return Prompts(TaskWords(description="a note", labels=("a",)), variety=False, folder=folder)
 
 
 def test_a_folder_replaces_single_templates(tmp_path: Path) -> None:
     prompts = override(
         tmp_path, 'user = "Besser als {{ bad }}, {so} {% if good %}wie {{ good }} {% endif %}sein, {{ label }}!"'
     )
-    usual = Prompts(TaskWords("a note", ("a",), variety=False))
+    usual = Prompts(TaskWords(description="a note", labels=("a",)), variety=False)
     chat = prompts.render("contrast", bad=("x",), label="a")
     assert chat.user == "Besser als <example>\nx\n</example>, {so} sein, a!"
     assert chat.system == usual.render("contrast", bad=("x",), label="a").system
@@ -233,7 +241,7 @@ def test_a_file_that_no_method_reads_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="did you mean 'contrast'"):
         override(tmp_path, 'user = "x"', "contrasts.toml")
     with raises(ConfigurationError, "no-folder"):
-        Prompts(TaskWords("a note"), folder=tmp_path / "missing")
+        Prompts(TaskWords(description="a note"), folder=tmp_path / "missing")
 
 
 def test_every_field_is_used_by_some_template() -> None:

@@ -22,7 +22,7 @@ def test_every_language_has_as_many_hints_and_none_twice(language: str) -> None:
 
 def test_hints_are_in_the_task_s_language_where_there_are_such() -> None:
     texts = {
-        language: Prompts(TaskWords("a note", language=language)).render("zero_shot", number=3).user
+        language: Prompts(TaskWords(description="a note", language=language)).render("zero_shot", number=3).user
         for language in ("", "German", "Finnish")
     }
     assert rendering.Variety(rendering.built_in_hints("german"), {}).hints(3)[0] in texts["German"]

@@ -45,7 +45,7 @@ def far(url: str, model: Path | str, **fields: Any) -> OpenAIGenerator:
 
 
 def requests(count: int) -> list[GenerationRequest]:
-    prompts = Prompts(TaskWords("a nurse's triage note", ("cardiac", "injury")))
+    prompts = Prompts(TaskWords(description="a nurse's triage note", labels=("cardiac", "injury")))
     return [
         GenerationRequest("zero_shot", label, prompts.render("zero_shot", label=label, number=seed).user, seed)
         for seed in range(count)
