@@ -1,4 +1,4 @@
-"""Where a party takes its random bytes from."""
+"""A party's source of random bytes."""
 
 from __future__ import annotations
 

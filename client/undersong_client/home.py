@@ -203,7 +203,7 @@ class PartyHome:
         return self.path / "status.json"
 
     def note_refused_start(self, problem: str, remedy: str, *, at: float) -> None:
-        """Why the daemon does not start, for ``status``: this party's own people read it, and nobody else."""
+        """Records for ``status`` why the daemon does not start. Only this party's people read it."""
         write_json(self.status, {"state": REFUSED_START, "problem": problem, "remedy": remedy, "written_s": at})
 
     @cached_property

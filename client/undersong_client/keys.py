@@ -61,7 +61,7 @@ class Credential:
 
 
 def is_enrolled(home: PartyHome) -> bool:
-    """Whether a certificate is in use here."""
+    """Returns True if a certificate is in use here."""
     return (home.keys / "tls.pem").exists()
 
 

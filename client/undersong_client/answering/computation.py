@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class VectorRequest:
-    """What a vector is computed from, beside the records.
+    """The public inputs and secret coins from which a vector is computed, beside the records.
 
     Attributes:
         run: its name.
@@ -82,7 +82,7 @@ class Computation(ABC):
         return None
 
     def progress(self) -> tuple[int, int] | None:
-        """How many of how many records are embedded, while that goes on and once more at its end; else None."""
+        """Returns (embedded, total) records while embedding goes on and once more at its end; else None."""
         return None
 
     def stop(self) -> None:

@@ -92,14 +92,14 @@ class ComputingProcess(Computation):
 
     @property
     def pid(self) -> int | None:
-        """Of the process, where one was started."""
+        """The child's process ID, or None if none was started."""
         return None if self._process is None else self._process.pid
 
     def vector(self, request: VectorRequest, *, begun: float) -> Computed:
-        """As :meth:`Computation.vector`; returns at one of the ladder's looks (``ladder.handover_s``). Never raises.
+        """Computes the vector in the child process; returns at a public time (``ladder.handover_s``). Never raises an error.
 
-        Where the daemon stops meanwhile, the thread that asked ends: nothing is answered, and the vector may be
-        computed again after the next start.
+        If the daemon stops meanwhile, the calling thread ends (SystemExit). Nothing is answered then, and the vector
+        may be computed again after the next start.
         """
         first_s = request.planned.first_rung_s
         with self._lock:
@@ -128,7 +128,7 @@ class ComputingProcess(Computation):
             self._running().send(_WARM)
 
     def progress(self) -> tuple[int, int] | None:
-        """As :meth:`Computation.progress`; called now and then, it also starts a process in a dead one's place."""
+        """Returns (embedded, total) records, or None. Also restarts a child that has died, so call it regularly."""
         if not self._lock.acquire(blocking=False):
             return None  # a vector is being computed
         try:

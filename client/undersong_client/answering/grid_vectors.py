@@ -19,7 +19,7 @@ from undersong_protocol.statistics.vectors import GridVector
 
 
 class Contribution(Protocol):
-    """How a party computes its exact vector: :func:`grid_vector`, or what an audit puts around it."""
+    """Interface of :func:`grid_vector`, which an audit may wrap."""
 
     def __call__(
         self,
@@ -123,11 +123,11 @@ class _One:
 
 
 def poisson_subsample(records: PrivateRecords, rate: float, coins: bytes) -> Bools:
-    """Which units take part, bool [units]: each by its own coin, which no other unit moves.
+    """Draws the units that take part, bool [units]. Each has its own coin, which no other unit changes.
 
-    A coin is a keyed permutation of the unit's hash. Units of one hash (equal samples) are told apart by counting them:
-    which of them is which does not matter, since they contribute the same. The probability is ``rate`` rounded down to
-    a multiple of 2^-64, so never more than what is charged.
+    A coin is a keyed permutation of the unit's hash. Units with the same hash (equal samples) are counted, and the
+    count enters the coin. Their order does not matter, because they contribute the same. The probability is ``rate``
+    rounded down to a multiple of 2^-64, so it never exceeds the rate that is charged.
     """
     first = np.unique(records.units, return_index=True)[1]
     hashes = records.unit_hashes[first]
@@ -139,7 +139,7 @@ def poisson_subsample(records: PrivateRecords, rate: float, coins: bytes) -> Boo
 
 
 def _occurrences(values: UInt64) -> Int64:
-    """How many equal values stand before each, int64 [n]."""
+    """Returns, for each value, the number of equal values before it, int64 [n]."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     begins = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])[: len(values)])

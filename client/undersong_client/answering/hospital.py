@@ -122,9 +122,9 @@ class HospitalComputation(RecordComputation):
             return zeros(request)
 
     def _others_vector(self, request: VectorRequest, begun: float) -> Computed:
-        """Of another package's statistic: where it fails, what it does with each record by itself.
+        """Computes the vector of another package's statistic. If it fails, computes the row of each record separately.
 
-        Zeros in place of all of them would let the one record that it fails at move the whole vector.
+        Zeros for all records would let the one record at which it fails change the whole vector.
         """
         try:
             return super().vector(request, begun=begun)

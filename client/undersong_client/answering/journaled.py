@@ -216,7 +216,7 @@ class Answering:
         self._thread.start()
 
     def wants(self, id_: bytes) -> bool:
-        """Whether a request of that id is a new one."""
+        """Returns True if no request with this id is known."""
         with self._lock:
             return not self._known(id_)
 
@@ -243,7 +243,7 @@ class Answering:
             self._replies.pop(id_, None)
 
     def stream_ended(self) -> None:
-        """What waited is dropped: the coordinator repeats what it still wants. Before a new stream is opened."""
+        """Drops the waiting requests before a new stream is opened; the coordinator repeats those it still needs."""
         with self._lock:
             self._wanted.clear()
 
@@ -254,12 +254,12 @@ class Answering:
         return [reply for reply, answer in kept if answer.may_leave()]
 
     def look_after(self) -> None:
-        """As :meth:`JournaledParty.look_after`, while no request comes."""
+        """Destroys the secrets of attempts that will not go on; called while no request arrives."""
         self._recorded.look_after()
 
     @property
     def last(self) -> tuple[float, str] | None:
-        """When and what was answered, for the status."""
+        """The time and the name of the last answer, for the status."""
         return self._recorded.last
 
     def stop(self, grace_s: float) -> None:

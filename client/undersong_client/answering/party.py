@@ -62,7 +62,7 @@ log = logging.getLogger(__name__)
 
 
 class Consent(Protocol):
-    """What the people of a party have decided about a run, beyond what its policy allows by itself."""
+    """Decisions of a party's people about a run, in addition to its policy."""
 
     def decide(self, manifest: Manifest) -> str:
         """Empty where the run may be signed, else why it may not yet. Raises PrivacyRefusal where it was refused."""

@@ -249,7 +249,7 @@ def install_service(
 
 @app.command()
 def status(home: HomeFolder = None, as_json: AsJson = False) -> int:
-    """What the daemon is doing. Exit code 0 where it is connected or paused, 6 where it is not."""
+    """Shows what the daemon is doing. Exit code 0 if it is connected or paused, otherwise 6."""
     from undersong_client.home import CLOCK_TOLERANCE_S, clock_words
     from undersong_client.operations import daemon
 

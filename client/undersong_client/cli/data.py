@@ -227,7 +227,7 @@ def teacher_model(
 
 @data_app.command()
 def show(home: HomeFolder = None, as_json: AsJson = False) -> None:
-    """Which file is declared, and its fields."""
+    """Shows the declared file and its fields."""
     settings = PartyHome(home_of(home)).settings
     names = ("data", "text_field", "label_field", "user_field", "cache", "embedder", "teacher_model")
     value = {name: getattr(settings, name) for name in names}
@@ -246,7 +246,7 @@ def ledger(
     home: HomeFolder = None,
     as_json: AsJson = False,
 ) -> None:
-    """What every release of the data set cost, and what is left."""
+    """Shows the cost of every release of the data set, and the budget that is left."""
     from undersong_client.operations import data
 
     facts = data.ledger(home_of(home), verify=verify)
@@ -304,6 +304,6 @@ def _print_costs(facts: LedgerFacts) -> None:
 
 
 def _bar(spent: float, total: float) -> str:
-    """How much of a budget is used, in ten characters."""
+    """A bar of ten characters that shows the used part of a budget."""
     used = 10 if spent >= total else int(10 * spent / total)
     return "#" * used + "." * (10 - used)

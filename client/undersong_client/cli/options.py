@@ -1,4 +1,4 @@
-"""What the hospital's commands share: options, where things are, and how results are printed."""
+"""Options, paths and output that all commands of ``undersong-party`` share."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _finite(value: Any) -> Any:
 
 
 def spending_words(spending: Spending) -> str:
-    """How the budget stands, in one line."""
+    """The spent and the remaining budget, in one line."""
     spent = "more than can be counted" if math.isinf(spending.spent) else f"epsilon {spending.spent:.4g}"
     if spending.budget is None or spending.left is None:
         return f"spent {spent} at delta {spending.delta:g}; no budget is set: undersong-party budget set"

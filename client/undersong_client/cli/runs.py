@@ -64,7 +64,7 @@ def requests(home: HomeFolder = None, as_json: AsJson = False) -> None:
 
 
 def _standing(request: Request) -> str:
-    """How a proposed plan stands, in one cell."""
+    """The state of a proposed plan, for a table's cell."""
     parts = [request.decision + (f" ({request.reason})" if request.reason else "")]
     if request.ended_s:
         parts.append(f"ended {local_time(request.ended_s)}")
@@ -87,7 +87,7 @@ def preview(
     home: HomeFolder = None,
     as_json: AsJson = False,
 ) -> None:
-    """What a run would take from this building, and what it costs, on one page. Decides nothing."""
+    """Shows on one page what a run would take from this building and what it would cost. Decides nothing."""
     from undersong_client.consent import shown
     from undersong_client.operations import runs
 

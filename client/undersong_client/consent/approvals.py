@@ -79,7 +79,7 @@ class Request:
 
     @property
     def undecided(self) -> bool:
-        """Whether it waits for a person, and for nothing else."""
+        """True if only a person's decision is missing."""
         over = self.objection or self.replaced or self.ended_s or self.suspended_s
         return self.decision == "pending" and not over
 
@@ -92,7 +92,7 @@ class Request:
 
     @property
     def statement(self) -> bytes:
-        """What is signed."""
+        """The bytes that the decision's signature covers."""
         return tagged_hash(TAG, canonical_json([self.run, self.manifest, self.decision, self.decided_s, self.reason]))
 
 
@@ -134,11 +134,11 @@ class Requests:
         return _request(path) if path.exists() else None
 
     def path(self, manifest: Manifest) -> Path:
-        """Where the request of a manifest is kept, if it is."""
+        """The file of a manifest's request; it need not exist."""
         return self._path(manifest.hash.hex())
 
     def manifest_bytes(self, request: Request) -> bytes:
-        """What is to be signed, checked against its hash."""
+        """The manifest of a request, checked against its hash."""
         path = self._path(request.manifest).with_suffix(".manifest")
         try:
             data = path.read_bytes()
@@ -238,7 +238,7 @@ class Requests:
         return changes(before, manifest)
 
     def _remembered(self, earlier: list[Request]) -> Request:
-        """Of the plans under one name, the one that people have in mind: shown or decided last, else the first."""
+        """Returns the plan of this run that was last shown or decided; the first plan if none was."""
         from undersong_client.consent import shown
 
         seen = shown.seen(self._home)
@@ -246,7 +246,7 @@ class Requests:
         return max(times, key=lambda time: time[:2])[2]
 
     def _prune(self, earlier: list[Request], now: Request) -> None:
-        """Of plans that were replaced, nobody needs the text, but for the one that the next is compared with."""
+        """Deletes the manifests of replaced plans, except the one with which the next plan will be compared."""
         kept = {self._remembered(earlier).manifest, now.manifest} if earlier else {now.manifest}
         for each in earlier:
             if each.manifest not in kept and each.number > 1 and each.decision == "pending":
@@ -325,7 +325,7 @@ class Requests:
 
 
 class PersonalConsent:
-    """What the guard cannot know: whether a person has approved. Implements ``answering.party.Consent``.
+    """Consent of people, plan by plan, as the folder of requests holds it. Implements ``answering.party.Consent``.
 
     Args:
         standing: read anew each time, so that a changed policy counts at once.

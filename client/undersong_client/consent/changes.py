@@ -1,4 +1,4 @@
-"""What another plan under the name of a known run changes, in words for the people who decide about it."""
+"""Differences between two plans under the same run name, in words for the people who decide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a hospital joins a coordinator, from its own side: package checked by its fingerprint, request out, grant in."""
+"""Enrolment, the hospital's side: checks the package by its fingerprint, writes the request, installs the grant."""
 
 from __future__ import annotations
 

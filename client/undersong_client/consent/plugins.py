@@ -37,7 +37,7 @@ class Installed:
 
     @property
     def holds(self) -> bool:
-        """Whether what is installed is what was trusted."""
+        """True if the installed source is the trusted one."""
         return not self.fault and self.trusted == self.source != ""
 
     @property

@@ -22,7 +22,7 @@ UNITS = ("sample", "user", "party")
 
 @dataclass(frozen=True)
 class HospitalPolicy:
-    """What a hospital allows. The defaults allow nothing: no coordinator, no epsilon.
+    """Limits that a hospital sets for every run. The defaults allow nothing: no coordinator, no epsilon.
 
     Attributes:
         coordinators: fingerprints of the coordinators it trusts.
@@ -106,7 +106,7 @@ class HospitalPolicy:
 
     @property
     def bounds(self) -> Bounds:
-        """What the guard checks of every manifest."""
+        """The limits that the guard checks for every manifest."""
         return Bounds(
             largest_epsilon=self.run_epsilon,
             largest_delta=self.total_delta,

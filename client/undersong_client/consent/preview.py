@@ -1,4 +1,4 @@
-"""What a run would take from this hospital: in figures (``figures``), and as one page to decide by (``sheet``)."""
+"""Preview of a run's demands on this hospital: as figures (``figures``), and as a page for the decision (``sheet``)."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def figures(
 
 
 def _cost(ledger: Ledger, charge: Charge) -> dict[str, Any]:
-    """What the run costs at the delta of the data set's budget, so that the figures can be subtracted."""
+    """The run's cost at the delta of the data set's budget, so that the figures can be subtracted."""
     budget = ledger.budget
     if budget is None:
         return {}
@@ -207,7 +207,7 @@ def sheet(value: dict[str, Any]) -> Page:
 
 
 def marked(value: dict[str, Any]) -> list[Section]:
-    """That this is a rehearsal, before anything else, where it is one."""
+    """Warns first if this is a drill."""
     return [Section(MARK, (PARTY_WORDS,), loud=True)] if value["drill"] else []
 
 
@@ -260,7 +260,7 @@ def _objections(value: dict[str, Any]) -> list[Section]:
 
 
 def purpose(value: dict[str, Any]) -> Section:
-    """What the run is for, as its operator states it."""
+    """The run's purpose, as its operator states it."""
     task, coordinator = value["task"], value["coordinator"]
     stated = "the operator has not stated it"
     generators = ", ".join(printable(each, 120) for each in task["generators"] or ()) or stated

@@ -1,6 +1,6 @@
-"""Which plans people have seen: by which terminal, and when. ``approve --latest-shown`` holds for these only.
+"""Records which plans were shown, on which terminal and when. ``approve --latest-shown`` accepts only these.
 
-A terminal is a login's session with a controlling terminal: what one window has shown, no other one approves.
+A terminal is a login session with a controlling terminal. A plan shown in one window cannot be approved in another.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def note(home: PartyHome, run: str, manifest: str, *, at: float) -> None:
 
 
 def seen(home: PartyHome) -> dict[str, float]:
-    """When each plan was last shown to anybody here, by its hash (hex)."""
+    """Times at which each plan was last shown to anybody here, by its hash (hex)."""
     return _read(home)[1]
 
 

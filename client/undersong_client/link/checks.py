@@ -163,7 +163,7 @@ def _file(home: PartyHome) -> Iterator[Finding]:
 
 
 def _weak_choices(home: PartyHome) -> Iterator[Finding]:
-    """What policy and budget leave open that others rather would not, whatever the records are."""
+    """Warns of policies and budgets that are weaker than advised. Independent of the records."""
     with contextlib.suppress(UndersongError):  # said by the findings above
         allowed = policy.read(home)
         for sentence in cautions.weak_policy(allowed):
@@ -173,7 +173,7 @@ def _weak_choices(home: PartyHome) -> Iterator[Finding]:
 
 
 def _cautions(home: PartyHome) -> Iterator[Finding]:
-    """What the records speak against, where runs are signed without a person's look."""
+    """Warns of records that do not suit standing consent."""
     with contextlib.suppress(UndersongError):  # said by the findings above
         allowed = policy.read(home)
         if allowed.approval != "standing":

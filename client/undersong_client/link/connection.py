@@ -34,10 +34,10 @@ Frames = Iterable[Any]
 
 
 class Listener(Protocol):
-    """Who is told what arrives; called from the stream's own thread."""
+    """Receives the stream's messages; called from the stream's own thread."""
 
     def wants(self, id_: bytes) -> bool:
-        """Whether a request of that id would be answered: only then is it opened."""
+        """Returns True if a request with this id would be answered; only then is it decrypted."""
         ...
 
     def request(self, envelope: Envelope) -> None:
@@ -51,7 +51,7 @@ class Listener(Protocol):
 
 @dataclass(frozen=True)
 class Ended:
-    """Why a stream is over.
+    """The reason for a stream's end.
 
     Attributes:
         reason: public words for the log.
@@ -197,7 +197,7 @@ class Connection:
         self._over.wait(GOODBYE_S)
 
     def _put(self, frames: Frames | None) -> None:
-        """What is to be sent; None: nothing more."""
+        """Queues frames for sending; None closes the sending side."""
         self._loop.call_soon_threadsafe(self._queue.put_nowait, frames)
 
     # In the stream's own thread
@@ -270,7 +270,7 @@ class Connection:
         self._end(Ended("the coordinator ended the stream", welcomed=self.welcome is not None))
 
     async def _frame(self, message: wire.ToParty) -> bool:
-        """Whether the stream goes on."""
+        """Handles one frame; returns False if the stream must end."""
         kind = message.WhichOneof("frame")
         if self.welcome is None:
             if kind == "goodbye":

@@ -37,7 +37,7 @@ RENEW_LOOK_S = 3600.0
 
 @dataclass(frozen=True)
 class Backoff:
-    """How long to wait before dialling again: exponential, with full jitter.
+    """Delay before the next dial: exponential, with full jitter.
 
     Attributes:
         first_s, largest_s: bounds of the wait's upper limit.
@@ -201,7 +201,7 @@ class Daemon:
             connection.send_reply(reply)
 
     def _stay(self, connection: Connection, coordinator: enrolment.Coordinator, paused: bool) -> str:
-        """Until the stream ends or this side wants another one; why."""
+        """Blocks until the stream must be replaced; returns the reason."""
         self._decisions_seen = 0
         while connection.ended is None:
             if self._stop.wait(LOOK_S):

@@ -1,7 +1,7 @@
-"""What must be in order before the daemon starts, and the few reasons for not starting that the coordinator is told.
+"""Checks before the daemon starts, and the few reasons for not starting that the coordinator may learn.
 
-A reason is told as one code of ``DoesNotStart``. It is decided from settings, policy, certificate and clock alone,
-before any record, ledger or model is opened; every other reason is told to this party's own people only.
+Such a reason is one code of ``DoesNotStart``. It depends on settings, policy, certificate and clock alone, and is
+sent before any record, ledger or model is opened. Every other reason is shown to this party's own people only.
 """
 
 from __future__ import annotations

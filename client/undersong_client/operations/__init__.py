@@ -1,5 +1,5 @@
-"""What a hospital's people can do, as plain functions with typed results: no command line, no HTTP, nothing is printed.
+"""Actions of a hospital's people, as plain functions with typed results. They use no command line and no HTTP.
 
-Every function takes the party's folder; results are frozen values with ``to_json``, which hold what these people may
-see and nothing that may leave.
+Every function takes the party's folder. Results are frozen values with ``to_json``. They are for these people only and
+must not leave the building.
 """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DaemonStatus:
-    """What the daemon last said of itself.
+    """The daemon's own last report.
 
     Attributes:
         state: "connected", "paused", "waiting" and so on; "not running" or "never started" where there is none, or
@@ -34,7 +34,7 @@ class DaemonStatus:
 
     @property
     def well(self) -> bool:
-        """Whether it is connected, or paused by its people."""
+        """True if it is connected, or paused by its people."""
         return self.running and self.state in ("connected", "paused")
 
     def to_json(self) -> dict[str, Any]:
@@ -49,7 +49,7 @@ class DaemonStatus:
 
 
 def status(home: Path) -> DaemonStatus:
-    """How the daemon of this folder stands."""
+    """Returns the state of this folder's daemon."""
     opened = PartyHome(home)
     running = opened.is_running
     facts: dict[str, Any] = read_json(opened.status) if opened.status.exists() else {}

@@ -31,7 +31,7 @@ LARGEST_DRILL_BYTES = 2**20
 
 @dataclass(frozen=True)
 class Spending:
-    """How a budget stands at one delta. ``budget`` and ``left`` are None where no budget is set; inf: no limit."""
+    """Spent and remaining epsilon at one delta. ``budget`` and ``left`` are None if no budget is set; inf: no limit."""
 
     delta: float
     spent: float
@@ -174,7 +174,7 @@ def embed(home: PartyHome, embedder: Embedder, progress: Progress) -> tuple[int,
 
 
 def invented(home: PartyHome, file: Path) -> bool:
-    """Whether it is the file that a drill was made with: real records copied over it are not."""
+    """Returns True for the unchanged file of invented records that a drill was made with."""
     if file.absolute() != home.drill_records or not file.is_file():
         return False
     return hashlib.sha256(read_input(file, LARGEST_DRILL_BYTES)).hexdigest() == home.settings.drill_sha256
@@ -266,7 +266,7 @@ class LedgerFacts:
 
 
 def ledger(home: Path, *, verify: bool = False) -> LedgerFacts:
-    """What every release of the data set cost, and what is left.
+    """Returns the cost of every release of the data set, and the budget that is left.
 
     Args:
         verify: checks every entry against the chain, changing nothing.

@@ -91,7 +91,7 @@ class Installed:
 
     @property
     def words(self) -> str:
-        """What has happened, in one sentence's beginning."""
+        """The beginning of a sentence that states the result."""
         done = "the certificate is renewed: it" if self.renewed else "enrolled; the certificate"
         return f"{done} is valid until {self.until:%Y-%m-%d}"
 
@@ -105,7 +105,7 @@ def install(home: Path, grant: bytes) -> Installed:
 
 @dataclass(frozen=True)
 class Membership:
-    """Where this party belongs.
+    """This party's identity, coordinator and certificate.
 
     Attributes:
         fingerprint: its own.

@@ -14,7 +14,7 @@ from undersong_common.errors import ConfigurationError
 
 
 def entries(home: Path, *, run: str | None = None, last: int | None = None) -> tuple[Entry, ...]:
-    """What left, oldest first; of one run, or the last ones only."""
+    """Messages that left, oldest first; optionally of one run, or only the last ones."""
     return tuple(journal.Outbox(PartyHome(home).outbox).entries(run=run, last=last))
 
 
@@ -27,7 +27,7 @@ class Message:
     decoded: dict[str, Any]
 
     def words(self) -> list[str]:
-        """What it says, in plain words."""
+        """The message in plain words."""
         return outbox_words.words(self.entry, self.data)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What this hospital allows: its budget over all runs, and its policy; what is not named is refused."""
+"""Reads and sets the hospital's budget over all runs and its policy. Everything that they do not name is refused."""
 
 from __future__ import annotations
 

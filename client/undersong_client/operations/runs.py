@@ -27,9 +27,9 @@ def requests(home: Path) -> tuple[Request, ...]:
 
 @dataclass(frozen=True)
 class Consent:
-    """What somebody decides about: a request, its figures, and both as one page.
+    """Basis of a decision: a request, its figures, and both as one page.
 
-    The figures are as things stand now until the plan is approved, and from then on those of the sheet that was signed.
+    The figures are current until the plan is approved. From then on they are those of the signed sheet.
     """
 
     request: Request
@@ -46,7 +46,7 @@ class Consent:
 
 
 def consent(home: Path, run: str, *, checkpoints: Path) -> Consent:
-    """What a run would take from this building, and what it costs. Decides nothing.
+    """Returns what a run would take from this building and what it would cost. Decides nothing.
 
     Args:
         run: its name, or the beginning of its manifest's hash.

@@ -37,7 +37,7 @@ AWAY = "This party's daemon does not run: nothing is answered, and what stands h
 
 @dataclass(frozen=True)
 class PartyPlaces:
-    """Where a party's things are: its folder, the user's folder for heads of ledgers, the daemon's log (or None)."""
+    """Paths: the party's folder, the user's folder for heads of ledgers, the daemon's log (or None)."""
 
     home: Path
     checkpoints: Path
@@ -45,7 +45,7 @@ class PartyPlaces:
 
 
 def page_folder(home: Path) -> Path:
-    """Where the page keeps its accounts and its audit log, in the party's folder."""
+    """The folder of the page's accounts and audit log, inside the party's folder."""
     return home / "page"
 
 

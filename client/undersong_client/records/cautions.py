@@ -1,8 +1,8 @@
-"""What a party's records make impossible or unwise in a run: said to its own people, never in a reply.
+"""Warnings about a run that depend on a party's records. Its own people read them; no reply contains them.
 
-The coordinator reads the same whatever the records are (docs/privacy.md, Non-interference). So these are no refusals:
-where a person decides, she reads them before she approves; where consent is standing, they are looked at when that
-consent is given, and told in log and status afterwards.
+Replies must not depend on the records (docs/privacy.md, Non-interference), so a warning is not a refusal. A person
+reads the warnings before she approves. With standing consent they are shown when it is given, and later in log and
+status.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EMPTY = "the data set has no record: this party would answer with zeros"
 
 
 def of_plan(manifest: Manifest, policy: HospitalPolicy) -> list[str]:
-    """What is weak in a plan, whatever the records are."""
+    """Weak choices of a plan, independent of the records."""
     found = []
     if math.isfinite(manifest.plan.privacy.epsilon):
         found += weak_delta(manifest.plan.privacy.delta)
@@ -43,7 +43,7 @@ def of_plan(manifest: Manifest, policy: HospitalPolicy) -> list[str]:
 
 
 def weak_policy(policy: HospitalPolicy) -> list[str]:
-    """What a policy leaves to the coordinator, in one sentence each."""
+    """Weak choices of a policy, in one sentence each."""
     found = []
     if policy.approval == "standing":
         found.append("consent is standing: every run within the policy is signed without anybody looking at it")
@@ -61,14 +61,14 @@ def weak_policy(policy: HospitalPolicy) -> list[str]:
 
 
 def of_manifest(manifest: Manifest, data: DataSet, user_field: str = "") -> list[str]:
-    """What speaks against a run with this data set; see :func:`of_run`."""
+    """Warnings about a run with this data set; see :func:`of_run`."""
     privacy = manifest.plan.privacy
     records = PrivateRecords(data.table, manifest.labels, privacy, key=data.key, embed=_not_embedded)
     return of_run(privacy, records, has_users=data.table.users is not None, user_field=user_field)
 
 
 def of_run(privacy: Privacy, records: PrivateRecords, *, has_users: bool, user_field: str = "") -> list[str]:
-    """What speaks against a run with these records, in words for the party's own people; empty where nothing does.
+    """Warnings about a run with these records, in words for the party's own people.
 
     Args:
         privacy: what the run promises.
@@ -97,7 +97,7 @@ def of_run(privacy: Privacy, records: PrivateRecords, *, has_users: bool, user_f
 
 
 def of_standing_consent(policy: HospitalPolicy, table: Table, user_field: str = "") -> list[str]:
-    """What speaks against signing every run within the policy with this data set; empty where nothing does."""
+    """Warnings about standing consent with this policy and data set."""
     found = [] if len(table) else [EMPTY]
     for unit in ("sample", "user"):
         if unit in policy.units:

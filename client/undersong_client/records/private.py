@@ -86,7 +86,7 @@ class PrivateRecords:
 
     @property
     def units(self) -> npt.NDArray[np.int64]:
-        """Which privacy unit each record belongs to, int64 [M] in [0, unit_count)."""
+        """The privacy unit of each record, int64 [M] in [0, unit_count)."""
         return self._units
 
     @cached_property
@@ -115,7 +115,7 @@ class PrivateRecords:
 
 
 def unit_count(table: Table, unit: str) -> int:
-    """How many privacy units a data set has; users where it has no user ids: none."""
+    """The number of privacy units in a data set; 0 for users if it has no user ids."""
     if unit == "user":
         return len(set(table.users or ()))
     return len(table) if unit == "sample" else 1

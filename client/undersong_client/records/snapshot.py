@@ -30,7 +30,7 @@ _REMEDY = "add it again: undersong-party data add FILE, with its fields"
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a sealed data set without opening its rows.
+    """The head of a sealed data set, which is read without opening its rows.
 
     Attributes:
         fingerprint: keyed hash (hex) by which its ledger names it.
@@ -61,7 +61,7 @@ def seal(home: PartyHome, table: Table, facts: Facts) -> None:
 
 
 def facts(home: PartyHome) -> Facts:
-    """Of the sealed data set. Raises ConfigurationError where there is none, or it is damaged."""
+    """Reads the head of the sealed data set. Raises ConfigurationError if it is missing or damaged."""
     head = next(_opened(home))
     try:
         return Facts(**{name: head[name] for name in Facts.__dataclass_fields__})
@@ -114,7 +114,7 @@ def _sealed(cipher: Any, plain: bytes, place: bytes) -> bytes:
 
 
 def _place(identity: bytes, number: int) -> bytes:
-    """What a part is bound to: slabs of another copy, or in another order, do not open."""
+    """Associated data of a part, so that slabs of another copy or in another order do not open."""
     return MAGIC + identity + number.to_bytes(8, "little")
 
 

@@ -60,7 +60,7 @@ class LedgerCheckpoints:
         return [str(mark.get("ledger_head", "")) for mark in self._marks() if mark.get("released", True)]
 
     def statements(self) -> list[Statement]:
-        """What the ledger said when it was last kept in each place; none of a place that version 1 wrote."""
+        """The ledger's statements that the checkpoint files hold."""
         found = []
         for mark in self._marks():
             with suppress(ValueError, KeyError, TypeError):
@@ -120,19 +120,19 @@ class LedgerCheckpoints:
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
-    """What one place holds, the newest first. Raises ConfigurationError where nothing of it can be read."""
+    """Reads a checkpoint file, newest first. Raises ConfigurationError if no part of it is valid."""
     data = path.read_bytes()
     found = [data] if data.startswith(b"{") else slots.contents(data)
     return [json_object(path, content) for content in found or [b""]]
 
 
 def checkpoint_name(table: Table, checkpoints: Path) -> str:
-    """Of the second place, found by content, so that a renamed or copied file has the same mark."""
+    """File name in the state folder, derived from the records, so that a renamed or copied file has the same one."""
     return fingerprint(table, _salt(checkpoints))[:40]
 
 
 def salted(checkpoints: Path) -> str:
-    """Which state folder a name of :func:`checkpoint_name` is of."""
+    """Identifies the state folder for which :func:`checkpoint_name` gave a name."""
     return hashlib.sha256(_salt(checkpoints)).hexdigest()
 
 
@@ -162,7 +162,7 @@ def check(heads: Sequence[str], ledger: Ledger | None) -> None:
 
 
 def holds(ledger: Ledger, heads: Sequence[str]) -> bool:
-    """Whether all of these heads are in the ledger's chain."""
+    """Returns True if all of these heads are in the ledger's chain."""
     return {_START, *(entry["hash"] for entry in ledger.entries())}.issuperset(heads)
 
 

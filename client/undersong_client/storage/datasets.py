@@ -33,7 +33,7 @@ from undersong_common.table import UTF_8, Table, read_table, row_count
 
 @dataclass(frozen=True)
 class Survey:
-    """What ``data add`` says: counts only, for the hospital's own screen.
+    """Counts that ``data add`` prints on the hospital's own screen.
 
     Attributes:
         rows: of the file.
@@ -69,7 +69,7 @@ def load(home: PartyHome) -> DataSet:
 
 
 def changed_since(home: PartyHome) -> str:
-    """Why the file is not what was added, in words for this party's people; empty where it is the same."""
+    """Returns in words how the file differs from the added data set; empty if it is the same."""
     settings = home.settings
     try:
         fields = (settings.text_field, settings.label_field, settings.user_field, settings.encoding)
@@ -217,7 +217,7 @@ def declare(ledger: Ledger, policy: HospitalPolicy, *, at: float) -> None:
 
 
 def _checkpoints(home: PartyHome, checkpoints: Path) -> tuple[LedgerCheckpoints, str]:
-    """Where the heads of the added data set's ledger are kept, and its fingerprint."""
+    """Returns the checkpoints of the added data set's ledger, and the data set's fingerprint."""
     _check_added(home)
     facts = snapshot.facts(home)
     name = facts.checkpoint

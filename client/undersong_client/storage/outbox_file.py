@@ -51,7 +51,7 @@ class Line(NamedTuple):
 
 
 def line(content: dict[str, Any]) -> bytes:
-    """What stands in the file for FIELDS or AGAIN, which come in this order."""
+    """Encodes one line of FIELDS or AGAIN, in this order."""
     return json.dumps(content).encode() + b"\n"
 
 
@@ -88,7 +88,7 @@ def message(file: int, found: Line) -> bytes | None:
 
 
 def stored_message(file: int, path: Path, found: Line) -> bytes:
-    """As :func:`message`. Raises ConfigurationError where it is damaged."""
+    """Reads the message of a line. Raises ConfigurationError if it is damaged."""
     data = message(file, found)
     if data is None:
         raise _damaged(path, found.stored_at)
@@ -96,7 +96,7 @@ def stored_message(file: int, path: Path, found: Line) -> bytes:
 
 
 def is_blank(file: int, place: int) -> bool:
-    """Whether nothing was ever written from there on."""
+    """Returns True if the file holds only zeros from there on."""
     return all(piece == bytes(len(piece)) for piece in _pieces(file, place, 0))
 
 
@@ -132,7 +132,7 @@ def _is_right(name: str, value: object) -> bool:
 
 
 def _goes_on(file: int, path: Path, place: int) -> bool:
-    """Whether something else lies there than zeros or a line that a crash cut off, which only the last one can be."""
+    """Returns True if the rest is neither zeros nor a last line that a crash cut off."""
     begun = os.pread(file, _LONGEST_BEGINNING, place).rstrip(b"\0")
     cut_off = any(each.startswith(begun) or begun.startswith(each) for each in _BEGINNINGS)
     if not cut_off and not begun.startswith(b"\0"):

@@ -1,4 +1,4 @@
-"""What left this building, in plain words: what each message is for, and what it says of the records."""
+"""Describes each sent message in plain words: its purpose, and what it reveals about the records."""
 
 from __future__ import annotations
 

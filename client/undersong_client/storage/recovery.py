@@ -33,7 +33,7 @@ _Receipts = Sequence[tuple[Manifest, Receipt]]
 
 @dataclass(frozen=True)
 class Source:
-    """What a ledger is put together from.
+    """Sources from which a ledger is restored.
 
     Attributes:
         backup: a copy of the ledger; None where there is none.
@@ -136,12 +136,12 @@ def _present(home: PartyHome) -> tuple[Ledger | None, bool]:
 
 
 def _charged(ledger: Ledger | None) -> bool:
-    """Whether a ledger holds anything that a lost one could hide."""
+    """Returns True if a ledger holds charges, which its loss would hide."""
     return ledger is not None and any(entry["kind"] in ("charge", "lost") for entry in ledger.entries())
 
 
 def _complete(ledger: Ledger, heads: Sequence[str], receipts: _Receipts) -> bool:
-    """Whether a ledger holds what is known elsewhere: the heads, or without any what the receipts have charged."""
+    """Returns True if a ledger holds all known heads or, if none are known, all charges of the receipts."""
     if heads:
         return checkpoints.holds(ledger, heads)
     shown = [_spending(manifest, receipt) for manifest, receipt in receipts]
