@@ -1,18 +1,22 @@
-"""The party's keys: made here, never sent, readable by this user only."""
+"""The party's keys, made here, never sent, readable by this user only; and its source of random bytes."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from undersong_client.home import FILE_MODE, PartyHome
+from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from undersong_protocol.secagg.parameters import Entropy
 
 KEY_BYTES = 32
 SECRETS = ("identity", "store", "data")
@@ -113,8 +117,25 @@ def install(home: PartyHome, certificates: str) -> None:
 
 
 def _insecure(name: str, seed: int, party: str) -> bytes | None:
-    from undersong_client.entropy import insecure
-
     if name in ("identity", "data"):
         return insecure(seed, party)(name)(KEY_BYTES)
     return None
+
+
+def from_system(_purpose: str) -> Entropy:
+    """The operating system's generator: the only source of a run that means anything."""
+    return os.urandom
+
+
+def insecure(seed: int, party: str) -> Callable[[str], Entropy]:
+    """Reproducible bytes for tests: whoever knows ``seed`` removes every mask and all noise.
+
+    Each purpose has its own stream, so that a continued run draws the same bytes in whatever order it asks.
+    """
+
+    from undersong_common.privacy.stream import KeyStream
+
+    def for_purpose(purpose: str) -> Entropy:
+        return KeyStream(tagged_hash("insecure noise seed", str(seed).encode(), party.encode(), purpose.encode())).read
+
+    return for_purpose

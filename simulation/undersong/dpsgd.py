@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from undersong.dpsgd_training import Example, Schedule, Trainer
-from undersong_client import entropy
+from undersong_client import keys
 from undersong_common import configuration
 from undersong_common.errors import ConfigurationError
 from undersong_common.model_files import check_language_model
@@ -189,7 +189,7 @@ def begun(
     # where the task declares no number, theirs counts as public
     records = task.data.records or task.data.file_records or len(texts)
     plan = schedule(options, records, task.privacy.epsilon, task.privacy.delta)
-    source = entropy.from_system if insecure_noise_seed is None else entropy.insecure(insecure_noise_seed, options.name)
+    source = keys.from_system if insecure_noise_seed is None else keys.insecure(insecure_noise_seed, options.name)
     return records, plan, source("dp-sgd")
 
 

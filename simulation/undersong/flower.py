@@ -172,7 +172,7 @@ class _ActorState:
     """What one actor keeps between messages: nothing that belongs to a message."""
 
     def __init__(self, state: Path) -> None:
-        from undersong_client.storage.blocks import DiskBlocks
+        from undersong_client.storage.public_blocks import DiskBlocks
 
         value = json.loads((state / STATE_FILE).read_text(encoding="utf-8"))
         task = Task.model_validate({**value["task"], "folder": Path(value["folder"])})

@@ -13,7 +13,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from undersong.workspace import Workspace, read_keys
-from undersong_client import entropy
+from undersong_client import keys
 from undersong_client.answering.computation import RecordComputation
 from undersong_client.answering.grid_vectors import Contribution, grid_vector
 from undersong_client.answering.party import Party
@@ -102,7 +102,7 @@ class SimulatedParties:
 
     def _entropy(self, name: str) -> Callable[[str], Entropy]:
         seed = self.insecure_noise_seed
-        return entropy.from_system if seed is None else entropy.insecure(seed, name)
+        return keys.from_system if seed is None else keys.insecure(seed, name)
 
 
 def clocks(insecure_noise_seed: int | None) -> tuple[Callable[[], float], Callable[[], float]]:

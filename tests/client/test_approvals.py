@@ -9,9 +9,9 @@ import pytest
 
 from tests.doubles.party_home import command
 from undersong_client import keys
-from undersong_client.consent import approvals, policy, shown
+from undersong_client.consent import approvals, policy, shown_plans
 from undersong_client.consent.approvals import MOST_PLANS, PersonalConsent, Requests
-from undersong_client.consent.changes import changes
+from undersong_client.consent.differences import differences
 from undersong_client.consent.policy import HospitalPolicy
 from undersong_client.home import PartyHome, PartySettings
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
@@ -149,7 +149,7 @@ def test_a_plan_is_compared_with_the_one_that_people_have_seen_last(home, consen
     assert requests.find("first").changes[0] == "epsilon 1 -> 1.5"
     consent.decide(manifest(epsilon=1.6))  # nobody has looked at 1.5: the step must not look small
     assert requests.find("first").changes[0] == "epsilon 1 -> 1.6"
-    shown.note(home, "first", requests.find("first").manifest, at=6.0)
+    shown_plans.note(home, "first", requests.find("first").manifest, at=6.0)
     consent.decide(manifest(epsilon=2.0))
     assert requests.find("first").changes[0] == "epsilon 1.6 -> 2"
     consent.decide(manifest(epsilon=1.6))  # the seen one again: nothing is new, and it stands again
@@ -208,9 +208,9 @@ def test_daemon_and_commands_lose_no_decision_to_each_other(home, consent):
     ],
 )
 def test_every_difference_is_named(changed, says):
-    found = changes(manifest(), changed(manifest()))
+    found = differences(manifest(), changed(manifest()))
     assert any(line.startswith(says) for line in found), found
-    assert changes(manifest(), manifest()) == ()
+    assert differences(manifest(), manifest()) == ()
 
 
 def _privacy(before, **changed):

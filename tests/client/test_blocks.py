@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from undersong_client.storage.blocks import DiskBlocks
+from undersong_client.storage.public_blocks import DiskBlocks
 from undersong_common.embedding import publishable
 from undersong_common.errors import PeerFault
 from undersong_protocol.wire import public

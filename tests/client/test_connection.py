@@ -20,8 +20,7 @@ from tests.doubles.authority import Authority
 from tests.doubles.coordinator_stream import ScriptedCoordinator
 from undersong_client.consent.enrolment import Coordinator
 from undersong_client.keys import Credential
-from undersong_client.link.connection import Connection, Ended
-from undersong_client.link.event_loop import THREAD
+from undersong_client.link.connection import THREAD, Connection, Ended
 from undersong_protocol.wire import framing
 from undersong_protocol.wire.framing import ID_BYTES, Envelope, Reassembler
 from undersong_protocol.wire.messages import transport_pb2 as wire

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import os
-import shutil
-import sqlite3
 import subprocess
 import sys
 import threading
 import time
-import zlib
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from undersong_client.storage import outbox, outbox_file, outbox_words
+from undersong_client.operations import outbox as descriptions
+from undersong_client.storage import outbox, outbox_file
 from undersong_client.storage.outbox import Outbox
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.wire import codec
@@ -346,50 +342,6 @@ def test_a_list_reads_no_messages(tmp_path, unsynced, monkeypatch):
     assert sum(read) < 2 * 2**20  # the last one, to see that it is whole
 
 
-FORMER = (
-    "CREATE TABLE sent (number INTEGER PRIMARY KEY, at REAL, answer_to TEXT, kind TEXT, run TEXT, query TEXT,"
-    " attempt INTEGER, bytes INTEGER, sha256 TEXT, times INTEGER, data BLOB)"
-)
-
-
-def former(folder: Path) -> Path:
-    """As a daemon of earlier versions leaves it when it is killed: nearly everything stands in the log beside it."""
-    with closing(sqlite3.connect(folder / "open.sqlite")) as database:
-        database.execute("PRAGMA journal_mode=WAL")
-        database.execute(FORMER)
-        for data, times in ((b"hello", 3), (b"masked", 1)):
-            values = (1.0, "", "sum_reply", "r", "", -1, len(data), hashlib.sha256(data).hexdigest(), times)
-            database.execute("INSERT INTO sent VALUES (NULL,?,?,?,?,?,?,?,?,?,?)", (*values, zlib.compress(data)))
-        database.commit()
-        for ending in ("", "-wal"):
-            shutil.copy(folder / f"open.sqlite{ending}", folder / f"outbox.sqlite{ending}")
-    return folder / "outbox.sqlite"
-
-
-@pytest.mark.parametrize("log", [True, False])
-def test_an_outbox_of_earlier_versions_is_continued_and_never_written(tmp_path, log):
-    path = former(tmp_path)
-    if not log:
-        with closing(sqlite3.connect(path)) as database:
-            database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    image = path.read_bytes()
-    journal = Outbox(tmp_path / "outbox.log")
-    assert kept(tmp_path / "outbox.log") == [(1, b"hello", 3), (2, b"masked", 1)]
-    journal.record(b"hello", at=2.0, kind="sum_reply", run="r")
-    journal.record(b"new", at=2.0, kind="sum_reply", run="r")
-    assert kept(tmp_path / "outbox.log") == [(1, b"hello", 4), (2, b"masked", 1), (3, b"new", 1)]
-    assert path.read_bytes() == image
-    if not log:
-        assert {each.name for each in tmp_path.glob("outbox.sqlite*")} == {"outbox.sqlite"}
-    path.write_bytes(b"")  # stopped before it held anything
-    for beside in tmp_path.glob("outbox.sqlite-*"):
-        beside.unlink()
-    assert kept(tmp_path / "outbox.log") == [(3, b"new", 1)]
-    path.write_bytes(b"no database, and long enough to be looked at by anybody" * 50)
-    with pytest.raises(ConfigurationError, match=r"outbox\.sqlite: cannot be read"):
-        Outbox(tmp_path / "outbox.log").record(b"x", at=1.0, kind="k")
-
-
 def test_every_message_that_leaves_is_told_in_plain_words():
     def entry(kind):
         return outbox.Entry(7, 1.0, "sum_step", kind, "spring", "votes/1", 0, 1234, "00" * 32, 2)
@@ -402,7 +354,7 @@ def test_every_message_that_leaves_is_told_in_plain_words():
         return reply(sum_reply=federation_pb2.SumReply(payload=payload))
 
     stages = {
-        name: outbox_words.words(entry("sum_reply"), sum_reply(value))
+        name: descriptions.words(entry("sum_reply"), sum_reply(value))
         for name, value in secagg_pb2.Stage.items()
         if name != "UNKNOWN"
     }
@@ -412,9 +364,9 @@ def test_every_message_that_leaves_is_told_in_plain_words():
         assert lines[0] == (
             "Entry 7: 1234 bytes, 2 times, in answer to sum_step (run 'spring', sum 'votes/1', attempt 0)."
         )
-        assert (outbox_words.NOTHING in lines) == (name != "MASK"), name
+        assert (descriptions.NOTHING in lines) == (name != "MASK"), name
     assert "400 bytes" in stages["MASK"][-1]
     kinds = {field.name for field in federation_pb2.Reply.DESCRIPTOR.oneofs_by_name["body"].fields} - {"sum_reply"}
-    assert kinds <= set(outbox_words.KINDS)
-    said = outbox_words.words(entry("pending"), reply(pending=federation_pb2.Pending(reason="waits\x1b[2J")))
+    assert kinds <= set(descriptions.KINDS)
+    said = descriptions.words(entry("pending"), reply(pending=federation_pb2.Pending(reason="waits\x1b[2J")))
     assert said[-1] == "  in these words: waits\\x1b[2J"

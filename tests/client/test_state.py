@@ -95,7 +95,7 @@ def test_keys_are_drawn_once_and_their_damage_is_named(home):
 
 
 def test_reproducible_keys_are_those_of_the_simulation(tmp_path):
-    from undersong_client.entropy import insecure
+    from undersong_client.keys import insecure
 
     made = PartyHome.create(tmp_path / "test", PartySettings("alpha", insecure_noise_seed=7))
     keys.create(made)

@@ -28,8 +28,8 @@ from undersong_client.answering.hospital import HospitalComputation
 from undersong_client.answering.journaled import JournaledParty
 from undersong_client.cli.options import checkpoints_folder
 from undersong_client.consent import policy
-from undersong_client.entropy import from_system
 from undersong_client.home import PartyHome
+from undersong_client.keys import from_system
 from undersong_client.storage import attempts as attempts_module
 from undersong_client.storage import checkpoints, datasets, store
 from undersong_client.storage.outbox import Outbox

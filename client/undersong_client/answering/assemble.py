@@ -11,16 +11,14 @@ from typing import Any
 from undersong_client import keys
 from undersong_client.answering.computation import Computation
 from undersong_client.answering.computing_process import ComputingProcess
-from undersong_client.answering.hospital import HospitalComputation
-from undersong_client.answering.late import Late
+from undersong_client.answering.hospital import HospitalComputation, Lazy
 from undersong_client.answering.party import Party
 from undersong_client.consent import plugins, policy
 from undersong_client.consent.approvals import PersonalConsent
-from undersong_client.entropy import from_system, insecure
 from undersong_client.home import PartyHome
 from undersong_client.storage import datasets
-from undersong_client.storage.blocks import DiskBlocks
 from undersong_client.storage.checkpoints import LedgerCheckpoints
+from undersong_client.storage.public_blocks import DiskBlocks
 from undersong_client.storage.store import Store
 from undersong_common import embedders
 from undersong_common.embedding import Embedder
@@ -41,7 +39,7 @@ class Assembled:
 
     def keep_checkpoints(self) -> None:
         """Keeps the ledger's head outside the party's folder; before a reply leaves. Raises PrivacyRefusal."""
-        if not isinstance(self.ledger, Late) or self.ledger.made:
+        if not isinstance(self.ledger, Lazy) or self.ledger.made:
             self.checkpoints.keep(self.ledger)
 
 
@@ -51,7 +49,7 @@ def assemble(
     checkpoints: Path,
     clock: Callable[[], float],
     embedder: Embedder | None = None,
-    entropy: Callable[[str], Entropy] = from_system,
+    entropy: Callable[[str], Entropy] = keys.from_system,
     encapsulate: Encapsulate = kem.encapsulate,
     computation: Computation | None = None,
     logs: Callable[[], None] | None = None,
@@ -88,10 +86,10 @@ def assemble_for_a_message(home: PartyHome, *, checkpoints: Path, clock: Callabl
         ConfigurationError, PrivacyRefusal: keys or policy are missing or damaged.
     """
     allowed = policy.read(home)
-    embedder: Any = Late(lambda: embedders.load(home.settings.embedder))
+    embedder: Any = Lazy(lambda: embedders.load(home.settings.embedder))
     opened = cache(lambda: datasets.open_ledger(home, allowed, checkpoints, at=clock()))
-    ledger: Any = Late(lambda: opened()[0])
-    kept: Any = Late(lambda: opened()[1])
+    ledger: Any = Lazy(lambda: opened()[0])
+    kept: Any = Lazy(lambda: opened()[1])
     # Computed in this process: it answers this message and nothing else, the SuperNode's own process does the rest.
     computation = HospitalComputation(home, embedder)
     blocks = DiskBlocks(home.blocks)
@@ -107,7 +105,7 @@ def _party(
     embedder: Embedder,
     fingerprint: str | Callable[[], str],
     clock: Callable[[], float],
-    entropy: Callable[[str], Entropy] = from_system,
+    entropy: Callable[[str], Entropy] = keys.from_system,
     encapsulate: Encapsulate = kem.encapsulate,
 ) -> Party:
     settings = home.settings
@@ -124,7 +122,7 @@ def _party(
         blocks=blocks,
         embedder=fingerprint,
         embedding_size=lambda: embedder.dimension,
-        entropy=entropy if seed is None else insecure(seed, settings.party),
+        entropy=entropy if seed is None else keys.insecure(seed, settings.party),
         clock=clock,
         encapsulate=encapsulate,
         teacher_model=lambda: home.settings.teacher_model,

@@ -87,7 +87,7 @@ class ComputingProcess(Computation):
         self._readable = select.poll()  # the connection's own poll() makes one each time
         self._started_at = 0.0
         self._shown: frozenset[bytes] = frozenset()  # public blocks that the process has
-        self._told: tuple[int, int] | None = None
+        self._progress: tuple[int, int] | None = None
         self._stopped = False
 
     @property
@@ -96,7 +96,7 @@ class ComputingProcess(Computation):
         return None if self._process is None else self._process.pid
 
     def vector(self, request: VectorRequest, *, begun: float) -> Computed:
-        """Computes the vector in the child process; returns at a public time (``ladder.handover_s``). Never raises an error.
+        """Computes the vector in the child process. Returns at a public time (``ladder.handover_s``); never fails.
 
         If the daemon stops meanwhile, the calling thread ends (SystemExit). Nothing is answered then, and the vector
         may be computed again after the next start.
@@ -133,7 +133,7 @@ class ComputingProcess(Computation):
             return None  # a vector is being computed
         try:
             self._look()
-            told, self._told = self._told, None
+            told, self._progress = self._progress, None
             return told
         finally:
             self._lock.release()
@@ -206,7 +206,7 @@ class ComputingProcess(Computation):
             head = json.loads(data[_HEAD_BYTES:end])
             if "progress" in head:
                 done, total = head["progress"]
-                self._told = (done, total)
+                self._progress = (done, total)
                 continue
             self._connection.send(_TAKEN)
             values = np.frombuffer(data[end:], dtype=np.int64)

@@ -12,7 +12,6 @@ from typing import Any
 from undersong_client import keys
 from undersong_client.answering.computation import Computed, RecordComputation, VectorRequest, zeros
 from undersong_client.answering.grid_vectors import Contribution, grid_vector, rows_one_by_one
-from undersong_client.answering.late import Late
 from undersong_client.consent import plugins, policy
 from undersong_client.home import PartyHome
 from undersong_client.records.private import DataSet
@@ -93,11 +92,11 @@ class HospitalComputation(RecordComputation):
         *,
         contribution: Contribution = grid_vector,
     ) -> None:
-        data: Any = Late(lambda: sealed_data(home))
+        data: Any = Lazy(lambda: sealed_data(home))
         self._home = home
-        self._told: tuple[int, int] | None = None
+        self._progress: tuple[int, int] | None = None
         load: Callable[[], Embedder] = lambda: embedder or embedders.load(home.settings.embedder)  # noqa: E731
-        embed: Any = Late(lambda: Embeddings(home, load(), self.note_progress))
+        embed: Any = Lazy(lambda: Embeddings(home, load(), self.note_progress))
         super().__init__(
             home.settings.party,
             data,
@@ -159,9 +158,37 @@ class HospitalComputation(RecordComputation):
             log.error("the records could not be embedded: %s", type(error).__name__)
 
     def progress(self) -> tuple[int, int] | None:
-        told, self._told = self._told, None
+        told, self._progress = self._progress, None
         return told
 
     def note_progress(self, done: int, total: int) -> None:
         """Called while records are embedded."""
-        self._told = (done, total)
+        self._progress = (done, total)
+
+
+class Lazy:
+    """Proxy of a value that is made at its first use."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._lock = threading.RLock()
+        self._value: list[Any] = []
+
+    def __repr__(self) -> str:
+        return "Lazy(hidden)"
+
+    @property
+    def made(self) -> bool:
+        return bool(self._value)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._get()(*arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._get(), name)
+
+    def _get(self) -> Any:
+        with self._lock:
+            if not self._value:
+                self._value.append(self._make())
+            return self._value[0]

@@ -228,20 +228,20 @@ class Requests:
         )
 
     def _changes(self, manifest: Manifest, earlier: list[Request]) -> tuple[str, ...]:
-        from undersong_client.consent.changes import changes
+        from undersong_client.consent.differences import differences
         from undersong_protocol.agreement.manifest import Manifest
 
         try:
             before = Manifest.from_bytes(self.manifest_bytes(self._remembered(earlier)))
         except UndersongError:
             return ("nobody can say what: the earlier plan is not kept any more",)
-        return changes(before, manifest)
+        return differences(before, manifest)
 
     def _remembered(self, earlier: list[Request]) -> Request:
         """Returns the plan of this run that was last shown or decided; the first plan if none was."""
-        from undersong_client.consent import shown
+        from undersong_client.consent import shown_plans
 
-        seen = shown.seen(self._home)
+        seen = shown_plans.seen(self._home)
         times = [(max(seen.get(each.manifest, 0.0), each.decided_s), -each.number, each) for each in earlier]
         return max(times, key=lambda time: time[:2])[2]
 

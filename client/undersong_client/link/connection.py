@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -15,7 +17,6 @@ from google.protobuf.message import DecodeError
 
 from undersong_client.consent.enrolment import Coordinator
 from undersong_client.keys import Credential
-from undersong_client.link.event_loop import event_loop
 from undersong_common.errors import PeerFault, TransportError
 from undersong_common.printable import printable
 from undersong_common.version import SOFTWARE
@@ -37,7 +38,7 @@ class Listener(Protocol):
     """Receives the stream's messages; called from the stream's own thread."""
 
     def wants(self, id_: bytes) -> bool:
-        """Returns True if a request with this id would be answered; only then is it decrypted."""
+        """Returns True if a request with this id would be answered; only then are its bytes kept."""
         ...
 
     def request(self, envelope: Envelope) -> None:
@@ -353,3 +354,35 @@ def _from_party(frame: framing.Frame) -> wire.FromParty:
     if isinstance(frame, wire.Transfer):
         return wire.FromParty(transfer=frame)
     return wire.FromParty(chunk=frame)
+
+
+THREAD = "stream"
+END_S = 2.0  # for what still runs when the process ends
+
+_lock = threading.Lock()
+_loop: asyncio.AbstractEventLoop | None = None
+
+
+def event_loop() -> asyncio.AbstractEventLoop:
+    """The loop, started with the first call; it runs until the process ends."""
+    global _loop
+    with _lock:
+        if _loop is None:
+            started: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = queue.SimpleQueue()
+            thread = threading.Thread(target=lambda: asyncio.run(_run(started)), name=THREAD, daemon=True)
+            thread.start()
+            _loop, stop = started.get()
+            atexit.register(_end, _loop, stop, thread)
+        return _loop
+
+
+async def _run(started: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Event]]) -> None:
+    stop = asyncio.Event()
+    started.put((asyncio.get_running_loop(), stop))
+    await stop.wait()
+
+
+def _end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event, thread: threading.Thread) -> None:
+    """Cancels what still runs, while it can: the interpreter breaks its threads off anywhere, in gRPC's code too."""
+    loop.call_soon_threadsafe(stop.set)
+    thread.join(END_S)

@@ -8,9 +8,10 @@ from typing import Any
 
 from undersong_client.home import PartyHome
 from undersong_client.storage import outbox as journal
-from undersong_client.storage import outbox_words
 from undersong_client.storage.outbox import Entry
 from undersong_common.errors import ConfigurationError
+from undersong_common.printable import printable
+from undersong_protocol.wire.messages import federation_pb2, secagg_pb2
 
 
 def entries(home: Path, *, run: str | None = None, last: int | None = None) -> tuple[Entry, ...]:
@@ -28,7 +29,7 @@ class Message:
 
     def words(self) -> list[str]:
         """The message in plain words."""
-        return outbox_words.words(self.entry, self.data)
+        return words(self.entry, self.data)
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self.entry), "decoded": self.decoded}
@@ -42,3 +43,66 @@ def message(home: Path, number: int) -> Message:
     if found is None:
         raise ConfigurationError(f"the outbox has no entry {number}", "see `undersong-party outbox`")
     return Message(found, data, journal.decode(found.kind, data))
+
+
+NOTHING = "It says nothing of the records."
+
+KINDS = {
+    "hello": "The first words of a connection: who this party is, its program, its embedding model.",
+    "renewal": "A request for a new certificate, signed by this party's key.",
+    "introduction": "Who this party is: name, public key, program, embedding model, the statistics that it knows.",
+    "signature": "The consent to a plan: this party's signature over its hash.",
+    "agreed": "That every party's signature under the plan was checked here.",
+    "missing": "Which of the public data that a sum needs are not here yet.",
+    "void_statement": "That this party gave nothing away that could open an attempt at a sum: signed.",
+    "receipt": "What this run has charged to this party's ledger, attempt by attempt: signed. No other run is in it.",
+    "refusal": "That this party does not do what it was asked for.",
+    "pending": "That nobody here has decided yet.",
+    "noted": "That it is known here that a run has ended, or is suspended.",
+}
+
+STAGES = {
+    secagg_pb2.ADVERTISE: "Fresh public keys for this attempt at the sum.",
+    secagg_pb2.REVEAL: "A random number, from which all derive who masks with whom.",
+    secagg_pb2.SHARE: "Pieces of the keys to this party's mask, each encrypted for one other party: so that the sum"
+    " opens should this party be lost on the way.",
+    secagg_pb2.CONSISTENCY: "This party's signature on who is in the sum.",
+    secagg_pb2.UNMASK: "The pieces that open the sum of those who are in it, and nothing else.",
+    secagg_pb2.VOID: "That this party gave nothing away that could open this attempt: signed.",
+}
+
+MASKED = (
+    "The answer: whole numbers computed from the records, noise added, then a mask that cancels only in the sum over"
+    " all parties. Alone they are random numbers to whoever reads them."
+)
+
+
+def words(entry: Entry, data: bytes) -> list[str]:
+    """An entry as sentences; ``data``: the message's bytes."""
+    place = f"run {printable(entry.run)!r}" + (
+        f", sum {printable(entry.query)!r}, attempt {entry.attempt}" if entry.query else ""
+    )
+    again = f", {entry.times} times" if entry.times > 1 else ""
+    lines = [
+        f"Entry {entry.number}: {entry.bytes} bytes{again}, in answer to {printable(entry.answer_to) or 'nothing'}"
+        + (f" ({place})." if entry.run else ".")
+    ]
+    if entry.kind != "sum_reply":
+        lines += [KINDS.get(entry.kind, f"A message of kind {printable(entry.kind)!r}."), NOTHING]
+        return [*lines, *_told(entry.kind, data)]
+    reply = federation_pb2.Reply.FromString(data)
+    stage = secagg_pb2.Reply.FromString(reply.sum_reply.payload)
+    if stage.stage == secagg_pb2.MASK:
+        return [*lines, MASKED, f"The masked numbers take {len(stage.body)} bytes."]
+    return [*lines, STAGES.get(stage.stage, "A step of a sum."), NOTHING]
+
+
+def _told(kind: str, data: bytes) -> list[str]:
+    """The words in it that people wrote or read."""
+    if kind == "hello":
+        return [f"  {printable(data.decode('utf-8', 'replace'))}"]
+    if kind not in ("refusal", "pending"):
+        return []
+    reply = federation_pb2.Reply.FromString(data)
+    said = reply.pending.reason if kind == "pending" else reply.refusal.problem
+    return [f"  in these words: {printable(said)}"]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from undersong_client.consent import approvals, shown
+from undersong_client.consent import approvals, shown_plans
 from undersong_client.consent.approvals import Decision, Request, Requests
 from undersong_client.home import PartyHome
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
@@ -167,7 +168,7 @@ def approve(
     if words is not None:
         known.check_words(request, words)
     else:
-        shown.check(opened, request.run, request.manifest, request.changes, at=time.time())
+        shown_plans.check(opened, request.run, request.manifest, request.changes, at=time.time())
     approvals.check_decision(request, "approved")
     figures = _consent(opened, known, request, checkpoints).figures
     if figures["objections"]:
@@ -201,7 +202,6 @@ def revoke(home: Path, run: str, reason: str = "", *, checkpoints: Path) -> Deci
 
     Raises ConfigurationError where none was, or where the run has ended: what was released stays released.
     """
-    from undersong_client.answering import abandoned
     from undersong_client.consent import policy
     from undersong_client.storage import datasets
 
@@ -221,19 +221,18 @@ def revoke(home: Path, run: str, reason: str = "", *, checkpoints: Path) -> Deci
         ledger, kept = datasets.open_ledger(opened, policy.read(opened), checkpoints, at=at)
         ledger.close(request.run, request.manifest, at=at)
         kept.keep(ledger)
-    abandoned.end_now(opened, checkpoints)
+    _end_attempts(opened, checkpoints)
     return decided
 
 
 def leave(home: Path, *, checkpoints: Path) -> None:
     """Leaves the coordinator: its trust and the certificate go. The ledger stays."""
-    from undersong_client.answering import abandoned
     from undersong_client.consent import enrolment
 
     opened = PartyHome(home)
     enrolment.coordinator(opened)
     enrolment.leave(opened)
-    abandoned.end_now(opened, checkpoints)
+    _end_attempts(opened, checkpoints)
 
 
 def which_plan(run: str) -> ConfigurationError:
@@ -248,3 +247,26 @@ def which_plan(run: str) -> ConfigurationError:
 def _approved(known: Requests, run: str, request: Request) -> list[Request]:
     others = [each for each in known.under(run) if each.manifest != request.manifest]
     return [each for each in others if each.decision == "approved"]
+
+
+def _end_attempts(home: PartyHome, checkpoints: Path) -> None:
+    """Destroys the secrets of attempts that will not go on; a daemon that runs does so within a second.
+
+    Args:
+        checkpoints: the user's folder for heads of ledgers.
+
+    Raises ConfigurationError and PrivacyRefusal where keys, policy or journal are missing or damaged.
+    """
+    if home.is_running or not any(home.attempts.glob("*.key")):
+        return
+    from undersong_client.answering.assemble import assemble_for_a_message
+    from undersong_client.answering.journaled import JournaledParty
+    from undersong_client.storage.outbox import Outbox
+
+    with ExitStack() as held:
+        try:
+            held.enter_context(home.running())
+        except ConfigurationError:
+            return  # a daemon, or a message over Flower, has just begun, and looks after it itself
+        assembled = assemble_for_a_message(home, checkpoints=checkpoints, clock=time.time)
+        JournaledParty(home, assembled, Outbox(home.outbox)).look_after()

@@ -2,9 +2,8 @@
 
 What an attempt must not outlive (its keys and seeds, the coins of its subsample) stands in a compartment of the store,
 which is destroyed when the attempt has ended; what was answered stays, so that it can be sent again byte for byte. A
-long reply stands in the store by itself and is written once: as part of the machine's state, where version 2 of the
-store had every reply, a masked vector was sealed and written anew at each later stage. The replies of an attempt that
-ended early are deleted with its secrets.
+long reply is a row of its own and is written once. As part of the machine's state, a masked vector would be sealed and
+written anew at each later stage. The replies of an attempt that ended early are deleted with its secrets.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ Whoever deletes the party's folder, or restores an old copy of it, must not get 
 contain these heads is missing or too old; :mod:`undersong_client.storage.recovery` says how it goes on.
 
 Each place is one file, ``mark.json`` beside the data and one named by the data set's content in the state folder, which
-holds the last two heads (``undersong_common.slots``): a crash leaves at least the one before. Version 1 of the file was
-one JSON object, replaced each time; it is continued.
+holds the last two heads (``undersong_common.slots``): a crash leaves at least the one before.
 """
 
 from __future__ import annotations
@@ -122,8 +121,7 @@ class LedgerCheckpoints:
 def _read(path: Path) -> list[dict[str, Any]]:
     """Reads a checkpoint file, newest first. Raises ConfigurationError if no part of it is valid."""
     data = path.read_bytes()
-    found = [data] if data.startswith(b"{") else slots.contents(data)
-    return [json_object(path, content) for content in found or [b""]]
+    return [json_object(path, content) for content in slots.contents(data) or [b""]]
 
 
 def checkpoint_name(table: Table, checkpoints: Path) -> str:

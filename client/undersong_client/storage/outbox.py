@@ -1,4 +1,4 @@
-"""The exact bytes that left the building, in order, kept before they are sent; readable by people and programs."""
+"""The exact bytes that left the building, in order. Each message is on the disk before it is sent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +51,7 @@ class Entry:
 
 
 class Outbox:
-    """The journal of what left; several processes may use it at once. What an ``outbox.sqlite`` beside it holds, which
-    earlier versions wrote, is read with it and never written.
+    """The journal of all sent messages; several processes may use it at once.
 
     Every method raises ConfigurationError where a file is damaged or cannot be used.
     """
@@ -60,7 +59,6 @@ class Outbox:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._former = path.with_suffix(".sqlite")
         # What is known of the file: up to where, the bytes before that place, and which messages it holds.
         self._place = 0
         self._before: bytes | None = None
@@ -104,7 +102,7 @@ class Outbox:
 
     def entries(self, *, run: str | None = None, last: int | None = None) -> list[Entry]:
         """Oldest first; of one run, or the last ones only."""
-        found = self._former_entries()
+        found: list[Entry] = []
         times: Counter[int] = Counter()
         for _, each in self._lines():
             if "again" in each.content:
@@ -124,19 +122,7 @@ class Outbox:
         for file, each in self._lines():
             if each.content.get("number") == number:
                 return stored_message(file, self._path, each)
-        if self._former.exists():
-            from undersong_client.storage import former_outbox
-
-            if (data := former_outbox.data(self._former, number)) is not None:
-                return data
         raise ConfigurationError(f"the outbox has no entry {number}", "see `undersong-party outbox`")
-
-    def _former_entries(self) -> list[Entry]:
-        if not self._former.exists():
-            return []
-        from undersong_client.storage import former_outbox
-
-        return [Entry(*row) for row in former_outbox.entries(self._former)]
 
     def _lines(self) -> Iterator[tuple[int, Line]]:
         """For those who read: from its beginning, with the file's descriptor; nothing where there is no file."""
@@ -183,8 +169,6 @@ class Outbox:
         if before is None:
             self._place, self._last, self._numbers = 0, 0, {}
             self._is_named = False  # whoever made it may have been killed before the folder was on the disk
-            for entry in self._former_entries():
-                self._take(asdict(entry))
         for each in lines(file, self._path, self._place):
             self._place = each.end
             if "number" in each.content:

@@ -42,9 +42,7 @@ class Store:
         compartment_keys: the folder of the compartments' keys. None keeps none: in a simulation, whose folder holds
             every party's keys and records, a compartment's values are sealed under the store's key and deleted.
 
-    Raises ConfigurationError for a file that cannot be opened or was written by a later version. Of a file of version 1
-    the attempts at private sums are erased: they cannot be continued, and their secrets had no keys of their own. One
-    of version 2 goes on: there an attempt's replies stood in its machine's snapshot (``attempts``).
+    Raises ConfigurationError for a file that cannot be opened or that another version wrote.
     """
 
     def __init__(self, path: Path, scope: str, key: bytes, compartment_keys: Path | None = None) -> None:
@@ -262,25 +260,20 @@ class _Database:
 
     def _begin(self, path: Path) -> None:
         known = self.connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'entry'").fetchone() is not None
-        version = self.connection.execute("PRAGMA user_version").fetchone()[0] or (1 if known else 0)
-        if version > VERSION:
+        version = self.connection.execute("PRAGMA user_version").fetchone()[0]
+        if version != VERSION and (known or version):
             raise ConfigurationError(
-                f"{path}: journal of version {version}, this program knows versions up to {VERSION}", "update Undersong"
+                f"{path}: journal of version {version}, this program knows version {VERSION}",
+                "run the version that wrote it until its runs have ended, then move the journal away",
+                code="other-version",
             )
-        if version == VERSION:
-            return
-        unsealed = known and version < 2
-        self.connection.execute("BEGIN IMMEDIATE")
-        self.connection.execute(
-            "CREATE TABLE IF NOT EXISTS entry"
-            " (scope TEXT, key TEXT, value BLOB NOT NULL, PRIMARY KEY (scope, key)) WITHOUT ROWID"
-        )
-        if unsealed:
-            self.connection.execute("DELETE FROM entry WHERE key >= 'attempt/' AND key < 'attempt0'")
-        self.connection.execute(f"PRAGMA user_version = {VERSION}")
-        self.connection.execute("COMMIT")
-        if unsealed:
-            self.empty_log()
+        if not known:
+            with transaction(self.connection):
+                self.connection.execute(
+                    "CREATE TABLE IF NOT EXISTS entry"
+                    " (scope TEXT, key TEXT, value BLOB NOT NULL, PRIMARY KEY (scope, key)) WITHOUT ROWID"
+                )
+                self.connection.execute(f"PRAGMA user_version = {VERSION}")
 
     def empty_log(self) -> None:
         """Writes the log into the database and truncates it: older pages, deleted values among them, are gone.

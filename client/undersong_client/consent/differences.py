@@ -27,7 +27,7 @@ _QUORUM = (
 )
 
 
-def changes(before: Manifest, now: Manifest) -> tuple[str, ...]:
+def differences(before: Manifest, now: Manifest) -> tuple[str, ...]:
     """Each difference as one line; at least one where the manifests differ, empty where they are the same."""
     if before.hash == now.hash:
         return ()
