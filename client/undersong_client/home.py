@@ -31,8 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from undersong_common.errors import ConfigurationError
-from undersong_common.files import replace_file
-from undersong_common.lock import holding, is_held
+from undersong_common.files import holding, is_held, replace_file
 from undersong_common.printable import shell_path
 
 FOLDER_MODE = 0o700

@@ -36,7 +36,7 @@ from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError
 from undersong_common.fixed_order import row_norms
 from undersong_common.model_files import PACKAGED
-from undersong_common.texts import encodable
+from undersong_common.printable import encodable
 from undersong_common.workers import in_order
 
 Embed = Callable[[Sequence[str]], Float32]  # texts -> quantised unit embeddings, float32 [n, d]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import traceback
 from collections.abc import Callable
 from typing import Annotated, NoReturn
 
@@ -12,6 +11,7 @@ import click
 import typer
 
 from undersong_common.errors import InternalError, UndersongError
+from undersong_common.logs import place_of
 from undersong_common.printable import json_text, printable, printable_lines
 from undersong_common.version import SOFTWARE
 
@@ -85,9 +85,7 @@ def _run(command: Callable[[], object]) -> NoReturn:
     except Exception as error:  # noqa: BLE001 - its message may hold private text, so only its kind and place are shown
         if _interrupted(error):
             _stopped()
-        frames = traceback.extract_tb(error.__traceback__)
-        place = " < ".join(f"{frame.filename.rsplit('/', 2)[-1]}:{frame.lineno}" for frame in reversed(frames[-5:]))
-        problem = f"internal error: {type(error).__name__} at {place}"
+        problem = f"internal error: {place_of(error)}"
         _tell(problem, "please report these words", InternalError.exit_code)
         print(f"{problem}; please report these words", file=sys.stderr)
         sys.exit(InternalError.exit_code)

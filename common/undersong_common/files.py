@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import sqlite3
 import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 sync_data = getattr(os, "fdatasync", os.fsync)
@@ -101,3 +104,42 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextmanager
+def holding(path: Path, otherwise: Exception) -> Iterator[None]:
+    """Holds the lock ``path`` (made with mode 0600). Raises ``otherwise`` where another process holds it."""
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise otherwise from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_held(path: Path) -> bool:
+    """Whether some process holds the lock now."""
+    try:
+        with holding(path, BlockingIOError()):
+            return False
+    except BlockingIOError:
+        return True
+
+
+@contextmanager
+def transaction(database: sqlite3.Connection) -> Iterator[None]:
+    """All or nothing of what is done in it; nobody else writes meanwhile. Raises what SQLite and its body raise.
+
+    The connection has ``isolation_level`` None: nothing but this begins and ends its transactions.
+    """
+    try:
+        database.execute("BEGIN IMMEDIATE")
+        yield
+        database.execute("COMMIT")
+    except BaseException:
+        if database.in_transaction:  # a full disk may have ended it already
+            database.execute("ROLLBACK")
+        raise

@@ -12,7 +12,7 @@ import numpy as np
 from undersong_common import model_files
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
-from undersong_common.texts import encodable
+from undersong_common.printable import encodable
 
 _REMEDY = "name a folder with config.json, weights and tokenizer files"
 

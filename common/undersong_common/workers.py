@@ -7,12 +7,13 @@ waits for the slower core.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
-
-from undersong_common.threads import one_torch_thread
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, TypeVar
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -62,3 +63,38 @@ def _pool() -> ThreadPoolExecutor | None:
                 torch.set_num_threads(cores)  # the setting is each thread's own, but new threads inherit the last
                 _POOLS[process] = pool
         return _POOLS[process]
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Torch computes in the calling thread alone: the same sums in the same order on any number of cores."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def one_numpy_thread() -> Iterator[None]:
+    """Numpy's products and decompositions take one thread.
+
+    For small ones: a second thread gains nothing there, and on a busy machine waiting for it costs tenfold.
+    """
+    with _pools(len(sys.modules)).limit(limits=1):
+        yield
+
+
+@lru_cache(maxsize=1)
+def _pools(_modules: int) -> Any:
+    """The thread pools of the libraries that this process has loaded.
+
+    Finding them reads the list of all its libraries, which takes longer than a small product; only the import of a
+    module brings a new one.
+    """
+    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+    return ThreadpoolController()

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from undersong_common.database import transaction
 from undersong_common.errors import ConfigurationError, InternalError
+from undersong_common.files import transaction
 
 SCHEMA_VERSION = 4  # 3 had entries for requests that failed for good, which their verdicts tell now
 _LAST = chr(0x10FFFF)  # no key has it: with a prefix it bounds the prefix's keys from above, so the index finds them

@@ -18,7 +18,7 @@ import numpy as np
 from undersong import dp_classifier, dpsgd
 from undersong_common.arrays import Float32, Int16
 from undersong_common.errors import ConfigurationError, InternalError
-from undersong_common.threads import one_numpy_thread
+from undersong_common.workers import one_numpy_thread
 from undersong_server import methods
 from undersong_server.evaluation import panel
 from undersong_server.evaluation.next_word import next_word_loss

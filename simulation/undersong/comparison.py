@@ -14,7 +14,7 @@ from undersong import compare_table
 from undersong.compare_cell import Bench, Cell, read_test
 from undersong.compare_cells import CELLS, Grid, compare, default_jobs, frechet_rows, known_cells, over_ray, read_kept
 from undersong_common.errors import ConfigurationError
-from undersong_common.lock import holding
+from undersong_common.files import holding
 from undersong_server.progress import Progress
 from undersong_server.release.files import write_files
 from undersong_server.runs import task as tasks

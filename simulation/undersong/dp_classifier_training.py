@@ -13,7 +13,7 @@ from undersong.dpsgd_training import AGREEMENT, Trainer, quiet_hooks, refused
 from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import load
-from undersong_common.texts import encodable
+from undersong_common.printable import encodable
 
 
 @dataclass(frozen=True, repr=False)

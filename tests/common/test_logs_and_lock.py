@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from undersong_common.errors import ConfigurationError
-from undersong_common.lock import holding, is_held
+from undersong_common.files import holding, is_held
 from undersong_common.logs import to_stderr
 
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from undersong_common import logs
-from undersong_common.repeats import Repeats
+from undersong_common.logs import Repeats
 
 
 class Terminal(io.StringIO):

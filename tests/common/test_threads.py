@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
-from undersong_common import threads
+from undersong_common import workers
 
 
 def test_pools_are_limited_inside_only_and_found_again_after_an_import(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,18 +22,18 @@ def test_pools_are_limited_inside_only_and_found_again_after_an_import(monkeypat
             super().__init__()
 
     monkeypatch.setattr("threadpoolctl.ThreadpoolController", Counted)
-    threads._pools.cache_clear()
+    workers._pools.cache_clear()
 
     def most() -> int:
         return max((pool["num_threads"] for pool in ThreadpoolController().info()), default=1)
 
     before = most()
     for _ in range(3):
-        with threads.one_numpy_thread():
+        with workers.one_numpy_thread():
             assert most() == 1
         assert most() == before
     assert len(scans) == 1
     monkeypatch.setitem(sys.modules, "a module that came later", types.ModuleType("later"))
-    with threads.one_numpy_thread():
+    with workers.one_numpy_thread():
         assert len(scans) == 2
-    threads._pools.cache_clear()
+    workers._pools.cache_clear()

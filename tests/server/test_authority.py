@@ -13,8 +13,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from tests.doubles.coded import raises
 from tests.doubles.stream import Credentials, make_home
-from undersong_common.database import transaction
 from undersong_common.errors import ConfigurationError
+from undersong_common.files import transaction
 from undersong_protocol.agreement.enrolment import EnrolmentRequest, Package, new_tls_key
 from undersong_server.authority import Authority
 from undersong_server.coordinator import parties

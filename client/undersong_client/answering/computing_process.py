@@ -40,7 +40,7 @@ from typing import Any
 import numpy as np
 
 from undersong_client.answering.computation import Computation, Computed, VectorRequest, zeros
-from undersong_common.logs import place
+from undersong_common.logs import place_of
 from undersong_common.printable import printable
 from undersong_protocol.agreement import ladder
 from undersong_protocol.statistics import PublicInputs
@@ -251,7 +251,7 @@ def main() -> None:
     except (EOFError, OSError):
         os._exit(0)  # the daemon is gone
     except BaseException as error:  # noqa: BLE001 - a traceback's words may hold private data
-        log.error("the process that computes vectors fails: %s at %s", type(error).__name__, place(error))
+        log.error("the process that computes vectors fails: %s", place_of(error))
         os._exit(1)
 
 

@@ -20,7 +20,7 @@ from undersong_common import embedders
 from undersong_common.arrays import Float32
 from undersong_common.embedding import CachedEmbedder, Embedder, EncryptedFileCache, MemoryCache, Progress
 from undersong_common.errors import ConfigurationError, UndersongError
-from undersong_common.logs import place
+from undersong_common.logs import place_of
 from undersong_common.printable import printable
 from undersong_common.table import Table
 
@@ -113,10 +113,9 @@ class HospitalComputation(RecordComputation):
             return self._others_vector(request, begun)
         except Exception as error:  # noqa: BLE001 - its words may hold private data
             log.error(
-                "%s could not be computed (%s at %s), this party answers with zeros: please report it",
+                "%s could not be computed (%s), this party answers with zeros: please report it",
                 printable(request.planned.name),
-                type(error).__name__,
-                place(error),
+                place_of(error),
             )
             return zeros(request)
 

@@ -25,7 +25,7 @@ from undersong_client.storage.attempts import Attempt, Attempts
 from undersong_client.storage.store import Store
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import PrivacyRefusal, UndersongError
-from undersong_common.logs import place
+from undersong_common.logs import place_of
 from undersong_common.printable import printable
 from undersong_common.privacy.accounting import Event
 from undersong_common.privacy.budget import compressed
@@ -270,7 +270,7 @@ class Party:
                     del self.refusals[next(iter(self.refusals))]
                 reply = codec.refusal(error)
             except Exception as error:  # noqa: BLE001 - the message of an unforeseen error may hold private data
-                log.error("%s: internal error %s at %s", self.name, type(error).__name__, place(error))
+                log.error("%s: internal error %s", self.name, place_of(error))
                 reply = codec.refusal(UndersongError("internal"))
             kind = reply.WhichOneof("body") or ""
             return Answer(reply.SerializeToString(), self._first_rung_s, self._may_leave, request, kind)

@@ -14,8 +14,7 @@ import typer
 
 from undersong_common import drill
 from undersong_common.errors import ConfigurationError
-from undersong_common.printable import json_text
-from undersong_common.times import with_iso_times
+from undersong_common.printable import json_text, with_iso_times
 
 if TYPE_CHECKING:
     from undersong_client.operations.data import Spending

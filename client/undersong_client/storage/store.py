@@ -22,9 +22,8 @@ from pathlib import Path
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from undersong_common.database import transaction
 from undersong_common.errors import ConfigurationError
-from undersong_common.files import destroy_file, file_state
+from undersong_common.files import destroy_file, file_state, transaction
 
 VERSION = 3
 KEY_BYTES = 32

@@ -7,7 +7,6 @@ import logging
 import re
 import secrets
 import threading
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
@@ -22,13 +21,13 @@ from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Resp
 from markupsafe import Markup
 
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
+from undersong_common.logs import place_of
 from undersong_common.pages.accounts import Account, Accounts, Role, Session, TooManyAttempts
 from undersong_common.pages.audit import FILE_NAME, AuditLog
 from undersong_common.pages.frame import LARGEST_BODY_BYTES, POLICY, Frame
 from undersong_common.pages.rendering import environment
 from undersong_common.pages.store import Downloads, PageStore
-from undersong_common.printable import printable
-from undersong_common.times import with_iso_times
+from undersong_common.printable import printable, with_iso_times
 from undersong_common.version import VERSION
 
 log = logging.getLogger(__name__)
@@ -145,8 +144,8 @@ class Visit:
         except UndersongError as error:
             failed = {"problem": error.problem, "remedy": error.remedy}
         except Exception as error:  # noqa: BLE001 - one part must not blank the others; its words may hold anything
-            log.error("part %s failed: %s", name, _place(error))
-            failed = {"problem": f"internal error: {_place(error)}", "remedy": "please report these words"}
+            log.error("part %s failed: %s", name, place_of(error))
+            failed = {"problem": f"internal error: {place_of(error)}", "remedy": "please report these words"}
         return self.site.render("parts/failed.html.j2", {**context, "part": name, **failed})
 
     def go(self, location: str, message: str = "") -> str:
@@ -280,7 +279,7 @@ class Site:
                 "error.html.j2", "That did not work", status=status, problem=error.problem, remedy=error.remedy
             )
         except Exception as error:  # noqa: BLE001 - its words may hold anything, so only its kind and place are shown
-            place = _place(error)
+            place = place_of(error)
             log.error("%s %s failed: %s", request.method, printable(request.url.path, 200), place)
             problem = f"internal error: {place}"
             return visit.show(
@@ -483,13 +482,6 @@ def is_number(text: str) -> bool:
     (True, False, False, False)
     """
     return text.isascii() and text.isdigit() and len(text) <= 9
-
-
-def _place(error: BaseException) -> str:
-    """The kind of an error and where it happened: no value of it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = " < ".join(f"{frame.filename.rsplit('/', 2)[-1]}:{frame.lineno}" for frame in reversed(frames[-4:]))
-    return f"{type(error).__name__} at {place}"
 
 
 def json_answer(value: Any) -> Response:

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from undersong_common.database import transaction
 from undersong_common.errors import ConfigurationError
+from undersong_common.files import transaction
 
 ACTION_KEPT_S = 24 * 3600.0
 PATIENCE_S = 30.0

@@ -26,7 +26,7 @@ from undersong_common import fine_tuning
 from undersong_common.arrays import Bools, Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning
-from undersong_common.threads import one_torch_thread
+from undersong_common.workers import one_torch_thread
 from undersong_protocol.statistics.teachers import ballot
 
 SETTINGS = FineTuning(Path(), epochs=3, batch=16, learning_rate=5e-5, max_tokens=128, dropout=False)

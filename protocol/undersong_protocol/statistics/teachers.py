@@ -22,7 +22,7 @@ from itertools import pairwise
 import numpy as np
 
 from undersong_common.arrays import Bools, Float32, Float64, Int64
-from undersong_common.threads import one_numpy_thread
+from undersong_common.workers import one_numpy_thread
 
 BATCH = 64  # teachers trained side by side
 OWN_PART = np.float32(1.0)  # of a class's deviation beside the common direction

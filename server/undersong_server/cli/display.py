@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
-from undersong_common.repeats import Repeats
+from undersong_common.logs import Repeats
 from undersong_server.progress import Progress, Silent
 
 LINE_S = 10.0  # between two lines of one phase, where nobody watches

@@ -7,8 +7,8 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from undersong_common.logs import Repeats, without_numbers
 from undersong_common.printable import printable, printable_lines
-from undersong_common.repeats import Repeats, without_numbers
 from undersong_common.rows import screen
 from undersong_server.operations.watching import STAMP
 from undersong_server.runs.folder import FINAL

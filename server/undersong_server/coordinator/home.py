@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from undersong_common.errors import ConfigurationError
-from undersong_common.lock import holding, is_held
+from undersong_common.files import holding, is_held
 from undersong_protocol.agreement.enrolment import (
     TOKEN_BYTES,
     EnrolmentRequest,

@@ -16,8 +16,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from undersong_common.database import transaction
 from undersong_common.errors import ConfigurationError
+from undersong_common.files import transaction
 from undersong_protocol.agreement.enrolment import check_party_name
 from undersong_server.authority import Issued
 

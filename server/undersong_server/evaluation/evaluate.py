@@ -15,7 +15,7 @@ from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning
 from undersong_common.table import Table
-from undersong_common.threads import one_numpy_thread
+from undersong_common.workers import one_numpy_thread
 from undersong_server.evaluation import metrics, panel, task_model
 from undersong_server.evaluation.fine_tuning import fine_tune
 from undersong_server.evaluation.heads import Head

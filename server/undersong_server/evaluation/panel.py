@@ -15,7 +15,7 @@ import numpy as np
 
 from undersong_common.arrays import Float32
 from undersong_common.errors import ConfigurationError
-from undersong_common.threads import one_numpy_thread
+from undersong_common.workers import one_numpy_thread
 from undersong_server.evaluation import task_model
 from undersong_server.evaluation.scores import Scores, score
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict
 
 from undersong_common import configuration
 from undersong_common.errors import ConfigurationError, UndersongError
-from undersong_common.lock import holding
+from undersong_common.files import holding
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.run_driver import RunDriver, tell
 from undersong_server.federation.driver import Transport

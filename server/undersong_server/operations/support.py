@@ -7,8 +7,7 @@ import platform
 import zipfile
 from pathlib import Path
 
-from undersong_common.printable import json_text
-from undersong_common.times import with_iso_times
+from undersong_common.printable import json_text, with_iso_times
 from undersong_common.version import SOFTWARE
 from undersong_server.operations import coordinator, enrolment
 from undersong_server.operations.overview import RunIndex
