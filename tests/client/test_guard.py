@@ -12,6 +12,7 @@ from tests.doubles.parties import make_manifest, make_party, make_tables, propos
 from undersong_client.consent.guard import review
 from undersong_client.consent.policy import HospitalPolicy
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.privacy import accounting
 from undersong_common.privacy.budget import Budget
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.table import Table
@@ -111,6 +112,13 @@ def test_what_the_policy_does_not_allow_is_refused_before_anything_of_the_plan_i
     monkeypatch.setattr(statistics, "build", pytest.fail)
     plan = changed_sum(plan_of(), statistic="fourier_features", parameters=FLOOD)
     assert "does not allow the statistic" in refused(propose(parties["p0"], make_manifest(plan, parties, LABELS)))
+
+
+def test_the_policy_s_limits_are_consulted_before_a_plan_is_built_or_priced(parties, monkeypatch):
+    manifest = make_manifest(plan_of(Privacy(2.5, 1e-4, max_records=100)), parties, LABELS)
+    monkeypatch.setattr(statistics, "build", pytest.fail)
+    monkeypatch.setattr(accounting, "epsilon", pytest.fail)
+    assert "asks for epsilon 2.5" in refused(propose(parties["p0"], manifest))
 
 
 @pytest.mark.parametrize(
@@ -373,6 +381,9 @@ class Undecided:
 
     def refused(self, manifest, reason):
         self.objection = reason
+
+    def goes_on(self, manifest):
+        pass
 
     def check(self, manifest):
         if self.withdrawn:

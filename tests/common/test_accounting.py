@@ -6,6 +6,7 @@ import math
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -142,6 +143,30 @@ def test_subsampling_helps_and_needs_both_directions() -> None:
     assert half < full
     assert epsilon([Gaussian(2.0, 1.0 - 1e-9, 10)], 1e-5) == pytest.approx(full, rel=1e-3)
     assert epsilon([Gaussian(2.0, 0.0, 10)], 1e-5) == 0.0
+
+
+def exact_delta(one: float, sensitivity: int, target: float) -> float:
+    """Of one discrete Laplace release, by summation: P and e^epsilon Q, which is P shifted by the sensitivity."""
+    at = np.arange(-int(60 / one), int(60 / one) + sensitivity)
+    law = np.exp(-one * abs(at)) * math.tanh(one / 2)
+    shifted = np.exp(-one * abs(at - sensitivity)) * math.tanh(one / 2)
+    return float(np.maximum(law - math.exp(target) * shifted, 0).sum())
+
+
+@pytest.mark.parametrize(("one", "sensitivity"), [(1.0, 1), (0.5, 3), (0.1, 10), (0.003, 700), (0.01, 512)])
+def test_discrete_laplace_costs_what_its_sum_says_and_never_less(one: float, sensitivity: int) -> None:
+    for part in (0.0, 0.3, 0.5, 0.77, 1.0):
+        exact = exact_delta(one, sensitivity, part * one * sensitivity)
+        found = delta([DiscreteLaplace(one, sensitivity)], part * one * sensitivity)
+        assert exact - 1e-12 <= found <= exact + 1e-4
+
+
+@pytest.mark.parametrize("sensitivity", [10**6, 2**41, 2**53])
+def test_pricing_discrete_laplace_noise_does_not_follow_its_sensitivity(sensitivity: int) -> None:
+    epsilon([DiscreteLaplace(0.1, 3)], 1e-6)  # libraries are loaded
+    begun = time.process_time()
+    assert epsilon([DiscreteLaplace(0.5 / sensitivity, sensitivity, count=3)], 1e-6) == pytest.approx(1.5, rel=1e-4)
+    assert time.process_time() - begun < 1.0  # some 0.05 s; it took minutes and gigabytes
 
 
 def test_pure_events() -> None:

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
-from undersong_common.privacy import accounting
-from undersong_common.privacy.noise import DiscreteLaplaceShare
+from undersong_common.privacy import accounting, noise
+from undersong_common.privacy.noise import DiscreteGaussian, DiscreteLaplaceShare
 from undersong_common.privacy.stream import KeyStream
+from undersong_protocol.agreement import plan as plan_module
 from undersong_protocol.agreement.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.secagg import noise_share
 from undersong_protocol.secagg.noise_share import NoisePlan, NoiseSeeds, add_noise
 from undersong_protocol.statistics import LabelHistogram
 from undersong_protocol.statistics.vectors import GridVector
@@ -105,6 +107,46 @@ def test_a_party_refuses_a_laplace_sum_that_is_not_what_it_says(changes, message
     forged = dataclasses.replace(plan, sums=(dataclasses.replace(plan.sums[0], **changes),))
     with pytest.raises(PrivacyRefusal, match=message):
         forged.verify()
+
+
+def on_scale(planned, scale, plan):
+    """The same sum on another grid, as a coordinator would write it."""
+    moved = dataclasses.replace(planned, scale=scale, sigma_integer=planned.sigma * scale)
+    bits = plan_module._modulus_bits(COUNTS, moved, plan.privacy, plan.quorum)
+    return dataclasses.replace(moved, modulus_bits=bits)
+
+
+@pytest.mark.parametrize("law", ["gaussian", "laplace"])
+@pytest.mark.parametrize("bits", [30, 41])
+def test_noise_that_no_sampler_draws_is_refused_before_it_is_priced(law, bits, monkeypatch):
+    plan = plan_sums([SumRequest("a", COUNTS, law=law)], Privacy(0.5, 1e-6, max_records=10), QUORUM)
+    forged = dataclasses.replace(plan, sums=(on_scale(plan.sums[0], 2**bits, plan),))
+    monkeypatch.setattr(accounting, "epsilon", pytest.fail)
+    with pytest.raises(PrivacyRefusal, match="a: discrete"):
+        forged.verify()
+
+
+@pytest.mark.parametrize(
+    ("sigma", "quorum", "law"),
+    [
+        (2.0 * DiscreteGaussian.LARGEST_SIGMA, (5, 1, 1), "gaussian"),  # component 0 has a quarter of the variance
+        (2.0**0.5 * DiscreteLaplaceShare.LARGEST_SCALE * (1 - 1e-15), (5, 1, 1), "laplace"),
+        (1.0 * DiscreteGaussian.LARGEST_SIGMA, (1, 0, 0), "gaussian"),
+    ],
+)
+def test_a_noise_plan_accepts_what_the_sampler_draws_and_nothing_beyond(sigma, quorum, law):
+    plan = NoisePlan(sigma, *quorum, law=law)
+    if law == "gaussian":
+        assert [plan.component_law(index).sample(KeyStream(bytes(32)), 2) for index in range(len(plan.components))]
+    with pytest.raises(ConfigurationError):
+        NoisePlan(sigma * (1 + 1e-9), *quorum, law=law)
+
+
+def test_a_plan_of_laplace_sums_is_checked_without_building_their_tables(monkeypatch):
+    plan = plan_sums([laplace("a")], Privacy(0.5, 1e-6), QUORUM)
+    monkeypatch.setattr(noise, "_polya_table", pytest.fail)
+    noise_share.noise_plan.cache_clear()
+    plan.verify()
 
 
 def test_one_laplace_share_alone_promises_nothing_unless_it_is_the_whole_noise():

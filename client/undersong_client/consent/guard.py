@@ -32,7 +32,9 @@ def review(
         PrivacyRefusal: names what is refused.
         ConfigurationError: the party itself is not ready.
     """
-    bounds.check_statistics(manifest.plan, policy)  # first: what follows builds the plan's statistics
+    bounds.check_statistics(manifest.plan, policy)
+    manifest.plan.check_form()
+    bounds.check(manifest.plan, manifest.roster, policy)  # before statistics are built and noise is priced
     manifest.verify()
     mine = [member for member in manifest.roster if member.name == name]
     if not mine or mine[0].identity != identity:
@@ -42,6 +44,5 @@ def review(
             f"the run uses embedder {manifest.embedder[:16]}..., this party holds {embedder[:16]}...",
             "install the same embedding model everywhere",
         )
-    bounds.check(manifest.plan, manifest.roster, policy)
     for planned in manifest.plan.sums:  # last: it may load a model, which a refused run is not worth
         planned.build().check_party(teacher_model)

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -206,12 +206,17 @@ class DiscreteGaussian(IntegerNoise):
         law._set_variance(Fraction(variance))
         return law
 
-    def _set_variance(self, variance: Fraction) -> None:
-        if not self.SMALLEST_SIGMA**2 <= variance <= self.LARGEST_SIGMA**2:
+    @classmethod
+    def check_variance(cls, variance: Fraction) -> None:
+        """Raises ConfigurationError for a variance outside [1/16, 2^46] squared integer units."""
+        if not cls.SMALLEST_SIGMA**2 <= variance <= cls.LARGEST_SIGMA**2:
             raise ConfigurationError(
                 f"discrete noise of variance {float(variance):.4g} in squared integer units",
                 "choose the integer scale so that sigma lies between 1/4 and 2^23 integer units",
             )
+
+    def _set_variance(self, variance: Fraction) -> None:
+        self.check_variance(variance)
         self.variance = variance
         self._stride = 0
         self._coarse: CumulativeTable | None = None
@@ -272,9 +277,16 @@ class DiscreteLaplaceShare(IntegerNoise):
             )
         self.scale = Fraction(scale)
         self.n_min = n_min
-        self._table = _polya_table(self.scale, n_min)
         self.blocks = 2
-        self.distance = 2 * self._table.distance
+
+    @cached_property
+    def _table(self) -> CumulativeTable:
+        # Built for the first draw: it takes seconds, and a plan is checked by its figures alone.
+        return _polya_table(self.scale, self.n_min)
+
+    @cached_property
+    def distance(self) -> Fraction:  # type: ignore[override]
+        return 2 * self._table.distance
 
     def __repr__(self) -> str:
         return f"DiscreteLaplaceShare(scale={float(self.scale):g}, n_min={self.n_min})"

@@ -83,7 +83,7 @@ class Manifest:
                 plan=Plan.from_json(value["plan"]),
             )
             canonical = manifest.to_bytes() == data
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise PrivacyRefusal(f"the manifest cannot be read ({type(error).__name__})") from None
         if not canonical:
             raise PrivacyRefusal("the manifest is not in canonical form")

@@ -277,10 +277,14 @@ class Plan:
         events = _events(self.sums)
         return [*events, *_spare_events(events, self.quorum.spare_attempts)]
 
-    def verify(self) -> None:
-        """What every party recomputes before it signs. Raises PrivacyRefusal with the first figure that is wrong."""
+    def check_form(self) -> None:
+        """Every figure has its type and an upper bound; nothing is built. Raises PrivacyRefusal that names one."""
         _check_form(self)
         _check_sizes(self)
+
+    def verify(self) -> None:
+        """What every party recomputes before it signs. Raises PrivacyRefusal with the first figure that is wrong."""
+        self.check_form()
         names = [planned.name for planned in self.sums]
         if len(set(names)) != len(names):
             raise PrivacyRefusal("the plan names a private sum twice", "give every sum its own name")
@@ -320,6 +324,17 @@ class Plan:
                 raise PrivacyRefusal(
                     f"{planned.name}: sigma {planned.sigma_integer:.4g} in integer units is too coarse"
                 )
+            quorum = self.quorum
+            try:  # as the sampler will be asked for it: what is signed and charged can be drawn
+                noise_share.noise_plan(
+                    planned.drawn_sigma_integer,
+                    quorum.parties,
+                    quorum.tolerated_dropouts,
+                    quorum.colluders,
+                    planned.law,
+                )
+            except ConfigurationError as error:
+                raise PrivacyRefusal(f"{planned.name}: {error.problem}", error.remedy, code=error.code) from None
         if any(planned.law != "gaussian" or planned.sampling_rate != 1.0 for planned in self.sums):
             check_size("different mechanisms", len(set(_events(self.sums))), LARGEST_MECHANISMS)
         spent = self.epsilon()

@@ -71,7 +71,7 @@ class NoisePlan:
     removal: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        """Raise ConfigurationError for counts that leave no honest survivor or a share below 3 integer units."""
+        """Raise ConfigurationError for counts that leave no honest survivor or a share that cannot be drawn."""
         floor = self.parties - self.dropouts - self.colluders
         if min(self.dropouts, self.colluders) < 0 or floor < 1:
             raise ConfigurationError(
@@ -98,6 +98,8 @@ class NoisePlan:
             components += [self.variance / ((honest - k + 1) * (honest - k)) for k in range(1, self.dropouts + 1)]
             if min(components) < _SMALLEST_VARIANCE:
                 components = [single]
+            for component in components:
+                DiscreteGaussian.check_variance(component)
         object.__setattr__(self, "components", tuple(components))
         object.__setattr__(self, "removal", len(components) > 1)
 
