@@ -119,7 +119,7 @@ KIND = NgramSettings
 class _Model(NamedTuple):
     """Statistics of one label's texts; ``counts`` from the most to the least specific."""
 
-    counts: tuple[Counts, ...]
+    counts: tuple[tuple[Contexts, ...], ...]
     lengths: tuple[int, ...]
     punctuated: bool  # most of its texts end with a sentence
 
@@ -157,14 +157,14 @@ class NgramGenerator:
         tokens = [tokenise(text) for text, _ in rows]
         self._learn_words(tokens)
         texts = [self._encode(one) for one in tokens]
-        everything = Counts(texts, settings.order, settings.temperature)
+        everything = count_contexts(texts, settings.order, settings.temperature)
         documents = Counter(token for text in texts for token in set(text))
         self._common = frozenset(token for token, count in documents.items() if count > _COMMON * len(texts))
         self._models = {"": self._model(texts, (everything,))}
         for label in labels:
             own = [text for text, (_, named) in zip(texts, rows, strict=True) if named == label]
             if own:
-                counts = Counts(own, settings.order, settings.temperature)
+                counts = count_contexts(own, settings.order, settings.temperature)
                 self._models[label] = self._model(own, (counts, everything))
         self.counts = {
             "corpus_rows": len(rows),
@@ -212,7 +212,7 @@ class NgramGenerator:
             ids.append(known)
         return ids
 
-    def _model(self, texts: Sequence[Sequence[int]], counts: tuple[Counts, ...]) -> _Model:
+    def _model(self, texts: Sequence[Sequence[int]], counts: tuple[tuple[Contexts, ...], ...]) -> _Model:
         lengths = tuple(max(1, self._words(text)) for text in texts)
         ended = sum(ends_sentence(self._surfaces[text[-1]]) for text in texts if text)
         return _Model(counts, lengths, 2 * ended > len(texts))
@@ -316,7 +316,7 @@ class NgramGenerator:
             return text
         ends = [END] if stop is None else [END, stop]
         for length in range(len(text), max(kept, len(text) - _TRIES, 0), -1):
-            if any(counts.follows(text[length - 1], end) for counts in model.counts for end in ends):
+            if any(counts[1].follows(text[length - 1], end) for counts in model.counts for end in ends):
                 text = text[:length]
                 break
         return [*text, stop] if model.punctuated and stop is not None and text else text
@@ -324,7 +324,7 @@ class NgramGenerator:
     def _next_term(self, model: _Model, last: int, terms: list[list[int]], due: bool) -> list[int] | None:
         """The first term that follows the last token in the corpus; the first of all terms where one is overdue."""
         for term in terms:
-            if any(counts.follows(last, term[0]) for counts in model.counts):
+            if any(counts[1].follows(last, term[0]) for counts in model.counts):
                 return term
         return terms[0] if terms and due else None
 
@@ -332,7 +332,7 @@ class NgramGenerator:
         """At most one word between the text and a term that does not follow it in the corpus."""
         ways = [context[-1], *(self._draw(model, context, influence, rng) for _ in range(_TRIES))]
         for index, way in enumerate(ways):
-            if any(counts.follows(way, target) for counts in model.counts):
+            if any(counts[1].follows(way, target) for counts in model.counts):
                 return [way] if index else []
         return []
 
@@ -359,7 +359,7 @@ class NgramGenerator:
             if drawn in (END, was) or (right is not None and ends_sentence(self._surfaces[drawn])):
                 continue
             last = drawn
-            if right is None or any(counts.follows(drawn, right) for counts in model.counts):
+            if right is None or any(counts[1].follows(drawn, right) for counts in model.counts):
                 return drawn
         return last
 
@@ -386,14 +386,14 @@ class NgramGenerator:
         sources = model.counts[-1:] if rng.random() < self._settings.shared else model.counts
         for size in range(self._order - 1, 0, -1):
             for counts in sources:
-                row = counts.row(size, keys[size])
+                row = counts[size].rows.get(keys[size])
                 if row is not None:
-                    if rng.random() >= counts.escape(size, row):
-                        return counts.pick(size, row, rng.random())
+                    if rng.random() >= counts[size].escape[row]:
+                        return counts[size].pick(row, rng.random())
                     break  # escaped: the next shorter context, the label's own texts first again
         token = END
         for _ in range(_TRIES):  # a word that was never seen here is a poor reason to end
-            token = sources[0].pick(0, 0, rng.random())
+            token = sources[0][0].pick(0, rng.random())
             if token != END:
                 break
         return token
@@ -420,53 +420,29 @@ def context_key(context: Sequence[int]) -> int:
     return key
 
 
-class Counts:
-    """Successor counts of every context of 0 to order-1 tokens in a set of texts."""
+def count_contexts(texts: Sequence[Sequence[int]], order: int, temperature: float) -> tuple[Contexts, ...]:
+    """Returns successor counts of every context of 0 to order-1 tokens in a set of texts, by the context's size.
 
-    def __init__(self, texts: Sequence[Sequence[int]], order: int, temperature: float) -> None:
-        """Counts once.
-
-        Args:
-            texts: the token ids of each text, >= 2 and < 2^24.
-            order: length of the longest n-gram, >= 2.
-            temperature: counts are raised to 1/temperature before they become probabilities.
-        """
-        padded = [token for text in texts for token in (*[START] * (order - 1), *text, END)]
-        stream = np.asarray(padded, np.int64)
-        lengths = np.asarray([len(text) + order for text in texts], np.int64)
-        within = np.arange(stream.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        written = np.flatnonzero(within >= order - 1)
-        self._levels = [_Level(stream, written, size, 1.0 / temperature) for size in range(order)]
-
-    def row(self, size: int, key: int) -> int | None:
-        """Returns the row of the context of ``size`` tokens; None if it never occurred."""
-        return self._levels[size].rows.get(key)
-
-    def escape(self, size: int, row: int) -> float:
-        """Probability of leaving this context for a shorter one."""
-        return self._levels[size].escape[row]
-
-    def pick(self, size: int, row: int, uniform: float) -> int:
-        """The successor at ``uniform`` in [0, 1) of the context's distribution."""
-        level = self._levels[size]
-        start, end = level.starts[row], level.starts[row + 1]
-        low, high = level.cumulative[start], level.cumulative[end]
-        index = bisect_right(level.cumulative, low + uniform * (high - low), start, end + 1) - 1
-        return level.successors[min(index, end - 1)]
-
-    def follows(self, token: int, successor: int) -> bool:
-        """Returns True if the successor ever followed the token."""
-        level = self._levels[1]
-        row = level.rows.get(token)
-        if row is None:
-            return False
-        start, end = level.starts[row], level.starts[row + 1]
-        index = bisect_left(level.successors, successor, start, end)
-        return index < end and level.successors[index] == successor
+    Args:
+        texts: the token ids of each text, >= 2 and < 2^24.
+        order: length of the longest n-gram, >= 2.
+        temperature: counts are raised to 1/temperature before they become probabilities.
+    """
+    padded = [token for text in texts for token in (*[START] * (order - 1), *text, END)]
+    stream = np.asarray(padded, np.int64)
+    lengths = np.asarray([len(text) + order for text in texts], np.int64)
+    within = np.arange(stream.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    written = np.flatnonzero(within >= order - 1)
+    return tuple(Contexts(stream, written, size, 1.0 / temperature) for size in range(order))
 
 
-class _Level:
-    """Contexts of one size. Row r owns successors[starts[r]:starts[r+1]], sorted by id."""
+class Contexts:
+    """Contexts of one size and their successors. Row r owns successors[starts[r]:starts[r+1]], sorted by id.
+
+    Attributes:
+        rows: row of each context that occurred, by its key.
+        escape: by row, the probability of leaving the context for a shorter one.
+    """
 
     def __init__(self, stream: Int64, written: Int64, size: int, power: float) -> None:
         columns = [stream[written - back] for back in range(size, 0, -1)]
@@ -487,6 +463,22 @@ class _Level:
         self.successors: array[int] = array("i", (pairs & (1 << _BITS) - 1).astype(np.int32).tobytes())
         self.cumulative: array[float] = array("d", np.concatenate(([0.0], np.cumsum(counts**power))).tobytes())
         self.escape: list[float] = (different / (occurrences + different)).tolist()
+
+    def pick(self, row: int, uniform: float) -> int:
+        """Returns the successor at ``uniform`` in [0, 1) of the context's distribution."""
+        start, end = self.starts[row], self.starts[row + 1]
+        low, high = self.cumulative[start], self.cumulative[end]
+        index = bisect_right(self.cumulative, low + uniform * (high - low), start, end + 1) - 1
+        return self.successors[min(index, end - 1)]
+
+    def follows(self, key: int, successor: int) -> bool:
+        """Returns True if the successor ever followed the context."""
+        row = self.rows.get(key)
+        if row is None:
+            return False
+        start, end = self.starts[row], self.starts[row + 1]
+        index = bisect_left(self.successors, successor, start, end)
+        return index < end and self.successors[index] == successor
 
 
 # Text to tokens and back: words, numbers, punctuation marks and line breaks

@@ -20,10 +20,10 @@ from undersong_server.generators.interface import Answer, GenerationRequest
 from undersong_server.generators.kinds.ngram import (
     END,
     START,
-    Counts,
     NgramGenerator,
     NgramSettings,
     context_key,
+    count_contexts,
     detokenise,
     tokenise,
 )
@@ -78,23 +78,23 @@ def share(found: Sequence[str], word: str) -> float:
 
 
 def test_counts_are_those_of_the_texts() -> None:
-    counts = Counts([[5, 6, 5, 6, 7], [5, 7]], 3, 1.0)
-    row = counts.row(2, context_key((5, 6)))
+    counts = count_contexts([[5, 6, 5, 6, 7], [5, 7]], 3, 1.0)
+    row = counts[2].rows.get(context_key((5, 6)))
     assert row is not None
-    assert Counter(counts.pick(2, row, u) for u in (0.0, 0.49, 0.5, 0.99)) == {5: 2, 7: 2}
-    assert counts.escape(2, row) == pytest.approx(2 / 4)  # Witten-Bell: T / (N + T), two successors seen twice in all
-    start = counts.row(2, context_key((START, START)))
+    assert Counter(counts[2].pick(row, u) for u in (0.0, 0.49, 0.5, 0.99)) == {5: 2, 7: 2}
+    assert counts[2].escape[row] == pytest.approx(2 / 4)  # Witten-Bell: T / (N + T), two successors seen twice in all
+    start = counts[2].rows.get(context_key((START, START)))
     assert start is not None
-    assert counts.pick(2, start, 0.3) == 5
-    assert counts.row(2, context_key((7, 5))) is None
-    assert counts.follows(7, END)
-    assert not counts.follows(6, END)
-    assert not counts.follows(99, 5)
+    assert counts[2].pick(start, 0.3) == 5
+    assert counts[2].rows.get(context_key((7, 5))) is None
+    assert counts[1].follows(7, END)
+    assert not counts[1].follows(6, END)
+    assert not counts[1].follows(99, 5)
 
 
 @given(st.lists(st.lists(st.integers(2, 9), min_size=1, max_size=12), min_size=1, max_size=8), st.integers(2, 4))
 def test_picks_reproduce_the_empirical_distribution(data: list[list[int]], order: int) -> None:
-    counts = Counts(data, order, 1.0)
+    counts = count_contexts(data, order, 1.0)
     plain: dict[tuple[int, ...], Counter[int]] = {}
     for text in data:
         padded = [*[START] * (order - 1), *text, END]
@@ -102,10 +102,10 @@ def test_picks_reproduce_the_empirical_distribution(data: list[list[int]], order
             for size in range(order):
                 plain.setdefault(tuple(padded[position - size : position]), Counter())[padded[position]] += 1
     for context, successors in plain.items():
-        row = counts.row(len(context), context_key(context))
+        row = counts[len(context)].rows.get(context_key(context))
         assert row is not None
         total = successors.total()
-        drawn = Counter(counts.pick(len(context), row, (k + 0.5) / total) for k in range(total))
+        drawn = Counter(counts[len(context)].pick(row, (k + 0.5) / total) for k in range(total))
         assert drawn == successors
 
 
@@ -113,10 +113,10 @@ def test_temperature_sharpens() -> None:
     data = [[2]] * 3 + [[3]]
     shares = []
     for temperature in (0.5, 1.0, 2.0):
-        counts = Counts(data, 2, temperature)
-        row = counts.row(1, context_key((START,)))
+        counts = count_contexts(data, 2, temperature)
+        row = counts[1].rows.get(context_key((START,)))
         assert row is not None
-        shares.append(np.mean([counts.pick(1, row, u) == 2 for u in np.linspace(0, 0.9999, 1000)]))
+        shares.append(np.mean([counts[1].pick(row, u) == 2 for u in np.linspace(0, 0.9999, 1000)]))
     assert shares == pytest.approx([0.9, 0.75, 3**0.5 / (3**0.5 + 1)], abs=0.002)
 
 
