@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,17 +17,19 @@ from tests.doubles.parties import make_manifest, make_party, make_tables
 from undersong.inprocess import InProcess
 from undersong.noninterference import coordinator as hostile
 from undersong.noninterference.coordinator import Course
-from undersong.noninterference.hospital import NAME
+from undersong.noninterference.hospital import NAME, TotalEmbedder
 from undersong.noninterference.questions import Asked
 from undersong_client.answering import party as party_module
+from undersong_client.answering.computation import KEPT_STATES, RecordComputation, VectorRequest
 from undersong_client.answering.grid_vectors import poisson_subsample
 from undersong_client.answering.party import Party
-from undersong_client.records.private import PrivateRecords
+from undersong_client.records.private import DataSet, PrivateRecords
 from undersong_common.errors import RoundAborted
 from undersong_common.table import Table
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, Unit, plan_sums
 from undersong_protocol.secagg.parameters import defaults
+from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs, TopQVotes
 from undersong_protocol.statistics.projections import Projections
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_protocol.wire.public import Input, Segment, block_id, encode_numbers
@@ -176,3 +179,26 @@ def test_inputs_are_checked_again_before_a_vector_is_charged_for(
     agreed._checked = None  # as after a restart
     assert "public numbers 'projections'" in answered(agreed, course.step()).refusal.problem
     assert not agreed._ledger.charges()
+
+
+def test_what_statistics_keep_between_sums_does_not_grow_with_the_sums() -> None:
+    rows = 2_000
+    table = Table(tuple(f"note {n}" for n in range(rows)), tuple("xy"[n % 2] for n in range(rows)), None)
+    embedder = TotalEmbedder()
+    computation = RecordComputation("p", DataSet(table, COINS), embedder.encode)
+    candidates = LabelledEmbeddings(embedder.encode(["a candidate"]), np.zeros(1, dtype=np.int64))
+    public = PublicInputs({"candidates": candidates})
+    privacy = Privacy(4.0, 1e-6, max_records=rows)
+    requests = [SumRequest(f"votes/{n}", TopQVotes(q=30, candidates=1, labels=2 + n)) for n in range(12)]
+    held = []
+    tracemalloc.start()
+    try:
+        for planned in plan_sums(requests, privacy, Quorum(3, 2, 1, 0)).sums:
+            vector = computation.vector(VectorRequest("run", LABELS, planned, privacy, public, COINS)).vector
+            assert vector.values.any()
+            held.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    state = rows * 30 * 2 * (8 + 4)  # bytes: q nearest and furthest candidates of each record, and their scores
+    assert held[KEPT_STATES - 1] - held[0] > 0.9 * state * (KEPT_STATES - 1)
+    assert held[-1] - held[KEPT_STATES - 1] < 0.5 * state

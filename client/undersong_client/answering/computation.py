@@ -26,6 +26,9 @@ from undersong_protocol.wire.public import Block, Input
 
 log = logging.getLogger(__name__)
 
+# What statistics keep between sums grows with the records, so its number is a constant and follows no plan.
+KEPT_STATES = 2
+
 
 @dataclass(frozen=True)
 class VectorRequest:
@@ -117,7 +120,7 @@ class RecordComputation(Computation):
         self._contribution = contribution
         self._records: tuple[tuple[tuple[str, ...], Privacy], PrivateRecords, tuple[str, ...]] | None = None
         self._cautioned: dict[str, tuple[str, ...]] = {}  # what was logged, by run
-        self._memory: dict[str, Any] = {}  # what statistics keep between sums
+        self._memory: dict[str, Any] = {}  # what statistics keep between sums, the newest last
 
     def vector(self, request: VectorRequest, *, begun: float = 0.0) -> Computed:
         records, found = self.records(request.labels, request.privacy)
@@ -128,6 +131,8 @@ class RecordComputation(Computation):
         vector = self._contribution(
             request.planned, records, request.public, request.privacy, coins=request.coins, memory=self._memory
         )
+        while len(self._memory) > KEPT_STATES:
+            del self._memory[next(iter(self._memory))]  # the one that was put there first
         return Computed(vector, found)
 
     def warm(self) -> None:

@@ -245,7 +245,7 @@ class Statistic(ABC):
         or their order. Rows of several units (``whole``) depend on those units alone.
 
         ``memory`` is a dictionary that a party keeps per data set and run; a statistic may put there what saves it
-        work at the next, larger request. It must not change the result.
+        work at the next, larger request. It must not change the result. The party drops all but the newest entries.
         """
 
     def check_party(self, local_model: str) -> None:
