@@ -1,4 +1,4 @@
-"""TOML files, validated once at the edge: one clear error that names the file, the key, the value and the remedy."""
+"""TOML files, validated once at the entry point: one error names the file, the key, the value and the remedy."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ModelByValue:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The parsed file. Raises ConfigurationError that names the file (and the line, where the syntax is wrong)."""
+    """The parsed file. Raises ConfigurationError that names the file (and the line, if the syntax is wrong)."""
     try:
         return parse_toml(str(path), path.read_bytes())
     except FileNotFoundError:
@@ -102,7 +102,7 @@ def validate(model: type[Model], data: Mapping[str, Any], source: str) -> Model:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A remedy that names the known word nearest to ``word``, or all of them where none is near."""
+    """A remedy that names the known word nearest to ``word``, or all of them if none is near."""
     words = sorted(known)
     close = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(words)}"
@@ -160,7 +160,7 @@ _WORDS = {
 
 
 def _problem(model: type[BaseModel], item: dict[str, Any], given: Any) -> tuple[str, str]:
-    """What is wrong with one key, and what to do about it."""
+    """Returns the problem with one key, and the remedy."""
     location, section = _walk(model, item["loc"], given)
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
     kind, context = item["type"], item.get("ctx", {})

@@ -1,7 +1,7 @@
-"""What a rehearsal is made of: records that this program invents, and the words that mark it everywhere.
+"""Invented records for drills, and the words that mark a drill everywhere.
 
-A drill runs the real programs with other keys and invented records. Whether a folder is a drill's is written into it
-when it is made, by whoever sits before it; no message says so, and none could make a party treat a run as a drill.
+A drill runs the real programs with other keys and invented records. A folder is marked as a drill's when it is made, by
+the person who makes it; no message says so, and none could make a party treat a run as a drill.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _ENDINGS = ("Nothing else to note.", "The keeper signed.", "Barometer falling.",
 
 
 def announce(settings: Path, words: str) -> None:
-    """Says ``words`` on standard error where a folder's settings file says that it is a drill's.
+    """Prints ``words`` on standard error if a folder's settings file marks it as a drill's.
 
-    Says nothing where the file cannot be read: whoever opens the folder tells what is wrong with it.
+    Prints nothing if the file cannot be read: the program that opens the folder reports that.
     """
     try:
         marked = json.loads(settings.read_text(encoding="utf-8")).get("drill", False)

@@ -1,4 +1,4 @@
-"""Which embedder a name means: the packaged model, a local folder, or another package's (``plug-in:NAME@SHA256``)."""
+"""Embedders by name: the packaged model, a local folder, or another package's (``plug-in:NAME@SHA256``)."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _NAMED = re.compile(r"plug-in:([^@\s]+)(?:@([0-9a-f]{64}))?")
 
 
 class ForeignModel(Protocol):
-    """What another package's entry point of ``undersong.embedders`` makes, called without arguments.
+    """Interface of another package's model: its entry point of ``undersong.embedders`` returns one, without arguments.
 
     Attributes:
         dimension: coordinates of an embedding.
-        fingerprint: of whatever it reads beside its source (weights); two places with the same one embed alike.
+        fingerprint: of all files that it reads beside its source (weights); equal fingerprints mean equal embeddings.
     """
 
     dimension: int
@@ -65,7 +65,7 @@ class ForeignEmbedder(Embedder):
         super().try_out()
 
     def encode(self, texts: Sequence[str], progress: Progress | None = None) -> Float32:
-        """Returns rows as :meth:`Embedder.encode`; zero also where the package fails at a text, whose words stay here.
+        """Returns rows as :meth:`Embedder.encode`; zero also if the package fails at a text, which is not logged.
 
         The log says how many texts it failed at.
         """
@@ -84,7 +84,7 @@ class ForeignEmbedder(Embedder):
         return result
 
     def _vector(self, text: str) -> Float64:
-        """Returns the unit vector, or zeros where the package gives zeros; raises whatever is wrong with it."""
+        """Returns the unit vector, or zeros if the package gives zeros; raises whatever is wrong with it."""
         values: Float64 = np.asarray(self._foreign.embed(text), dtype=np.float64).reshape(1, self.dimension)
         if not np.isfinite(values).all():
             raise ValueError("a coordinate is no finite number")

@@ -52,7 +52,7 @@ _FINGERPRINT = "undersong embedder, batches of fixed shape"  # another way to co
 # short questions; larger batches leave the cache, and filling up the last one costs more.
 _TOKENS_A_BATCH = 192
 _NARROWEST = 4  # tokens; widths are multiples of it, or of an eighth of the next power of two
-_DEFAULT_LIMIT = 512  # tokens of a text, where the model names none
+_DEFAULT_LIMIT = 512  # tokens of a text, if the model names no limit
 _TRIED = ("alpha", "of", "the", "chest", "was", "1987")  # words of the texts that try out a batch
 # Public texts that try out a model. No two have the same number of words or the same letters.
 TRIAL_TEXTS = (
@@ -76,7 +76,7 @@ def quantise(embeddings: Floats) -> Float32:
 
 
 def publishable(embeddings: Floats) -> Float32:
-    """As :func:`quantise`, to multiples of 1/PUBLIC_GRID: what public embeddings are for everyone who uses them."""
+    """Rounds rows as :func:`quantise` does, to multiples of 1/PUBLIC_GRID, for embeddings that are published."""
     grid = _to_grid(embeddings, PUBLIC_GRID, shrink=2.0**-10)
     return grid.astype(np.float32) / np.float32(PUBLIC_GRID)
 
@@ -95,7 +95,7 @@ def _to_grid(embeddings: Floats, resolution: int = GRID, *, shrink: float = 2.0*
 
 
 def _finite(values: Floats) -> Float64:
-    """As float64, with zeros in place of what is not finite."""
+    """Returns float64 values, zero in place of those that are not finite."""
     return np.nan_to_num(np.asarray(values, dtype=np.float64), nan=0.0, posinf=0.0, neginf=0.0)
 
 
@@ -135,7 +135,7 @@ class Embedder:
 
     @cached_property
     def dimension(self) -> int:
-        """Length of an embedding. Raises ConfigurationError where the folder's settings do not tell."""
+        """Length of an embedding. Raises ConfigurationError if the folder's settings do not tell."""
         return model_files.embedding_size(model_files.model_folder(self._source))
 
     def try_out(self) -> None:
@@ -157,7 +157,7 @@ class Embedder:
         raise ConfigurationError(f"the embedder {self._source} {fault}", "correct it, or name another embedder")
 
     def encode(self, texts: Sequence[str], progress: Progress | None = None) -> Float32:
-        """Unit embeddings, float32 [n, d], in the order of ``texts``; zero where the model gives no number, or fails.
+        """Unit embeddings, float32 [n, d], in the order of ``texts``; zero if the model gives no number, or fails.
 
         A model that fails at one text must not fail at the others: a party that answered with zeros instead would show
         that it holds such a text.
@@ -203,7 +203,7 @@ class Embedder:
         return int(self._model.max_seq_length or _DEFAULT_LIMIT)
 
     def _tokens_of_each(self, texts: Sequence[str]) -> dict[int, dict[str, list[int]]]:
-        """As :meth:`_tokens`, by position; without the texts that the tokenizer refuses."""
+        """Returns the :meth:`_tokens` by position, without the texts that the tokenizer refuses."""
         try:
             return dict(enumerate(self._tokens(texts)))
         except Exception:  # noqa: BLE001 - whatever a tokenizer raises, in any language
@@ -214,7 +214,7 @@ class Embedder:
         return self._tokens_of_each(texts[:half]) | {half + position: one for position, one in later.items()}
 
     def _tokens(self, texts: Sequence[str]) -> list[dict[str, list[int]]]:
-        """What the tokenizer makes of each text, unpadded."""
+        """Returns the tokenizer's output for each text, unpadded."""
         lower = bool(getattr(self._model[0], "do_lower_case", False))
         found = self._model.tokenizer(
             [encodable(text.strip().lower() if lower else text.strip()) for text in texts],
@@ -232,16 +232,16 @@ class Embedder:
         return dict(tokenizer.pad(together, padding="max_length", max_length=width, return_tensors="pt"))
 
     def _batch_rows(self, width: int) -> int:
-        """Rows of a batch of that width: one where this machine's products mix rows, which is tried out once."""
+        """Rows of a batch of that width: one if this machine's products mix rows, which is tried out once."""
         if width not in self._rows:
             size = 1 if width >= self._limit else max(1, _TOKENS_A_BATCH // width)
             self._rows[width] = size if size == 1 or self._are_independent(size, width) else 1
         return self._rows[width]
 
     def _are_independent(self, size: int, width: int) -> bool:
-        """Whether a text has the same bits in every row of a batch and beside any other texts.
+        """Returns True if a text has the same bits in every row of a batch and beside any other texts.
 
-        Not where the model fails at that width: then each text is tried by itself.
+        False also if the model fails at that width: then each text is embedded by itself.
         """
         try:
             return self._tried(size, width)
@@ -261,7 +261,7 @@ class Embedder:
         return all(row.tobytes() == alone[0].tobytes() for row in same)
 
     def _forward(self, model: Any, features: dict[str, Any]) -> Float32:
-        """The rows of a batch; where it fails, each by itself in a batch of the same shape, and zero where that fails.
+        """The rows of a batch; if it fails, each by itself in a batch of the same shape, and zero if that fails.
 
         A row has the same bits in both, for which such batches were tried out.
         """

@@ -1,4 +1,4 @@
-"""What an entry point does with errors: one clear message, the right exit code, never a traceback with values in it."""
+"""Entry points turn an error into one clear message and its exit code, never into a traceback with values in it."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _run(command: Callable[[], object]) -> NoReturn:
 
 
 def _tell(problem: str, remedy: str, exit_code: int, code: str = "") -> None:
-    """The error for the next program, where one reads this."""
+    """Prints the error as JSON for the next program, if ``--json`` was given."""
     if "--json" in sys.argv[1:]:
         told = {"problem": problem, "remedy": remedy, "exit_code": exit_code, "code": code}
         print(json_text({"error": told}), flush=True)
@@ -105,7 +105,7 @@ def _stopped() -> NoReturn:
 
 
 def _interrupted(error: BaseException) -> bool:
-    """Whether Ctrl-C is what an error comes from: in the middle of an import Python and libraries wrap it in others."""
+    """Returns True if Ctrl-C caused an error: during an import, Python and libraries wrap it in other errors."""
     seen: set[int] = set()
     found: BaseException | None = error
     while found is not None and id(found) not in seen:

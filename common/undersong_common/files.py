@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, for their owner only, whatever stops the machine in between."""
+"""Files that are written whole or not at all, for their owner only; locks; transactions of SQLite."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def file_state(path: str | Path) -> FileState:
 
 
 def file_identity(found: os.stat_result) -> FileIdentity:
-    """Which file it is, whatever is written to it: another one that replaces it has another."""
+    """Identity of a file: writing to it keeps the identity, a file that replaces it has another one."""
     return found.st_dev, found.st_ino
 
 
@@ -39,7 +39,7 @@ def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def replace_where_possible(paths: Iterable[Path], data: bytes) -> list[Path]:
-    """Writes or replaces the same file in several places as :func:`replace_file` does; those where that succeeded.
+    """Writes or replaces the same file in several places as :func:`replace_file` does; returns those that succeeded.
 
     Step by step in all of them together: a file system that has to bring the changes of one folder onto the disk brings
     those of the others with them, and the syncs that follow find less to do.
@@ -78,7 +78,7 @@ def _replacing(path: Path, data: bytes, *, durable: bool = True) -> Iterator[Non
 
 
 def destroy_file(path: str | Path) -> bool:
-    """Overwrites a file with zeros, on the disk, and removes it; False where there is none. Raises OSError.
+    """Overwrites a file with zeros, on the disk, and removes it; False if there is none. Raises OSError.
 
     What a disk keeps beside the file (old blocks of an SSD or of a copy-on-write file system) is out of reach.
     """
@@ -121,7 +121,7 @@ def holding(path: Path, otherwise: Exception) -> Iterator[None]:
 
 
 def is_held(path: Path) -> bool:
-    """Whether some process holds the lock now."""
+    """Returns True if a process holds the lock now."""
     try:
         with holding(path, BlockingIOError()):
             return False

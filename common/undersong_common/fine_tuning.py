@@ -19,7 +19,7 @@ _REMEDY = "name a folder with config.json, weights and tokenizer files"
 
 @dataclass(frozen=True)
 class FineTuning:
-    """How a local model is fine-tuned. Defaults are the usual ones for BERT-base (Devlin et al. 2019, A.3).
+    """Settings of fine-tuning a local model. Defaults are the usual ones for BERT-base (Devlin et al. 2019, A.3).
 
     Attributes:
         path: local folder with a transformers model and tokenizer; nothing is downloaded.
@@ -52,7 +52,7 @@ def load(model: str | Path, classes: int) -> tuple[Any, Any]:
     Args:
         model: "packaged", or a local folder.
 
-    Raises ConfigurationError where the folder holds no usable encoder, or could run code when it is loaded.
+    Raises ConfigurationError if the folder holds no usable encoder, or could run code when it is loaded.
     """
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
     from transformers.utils import logging
@@ -82,7 +82,7 @@ def load(model: str | Path, classes: int) -> tuple[Any, Any]:
 
 
 def logits(model: Any, tokenizer: Any, texts: Sequence[str], settings: FineTuning) -> Float64:
-    """What the model says of every text, float64 [n, classes]."""
+    """Returns the model's logits for every text, float64 [n, classes]."""
     import torch
 
     model.eval()
@@ -113,7 +113,7 @@ def optimise(
         fit: rows to train on; ``held``: rows whose lowest loss chooses the epoch; without any it is the last.
         shuffled: the rows in a new order; called once an epoch.
 
-    Raises ConfigurationError where no epoch has a loss on ``held`` that is a number.
+    Raises ConfigurationError if no epoch has a loss on ``held`` that is a number.
     """
     import torch
 

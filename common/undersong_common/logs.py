@@ -1,4 +1,4 @@
-"""What a service logs: its own words, as text or as JSON, one line per record, never what a library was given."""
+"""Logs of a service: its own messages, as text or as JSON, one line per record, never the arguments of a library."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _Plain(logging.Formatter):
 
 
 class _Watched(logging.StreamHandler[TextIO]):
-    """Where a person watches: of records in a row that differ in numbers only the first is shown; progress always."""
+    """Handler for a terminal: consecutive records that differ in numbers only are shown once; progress always."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
@@ -102,7 +102,7 @@ _NUMBER = re.compile(r"(?<![\w.:/'\"-])\d+(?:\.\d+)?(?![.:/'\"-]*\w)(?!['\"])")
 
 
 def without_numbers(message: str) -> str:
-    """What near duplicates of a message have in common: all but the numbers that stand by themselves.
+    """Returns the part that near duplicates of a message share: all but the numbers that stand by themselves.
 
     >>> without_numbers("votes/1: attempt 2 is void, next try in 0.5 s")
     'votes/1: attempt # is void, next try in # s'

@@ -218,7 +218,7 @@ def _modules(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _class_names(kind: str) -> set[str]:
-    """As versions of sentence-transformers have written a class's place."""
+    """Full names of a class, as the versions of sentence-transformers have written them."""
     places = [f"sentence_transformers.{place}" for place in _PLACES]
     return {f"{place}.{name}{kind}" for place in places for name in ("", f"{_snake(kind)}.")}
 

@@ -1,4 +1,4 @@
-"""What other packages add (entry points): found by name without importing anything, hashed before it is trusted.
+"""Entry points of other packages: found by name without importing anything, hashed before they are trusted.
 
 A package declares, for example in its pyproject.toml, ``[project.entry-points."undersong.statistics"]`` with
 ``NAME = "package.module:Class"``. The programs ask here when they meet a name that is not Undersong's own; the
@@ -59,7 +59,7 @@ def installed(kind: Kind) -> tuple[Plugin, ...]:
 
 
 def find(kind: Kind, name: str) -> Plugin | None:
-    """The plug-in of that name; None where there is none. Raises ConfigurationError where two packages declare it."""
+    """The plug-in of that name; None if there is none. Raises ConfigurationError if two packages declare it."""
     found = [each for each in installed(kind) if each.name == name]
     if len(found) > 1:
         raise ConfigurationError(
@@ -73,7 +73,7 @@ def source_hash(plugin: Plugin) -> str:
     """SHA-256 (hex) over the plug-in's entry point and every file of its top-level package. Imports nothing.
 
     What that package imports from elsewhere is not in it. What Python keeps in ``__pycache__`` does not count, and
-    :func:`load` does not read it, nor any other file that is not in the hash. Raises ConfigurationError where the
+    :func:`load` does not read it, nor any other file that is not in the hash. Raises ConfigurationError if the
     package is not there, spreads over several folders (a namespace), or is no folder of files (a zip archive).
     """
     return _hash(plugin, _read(plugin))
@@ -106,7 +106,7 @@ def _read(plugin: Plugin) -> _Files:
     top = _top(plugin)
     try:
         spec = importlib.util.find_spec(top)
-    except ValueError:  # no name of a module, or one that is loaded and says nothing of where it came from
+    except ValueError:  # no name of a module, or a loaded module without a spec
         spec = None
     if spec is None or spec.origin is None or not Path(spec.origin).is_file():
         problem = "is no folder of files, which could be read"
@@ -189,7 +189,7 @@ def load(plugin: Plugin, source: str = "") -> Any:
         source: the hash (hex) that is asked for; "" takes what is installed, for a program that holds no records.
 
     Raises ConfigurationError that names the package where another source is installed, or other files of the package
-    were imported before, or where the import fails.
+    were imported before, or if the import fails.
     """
     files, module = _read(plugin), plugin.target.partition(":")[0]
     if source and (here := _hash(plugin, files)) != source:

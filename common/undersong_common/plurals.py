@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def noun(count: float, one: str, many: str = "") -> str:
-    """The noun's form after a count; ``many`` where it is not ``one`` with an s.
+    """The noun's form after a count; ``many`` if it is not ``one`` with an s.
 
     >>> noun(1, "run"), noun(0, "run"), noun(2, "party", "parties")
     ('run', 'runs', 'parties')

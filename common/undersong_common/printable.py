@@ -84,7 +84,7 @@ def shell_word(text: str) -> str:
 
 
 def shell_path(path: object) -> str:
-    """A path as it is typed in a POSIX shell: quoted only where it must be.
+    """A path as it is typed in a POSIX shell: quoted only if it must be.
 
     >>> print(shell_path("out/first"), shell_path("my runs/first"))
     out/first 'my runs/first'
@@ -94,7 +94,7 @@ def shell_path(path: object) -> str:
 
 
 def name_fault(name: object, longest: int) -> str:
-    """Why ``name`` cannot be a name that people read and sign; empty where it can.
+    """Returns the reason why people could not read and sign ``name``; "" if they can.
 
     >>> name_fault("spring 2026", 80)
     ''

@@ -34,7 +34,7 @@ class Page:
 
     Attributes:
         note: what counts for the whole page, beside the time at which it was made.
-        signature: the line above the one to sign on; empty where nobody signs.
+        signature: the line above the one to sign on; empty if nobody signs.
     """
 
     title: str
@@ -58,7 +58,7 @@ class Page:
         return shown
 
     def write(self, path: Path, *, at: str) -> None:
-        """Writes the HTML to a new file, readable by this user only. Raises ConfigurationError where it exists."""
+        """Writes the HTML to a new file, readable by this user only. Raises ConfigurationError if it exists."""
         if path.exists():
             raise ConfigurationError(f"{path}: exists already", "name another file")
         replace_file(path, self.html(at=at).encode("utf-8"))

@@ -1,4 +1,4 @@
-"""Lists as a command prints them: for a person at a terminal, or for the next program."""
+"""Tables and lists that a command prints, for a person at a terminal or for the next program."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 NARROWEST = 40  # columns; nothing is folded to less
 UNBOUNDED = 10_000
-PIPED_WIDTH = 160  # columns, where the output is no terminal
+PIPED_WIDTH = 160  # columns, if the output is no terminal
 
 
 def screen() -> Console:
-    """Where tables and panels go: as wide as the terminal, and wide enough for every column where there is none."""
+    """Console for tables and panels: as wide as the terminal; wide enough for every column if there is none."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
@@ -41,7 +41,7 @@ def show_lines(lines: Sequence[str]) -> None:
 
 
 class Rows:
-    """A table where the screen is wide enough for every cell whole, else a list: nothing is cut.
+    """A table if the screen is wide enough for every whole cell, else a list: nothing is cut.
 
     Args:
         cells: printable already; the first one names its row.

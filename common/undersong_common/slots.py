@@ -30,7 +30,7 @@ def blank(order: int, content: bytes) -> bytes:
 
 
 def contents(file: bytes) -> list[bytes]:
-    """What the slots of a file hold that are whole, the highest order first; nothing where none is."""
+    """Contents of the valid slots of a file, the highest order first."""
     found = [slot for slot in _slots(file) if slot is not None]
     return [content for _, content in sorted(found, key=lambda slot: slot[0], reverse=True)]
 
@@ -47,7 +47,7 @@ class TwoSlots:
     def overwrite(self, order: int, content: bytes, *, beside: Callable[[bytes], bool]) -> bool:
         """Writes one slot, the one of the lower order; it is on the disk when this returns.
 
-        False where that cannot be done, and the file has to be replaced by a new one (:func:`blank`): there is none, it
+        False if that cannot be done, and the file has to be replaced by a new one (:func:`blank`): there is none, it
         is a link or has another name, the content is too long, or what the file holds may not stay.
 
         Args:

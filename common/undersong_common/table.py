@@ -37,8 +37,8 @@ class Table:
 
     Attributes:
         texts: one text per row, non-empty after stripping.
-        labels: one label per row, or None where no label column was named.
-        users: one user id a row as text, or None where no user column was named.
+        labels: one label per row, or None if no label column was named.
+        users: one user id a row as text, or None if no user column was named.
     """
 
     texts: tuple[str, ...]
@@ -150,7 +150,7 @@ def table_of(
 def read_column(path: Path, column: str) -> tuple[str, ...]:
     """One column of a file as text, such as the group of every row.
 
-    Raises ConfigurationError where the file has no such column or a row is empty there.
+    Raises ConfigurationError if the file has no such column or a row is empty there.
     """
     found = []
     for number, row in enumerate(_rows(path, UTF_8), start=1):
@@ -259,7 +259,7 @@ def _csv_rows(path: Path, content: str, delimiter: str) -> Iterator[dict[str, An
 
 
 def _delimiter(content: str) -> str:
-    """What separates the columns: of comma, semicolon and tab, the one that finds most of them in the header."""
+    """Separator of the columns: of comma, semicolon and tab, the one that finds most columns in the header."""
 
     def columns(delimiter: str) -> int:
         try:

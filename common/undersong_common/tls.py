@@ -1,4 +1,4 @@
-"""What gRPC reads from its environment alone: TLS 1.3 and nothing older, and which thread reads the sockets."""
+"""Settings that gRPC reads from the environment only: TLS 1.3 and nothing older, and the thread that reads sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which program this is, as each side tells the other; whether two fit together is for the formats' own versions."""
+"""Name and version of this program, sent to the other side; compatibility is decided by the formats' versions."""
 
 VERSION = "0.2.0"
 SOFTWARE = f"undersong {VERSION}"

@@ -28,7 +28,7 @@ def for_each(work: Callable[[_Item], None], items: Iterable[_Item]) -> None:
 
 
 def in_order(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
-    """What ``work`` gives for every item, in their order; as :func:`for_each`. Each call has one torch thread."""
+    """Yields the result of ``work`` for every item, in order, as :func:`for_each`. Each call has one torch thread."""
     pool = _pool()
     if pool is not None:
         yield from pool.map(work, items)
@@ -40,7 +40,7 @@ def in_order(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterat
 
 
 def _pool() -> ThreadPoolExecutor | None:
-    """None where there is one core only."""
+    """None if there is one core only."""
     with _LOCK:
         process = os.getpid()
         if process not in _POOLS:

@@ -186,7 +186,7 @@ class Accounts:
     def enter_by_password(self, name: str, password: str, *, address: str) -> str:
         """Returns a new session's secret. Raises PrivacyRefusal; it takes as long for a name that nobody has.
 
-        The try is counted before the password is looked at, and forgotten where it fits.
+        The try is counted before the password is looked at, and forgotten if the password fits.
         """
         limits = {f"{name} at {address}": FAILURES, address: SOURCE_FAILURES, f"account {name}": ACCOUNT_FAILURES}
         with self._store.transaction() as database:

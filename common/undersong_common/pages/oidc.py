@@ -1,6 +1,6 @@
 """Log-in by an identity provider (OpenID Connect, authorization code with PKCE).
 
-The provider says who somebody is; what they may do stands with their account here, and whoever has none is refused.
+The provider identifies a person; the role is that of the account here, and a person without an account is refused.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Provider:
     Attributes:
         issuer: its address.
         client, secret: this page's name and secret there.
-        claim: which of its words names an account here; an e-mail address counts only where it has checked it.
+        claim: name of the claim that names an account here; an e-mail address counts only if the provider verified it.
         redirect: this page's address to come back to.
     """
 
@@ -165,7 +165,7 @@ class _OidcLogin:
         return answer
 
     def _claims(self, code: str, started: _Started) -> Mapping[str, Any]:
-        """What the provider has signed about who logs in, every part of it checked."""
+        """Returns the claims that the provider has signed about the person, each of them checked."""
         addresses = self._addresses()
         given = self._asked(
             "POST",

@@ -1,4 +1,4 @@
-"""Serving a page: where it may listen, and the one-time link that the terminal prints."""
+"""Serving a page: the socket, the server, and the one-time link that the terminal prints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Listening:
-    """Where a page listens.
+    """Address and certificate that a page listens with.
 
     Attributes:
         host, port: of the socket; port 0 takes a free one.
@@ -53,7 +53,7 @@ class Listening:
         return tuple(dict.fromkeys([*named, *(name.removesuffix(default) for name in named if name.endswith(default))]))
 
     def open(self) -> socket.socket:
-        """The listening socket. Raises ConfigurationError where the port is taken."""
+        """The listening socket. Raises ConfigurationError if the port is taken."""
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -68,13 +68,13 @@ class Listening:
         return listener
 
     def address(self, port: int) -> str:
-        """Where a browser on this machine finds it."""
+        """Address for a browser on this machine."""
         name = self.names[0] if self.names else "127.0.0.1" if is_loopback(self.host) else self.host
         return f"{'https' if self.tls else 'http'}://{name if _has_port(name) else f'{name}:{port}'}"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address reaches this machine only.
+    """Returns True if an address reaches this machine only.
 
     >>> is_loopback("127.0.0.1"), is_loopback("0.0.0.0"), is_loopback("localhost")
     (True, False, True)
@@ -92,7 +92,7 @@ def _has_port(name: str) -> bool:
 
 
 def print_link(folder: Path, person: str, role: str, *, address: str = "") -> None:
-    """Prints a one-time link for a person, who is added where nobody is called so; the last role counts.
+    """Prints a one-time link for a person, who is added if there is no such account; the last role counts.
 
     The secret stands behind the #: no server and no log ever sees it.
 

@@ -47,7 +47,7 @@ Handler = Callable[["Visit"], Response]
 
 @dataclass(frozen=True)
 class PageSettings:
-    """How a page is served.
+    """Settings of a page.
 
     Attributes:
         title: stands on every screen.
@@ -103,14 +103,14 @@ class Visit:
 
     @property
     def page_number(self) -> int:
-        """Of a list, from 1; whatever the address says."""
+        """Page of a list that the address asks for, from 1; 1 if it asks for none."""
         asked = self.query.get("page", "1")
         return max(1, int(asked)) if is_number(asked) else 1
 
     def page(
         self, title: str, parts: Mapping[str, Part], *, template: str = "page.html.j2", **context: Any
     ) -> Response:
-        """A screen of several parts; where the address names one of them, this one alone.
+        """A screen of several parts, or only the part that the address names.
 
         A part that fails says why in its place, and the others are shown.
         """
@@ -149,7 +149,7 @@ class Visit:
         return self.site.render("parts/failed.html.j2", {**context, "part": name, **failed})
 
     def go(self, location: str, message: str = "") -> str:
-        """For an action's end: where the browser goes, and what it says there."""
+        """Returns the address that an action leads to; ``message`` is shown there once."""
         if message:
             self.site.accounts.leave_message(self.secret, message)
         return location
@@ -164,7 +164,7 @@ class Visit:
 
     @property
     def base(self) -> str:
-        """What stands before every path in the address of this session's screens."""
+        """Prefix of every path in the address of this session's screens."""
         return session_base(self.secret)
 
     @property
@@ -226,7 +226,7 @@ class Site:
         self._api.add_api_route(path, endpoint, methods=["GET"], response_model=None)
 
     def post(self, path: str, act: Callable[[Visit], str], *, least: Role = "operator") -> None:
-        """Adds an action: it is done once per form, and returns the address where the browser goes then."""
+        """Adds an action: it is done once per form, and returns the address that the browser is sent to."""
 
         async def endpoint(request: Request) -> Response:
             if await run_in_threadpool(self.who, request) is None:  # before anything is read of whoever asks
@@ -437,7 +437,7 @@ class Site:
         return Response(data, media_type=ASSETS[name], headers=caching)
 
     async def _violation(self, request: Request) -> Response:
-        """What a browser refused by the content security policy: something hostile has nearly become markup."""
+        """Logs a browser's report that the content security policy stopped something: it may be an attack."""
         body = b""
         async for chunk in request.stream():
             body += chunk
@@ -470,13 +470,13 @@ async def _read_form(request: Request) -> tuple[dict[str, str], dict[str, list[s
 
 
 def session_base(secret: str) -> str:
-    """Returns what stands before every path of a session: the half of its secret that is no cookie; "" without one."""
+    """Returns the prefix of every path of a session: the half of its secret that is not in the cookie; or ""."""
     tab = secret.partition(".")[2]
     return f"/s/{tab}" if tab else ""
 
 
 def is_number(text: str) -> bool:
-    """Whether a text from outside is a whole number of at most nine ASCII digits.
+    """Returns True if a text from outside is a whole number of at most nine ASCII digits.
 
     >>> is_number("12"), is_number("-1"), is_number("\u00b2"), is_number("9" * 5000)
     (True, False, False, False)

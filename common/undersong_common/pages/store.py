@@ -44,7 +44,7 @@ CREATE TABLE IF NOT EXISTS action (key TEXT PRIMARY KEY, at REAL NOT NULL, locat
 class PageStore:
     """The file. Every method of whoever uses it is one transaction; several processes may use it at once.
 
-    Raises ConfigurationError where the file cannot be used.
+    Raises ConfigurationError if the file cannot be used.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -81,7 +81,7 @@ class PageStore:
             return database.execute(query, values).fetchall()
 
     def once(self, key: str, act: Callable[[], str]) -> str:
-        """Acts once per key; returns where the browser goes then, the second time where it went the first time.
+        """Acts once per key; returns the address that the browser is sent to, also when the same key comes again.
 
         A request that comes while the first is at work waits for it. If the action fails, the key is free again.
 
@@ -104,7 +104,7 @@ class PageStore:
         return location
 
     def _first_location(self, key: str) -> str:
-        """Returns where the first request with this key has led."""
+        """Returns the address that the first request with this key led to."""
         end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end and (found := self.rows("SELECT location FROM action WHERE key = ?", key)):
             if found[0]["location"]:

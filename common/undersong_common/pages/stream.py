@@ -23,11 +23,11 @@ LASTS_S = 3600.0  # then the browser connects again, and who asks is looked at a
 
 @dataclass(frozen=True)
 class Pulse:
-    """How things stand.
+    """State of the home that a screen shows.
 
     Attributes:
         version: changes whenever something that a screen shows has changed.
-        away: what is missing behind this page, in words; "" where nothing is.
+        away: what is missing behind this page, in words; "" if nothing is.
     """
 
     version: str
@@ -77,7 +77,7 @@ class Stream:
         return _Counted(self._events(request, topic), self._watching, watcher)
 
     async def _alive(self, request: Request) -> Response:
-        """Whether a stream that was refused would be given: a browser's event source does not say why it ended."""
+        """Answers 204 if a stream would be given, else 401: a browser's event source does not say why it ended."""
         found = await run_in_threadpool(lambda: self._site.who(request, active=False))
         return Response(status_code=401 if found is None else 204)
 

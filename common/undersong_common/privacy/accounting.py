@@ -1,4 +1,4 @@
-"""What a sequence of releases costs: (epsilon, delta) under add/remove adjacency, and the noise that affords it.
+"""Cost of a sequence of releases, (epsilon, delta) under add/remove adjacency, and the noise for a given cost.
 
 A release is an *event*; a plan is a sequence of events. Compositions of unsampled Gaussians are exact (mu^2 adds,
 Dong, Roth, Su 2019, corollary 3.3; conversion: Balle, Wang 2018, theorem 8). Everything else goes through the privacy
@@ -127,7 +127,7 @@ def delta(events: Iterable[Event], epsilon: float) -> float:
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """The largest mu whose mu-Gaussian-DP implies (``epsilon``, ``delta``)-DP; inf where epsilon is inf.
+    """The largest mu whose mu-Gaussian-DP implies (``epsilon``, ``delta``)-DP; inf if epsilon is inf.
 
     1/mu is the exact noise multiplier of one release. Source: Balle and Wang 2018, theorem 8.
 
@@ -146,14 +146,14 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 
 def is_one_gaussian(events: Iterable[Event]) -> bool:
-    """Whether :func:`composed_mu` has a value: unsampled Gaussians only, beside events that release nothing."""
+    """Returns True if all events that release anything are unsampled Gaussians (:func:`composed_mu`)."""
     return all(
         _releases_nothing(event) or (isinstance(event, Gaussian) and event.sampling_rate == 1.0) for event in events
     )
 
 
 def composed_mu(events: Iterable[Event]) -> float | None:
-    """mu of a composition of unsampled Gaussians (its squares add), or None where another mechanism is among them."""
+    """mu of a composition of unsampled Gaussians (its squares add), or None if another mechanism is among them."""
     merged = _merge(events)
     if not merged:
         return 0.0
@@ -185,12 +185,12 @@ def calibrate(build: Callable[[float], Sequence[Event]], epsilon: float, delta: 
         return 0.0
 
     def excess(log_scale: float, grid: int) -> float:
-        """log of (delta spent / delta), negative where the plan is affordable; bounded, for the root finder."""
+        """log of (delta spent / delta), negative if the plan is affordable; bounded, for the root finder."""
         spent = _delta(_merge(build(math.exp(log_scale))), epsilon, grid)
         return -700.0 if spent <= 0.0 else max(math.log(spent / delta), -700.0)
 
     def likely(log_scale: float) -> float:
-        """The same where the plan is taken for the one Gaussian that it resembles: free, and a few percent off."""
+        """The same for the one Gaussian that the plan resembles: quick, and a few percent off."""
         spent = _gaussian_delta(_likely_mu(_merge(build(math.exp(log_scale)))), epsilon)
         return -700.0 if spent <= 0.0 else max(math.log(spent / delta), -700.0)
 
@@ -271,7 +271,7 @@ def _secant(
 
 
 def _bracketed(excess: Callable[[float], float], epsilon: float, delta: float) -> float:
-    """Root of ``excess`` by bisection's safer kin; -inf where it has none because nothing scales."""
+    """Root of ``excess`` by bisection's safer kin; -inf if it has none because nothing scales."""
     high = 0.0
     while excess(high) > 0.0:
         high += 1.0
@@ -301,7 +301,7 @@ def charged_sigma(variance: float) -> float:
         variance: sum of the honest survivors' variances, integer units squared; inf is allowed.
 
     Raises:
-        PrivacyRefusal: the variance is 4 or less, where nothing can be charged.
+        PrivacyRefusal: the variance is 4 or less: nothing can be charged for it.
 
     >>> charged_sigma(13.0)
     3.0
@@ -327,7 +327,7 @@ def sampled_variance(charged: float) -> float:
 
 
 def usable_delta(delta: float, *, samples: int, epsilon: float) -> float:
-    """What is left of ``delta`` for the mechanisms after the samplers' statistical distance is paid.
+    """Returns the part of ``delta`` for the mechanisms, after the samplers' statistical distance is subtracted.
 
     A mechanism within total variation distance g of an (epsilon, d)-DP one is (epsilon, d + (1 + e^epsilon) g)-DP;
     g = samples x 2^-110.
@@ -382,7 +382,7 @@ def _mu(event: Gaussian) -> float:
 
 
 def _square(event: Gaussian) -> float:
-    """mu^2; infinite where there is so little noise that its sum with others would leave the range of floats."""
+    """mu^2; infinite if there is so little noise that its sum with others would leave the range of floats."""
     if event.noise_multiplier < _NO_NOISE:
         return math.inf
     return event.count * (1.0 / event.noise_multiplier) ** 2

@@ -1,9 +1,9 @@
-"""What the owner of a data set allows over all runs, and what the runs cost against it.
+"""Budget of a data set over all runs, and the cost of the runs against it.
 
-Across runs mu^2 adds where all their releases are unsampled Gaussians: these runs are one *part* of the budget. Every
-other run is a part of its own, and the parts' epsilons and deltas add (docs/privacy.md, "Accounting"). Which delta a
-part is priced at is settled when the budget is declared, never by how many parts there happen to be: runs are chosen
-after the results of earlier ones are known, and so would the division be.
+Across runs mu^2 adds if all their releases are unsampled Gaussians: these runs are one *part* of the budget. Every
+other run is a part of its own, and the parts' epsilons and deltas add (docs/privacy.md, "Accounting"). The delta of
+a part is fixed when the budget is declared, never by the number of parts so far: runs are chosen after the results of
+earlier ones are known, and so would the division be.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NAMES = {kind: name for name, kind in _EVENTS.items()}
 
 @dataclass(frozen=True)
 class Budget:
-    """What the owner of a data set allows over all runs.
+    """Budget that the owner of a data set allows over all runs.
 
     Attributes:
         epsilon: may be inf.
@@ -82,9 +82,9 @@ def price(runs: Runs, delta: float, divided: int) -> float:
 
 
 def surely_within(found: Sequence[Sequence[Event]], epsilon: float, delta: float) -> bool:
-    """Whether ``parts`` cost at most ``epsilon`` at ``delta`` each; for one part of Gaussians only, else False.
+    """Returns True if one part of Gaussians costs at most ``epsilon`` at ``delta``; False for anything else.
 
-    One value of delta tells it. :func:`price` looks for the root of that function, which takes milliseconds.
+    One value of delta decides. :func:`price` finds the root of that function, which takes milliseconds.
     """
     if len(found) != 1 or not accounting.is_one_gaussian(found[0]):
         return False
@@ -116,14 +116,14 @@ def compressed(events: Iterable[Event]) -> tuple[Event, ...]:
 
 
 def count_events(events: Iterable[Event]) -> Counter[Event]:
-    """How often each event occurs, by the event of count 1."""
+    """Counts each event, by the event of count 1."""
     counts: Counter[Event] = Counter()
     add_events(counts, events)
     return counts
 
 
 def add_events(counts: Counter[Event], events: Iterable[Event]) -> None:
-    """Adds how often each event occurs, by the event of count 1."""
+    """Adds the number of times that each event occurs, by the event of count 1."""
     for event in events:
         counts[event if event.count == 1 else replace(event, count=1)] += event.count
 

@@ -1,4 +1,4 @@
-"""What a data-protection impact assessment asks of a run, in sentences that both sides' dossiers share.
+"""Sentences for a data-protection impact assessment of a run, shared by both sides' dossiers.
 
 Every figure is computed from the plan; the words say what they mean and what they do not. None of it is legal advice.
 """

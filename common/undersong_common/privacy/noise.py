@@ -58,7 +58,7 @@ class CumulativeTable:
 
     Attributes:
         high, low: the two words of 2 F_j, uint64 [boundaries + 1]; the last entry is a sentinel no draw passes.
-        guide: int64 [2^14], the first candidate value of a bucket, or -2 where a search is needed.
+        guide: int64 [2^14], the first candidate value of a bucket, or -2 if a search is needed.
         distance: a bound on the statistical distance of one draw from the exact law.
     """
 
@@ -72,7 +72,7 @@ class CumulativeTable:
 
     @staticmethod
     def of_weights(weights: Sequence[int], tail: Fraction) -> CumulativeTable:
-        """The table of a law proportional to ``weights``, where the exact law has mass at most ``tail`` beyond them.
+        """The table of a law proportional to ``weights``; the exact law has mass at most ``tail`` beyond them.
 
         ``weights`` must be accurate to well below 2^-128 of their sum (the callers work with 256 fractional bits).
         Each boundary is rounded to 2^-127, so a value's probability is off by at most 2^-127 and the draw is within

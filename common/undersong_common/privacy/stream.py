@@ -66,11 +66,11 @@ class KeyStream:
 
 
 def long_stream(seed: bytes) -> tuple[XorInto, XorInto]:
-    """What writes a stream's first ``HEAD_BYTES``, and what writes all behind them: to be used in this order.
+    """Returns two writers: of a stream's first ``HEAD_BYTES``, and of all bytes behind them; use them in this order.
 
     For vectors of megabytes. AES-GCM encrypts by the blocks of CTR mode (NIST SP 800-38D, section 7.1): under a nonce
     of 96 zero bits its first block is this stream's third, and so on for 2^36 - 32 bytes. The library computes them
-    with wider instructions where the processor has them, so that they come up to twice as fast. No tag is made.
+    with wider instructions if the processor has them, so that they come up to twice as fast. No tag is made.
 
     Raises InternalError unless ``seed`` is 32 bytes.
     """
@@ -157,7 +157,7 @@ def _tags_to_heads(tags: bytearray) -> None:
 
 @cache
 def gcm_is_faster() -> bool:
-    """Whether this machine computes blocks faster in GCM than in CTR mode: it takes 0.1 ms to see, and once."""
+    """Returns True if this machine computes blocks faster in GCM than in CTR mode; measured once, in 0.1 ms."""
     out = memoryview(bytearray(CHUNK_BYTES))
     best = []
     for mode in (_BEHIND_HEAD, _MODE):

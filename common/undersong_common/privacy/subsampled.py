@@ -51,7 +51,7 @@ def hockey_stick(losses: Float64, sigma: float, rate: float, *, removed: bool) -
     above, below = (
         np.maximum(signed, 0.0),
         np.minimum(signed, 0.0),
-    )  # each is used where it neither overflows nor cancels
+    )  # each is used in the range in which it neither overflows nor cancels
     weight = np.expm1(below) + rate  # (M / N at the end - (1 - rate)); not above 0 where M / N never falls so low
     with np.errstate(divide="ignore"):
         logarithm = np.where(
