@@ -8,7 +8,7 @@
     ledger.jsonl       what every release of the data set cost
     requests/          runs that were proposed, and what was decided
     shown.json         which of them a terminal has shown, and when
-    outbox.log         the exact bytes that left; outbox.sqlite: those that left with earlier versions
+    outbox.log         the exact bytes that left
     journal.sqlite     state of the protocol, encrypted
     drill/             a drill's invented records
     attempts/          keys of the attempts under way in it, each destroyed when its attempt ends
@@ -74,6 +74,10 @@ class PartySettings:
 
 class WrittenByAnotherVersion(ConfigurationError):
     """A file of the party's folder that another version of the program wrote."""
+
+
+def _inside(name: str) -> cached_property[Path]:
+    return cached_property(lambda home: home.path / name)
 
 
 class PartyHome:
@@ -146,69 +150,26 @@ class PartyHome:
             if path.is_dir() and not path.is_symlink():
                 yield from path.iterdir()
 
-    # Where things are; a path is put together once, since each answer asks for dozens
+    # Paths inside the folder. Each is computed once, because an answer needs dozens of them.
 
-    @cached_property
-    def keys(self) -> Path:
-        return self.path / "keys"
-
-    @cached_property
-    def coordinator(self) -> Path:
-        return self.path / "coordinator.json"
-
-    @cached_property
-    def policy(self) -> Path:
-        return self.path / "policy.json"
-
-    @cached_property
-    def drill_records(self) -> Path:
-        """The only file that may be the data set of a drill."""
-        return self.path / "drill" / "records.jsonl"
-
-    @cached_property
-    def sealed(self) -> Path:
-        return self.path / "data.sealed"
-
-    @cached_property
-    def ledger(self) -> Path:
-        return self.path / "ledger.jsonl"
-
-    @cached_property
-    def requests(self) -> Path:
-        return self.path / "requests"
-
-    @cached_property
-    def shown(self) -> Path:
-        return self.path / "shown.json"
-
-    @cached_property
-    def outbox(self) -> Path:
-        return self.path / "outbox.log"
-
-    @cached_property
-    def journal(self) -> Path:
-        return self.path / "journal.sqlite"
-
-    @cached_property
-    def attempts(self) -> Path:
-        return self.path / "attempts"
-
-    @cached_property
-    def blocks(self) -> Path:
-        return self.path / "blocks"
-
-    @cached_property
-    def status(self) -> Path:
-        return self.path / "status.json"
+    keys = _inside("keys")
+    coordinator = _inside("coordinator.json")
+    policy = _inside("policy.json")
+    drill_records = _inside("drill/records.jsonl")  # the only file that may be the data set of a drill
+    sealed = _inside("data.sealed")
+    ledger = _inside("ledger.jsonl")
+    requests = _inside("requests")
+    shown = _inside("shown.json")
+    outbox = _inside("outbox.log")
+    journal = _inside("journal.sqlite")
+    attempts = _inside("attempts")
+    blocks = _inside("blocks")
+    status = _inside("status.json")
+    pause = _inside("paused")  # exists while the hospital takes part in nothing
 
     def note_refused_start(self, problem: str, remedy: str, *, at: float) -> None:
         """Records for ``status`` why the daemon does not start. Only this party's people read it."""
         write_json(self.status, {"state": REFUSED_START, "problem": problem, "remedy": remedy, "written_s": at})
-
-    @cached_property
-    def pause(self) -> Path:
-        """Exists while the hospital takes part in nothing."""
-        return self.path / "paused"
 
     def running(self) -> AbstractContextManager[None]:
         """Held by the one daemon. Raises ConfigurationError where another one runs."""

@@ -6,12 +6,11 @@ import json
 
 import pytest
 
-from tests.doubles.party_home import command, write_notes
+from tests.doubles.party_home import write_notes
 from tests.trial.stranger import started
 from tests.trial.test_life import Life, fingerprint, run_once
 from undersong_client.home import PartyHome
 from undersong_client.operations import data, joining
-from undersong_client.operations import drill as party_drill
 from undersong_common import drill
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.wire.messages import federation_pb2, secagg_pb2
@@ -28,32 +27,21 @@ def rehearsal(tmp_path):
 
 
 @pytest.mark.heavy
-def test_a_hospitals_drill_has_other_keys_invented_records_and_a_budget_and_takes_no_other_data(tmp_path):
-    made = party_drill.create(tmp_path / "home", "alpha", checkpoints=tmp_path / "heads", records=30)
-    other = party_drill.create(tmp_path / "other", "alpha", checkpoints=tmp_path / "heads", records=30)
+def test_a_hospitals_drill_has_other_keys_and_takes_only_the_invented_records(tmp_path):
+    made, other = (joining.create(tmp_path / name, "alpha", drill=True) for name in ("home", "other"))
     assert joining.own_fingerprint(made) != joining.own_fingerprint(other)
     assert made.drill_records.read_bytes() != other.drill_records.read_bytes()
-    assert data.ledger(made.path).spending.left == party_drill.EPSILON
+    fields = {"text": "text", "label": "label", "user": "keeper", "checkpoints": tmp_path / "heads"}
+    assert data.add(made.path, made.drill_records, **fields).survey.records == joining.DRILL_RECORDS
     notes = write_notes(tmp_path / "real.jsonl")
-    with pytest.raises(ConfigurationError, match="is a drill's"):
+    with pytest.raises(ConfigurationError) as refused:
         data.add(made.path, notes, text="text", checkpoints=tmp_path / "heads", new_version=True)
+    assert refused.value.code == "drill"
     made.drill_records.write_bytes(notes.read_bytes())  # neither under the name of the invented ones
-    with pytest.raises(ConfigurationError, match="is a drill's"):
+    with pytest.raises(ConfigurationError) as refused:
         data.add(made.path, made.drill_records, text="text", checkpoints=tmp_path / "heads", new_version=True)
-    party_drill.remove(other.path)
-    assert not other.path.exists()
-
-
-@pytest.mark.heavy
-def test_a_real_party_is_never_removed_as_a_drill(tmp_path):
-    home = joining.create(tmp_path / "home", "alpha").path
-    with pytest.raises(ConfigurationError, match="no drill's"):
-        party_drill.remove(home)
-    assert PartyHome(home).settings.drill is False
-    notes = write_notes(tmp_path / "notes.jsonl")
-    PartyHome(home).change(data=str(notes), drill=True)  # somebody edits its settings
-    with pytest.raises(ConfigurationError, match="no drill's"):
-        party_drill.remove(home)
+    assert refused.value.code == "drill"
+    assert PartyHome(joining.create(tmp_path / "real", "alpha").path).settings.drill is False
 
 
 def test_no_message_has_a_word_for_a_drill():
@@ -89,7 +77,10 @@ def test_a_whole_drill_by_the_commands(tmp_path):
     with life.serving():
         for name in PARTIES:
             party = tmp_path / "parties" / name
-            life.hospital(name, "drill", name, "--home", party)
+            life.hospital(name, "init", name, "--drill", "--home", party)
+            fields = ("--text-field", "text", "--label-field", "label", "--user-field", "keeper")
+            life.hospital(name, "data", "add", party / "drill" / "records.jsonl", *fields)
+            life.hospital(name, "budget", "set", "--epsilon", "8", "--delta", "1e-4")
             read = life.hospital(name, "enroll", home / "drill" / f"{name}.package", "--fingerprint", told)
             life.operator("sign", f"{name}.request.json", "--fingerprint", fingerprint(read))
             life.hospital(name, "enroll", "--grant", f"{name}.grant")
@@ -103,5 +94,3 @@ def test_a_whole_drill_by_the_commands(tmp_path):
         spent = json.loads(life.hospital("alpha", "ledger", "--json"))
         assert 0 < spent["spent_epsilon"] <= 2.0 + 1e-6
         assert json.loads(life.hospital("alpha", "status", "--json"))["drill"] is True
-    said = command("drill", "--remove", "--home", tmp_path / "parties" / "alpha")
-    assert "removed" in said

@@ -12,16 +12,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from undersong_client.cli import data as cli_data
-from undersong_client.cli import drill as cli_drill
 from undersong_client.cli import page as cli_page
 from undersong_client.cli import rules as cli_rules
 from undersong_client.cli import runs as cli_runs
-from undersong_client.cli.options import AsJson, HomeFolder, checkpoints_folder, home_of, local_time, print_json
+from undersong_client.cli.options import (
+    AsJson,
+    HomeFolder,
+    checkpoints_folder,
+    home_of,
+    local_time,
+    mark_drill,
+    print_json,
+)
 from undersong_client.home import PartyHome, read_input
 from undersong_common import entry
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.files import replace_file
-from undersong_common.printable import printable
+from undersong_common.printable import printable, shell_path
 from undersong_common.rows import show_lines, show_rows
 
 if TYPE_CHECKING:
@@ -44,7 +51,6 @@ cli_data.mount(app)
 cli_rules.mount(app)
 cli_runs.mount(app)
 cli_page.mount(app)
-cli_drill.mount(app)
 
 NOT_CONNECTED = 6
 REFUSALS_SHOWN = 3
@@ -57,6 +63,10 @@ def init(
     insecure_noise_seed: Annotated[
         int | None, typer.Option(help="TESTS ONLY: reproducible keys and noise, no privacy.", hidden=True, min=0)
     ] = None,
+    drill: Annotated[
+        bool,
+        typer.Option("--drill", help="A rehearsal's folder (by default the usual one with -drill): invented records."),
+    ] = False,
     home: HomeFolder = None,
     as_json: AsJson = False,
     quiet: entry.Quiet = False,
@@ -64,16 +74,27 @@ def init(
     """Makes this party's folder, keys and a policy that allows nothing yet. Private keys never leave it."""
     from undersong_client.operations import joining
 
-    made = joining.create(home_of(home), name, embedder=embedder, insecure_noise_seed=insecure_noise_seed)
+    folder = home_of(home)
+    if drill and home is None:
+        folder = folder.with_name(f"{folder.name}-drill")
+    made = joining.create(folder, name, embedder=embedder, insecure_noise_seed=insecure_noise_seed, drill=drill)
+    mark_drill(folder)
     fingerprint = joining.own_fingerprint(made)
     if as_json:
-        print_json({"home": str(made.path), "party": name, "fingerprint": fingerprint})
+        print_json({"home": str(made.path), "party": name, "fingerprint": fingerprint, "drill": drill})
         return
     if quiet:
         print(fingerprint)
         return
     print(f"made {made.path}; back it up: keys and ledger are in it")
     print(f"this party's fingerprint, for the operator: {fingerprint}")
+    if drill:
+        at = f"--home {shell_path(made.path)}"
+        fields = "--text-field text --label-field label --user-field keeper"
+        print(
+            f"next, with {at} on every command: undersong-party data add {shell_path(made.drill_records)} {fields} {at}"
+        )
+        print(f"then: undersong-party budget set --epsilon 8 --delta 1e-4 {at}")
     print("next: undersong-party enroll PACKAGE --fingerprint WORDS")
 
 

@@ -140,7 +140,9 @@ def add(
     """
     opened = PartyHome(home)
     if opened.settings.drill and not invented(opened, file):
-        raise ConfigurationError(f"{home}: is a drill's", "real records belong in a folder that `init` made")
+        raise ConfigurationError(
+            f"{home}: is a drill's", "make a folder for real records: undersong-party init NAME", code="drill"
+        )
     allowed = policy.read(opened)
     named = opened.settings.embedder
     other = None if named == PACKAGED else embedders.check(named)

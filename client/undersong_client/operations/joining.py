@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,12 +14,16 @@ from pathlib import Path
 from undersong_client import keys
 from undersong_client.consent import enrolment, policy
 from undersong_client.consent.enrolment import Coordinator
-from undersong_client.home import PartyHome, PartySettings
+from undersong_client.home import PartyHome, PartySettings, make_folder
 from undersong_common import embedders
+from undersong_common.drill import invented
 from undersong_common.errors import UndersongError
+from undersong_common.files import replace_file
 from undersong_common.model_files import PACKAGED
 from undersong_protocol import statistics
 from undersong_protocol.agreement.enrolment import check_party_name, party_fingerprint
+
+DRILL_RECORDS = 120
 
 
 def create(
@@ -27,7 +34,7 @@ def create(
     Args:
         embedder: "packaged", the folder of a local model, or another package's with its hash (docs/extending.md).
         insecure_noise_seed: tests only; reproducible keys and noise, no privacy.
-        drill: a rehearsal's folder, whose only data set will be invented records.
+        drill: makes a rehearsal's folder and its file of invented records, the only data set that it will take.
 
     Raises ConfigurationError for an invalid name, a folder that holds anything, or a missing or broken embedder.
     """
@@ -40,6 +47,13 @@ def create(
     )
     keys.create(made)
     policy.write(made, policy.HospitalPolicy(statistics=tuple(statistics.names())))
+    if drill:
+        records = invented(DRILL_RECORDS, random.SystemRandom())
+        lines = (json.dumps({"text": each.text, "label": each.label, "keeper": each.person}) for each in records)
+        written = "".join(f"{line}\n" for line in lines).encode("utf-8")
+        make_folder(made.drill_records.parent)
+        replace_file(made.drill_records, written)
+        made.change(drill_sha256=hashlib.sha256(written).hexdigest())
     return made
 
 

@@ -30,7 +30,7 @@ def drill(
 ) -> None:
     """Sets up a rehearsal of the real federation: a coordinator with other keys, invitations, a small task.
 
-    Each hospital starts its side itself, `undersong-party drill NAME`: in a folder of its own, with invented records.
+    Each hospital starts its side itself with `undersong-party init NAME --drill`, in a folder with invented records.
     """
     from undersong_server.operations import drill as operation
 
@@ -46,7 +46,7 @@ def drill(
     folder, at = shell_path(made.task.parent), shell_path(home)
     print(f"made {home}: a coordinator for rehearsals only, with keys of its own")
     print(f"fingerprint, to be told by telephone: {fingerprint}")
-    print("hand each hospital its package, and ask it to begin with: undersong-party drill NAME")
+    print("hand each hospital its package, and ask it to begin with: undersong-party init NAME --drill")
     for package in made.packages:
         print(f"  {package}")
     print("then everything as in a real federation, with --home:")
