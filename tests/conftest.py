@@ -54,7 +54,7 @@ TOGETHER = dict.fromkeys(("tests/federation/test_end_to_end.py", "tests/federati
 
 # Of these, processes of their own embed texts or train teachers.
 PROCESSES_NEED_TORCH = (
-    "tests/client/test_restarts.py",
+    "tests/client/answering/test_restarts.py",
     "tests/federation/test_clocks_and_versions.py",
     "tests/federation/test_end_to_end.py",
     "tests/federation/test_faults.py",

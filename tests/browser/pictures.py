@@ -16,7 +16,7 @@ from unittest import mock
 from playwright.sync_api import sync_playwright
 
 from tests.browser.conftest import CONSOLE_SCREENS, PAGE_SCREENS, RESULT, served_console, served_page
-from tests.client.test_cli import proposed
+from tests.client.cli.test_cli import proposed
 from tests.doubles.authority import Authority
 from tests.doubles.chromium import WIDTHS, chromium_path
 from tests.doubles.example_console import add_result, example_coordinator

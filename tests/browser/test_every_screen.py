@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.browser.conftest import CONSOLE_SCREENS, PAGE_SCREENS, RESULT, served_console, served_page
-from tests.client.test_cli import proposed
+from tests.client.cli.test_cli import proposed
 from tests.doubles.chromium import WIDTHS
 from tests.doubles.crowds import add_parties, repeat_run
 from tests.doubles.example_console import add_result

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.browser.conftest import CONSOLE_SCREENS, served_console, served_page
-from tests.client.test_cli import proposed
+from tests.client.cli.test_cli import proposed
 from tests.doubles.hospitals import CLINIC, HOSPITALS, hospital
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.operations import runs

@@ -8,7 +8,7 @@ from html import unescape
 
 import pytest
 
-from tests.client.test_cli import proposed, spoken
+from tests.client.cli.test_cli import proposed, spoken
 from tests.doubles import foreign_package
 from tests.doubles.party_home import HashedEmbedder, command, joined
 from tests.doubles.plain_browser import HOST, Browser

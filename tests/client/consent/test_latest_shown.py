@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from tests.client.test_cli import proposed
+from tests.client.cli.test_cli import proposed
 from tests.doubles.party_home import command, joined
 from tests.doubles.processes import environment
 from undersong_client.consent import shown_plans

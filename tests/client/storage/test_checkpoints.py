@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from tests.client.test_datasets import POLICY, add, make_home, release
+from tests.client.storage.test_datasets import POLICY, add, make_home, release
 from tests.doubles.party_home import write_notes
 from undersong_client.home import PartyHome
 from undersong_client.operations import data

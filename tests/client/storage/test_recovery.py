@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from tests.client.test_datasets import POLICY, add, make_home, release
+from tests.client.storage.test_datasets import POLICY, add, make_home, release
 from tests.doubles.party_home import command, write_notes
 from undersong_client.consent import policy
 from undersong_client.home import PartyHome

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from tests.client.test_cli import proposed
+from tests.client.cli.test_cli import proposed
 from tests.doubles.party_home import command, joined
 from undersong_client.home import PartyHome
 from undersong_client.storage.outbox import Outbox

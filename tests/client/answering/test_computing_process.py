@@ -275,14 +275,14 @@ def test_it_ends_when_the_daemon_is_killed(tmp_path):
 import sys, time
 from dataclasses import replace
 from functools import partial
-from tests.client.test_computing_process import Scripted, ComputingProcess, REQUEST
+from tests.client.answering.test_computing_process import Scripted, ComputingProcess, REQUEST
 computing = ComputingProcess(partial(Scripted, "sleeps"))
 computing.expect()
 computing._connection.send(REQUEST)
 print(computing.pid, flush=True)
 time.sleep(60)
 """
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     path = os.pathsep.join([str(root), *sys.path])
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path}, cwd=tmp_path

@@ -41,7 +41,7 @@ from undersong_protocol.statistics import LabelHistogram, TopQVotes
 
 pytestmark = pytest.mark.heavy
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
