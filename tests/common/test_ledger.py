@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
 from undersong_common.privacy import accounting
-from undersong_common.privacy import ledger as ledger_module
+from undersong_common.privacy import spending as spending_module
 from undersong_common.privacy.accounting import DiscreteLaplace, Gaussian, Laplace, Pure
 from undersong_common.privacy.budget import Budget, charged_of, compressed, parts, price, surely_within
 from undersong_common.privacy.ledger import VOIDED_VECTORS, Ledger
@@ -532,7 +532,7 @@ def test_a_count_that_breaks_off_is_made_anew(path: Path, monkeypatch: pytest.Mo
         return charged_of(*events)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ledger_module, "charged_of", breaks_off)
+        patch.setattr(spending_module, "charged_of", breaks_off)
         with pytest.raises(MemoryError):
             ledger.totals()
     assert [total.events for total in ledger.totals()] == [(Gaussian(6.0, count=2),)]

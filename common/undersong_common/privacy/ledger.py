@@ -25,9 +25,8 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from undersong_common.chain import HashChain
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
@@ -37,13 +36,22 @@ from undersong_common.privacy.budget import (
     Budget,
     budget_from_json,
     budget_json,
-    charged_of,
     events_from_json,
     parts,
     price,
     surely_within,
 )
-from undersong_common.privacy.spending import Charge, PlanPrice, RunCost, RunSpending, Slot, Statement
+from undersong_common.privacy.spending import (
+    Attempt,
+    Charge,
+    PlanPrice,
+    RunCost,
+    RunRecord,
+    RunSpending,
+    Slot,
+    State,
+    Statement,
+)
 
 VERSION = 2
 TOLERANCE = 1e-6  # relative; a plan is calibrated to its epsilon no closer than that
@@ -52,65 +60,24 @@ VOIDED_VECTORS = 3
 
 TAG = "undersong ledger entry"
 
-State = Literal["unknown", "charged", "sent", "withdrawn", "void"]
 _STATE_BEFORE: Mapping[str, State] = {"sent": "charged", "withdrawn": "charged", "void": "sent"}
 
 
-@dataclass
-class _Attempt:
-    charge: Charge
-    data: str  # fingerprint of the data set when it was charged
-    state: State = "charged"
-    vector: str = ""
-
-    @property
-    def counts(self) -> bool:
-        return self.state in ("charged", "sent")
-
-
-@dataclass
-class _Run:
-    manifests: set[str] = field(default_factory=set)
-    plan: PlanPrice | None = None
-    closed: bool = False
-    attempts: list[_Attempt] = field(default_factory=list)
-    lost: list[Charge] = field(default_factory=list)
-    total: RunSpending | None = None  # None: to be counted again
-
-    def of(self, query: str) -> list[_Attempt]:
-        return [each for each in self.attempts if each.charge.query == query]
-
-    def counted(self) -> list[Charge]:
-        return [*self.lost, *(each.charge for each in self.attempts if each.counts)]
-
-    def left(self) -> list[Charge]:
-        return [*self.lost, *(each.charge for each in self.attempts if each.state in ("sent", "void"))]
-
-    def price(self, further: Sequence[Event] = ()) -> tuple[Event, ...]:
-        """Events that the run costs, with ``further`` ones that it is about to charge."""
-        charged = [event for charge in self.counted() for event in charge.events]
-        return charged_of([*charged, *further], self.plan.events if self.plan else ())
-
-    def spending(self) -> RunSpending:
-        if self.total is None:
-            last = self.attempts[-1].charge if self.attempts else self.lost[-1]
-            plan = self.plan or PlanPrice()
-            alone = charged_of([event for charge in self.left() for event in charge.alone], plan.alone)
-            still = PlanPrice() if self.closed else plan
-            self.total = RunSpending(last.run, last.manifest, self.price(), alone, still, self.closed)
-        return self.total
-
-
 class Ledger:
-    """The ledger of one data set. Use :meth:`open`; two processes may hold the same file open."""
+    """The ledger of one data set. Use :meth:`open`; two processes may hold the same file open.
+
+    Attributes:
+        fingerprint: of the data set's latest version.
+        budget: as it was declared last; None for no limit.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._chain = HashChain(path, TAG, self._apply)
-        self._budget: Budget | None = None
-        self._fingerprint = ""
-        self._attempts: dict[Slot, _Attempt] = {}
-        self._runs: defaultdict[str, _Run] = defaultdict(_Run)
+        self.budget: Budget | None = None
+        self.fingerprint = ""
+        self._attempts: dict[Slot, Attempt] = {}
+        self._runs: defaultdict[str, RunRecord] = defaultdict(RunRecord)
         self._lost_budgets: list[Budget | None] = []  # None: unknown, more than any
 
     def __repr__(self) -> str:
@@ -136,7 +103,7 @@ class Ledger:
             if not ledger._chain.entries:
                 ledger._append("genesis", at, version=VERSION, data=fingerprint, budget=budget_json(budget))
                 sync_folder(path.parent)
-        if ledger._fingerprint != fingerprint:
+        if ledger.fingerprint != fingerprint:
             raise PrivacyRefusal(
                 f"{path} is the ledger of another data set, or of another version of this one",
                 "name the right ledger, or carry it over to the new version of the same data (Ledger.adopt)",
@@ -166,15 +133,6 @@ class Ledger:
         return cls(path)
 
     # Contents
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the data set's latest version."""
-        return self._fingerprint
-
-    @property
-    def budget(self) -> Budget | None:
-        return self._budget
 
     @property
     def lost_budgets(self) -> tuple[Budget | None, ...]:
@@ -273,7 +231,7 @@ class Ledger:
     def statement(self) -> Statement:
         """The ledger in short, as it is now."""
         runs = tuple(self.totals())
-        return Statement(self.head, len(self._chain.entries), self._budget, runs, self.lost_budgets)
+        return Statement(self.head, len(self._chain.entries), self.budget, runs, self.lost_budgets)
 
     def refresh(self) -> None:
         """Reads what other processes have appended. Raises as :meth:`open`."""
@@ -307,11 +265,8 @@ class Ledger:
         self.refresh()
         self._check_open(charge)
         if charge.slot in self._attempts:
-            raise PrivacyRefusal(
-                f"{charge} was charged and nothing here knows its keys any more: it is refused for good",
-                "a new attempt has fresh keys",
-                code="charged-before",
-            )
+            said = f"{charge} was charged and nothing here knows its keys any more: it is refused for good"
+            raise PrivacyRefusal(said, "a new attempt has fresh keys", code="charged-before")
         self._check_spare(charge, spare_attempts)
 
     def begin(self, charge: Charge, plan: PlanPrice, *, at: float = 0.0) -> None:
@@ -359,19 +314,18 @@ class Ledger:
             PrivacyRefusal: it was not charged, is withdrawn or void, or other bytes were sent.
         """
         with self._chain.locked():
-            state = self._state(charge)
-            if state == "sent":
-                if self._attempts[charge.slot].vector != vector:
+            known = self._attempts.get(charge.slot)
+            if known is None or known.state not in ("charged", "sent"):
+                state = "unknown" if known is None else known.state
+                said = f"{charge} is {'not charged' if known is None else state}: no vector may leave"
+                raise PrivacyRefusal(said, "start a new attempt", code=f"attempt-{state}")
+            if known.state == "sent":
+                if known.vector != vector:
                     raise PrivacyRefusal(
                         f"{charge} has sent another vector", "start a new attempt", code="other-vector"
                     )
                 self._chain.sync()
                 return
-            if state != "charged":
-                said = "not charged" if state == "unknown" else state
-                raise PrivacyRefusal(
-                    f"{charge} is {said}: no vector may leave", "start a new attempt", code=f"attempt-{state}"
-                )
             self._append("sent", at, **_slot(charge), vector=vector)
 
     def withdraw(self, charge: Charge, *, at: float = 0.0) -> None:
@@ -382,9 +336,8 @@ class Ledger:
         with self._chain.locked():
             state = self._state(charge)
             if state == "sent":
-                raise PrivacyRefusal(
-                    f"{charge} has sent its vector", "only a void certificate refunds it", code="attempt-sent"
-                )
+                remedy = "only a void certificate refunds it"
+                raise PrivacyRefusal(f"{charge} has sent its vector", remedy, code="attempt-sent")
             if state == "charged":
                 self._append("withdrawn", at, **_slot(charge))
 
@@ -439,10 +392,8 @@ class Ledger:
     def adopt(self, fingerprint: str, *, at: float = 0.0) -> None:
         """Carries the ledger over to a new version of the same data set: what was spent stays spent."""
         with self._chain.locked():
-            if fingerprint != self._fingerprint:
+            if fingerprint != self.fingerprint:
                 self._append("data", at, data=fingerprint)
-
-    # Entries
 
     def _append(self, kind: str, at: float, **content: Any) -> None:
         self._chain.append(kind=kind, at=at, **content)
@@ -452,7 +403,7 @@ class Ledger:
         kind = entry["kind"]
         if (kind == "genesis") != (not self._chain.entries):
             raise ValueError
-        run = self._runs[entry["run"]] if "run" in entry else _Run()
+        run = self._runs[entry["run"]] if "run" in entry else RunRecord()
         run.total = None  # first: half of an entry must not leave a total that is too small
         match kind:
             case "genesis":
@@ -462,14 +413,14 @@ class Ledger:
                         "use the release of Undersong that wrote it",
                         code="other-version",
                     )
-                self._fingerprint, self._budget = entry["data"], budget_from_json(entry["budget"])
+                self.fingerprint, self.budget = entry["data"], budget_from_json(entry["budget"])
             case "run":
                 run.plan = PlanPrice(events_from_json(entry["plan"]), events_from_json(entry["alone"]))
             case "charge":
                 charge = Charge.from_json(entry)
                 if charge.slot in self._attempts:
                     raise ValueError
-                attempt = self._attempts[charge.slot] = _Attempt(charge, self._fingerprint)
+                attempt = self._attempts[charge.slot] = Attempt(charge, self.fingerprint)
                 run.attempts.append(attempt)
                 run.manifests.add(charge.manifest)
             case "sent" | "withdrawn" | "void":
@@ -481,9 +432,9 @@ class Ledger:
             case "close":
                 run.closed = True
             case "budget":
-                self._budget = budget_from_json(entry["budget"])
+                self.budget = budget_from_json(entry["budget"])
             case "data":
-                self._fingerprint = entry["data"]
+                self.fingerprint = entry["data"]
             case "lost":
                 for each in entry["runs"]:
                     self._apply_lost(Charge.from_json({"query": "", "attempt": 0, "question": "", **each}))
@@ -515,7 +466,7 @@ class Ledger:
         if run.closed:
             raise PrivacyRefusal(f"run {charge.run!r} has ended at this party", remedy, code="run-ended")
 
-    def _check_same(self, known: _Attempt, charge: Charge) -> None:
+    def _check_same(self, known: Attempt, charge: Charge) -> None:
         """Refuses to charge a known attempt again, unless nothing has changed and its vector has not been sent."""
         if known.state == "sent":
             raise PrivacyRefusal(
@@ -531,7 +482,7 @@ class Ledger:
                 "an attempt is sent once; a new one needs a new number",
                 code="other-content",
             )
-        if known.data != self._fingerprint:
+        if known.data != self.fingerprint:
             said = f"{charge} was charged before the data set was replaced"
             raise PrivacyRefusal(said, "start a new attempt", code="data-replaced")
 
@@ -556,7 +507,7 @@ class Ledger:
 
     def _check_budget(self, charge: Charge, events: Sequence[Event]) -> None:
         """Refuses ``events`` of the run of ``charge``, in place of those that it has among the known ones."""
-        if self._budget is None or math.isinf(self._budget.epsilon):
+        if self.budget is None or math.isinf(self.budget.epsilon):
             return
         known = self._known()
         divided, runs = self._divided(known), {**known, charge.run: events}
@@ -568,20 +519,20 @@ class Ledger:
                 "have the data set's owner declare a budget of more parts",
                 code="too-many-parts",
             )
-        if not self._lost_budgets and surely_within(found, self._budget.epsilon, self._budget.delta / divided):
+        if not self._lost_budgets and surely_within(found, self.budget.epsilon, self.budget.delta / divided):
             return
-        total = self._spent(runs, self._budget.delta, divided)
-        if total > self._budget.epsilon * (1 + TOLERANCE):
+        total = self._spent(runs, self.budget.delta, divided)
+        if total > self.budget.epsilon * (1 + TOLERANCE):
             raise PrivacyRefusal(
-                f"{charge} would bring this data set to epsilon {total:.6g} at delta {self._budget.delta:g}; "
-                f"its budget is {self._budget.epsilon:g}",
+                f"{charge} would bring this data set to epsilon {total:.6g} at delta {self.budget.delta:g}; "
+                f"its budget is {self.budget.epsilon:g}",
                 "ask for less, or have the data set's owner declare a larger budget",
                 code="over-budget",
             )
 
     def _divided(self, runs: Mapping[str, Sequence[Event]]) -> int:
         """Number of parts of delta; never fewer than there are: an owner may declare fewer later."""
-        return max(1 if self._budget is None else self._budget.parts, len(parts(runs)))
+        return max(1 if self.budget is None else self.budget.parts, len(parts(runs)))
 
     def _spent(self, runs: Mapping[str, Sequence[Event]], delta: float, divided: int | None = None) -> float:
         lost = [budget for budget in self._lost_budgets if budget is not None]

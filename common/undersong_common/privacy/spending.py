@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from undersong_common.privacy.accounting import Event
 from undersong_common.privacy.budget import (
@@ -26,6 +26,7 @@ from undersong_common.privacy.budget import (
 
 STATEMENT_VERSION = 2
 Slot = tuple[str, str, int]
+State = Literal["unknown", "charged", "sent", "withdrawn", "void"]
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,60 @@ class RunSpending:
     def from_json(cls, value: Mapping[str, Any]) -> RunSpending:
         spent, plan = PlanPrice.from_json(value), PlanPrice.from_json(value["plan"])
         return cls(str(value["run"]), str(value["manifest"]), spent.events, spent.alone, plan, bool(value["closed"]))
+
+
+@dataclass
+class Attempt:
+    """A charged attempt in a ledger.
+
+    Attributes:
+        data: fingerprint of the data set when it was charged.
+        vector: hash (hex) of the vector that it has sent.
+    """
+
+    charge: Charge
+    data: str
+    state: State = "charged"
+    vector: str = ""
+
+    @property
+    def counts(self) -> bool:
+        return self.state in ("charged", "sent")
+
+
+@dataclass
+class RunRecord:
+    """State of one run in a ledger; ``total`` None: to be counted again."""
+
+    manifests: set[str] = field(default_factory=set)
+    plan: PlanPrice | None = None
+    closed: bool = False
+    attempts: list[Attempt] = field(default_factory=list)
+    lost: list[Charge] = field(default_factory=list)
+    total: RunSpending | None = None
+
+    def of(self, query: str) -> list[Attempt]:
+        return [each for each in self.attempts if each.charge.query == query]
+
+    def counted(self) -> list[Charge]:
+        return [*self.lost, *(each.charge for each in self.attempts if each.counts)]
+
+    def left(self) -> list[Charge]:
+        return [*self.lost, *(each.charge for each in self.attempts if each.state in ("sent", "void"))]
+
+    def price(self, further: Sequence[Event] = ()) -> tuple[Event, ...]:
+        """Events that the run costs, with ``further`` ones that it is about to charge."""
+        charged = [event for charge in self.counted() for event in charge.events]
+        return charged_of([*charged, *further], self.plan.events if self.plan else ())
+
+    def spending(self) -> RunSpending:
+        if self.total is None:
+            last = self.attempts[-1].charge if self.attempts else self.lost[-1]
+            plan = self.plan or PlanPrice()
+            alone = charged_of([event for charge in self.left() for event in charge.alone], plan.alone)
+            still = PlanPrice() if self.closed else plan
+            self.total = RunSpending(last.run, last.manifest, self.price(), alone, still, self.closed)
+        return self.total
 
 
 @dataclass(frozen=True)
