@@ -1,4 +1,4 @@
-"""How large a run may be: what the two ends agree to read, so that no peer makes the other work without end.
+"""Largest sizes of a run that both ends read, so that no peer can make the other work without end.
 
 Each figure is several times what the largest run of the documents needs; a plan beyond one is refused by name, at the
 coordinator when it is planned and at every party before it is read.

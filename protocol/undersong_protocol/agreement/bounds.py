@@ -1,4 +1,4 @@
-"""What a party's policy allows of a plan: public bounds, which a hospital may share with its operator.
+"""A party's policy: public bounds on the plans it accepts, which a hospital may share with its operator.
 
 Both sides ask :func:`check`: a party before it signs, and an operator who plans a run, where the hospital has shared
 its bounds. No check looks at a record.
@@ -25,7 +25,7 @@ LONGEST_JSON = 16_384  # characters
 
 @dataclass(frozen=True)
 class Policy:
-    """What a party allows.
+    """Bounds on the runs that a party accepts.
 
     Attributes:
         largest_epsilon: of one run; inf only where a researcher simulates (no privacy at all).
@@ -69,7 +69,7 @@ class Policy:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Policy:
-        """Raises ValueError, KeyError or TypeError for what is none."""
+        """Reads :meth:`to_json`. Raises ValueError, KeyError or TypeError for a malformed policy."""
         names = {key: value[key] for key in ("statistics", "units")}
         trusted = value.get("trusted", ())  # a party of an earlier version trusts none
         colluders = value.get("minimum_colluders", 0)  # nor does it demand any
@@ -91,7 +91,7 @@ class Policy:
 
 
 def post_quantum_rule(stated: Any) -> Any:
-    """A rule as it is written down; the former "up_to_200" is read as "always"."""
+    """Reads a stated rule; the former "up_to_200" is read as "always"."""
     return "always" if stated == FORMER_UP_TO_200 else stated
 
 

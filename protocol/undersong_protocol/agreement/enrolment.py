@@ -82,12 +82,12 @@ def groups(digest: bytes) -> str:
 
 
 def bare_fingerprint(stated: str) -> str:
-    """What a person typed, without spaces, dashes, colons and capitals."""
+    """Normalises a typed fingerprint: lower case, without spaces, dashes and colons."""
     return re.sub(r"[\s:-]", "", stated).lower()
 
 
 def same_fingerprint(stated: str, computed: str) -> bool:
-    """Whether what a person typed is the fingerprint; spaces, case, dashes and colons do not matter."""
+    """Compares a typed fingerprint with ``computed``; ignores spaces, case, dashes and colons."""
     digits = bare_fingerprint(stated)
     return hmac.compare_digest(digits.encode(), computed.replace("-", "").encode())
 
@@ -118,7 +118,7 @@ def new_tls_key() -> ec.EllipticCurvePrivateKey:
 
 @dataclass(frozen=True)
 class Package:
-    """What the operator hands to one hospital, once.
+    """The invitation that the operator hands to one hospital, once.
 
     Attributes:
         coordinator: the coordinator's name.
@@ -142,7 +142,7 @@ class Package:
 
     @property
     def fingerprint(self) -> str:
-        """What the hospital compares with the operator's word: the same for every party of one coordinator."""
+        """The coordinator's fingerprint, equal for all parties; the hospital compares it with the operator's word."""
         return coordinator_fingerprint(self.ca_certificate, self.signing_key)
 
     def sign(self, key: Ed25519PrivateKey) -> bytes:
@@ -202,7 +202,7 @@ class Package:
 
 @dataclass(frozen=True)
 class EnrolmentRequest:
-    """What the hospital answers: public keys, and the proof that it held the token.
+    """The hospital's answer: public keys, and the proof that it held the token.
 
     Attributes:
         party: the name, also the certificate request's subject CN.
@@ -236,7 +236,7 @@ class EnrolmentRequest:
 
     @property
     def fingerprint(self) -> str:
-        """What the operator compares with the hospital's word before signing."""
+        """The party's fingerprint; the operator compares it with the hospital's word before signing."""
         return party_fingerprint(self.party, self.identity)
 
     def sign(self, identity: Ed25519PrivateKey) -> bytes:

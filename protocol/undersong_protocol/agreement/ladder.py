@@ -1,4 +1,4 @@
-"""When a masked vector leaves a party: at the next rung of a public ladder, which its plan fixes.
+"""Public send times of a masked vector: it leaves a party at the next rung of a ladder that the plan fixes.
 
 How long a vector takes to compute depends on the records: on how many there are, and a little on what is in them. So a
 party waits with it until 20, 40, 80, ... ms after the request was taken up, whichever comes next, and answers nothing
@@ -33,7 +33,7 @@ def leaving_s(elapsed_s: float, first_s: float = FIRST_S) -> float:
 
 
 def handover_s(elapsed_s: float, first_s: float = FIRST_S) -> float:
-    """When a vector that another process computes is next looked for, in seconds: half a first rung before each rung.
+    """The next time, in seconds, to look for another process's vector: half a first rung before each rung.
 
     Within the second rung it is looked for at the first one, too: most vectors that are not done after half a rung are
     done by then, and a party keeps a core busy until it takes them over. A party learns at these times only that its

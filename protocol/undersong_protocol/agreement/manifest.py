@@ -91,9 +91,9 @@ class Manifest:
         return manifest
 
     def check_names(self) -> None:
-        """Names are short and hold nothing that a person cannot see. Raises PrivacyRefusal.
+        """Checks that names are short and have no invisible characters. Raises PrivacyRefusal.
 
-        Checked wherever a manifest is read, so that no other name is ever stored, shown or signed.
+        Called wherever a manifest is read, so that no other name is ever stored, shown or signed.
         """
         task = self.task if isinstance(self.task, Mapping) else {}
         labels, generators = task.get("labels", ()), task.get("generators", ())
@@ -164,7 +164,7 @@ class Manifest:
         )
 
     def verify(self) -> None:
-        """Recomputes everything that binds. Raises PrivacyRefusal with the figure that is wrong."""
+        """Recomputes every binding figure. Raises PrivacyRefusal for the first wrong one."""
         names = [member.name for member in self.roster]
         if names != sorted(set(names)):
             raise PrivacyRefusal("the roster is not sorted or names a party twice")
@@ -195,7 +195,7 @@ class Manifest:
         return identity.sign(self.hash)
 
     def check_signatures(self, signatures: Mapping[str, bytes]) -> None:
-        """Everyone of the roster signed these very bytes. Raises PeerFault that names who did not."""
+        """Checks that every party of the roster signed these bytes. Raises PeerFault naming one that did not."""
         for member in self.roster:
             try:
                 verified(member.identity, self.hash, signatures.get(member.name, b""))
@@ -206,7 +206,7 @@ class Manifest:
 
 
 def _check_counts(value: Mapping[str, Any]) -> None:
-    """Before anything is made of the parsed lists. Raises PrivacyRefusal."""
+    """Checks the lengths of the parsed lists before anything is built from them. Raises PrivacyRefusal."""
     for what, found, allowed in (
         ("parties", value["roster"], LARGEST_PARTIES),
         ("private sums", value["plan"]["sums"], LARGEST_SUMS),

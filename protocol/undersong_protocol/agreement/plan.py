@@ -58,7 +58,7 @@ EPSILON_TOLERANCE = 1e-6  # relative; the calibration's bisection stops within i
 
 @dataclass(frozen=True)
 class Privacy:
-    """What one run promises, under add/remove adjacency of one unit.
+    """The privacy guarantee of one run, under add/remove adjacency of one unit.
 
     Attributes:
         epsilon, delta: the budget of the whole run; epsilon may be ``inf`` (research only: no privacy at all).
@@ -78,7 +78,7 @@ class Privacy:
 
     @property
     def norm_factor(self) -> int:
-        """How many times the norm of one record's row a unit may reach."""
+        """Largest norm of a unit's contribution, as a multiple of one record's."""
         return self.max_per_unit if self.unit != "sample" and self.contribution == "sum" else 1
 
     @property
@@ -168,7 +168,7 @@ class PlannedSum:
         return math.sqrt(accounting.sampled_variance(self.sigma_integer))
 
     def to_json(self) -> dict[str, Any]:
-        """Its fields; ``source`` only where there is one."""
+        """JSON-able fields; without ``source`` if it is empty."""
         value = asdict(self)
         return value if self.source else {key: each for key, each in value.items() if key != "source"}
 
@@ -186,7 +186,7 @@ class PlannedSum:
         return statistics.build(self.statistic, self.parameters)
 
     def event(self) -> accounting.Gaussian | accounting.DiscreteLaplace:
-        """What this sum is charged as (multiplier 0, epsilon infinity, in the explicit no-privacy mode)."""
+        """The privacy event that is charged for this sum (multiplier 0, epsilon infinity, without privacy)."""
         if self.law == "laplace":
             largest = math.floor(self.l1 * self.scale * (1.0 + INTEGER_NORM_TOLERANCE))
             scale = noise_share.laplace_scale(self.sigma_integer)
@@ -194,7 +194,7 @@ class PlannedSum:
         return accounting.Gaussian(self.sigma / self.l2, sampling_rate=self.sampling_rate)
 
     def event_alone(self, quorum: Quorum) -> accounting.Event:
-        """What one vector of this sum shows to everyone else together: the party's own share of the noise is left.
+        """The privacy event of one vector against everyone else together, protected by the party's own noise alone.
 
         The least that it ever keeps is component 0 (``noise_share.NoisePlan``), variance sigma_i^2, charged as a
         continuous Gaussian of sqrt(sigma_i^2 - 4): the rounding is given away in this share, not once in the sum of
@@ -232,7 +232,7 @@ class Plan:
 
     @property
     def usable_delta(self) -> float:
-        """What the noise may spend of the declared delta: the samplers' own distance from their law is paid first.
+        """The declared delta minus the samplers' statistical distance from their law.
 
         It costs some 1e-25 and mostly no more than the last bit of delta. Raises PrivacyRefusal where nothing is left.
         """
@@ -240,7 +240,7 @@ class Plan:
 
     @property
     def largest_reply_bytes(self) -> int:
-        """Generous: what no honest reply of the run exceeds (a masked vector, everyone's shares, or the receipt)."""
+        """A generous bound on the bytes of an honest reply (a masked vector, everyone's shares, or the receipt)."""
         vector = 8 * max((planned.dimension for planned in self.sums), default=0)
         shares = REPLY_BYTES_A_PARTY * self.quorum.parties
         receipt = REPLY_BYTES_AN_ATTEMPT * (len(self.sums) + self.quorum.spare_attempts)
@@ -262,7 +262,7 @@ class Plan:
         return accounting.epsilon(self.alone_events(), self.usable_delta)
 
     def alone_events(self) -> list[accounting.Event]:
-        """What every vector that may leave a party shows to everyone else together.
+        """The privacy events, against everyone else together, of all vectors that may leave a party.
 
         A coalition can also make void what it has opened, so each sum may leave 1 + ``VOIDED_VECTORS`` times, and each
         spare attempt once more. Where there is no other party nobody signs a false certificate.
@@ -283,7 +283,7 @@ class Plan:
         _check_sizes(self)
 
     def verify(self) -> None:
-        """What every party recomputes before it signs. Raises PrivacyRefusal with the first figure that is wrong."""
+        """Recomputes every figure, as each party does before signing. Raises PrivacyRefusal for the first wrong one."""
         self.check_form()
         names = [planned.name for planned in self.sums]
         if len(set(names)) != len(names):
@@ -365,7 +365,7 @@ def _owner(source: str) -> str:
 
 
 def _check_form(plan: Plan) -> None:
-    """Every figure has its type and range: nothing that a peer sends may first fail when records are looked at."""
+    """Checks the type and range of every figure, so that no wrong one first fails when records are read."""
     privacy, quorum = plan.privacy, plan.quorum
     wrong = [
         *(f"privacy.{name}" for name in ("max_per_unit", "max_records") if not _counts(getattr(privacy, name))),
@@ -410,7 +410,7 @@ def _check_form(plan: Plan) -> None:
 
 
 def _readable(parameters: Mapping[str, Any]) -> bool:
-    """Whether a statistic's parameters are few and each number is of a size that some statistic takes."""
+    """True if a statistic's parameters are few and each number is of a size that some statistic takes."""
     values: list[Any] = [parameters]
     for value in values:  # which grows by what it holds
         if isinstance(value, Mapping):
@@ -425,9 +425,9 @@ def _readable(parameters: Mapping[str, Any]) -> bool:
 
 
 def _check_sizes(plan: Plan) -> None:
-    """No plan keeps a party busy without end, or makes it allocate what it has not. Raises PrivacyRefusal.
+    """Checks the plan's sizes, so that no plan exhausts a party's time or memory. Raises PrivacyRefusal.
 
-    Asked before a statistic is built from the plan.
+    Runs before a statistic is built from the plan.
     """
     parties, sums = plan.quorum.parties, len(plan.sums)
     check_size("parties", parties, LARGEST_PARTIES)
@@ -618,7 +618,7 @@ def _planned(request: SumRequest, scale: int, sigma_integer: float, privacy: Pri
 
 
 def _fine_enough(sigma_integer: float, quorum: Quorum) -> bool:
-    """Whether the noise can be charged as continuous, and XNoise can remove its excess."""
+    """True if the noise can be charged as continuous and XNoise can remove its excess."""
     dropouts = quorum.tolerated_dropouts
     smallest = noise_share.smallest_sigma(quorum.parties, dropouts, quorum.colluders, removal=dropouts > 0)
     return sigma_integer >= max(SMALLEST_SIGMA, smallest)

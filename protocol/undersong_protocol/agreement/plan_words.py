@@ -88,5 +88,5 @@ def plan_words(manifest_hash: bytes) -> str:
 
 
 def same_words(stated: str, shown: str) -> bool:
-    """Whether what a person typed are these words; case, commas and hyphens do not matter."""
+    """Compares typed words with those of the plan; ignores case, commas and hyphens."""
     return stated.lower().replace(",", " ").replace("-", " ").split() == shown.split()

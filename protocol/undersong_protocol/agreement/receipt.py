@@ -28,7 +28,7 @@ VERSION = 2
 
 @dataclass(frozen=True)
 class Receipt:
-    """What a checked receipt states.
+    """The contents of a checked receipt.
 
     Attributes:
         charges: every attempt that was charged, oldest first.
@@ -84,7 +84,7 @@ def check_receipt(manifest: Manifest, party: str, body: bytes, signature: bytes)
 
 
 def body(manifest: Manifest, party: str, entries: Sequence[Mapping[str, Any]]) -> bytes:
-    """What a party signs: canonical JSON of its ledger's entries of the run and the head of their chain."""
+    """The bytes that a party signs: canonical JSON of its ledger's entries of the run and the head of their chain."""
     return canonical_json(
         {
             "version": VERSION,

@@ -1,4 +1,4 @@
-"""Choices that promise little, in one sentence each: who plans a run reads them, and who decides about it."""
+"""Warnings about choices that promise little privacy, for the people who plan a run and those who approve it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FEW_PARTIES = 3  # with fewer, another party can subtract its own part from the 
 
 
 def weak_delta(delta: float) -> list[str]:
-    """A sentence where a delta promises little; empty elsewhere."""
+    """One sentence if ``delta`` promises little, else an empty list."""
     if delta < WEAK_DELTA:
         return []
     return [
@@ -23,7 +23,7 @@ def weak_delta(delta: float) -> list[str]:
 
 
 def of_plan(plan: Plan) -> list[str]:
-    """What is weak in a plan, for whoever makes it."""
+    """One sentence for each weak choice in a plan, for its maker."""
     found = weak_delta(plan.privacy.delta) if math.isfinite(plan.privacy.epsilon) else []
     if plan.quorum.parties == 1:
         found.append("there is only one party: the sum that opens is its own")

@@ -72,7 +72,7 @@ class Opened:
 
 @dataclass(frozen=True, repr=False)
 class _Dealt:
-    """What one party dealt: a block of ciphertext and one of hashes for each holder.
+    """The shares that one party dealt: a block of ciphertext and one of hashes for each holder.
 
     ``pairs``, ``pair_hashes``: the sealed secret of the pair with each neighbour of a higher index, and its hash.
     """
@@ -216,7 +216,7 @@ class _Attempt:
         signed: list[wire.SignedAdvert],
         nonces: bytes,
     ) -> dict[str, bytes]:
-        """The same for everybody, but for the neighbours' ML-KEM keys on the k-regular graph."""
+        """Share-keys requests: equal for everybody, but for the neighbours' ML-KEM keys on the k-regular graph."""
         own = self._parameters
 
         def request(holders: Iterable[int]) -> bytes:

@@ -1,4 +1,4 @@
-"""Who signed that this very set of survivors was opened: kept with a release, checked by anybody afterwards."""
+"""Signed evidence that one set of survivors was opened: kept with a release, checked by anybody afterwards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from undersong_protocol.wire.messages import secagg_pb2 as wire
 
 @dataclass(frozen=True)
 class OpenedBy:
-    """What an evidence proves: the survivors in the sum, who signed for them (names, roster order), and the question.
+    """The facts that evidence proves: the survivors in the sum, their signers (names, roster order) and the question.
 
     ``question`` is q, the digest (32 bytes) of the public inputs that all of them were asked.
     """

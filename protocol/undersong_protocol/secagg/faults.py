@@ -1,4 +1,4 @@
-"""How a private sum ends without an answer, and who is at fault."""
+"""The error of a private sum that ends without an answer; it names the parties at fault."""
 
 from __future__ import annotations
 

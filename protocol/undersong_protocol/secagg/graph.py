@@ -1,4 +1,4 @@
-"""Who masks with whom: the complete graph up to 200 parties, k-regular neighbourhoods above (Bell et al. 2020).
+"""Mask graphs: the complete graph up to 200 parties, k-regular neighbourhoods above (Bell et al. 2020).
 
 Parties stand on a circle in the order of a jointly derived permutation; each is tied to the k/2 next on either side
 (Harary 1962). A party's mask is split among its k neighbours and its secrets are shared with them under threshold T,

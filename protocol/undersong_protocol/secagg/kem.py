@@ -51,7 +51,7 @@ class SecretKey:
 
 
 def key_hash(public: bytes) -> bytes:
-    """What an advert carries of a key. Equal keys of any two parties have equal hashes, so copies are found."""
+    """The hash of a key that an advert carries. Equal keys of two parties have equal hashes, so copies are found."""
     return digest("ml-kem-768 key", public)
 
 

@@ -179,7 +179,7 @@ _SHARE_FIELDS = struct.Struct("<5Q").pack
 
 
 def seal(key: bytes, transcript: bytes, dealer: int, holder: int, plain: bytes, public: bytes) -> bytes:
-    """What one dealer has for one holder, AES-256-GCM; associated data (sid', dealer, holder) and ``public``.
+    """Encrypts one dealer's shares for one holder, AES-256-GCM; associated data (sid', dealer, holder) and ``public``.
 
     ``public``: the ML-KEM ciphertext that travels before it, where there is one, and the hashes of ``plain``; both of
     fixed length in an attempt.
@@ -188,7 +188,7 @@ def seal(key: bytes, transcript: bytes, dealer: int, holder: int, plain: bytes, 
 
 
 def unseal(key: bytes, transcript: bytes, dealer: int, holder: int, sealed: bytes, public: bytes) -> bytes | None:
-    """What was sealed, or None when the ciphertext, its place or what it is bound to were changed."""
+    """The plain bytes, or None if the ciphertext or its associated data were changed."""
     try:
         return AESGCM(key).decrypt(_NONCE, sealed, transcript + _TWO_PARTIES(dealer, holder) + public)
     except InvalidTag:

@@ -1,4 +1,4 @@
-"""One party's mask keys, and the secrets that the parties of a pair share beside their X25519 agreement.
+"""Mask keys of one party, and the secrets that the parties of a pair share beside their X25519 agreement.
 
 Where the masks are post-quantum, everything of a party's masks follows from one 32-byte seed: its X25519 key, its
 ML-KEM-768 key, and the secret r_ij that it deals to each neighbour j of a higher index. So a party that dropped out is

@@ -1,4 +1,4 @@
-"""Bytes to checked messages and back: versions, lengths and places; what the contents mean is the machines' matter."""
+"""Parsing and writing of messages: versions, lengths and stages are checked here, meanings in the state machines."""
 
 from __future__ import annotations
 

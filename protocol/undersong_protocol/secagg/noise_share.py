@@ -43,7 +43,7 @@ _SMALLEST_VARIANCE = Fraction(SMALLEST_SHARE_SIGMA) ** 2
 
 @dataclass(frozen=True)
 class NoisePlan:
-    """How sigma^2 is split among n parties of which D may drop out and c collude. Public; all in integer units.
+    """The split of sigma^2 among n parties of which D may drop out and c collude. Public; all in integer units.
 
     ``sigma`` is the deviation that the n - D - c honest survivors reach in any case: what is *sampled*. To charge a
     continuous Gaussian for it, see :meth:`charged`. ``sigma`` 0 is no noise at all (epsilon infinite): no components.
@@ -115,7 +115,7 @@ class NoisePlan:
 
     @property
     def share_variance(self) -> Fraction:
-        """What one party adds before anything is removed: the sum of its components."""
+        """Variance of one party's noise before any is removed: the sum of its components."""
         return sum(self.components, Fraction(0))
 
     def statistical_distance(self, dimension: int) -> float:
@@ -130,7 +130,7 @@ class NoisePlan:
         return float(self.parties * len(self.components) * dimension * single)
 
     def component_law(self, index: int) -> IntegerNoise:
-        """What component ``index`` is drawn from."""
+        """The distribution of component ``index``."""
         return self._laplace_share() if self.law == "laplace" else _gaussian(self.components[index])
 
     def _laplace_share(self) -> DiscreteLaplaceShare:
@@ -160,7 +160,7 @@ class NoisePlan:
 
 @lru_cache(maxsize=128)
 def noise_plan(sigma: float, parties: int, dropouts: int, colluders: int, law: Law = "gaussian") -> NoisePlan:
-    """That plan, made once for all sums that have it: its fractions take as long as an attempt's keys."""
+    """A cached :class:`NoisePlan`: its fractions take as long to compute as the keys of an attempt."""
     return NoisePlan(sigma, parties, dropouts, colluders, law=law)
 
 

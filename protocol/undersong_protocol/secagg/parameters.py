@@ -155,12 +155,12 @@ class SumParameters:
 
     @property
     def deals(self) -> bool:
-        """Whether there is a step 1: shares are dealt, or secrets of pairs, or both."""
+        """True if the attempt has the share-keys round: shares are dealt, or secrets of pairs, or both."""
         return self.post_quantum or not self.direct
 
     @property
     def kem_keys_bytes(self) -> int:
-        """Of a party's ML-KEM-768 keys, of channel and mask (in direct mode of the mask); 0 where there are none."""
+        """Bytes of a party's ML-KEM-768 keys, of channel and mask (in direct mode of the mask); else 0."""
         return kem.KEY_BYTES * (1 if self.direct else 2) if self.post_quantum else 0
 
     @cached_property
@@ -176,7 +176,7 @@ class SumParameters:
         return self.threshold if self.graph is None else self.graph.threshold
 
     def topology(self, transcript: bytes) -> Topology:
-        """Who masks with whom; ``transcript`` is the jointly derived seed where there is one."""
+        """The mask graph; ``transcript`` is the jointly derived seed of a k-regular one."""
         return Topology.of(self.size, self.colluders, self.graph, transcript)
 
     @property
@@ -192,7 +192,7 @@ class SumParameters:
 
     @cached_property
     def noise_plan(self) -> NoisePlan:
-        """How the noise is dealt to the parties and what is taken back; it has no components where sigma is 0."""
+        """The parties' noise shares and the excess that is removed; it has no components if sigma is 0."""
         return noise_plan(self.sigma, self.size, self.tolerated_dropouts, self.colluders, self.law)
 
     @property

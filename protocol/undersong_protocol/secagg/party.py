@@ -76,7 +76,10 @@ class _Pending:
 
 
 class PartyMachine:
-    """See the module. Raises PeerFault or PrivacyRefusal naming what is wrong with a request; then it is tombstoned."""
+    """State machine of one party in one attempt.
+
+    A wrong request raises PeerFault or PrivacyRefusal that names the fault, and tombstones the attempt.
+    """
 
     def __init__(
         self,
@@ -109,7 +112,7 @@ class PartyMachine:
         entropy: Entropy,
         encapsulate: kem.Encapsulate = kem.encapsulate,
     ) -> PartyMachine:
-        """A new attempt. ``entropy`` is called eight times for 32 bytes, in the order of ``transitions.SECRETS``.
+        """Starts an attempt. ``entropy`` is called eight times for 32 bytes, in the order of ``transitions.SECRETS``.
 
         ``encapsulate`` is called while keys are shared: post-quantum only, twice for each peer at most.
         Raises ConfigurationError when ``me`` is not in the roster or ``identity`` is not its key.
@@ -131,7 +134,7 @@ class PartyMachine:
         encapsulate: kem.Encapsulate = kem.encapsulate,
         replies: Replies = lambda _stage, _roll: None,
     ) -> PartyMachine:
-        """Go on from :meth:`snapshot`: bit-identically, but for what ``encapsulate`` draws in a share-keys reply.
+        """Resumes from :meth:`snapshot`: bit-identically, but for what ``encapsulate`` draws in a share-keys reply.
 
         That reply is made anew only where no snapshot holds it, so where it never left. ``replies`` finds those that
         were kept beside the snapshot. Raises ConfigurationError for a damaged or foreign snapshot, or a missing reply.
@@ -149,12 +152,12 @@ class PartyMachine:
 
     @property
     def tombstone(self) -> str:
-        """Why this attempt was ended at this party; empty while it was not."""
+        """The reason for which this attempt was ended at this party; empty while it is open."""
         return self._state.tombstone
 
     @property
     def released(self) -> bool:
-        """Whether a share (in direct mode: the vector) was handed over, so that the attempt cannot be called void."""
+        """True once a share (in direct mode: the vector) was sent, so that the attempt cannot be called void."""
         return self._state.released
 
     @property
@@ -163,7 +166,7 @@ class PartyMachine:
         return {place: answer.reply for place, answer in self._state.answered.items()}
 
     def snapshot(self, *, without: Collection[tuple[Stage, int]] = ()) -> bytes:
-        """This party's whole state: secret, encrypt it at rest.
+        """Serialises this party's whole state: secret, encrypt it at rest.
 
         Args:
             without: replies, by stage and roll, that are left out and kept by whoever journals it: each is then written
@@ -460,7 +463,7 @@ class PartyMachine:
         return taken
 
     def _agree(self, draft: PartyState, request: wire.MaskRequest, hasher: keys.ShareHasher) -> dict[int, bytes]:
-        """What the mask of each pair in U2 is derived from: X25519, and post-quantum the secret that one of them dealt.
+        """The shared secret of each pair in U2: X25519, and post-quantum also the secret that one of the two dealt.
 
         Those that neighbours of a lower index dealt are opened and checked here.
         """
@@ -604,7 +607,7 @@ class PartyMachine:
         return self._known_channel_kem
 
     def _forget_keys(self, erased: Collection[str]) -> None:
-        """What was made of secrets that are erased."""
+        """Drops the keys derived from secrets that are erased."""
         if "channel" in erased:
             self._known_channel = None
         if "mask" in erased:
@@ -672,7 +675,7 @@ class PartyMachine:
         draft.peers = {party: peer for party, peer in draft.peers.items() if party in kept}
 
     def _masks(self, state: PartyState) -> list[tuple[bytes, Sign]]:
-        """What hides x + noise: PRG(b_i), and +-PRG(pairwise key) for each neighbour (the lower index adds)."""
+        """The masks on x + noise: PRG(b_i), and +-PRG(pairwise key) for each neighbour (the lower index adds)."""
         own, me, transcript = self._parameters, self._me, state.transcript
         masks: list[tuple[bytes, Sign]] = []
         if not own.direct:

@@ -62,7 +62,7 @@ def adverts_hash(sid: bytes, terms: bytes, adverts: Iterable[tuple[int, bytes]])
 
 
 def roll_hash(adverts: bytes, roll: int, present: bytes) -> bytes:
-    """What the nonces of one roll are revealed for: sid', the roll's number and who was asked (a bitmap)."""
+    """The hash that binds the nonces of one roll: to sid', the roll's number and who was asked (a bitmap)."""
     return digest("roll", adverts, roll, present)
 
 
@@ -74,7 +74,7 @@ def advance(value: bytes, steps: int) -> bytes:
 
 
 def opened_set(transcript: bytes, question: bytes, sharers: bytes, survivors: bytes) -> bytes:
-    """What step 3 signs: H(sid', q, U2, U3), so that views of the public inputs and of both sets must agree."""
+    """The digest that step 3 signs, H(sid', q, U2, U3): views of the public inputs and of both sets must agree."""
     return digest("opened", transcript, question, sharers, survivors)
 
 

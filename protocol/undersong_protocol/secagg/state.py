@@ -1,4 +1,4 @@
-"""What a party keeps between messages, and its exact bytes: secret, so the caller encrypts them at rest."""
+"""A party's state between messages, and its exact bytes: secret, so the caller encrypts them at rest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Replies = Callable[[Stage, int], bytes | None]
 
 
 class Peer(NamedTuple):
-    """What this party holds of another (or, its own shares, of itself).
+    """Keys and shares that this party holds of another one (of itself: its own shares).
 
     ``agreed``: the X25519 secret of both channel keys, which opens the shares that it dealt.
     """

@@ -1,4 +1,4 @@
-"""Who masks with whom and who holds whose shares, on both graphs, and which survivors a party accepts on them.
+"""The mask and share graph of an attempt, and the sets of survivors that a party accepts on it.
 
 A lying coordinator sees the k-regular graph before it says who dropped out, so dropouts may sit in the worst places.
 Two rules that every party checks by itself keep the failure probability of ``graph`` all the same:
@@ -57,7 +57,7 @@ class Topology:
 
     @property
     def complete(self) -> bool:
-        """Whether everybody masks with everybody."""
+        """True if everybody masks with everybody."""
         return self._plan is None
 
     def neighbours(self, party: int, among: Collection[int]) -> tuple[int, ...]:
@@ -68,7 +68,7 @@ class Topology:
         return tuple(other for other in self._graph.neighbours(party) if other in kept)
 
     def holders(self, dealer: int, among: Collection[int]) -> tuple[int, ...]:
-        """Who holds shares of ``dealer``'s secrets: its neighbours, and on the complete graph itself too; ascending."""
+        """Holders of ``dealer``'s shares: its neighbours, and on the complete graph itself too; ascending."""
         if self._plan is None:
             return tuple(sorted(among))
         return self.neighbours(dealer, among)

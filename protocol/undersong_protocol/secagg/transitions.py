@@ -40,7 +40,7 @@ _TITLES = {
 
 
 class Phase(IntEnum):
-    """Where a party stands: the last thing it answered."""
+    """The state of a party: the last request that it answered."""
 
     OPENED = 0
     ADVERTISED = 1

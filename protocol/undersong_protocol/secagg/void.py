@@ -12,7 +12,8 @@ from undersong_protocol.secagg.transitions import Stage
 
 
 def statements_needed(parameters: SumParameters) -> int:
-    """How many parties must sign that they released nothing: more than n - T + c (docs/secagg.md, "Void attempts").
+    """The number of parties that must sign that they released nothing: more than n - T + c
+    (docs/secagg.md, "Void attempts").
 
     With c of them lying, fewer than T parties can then have released shares; in direct mode at least one honest
     vector was never sent. On the k-regular graph a threshold T' counts neighbours, so it is asked besides that all
@@ -49,7 +50,7 @@ def check_void_certificate(parameters: SumParameters, statements: Mapping[str, b
 
 
 def is_void(parameters: SumParameters, statements: Mapping[str, bytes]) -> bool:
-    """Whether :func:`check_void_certificate` accepts ``statements``."""
+    """True if :func:`check_void_certificate` accepts ``statements``."""
     try:
         check_void_certificate(parameters, statements)
     except PrivacyRefusal:

@@ -60,7 +60,7 @@ class Attributes:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """How many values each attribute has, the label first."""
+        """Number of values of each attribute, the label first."""
         return (*((self.labels,) if self.labels else ()), *self.lists)
 
     @property
@@ -154,12 +154,12 @@ class AttributeMarginals(Statistic):
 
     @property
     def tables(self) -> tuple[tuple[int, ...], ...]:
-        """Which attributes each table counts, in the order of the vector."""
+        """Attributes that each table counts, in the order of the vector."""
         return tuple(combinations(range(len(self.attributes.sizes)), self.ways))
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Of each table."""
+        """Shape of each table."""
         sizes = self.attributes.sizes
         return tuple(tuple(sizes[each] for each in table) for table in self.tables)
 

@@ -1,4 +1,4 @@
-"""Which way a public classifier errs on the records: the gradient of its log-likelihood along a few directions."""
+"""Gradients of a public classifier's log-likelihood on the records, along a few public directions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a public classifier says of the records, whatever their labels: the sum of its probabilities."""
+"""The sum of a public classifier's probabilities for the records, whatever their labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of K public classifiers label a record correctly, centred over the classifiers: K coordinates."""
+"""Votes for those of K public classifiers that label a record correctly, centred: K coordinates."""
 
 from __future__ import annotations
 

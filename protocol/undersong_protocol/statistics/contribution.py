@@ -1,4 +1,4 @@
-"""From rows to one integer vector: clip every row, average or sum each unit's rows, round toward zero, sum the units.
+"""One integer vector from rows: clip every row, average or sum each unit's rows, round toward zero, sum the units.
 
 The bound of a unit's integer contribution is ``scale x sensitivity`` (times ``max_per_unit`` for sums), whatever the
 rows hold: a statistic with a wrong formula loses utility here, never privacy (docs/privacy.md, "Statistics").

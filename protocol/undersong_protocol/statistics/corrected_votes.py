@@ -56,7 +56,7 @@ class CorrectedVotes(Statistic):
 
     @property
     def weights(self) -> Float64:
-        """Of a record's votes, best candidate first, float64 [q]; multiples of 1 / :attr:`base_scale`."""
+        """Weights of a record's votes, best candidate first, float64 [q]; multiples of 1 / :attr:`base_scale`."""
         weights: Float64 = np.exp2(-np.arange(self.q, dtype=np.float64))
         return weights
 

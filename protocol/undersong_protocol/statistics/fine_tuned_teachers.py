@@ -68,7 +68,7 @@ def votes(
     teachers: int,
     half: bool,
 ) -> Bools:
-    """Which queries each teacher takes for private, bool [teachers, queries]; none where a shard has no record.
+    """The queries that each teacher takes for private, bool [teachers, queries]; False for a shard without records.
 
     Args:
         texts: private, M of them; ``classes`` of each, int64 [M].
@@ -99,7 +99,7 @@ def votes(
 def _scores(
     model: Any, tokenizer: Any, own: Candidates, contrast: Candidates, queries: Sequence[str], teacher: int
 ) -> Float64:
-    """How private a teacher finds each query, float64 [queries]; the odds' logarithm."""
+    """A teacher's log odds that each query is private, float64 [queries]."""
     rng = np.random.default_rng([SEED, teacher])
     against, weights = _drawn(own.classes, contrast.classes, rng)
     texts = [*own.texts, *(contrast.texts[row] for row in against)]

@@ -122,7 +122,7 @@ class FourierFeatures(Statistic):
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """What each structure's features are multiplied by; the squares sum to the number of structures.
+        """Factor of each structure's features; the squares sum to the number of structures.
 
         They make the noise's share of the error the same for all structures, the least that the largest share can be.
         An estimate errs by its frequencies too. Of two records at x and y from the query, the terms cos(w.x), cos(w.y)

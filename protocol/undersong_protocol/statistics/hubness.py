@@ -1,4 +1,4 @@
-"""Nearest candidates corrected for hubs: some candidates are near everything and would collect most of the votes.
+"""Hub-corrected nearest candidates: without the correction, candidates near everything would collect most votes.
 
 A candidate's score for a record is 2 cos(z, x) - r(x), where r(x) is its mean similarity to its nearest fellow
 candidates, computed from public data (CSLS: Conneau et al. 2018, section 2.3). Whatever the correction, a record still

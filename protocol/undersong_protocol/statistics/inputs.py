@@ -1,4 +1,4 @@
-"""What a party checks of public inputs before it looks at a record: names, shapes, labels, magnitudes and grids.
+"""Checks of public inputs before any record is read: names, shapes, labels, magnitudes and grids.
 
 Every error here follows from public facts alone, so that it is the same whatever the records are. Numbers lie on a
 stated grid of a stated size: a record's products with them are then exact in float64, whatever kernel, block or number

@@ -1,4 +1,4 @@
-"""What a statistic is: public parameters, a tight bound on one record's row, and the rows of a party's records."""
+"""The interface of a statistic: public parameters, a tight bound on one record's row, the rows of a party's records."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _named(values: Mapping[str, _Value], name: str, kind: str) -> _Value:
 
 @dataclass(frozen=True)
 class PublicFacts:
-    """What everybody knows of a run, and what a party checks public inputs against.
+    """Public facts of a run, against which a party checks public inputs.
 
     Attributes:
         embedding_size: coordinates of an embedding, d.

@@ -159,7 +159,7 @@ def by_label(
 
 
 def _is_quantised(values: Float32) -> bool:
-    """Whether all rows lie on the embeddings' grid in the unit ball, where every partial sum has at most 24 bits."""
+    """True if all rows lie on the embeddings' grid in the unit ball, where every partial sum has at most 24 bits."""
     import torch
 
     found = []
@@ -210,7 +210,7 @@ def _finest_bit(values: Float32) -> int:
 def _top_q_of_integers(
     x: Float64, c: Float64, shift: int, row_labels: Int64 | None, column_labels: Int64 | None, q: int
 ) -> tuple[Int64, Int64]:
-    """As :func:`top_q` for integer vectors x 2^shift and c of any size: scores are exact int64."""
+    """Computes :func:`top_q` for integer vectors x 2^shift and c of any size: scores are exact int64."""
     near, far = (np.full((len(x), q), NONE, dtype=np.int64) for _ in range(2))
     double, square = (1 << max(0, shift + 1)), (1 << max(0, -shift - 1))
     norms = np.einsum("nd,nd->n", c.astype(np.int64), c.astype(np.int64)) * square

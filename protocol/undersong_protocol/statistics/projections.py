@@ -1,4 +1,4 @@
-"""Where records lie along a few public directions, around public centres: the sum of P coordinates and a count."""
+"""Positions of records along a few public directions, around public centres: the sum of P coordinates and a count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statistics by their wire names: how a plan names one and a party rebuilds it from public parameters."""
+"""Registry of statistics by wire name: a plan names one, and a party rebuilds it from public parameters."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def votes(
     count: int,
     half: bool,
 ) -> Bools:
-    """Which queries each teacher takes for private, bool [teachers, queries]; none where a shard has no record.
+    """The queries that each teacher takes for private, bool [teachers, queries]; False for a shard without records.
 
     Args:
         records: private embeddings, float32 [M, d]; ``classes`` of each, int64 [M] in [0, count).
@@ -117,7 +117,7 @@ def votes(
 
 
 def ballot(scores: Float32 | Float64, classes: Int64, half: bool) -> Bools:
-    """Which queries each teacher votes for, bool [queries, teachers], from its scores of the same shape.
+    """The queries that each teacher votes for, bool [queries, teachers], from its scores of the same shape.
 
     Args:
         classes: of the queries, int64 [queries].

@@ -1,4 +1,4 @@
-"""How many records use each term of a public vocabulary, the first S distinct ones of a record counted."""
+"""Counts of records that use each term of a public vocabulary; a record counts for its first S distinct terms."""
 
 from __future__ import annotations
 

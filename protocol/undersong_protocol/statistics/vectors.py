@@ -1,4 +1,4 @@
-"""The one way a private vector takes out of a party, one type per arrow.
+"""Types of a private vector on its way out of a party, one per stage.
 
     GridVector --noise share--> NoisyVector --mask--> MaskedVector --sum, unmask--> NoisySum
 
@@ -56,7 +56,7 @@ class MaskedVector:
 
 @dataclass(frozen=True, eq=False)
 class NoisySum:
-    """What a method sees of a private sum.
+    """An opened private sum, as a method sees it.
 
     Attributes:
         values: int64 [d], the opened sum in integer (grid) units.

@@ -121,7 +121,7 @@ class TopQVotes(Statistic):
 
 
 def _begins_with(given: LabelledEmbeddings, known: LabelledEmbeddings) -> bool:
-    """Whether the candidates compared before are the first ones of this request.
+    """True if the candidates compared before are the first ones of this request.
 
     The values themselves are kept and compared: a hash of 6 000 of them costs five times as much, at every sum.
     """

@@ -1,4 +1,4 @@
-"""Bytes to messages and back, with the version checked: the only place that parses what a peer sent."""
+"""Parsing and writing of messages, with the version checked; no other module parses what a peer sent."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _blocks_bytes(body: memoryview, peer: str) -> int:
 
 
 def refusal(error: UndersongError) -> wire.Reply:
-    """An error as the reply a peer reads; an unexpected one says no more than that it happened."""
+    """Converts an error to a reply. The reply of an unexpected error does not describe it."""
     kind = next((kind for known, kind in _KINDS.items() if isinstance(error, known)), None)
     if kind is None:
         return wire.Reply(
@@ -124,7 +124,7 @@ def refusal(error: UndersongError) -> wire.Reply:
 
 
 def raise_refusal(party: str, message: wire.Refusal) -> None:
-    """The refusal that ``party`` sent, as an error of the same kind that names it."""
+    """Raises the refusal that ``party`` sent as an error of the same kind that names the party."""
     said, remedy = printable(message.problem, LONGEST_WORDS), printable(message.remedy, LONGEST_WORDS)
     problem = f"{party} refuses: {said}"
     if message.kind == wire.Refusal.CONFIGURATION:

@@ -1,4 +1,4 @@
-"""How large the fields of a serialised message are, read from its bytes: looked at before protobuf makes objects of it.
+"""Sizes of the fields of a serialised message, read from its bytes before protobuf makes objects of it.
 
 A field of two bytes becomes an object of fifty and more, so a bound on bytes alone is no bound on memory.
 """

@@ -1,4 +1,4 @@
-"""How Undersong's messages lie in Flower's: the names of the record and of its fields. Nothing of Flower is imported.
+"""Names of the Flower record that carries Undersong's messages, and of its fields. Nothing of Flower is imported.
 
 A Flower message carries one ConfigRecord. On its way to a party it holds serialised ``Request`` messages, on its way
 back as many ``Reply`` messages (messages/federation.proto), answered in order. A party that takes part in

@@ -1,4 +1,4 @@
-"""Messages in frames: cut, sent once, put together again after any interruption (sans-IO; both ends use it).
+"""Framing of messages: cut, sent once, reassembled after any interruption (sans-IO; both ends use it).
 
 A message travels as one ``Transfer`` and, above CHUNK_BYTES, as chunks that are named by the SHA-256 of the whole. What
 a receiver holds of an interrupted message survives the stream: it says so in its first frame (``held``), and the sender
@@ -47,7 +47,7 @@ def flow_control(unread_bytes: int) -> list[tuple[str, int]]:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a receiver allows one peer.
+    """Limits on what a receiver accepts from one peer.
 
     Attributes:
         message_bytes: of one message, on the wire and inflated.
@@ -209,12 +209,12 @@ class Reassembler:
         return f"Reassembler({self._peer!r}, {len(self._parts)} in part)"
 
     def held(self) -> list[wire.Held]:
-        """What the first frame of a new stream states."""
+        """Chunks of unfinished messages that are held, for the first frame of a new stream."""
         parts = list(self._parts.items())[-MAX_HELD_PARTS:]
         return [wire.Held(content=content, chunks=bytes(part.bitmap)) for content, part in parts if part.count_held]
 
     def transfer(self, frame: wire.Transfer, *, largest_bytes: int | None = None) -> Arrived | None:
-        """A message begins; returned where it is whole already.
+        """Begins a message; returns it if it is whole already.
 
         Args:
             largest_bytes: what this message may have, where it is known; else any message's limit.
@@ -245,7 +245,7 @@ class Reassembler:
         return self._finished(frame.content, part)
 
     def decline(self, frame: wire.Transfer) -> None:
-        """A message begins that nobody waits for: nothing of it is kept. Raises PeerFault as :meth:`transfer`."""
+        """Discards a message that nobody waits for: nothing of it is kept. Raises PeerFault as :meth:`transfer`."""
         self._announced(frame, None)
         part = self._parts.get(frame.content)
         if frame.size > CHUNK_BYTES and (part is None or not part.ids):
@@ -275,7 +275,7 @@ class Reassembler:
         return self._finished(frame.content, part)
 
     def new_stream(self) -> None:
-        """A new stream begins: announcements of the old one no longer count, chunks that are held do."""
+        """Begins a new stream: drops the old one's announcements, keeps the chunks that are held."""
         self._declined.clear()
         for part in self._parts.values():
             part.ids.clear()
@@ -321,7 +321,7 @@ class Reassembler:
 
 @dataclass(frozen=True)
 class _Announced:
-    """What a transfer says of a content; the same under each of its ids."""
+    """The header that a transfer announces for a content; equal under each of its ids."""
 
     content: bytes
     size: int
@@ -345,7 +345,7 @@ class _Part:
         return min(CHUNK_BYTES, self.announced.size - index * CHUNK_BYTES)
 
     def put(self, index: int, data: bytes) -> int:
-        """Bytes that are held more than before."""
+        """Stores a chunk; returns the bytes held in addition."""
         if index in self._chunks:
             return 0
         self._chunks[index] = data
@@ -375,7 +375,7 @@ def _inflated(peer: str, body: bytes, plain_size: int) -> bytes:
 
 
 def worth_deflating(data: bytes) -> bool:
-    """Whether a sample from the middle shrinks: masked vectors and packed blocks do not."""
+    """True if a sample from the middle shrinks: masked vectors and packed blocks do not."""
     if len(data) < 512:
         return False
     middle = max(0, len(data) // 2 - _SAMPLE_BYTES // 2)
@@ -388,7 +388,7 @@ def worth_deflating(data: bytes) -> bool:
 
 
 def _is_even(sample: bytes) -> bool:
-    """Whether its bytes are spread as evenly as masks, ciphertexts and ML-KEM keys are.
+    """True if its bytes are spread as evenly as masks, ciphertexts and ML-KEM keys are.
 
     Then no code for them is shorter, and what repeats itself shows in their counts, but for whole copies of such bytes.
     To count takes a fifth of the time of deflating.

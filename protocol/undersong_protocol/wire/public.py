@@ -191,7 +191,7 @@ def _decoded(message: wire.Block, identity: bytes) -> Block:
 
 
 def _texts_problem(joined: bytes, count: int) -> str:
-    """What is wrong with texts that each end with a zero byte, before they are taken apart; "" for nothing."""
+    """The fault of joined texts that should each end with a zero byte; "" if they are sound."""
     if count > LARGEST_TEXTS or len(joined) > LARGEST_TEXTS_BYTES:
         return f"{count} texts of {len(joined)} bytes; {LARGEST_TEXTS} of {LARGEST_TEXTS_BYTES} are allowed"
     if joined.count(b"\0") != count or (joined and not joined.endswith(b"\0")):
@@ -202,7 +202,7 @@ def _texts_problem(joined: bytes, count: int) -> str:
 
 
 def _inflated_bytes(packed: bytes) -> int:
-    """What texts may inflate to."""
+    """Largest number of bytes that packed texts may inflate to."""
     return max(SMALL_TEXTS_BYTES, LARGEST_TEXTS_INFLATION * len(packed))
 
 
@@ -277,7 +277,7 @@ class HeldBlocks(Protocol):
 
 
 class BlockStore(HeldBlocks, Protocol):
-    """Where a party keeps the blocks it has seen."""
+    """A store of the blocks that a party has seen."""
 
     def add(self, data: bytes) -> Block: ...
 
@@ -311,7 +311,7 @@ def read_inputs(inputs: Sequence[wire.Input]) -> tuple[Input, ...]:
 
 
 def add_blocks(blocks: Iterable[bytes], inputs: Iterable[Input], store: BlockStore) -> None:
-    """Keeps the blocks that came with ``inputs``. Raises PeerFault for one that none of them refers to."""
+    """Stores the blocks that came with ``inputs``. Raises PeerFault for a block to which no input refers."""
     wanted = set(named_blocks(inputs))
     for data in blocks:
         if block_id(data) not in wanted:
@@ -320,9 +320,9 @@ def add_blocks(blocks: Iterable[bytes], inputs: Iterable[Input], store: BlockSto
 
 
 def check_inputs(inputs: Iterable[Input], store: HeldBlocks) -> None:
-    """Every row exists, and what is referred to, again and again perhaps, is not too large together.
+    """Checks that every row exists and that all references together, repeated ones included, are not too large.
 
-    Raises PeerFault where it is not so, or a block is not held.
+    Raises PeerFault if they are, or if a block is not held.
     """
     rows = numbers = text_bytes = 0
     for given in inputs:
