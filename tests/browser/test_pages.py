@@ -36,7 +36,7 @@ def test_a_hospital_joins_and_a_run_is_planned_and_started_by_clicks(
     told = operator.page.locator(".fingerprint").inner_text()  # by telephone
     operator.page.get_by_label("Name of the party").fill("lake-clinic")
     operator.page.get_by_role("button", name="Invite").click()
-    package = operator.fetch(operator.page.get_by_role("link", name="Fetch the package").click, tmp_path)
+    package = operator.fetch(operator.page.get_by_role("link", name="Download the package").click, tmp_path)
 
     with served_page(tmp_path / "lake") as served:
         clinic = window(served.address).enter(served.link("hospital"))
@@ -51,7 +51,7 @@ def test_a_hospital_joins_and_a_run_is_planned_and_started_by_clicks(
         operator.page.get_by_label("Its fingerprint, as you hear it").fill(spoken)
         operator.page.get_by_role("button", name="Compare and sign").click()
         operator.page.get_by_text("lake-clinic is enrolled").wait_for()
-        grant = operator.fetch(operator.page.get_by_role("link", name="Fetch the grant").click, tmp_path)
+        grant = operator.fetch(operator.page.get_by_role("link", name="Download the grant").click, tmp_path)
         clinic.page.get_by_label("Grant file").set_input_files(grant)
         clinic.page.get_by_role("button", name="Install the certificate").click()
         clinic.page.get_by_text("Enrolled; the certificate is valid until").wait_for()
@@ -60,15 +60,15 @@ def test_a_hospital_joins_and_a_run_is_planned_and_started_by_clicks(
 
     operator.page.get_by_role("link", name="Runs", exact=True).click()
     operator.page.get_by_role("link", name="New run").click()
-    operator.page.get_by_label("One that is here").select_option(label="task.toml (clinic)")
+    operator.page.get_by_label("Available task files").select_option(label="task.toml (clinic)")
     operator.page.get_by_role("button", name="Open it").click()
     operator.page.get_by_label("parties", exact=True).fill("6")
     operator.page.get_by_label("epsilon (whole run)").fill("-2")
-    operator.page.get_by_role("button", name="See the plan").click()
+    operator.page.get_by_role("button", name="Show the plan").click()
     operator.page.get_by_text("privacy.epsilon").first.wait_for()
     operator.check("new run with a fault")
     operator.page.get_by_label("epsilon (whole run)").fill("3")
-    operator.page.get_by_role("button", name="See the plan").click()
+    operator.page.get_by_role("button", name="Show the plan").click()
     operator.page.get_by_role("heading", name="The plan").wait_for()
     operator.check("plan")
     operator.page.get_by_label("Name of the run").fill("by clicks")
@@ -88,11 +88,11 @@ def test_a_hospital_joins_and_a_run_is_planned_and_started_by_clicks(
 def test_the_run_planned_is_the_run_shown(console, coordinator, window):
     operator = window(console.address).enter(console.link("ola"))
     operator.go("/runs/new")
-    operator.page.get_by_label("One that is here").select_option(label="task.toml (clinic)")
+    operator.page.get_by_label("Available task files").select_option(label="task.toml (clinic)")
     operator.page.get_by_role("button", name="Open it").click()
     enrolled = operator.page.locator("input[name=party]:checked").count()
     operator.page.get_by_label("parties", exact=True).fill(str(enrolled))
-    operator.page.get_by_role("button", name="See the plan").click()
+    operator.page.get_by_role("button", name="Show the plan").click()
     operator.page.get_by_text("epsilon 4 at delta").wait_for()
     operator.page.get_by_label("Name of the run").fill("as shown")
     operator.page.get_by_label("epsilon (whole run)").fill("1.5")
@@ -196,7 +196,7 @@ def test_a_double_click_and_a_repeated_form_act_once(console, window):
     operator.page.get_by_label("Name of the party").fill("twice")
     before = len(console.site.audit.entries())
     operator.page.get_by_role("button", name="Invite").dblclick()
-    operator.page.get_by_role("link", name="Fetch the package").wait_for()
+    operator.page.get_by_role("link", name="Download the package").wait_for()
     operator.page.go_back()
     operator.page.go_forward()
     noted = [entry for entry in console.site.audit.entries()[before:] if entry.what == "invite"]
@@ -238,7 +238,7 @@ def test_without_script_it_works_by_reloading(console, window):
     plain.base = plain.page.url.removesuffix("/account")
     plain.go("/runs/one/triage%20spring")
     assert "reload it to see what is new" in plain.page.inner_text("body")
-    plain.page.get_by_role("heading", name="Course").wait_for()
+    plain.page.get_by_role("heading", name="Timeline").wait_for()
 
 
 class Foreign(BaseHTTPRequestHandler):

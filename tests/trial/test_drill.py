@@ -15,15 +15,9 @@ from undersong_common import drill
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.wire.messages import federation_pb2, secagg_pb2
 from undersong_server.operations import coordinator, runs
-from undersong_server.operations import drill as coordinator_drill
+from undersong_server.runs import task as tasks
 
-ADDRESS = ["localhost:1"]
 PARTIES = ("alpha", "beta", "gamma")
-
-
-@pytest.fixture
-def rehearsal(tmp_path):
-    return coordinator_drill.create(tmp_path / "coordinator", name="drill", addresses=ADDRESS, parties=PARTIES)
 
 
 @pytest.mark.heavy
@@ -51,16 +45,14 @@ def test_no_message_has_a_word_for_a_drill():
         assert not [name for name in names if "drill" in name or "rehears" in name]
 
 
-def test_a_drills_coordinator_marks_whatever_is_planned_there(tmp_path, rehearsal):
-    assert coordinator.show(tmp_path / "coordinator").drill
-    assert [package.name for package in rehearsal.packages] == [f"{name}.package" for name in PARTIES]
+def test_a_drills_coordinator_marks_whatever_is_planned_there(tmp_path):
+    home = tmp_path / "coordinator"
+    assert coordinator.create(home, name="drill", addresses=["localhost:1"], drill=True).drill
+    corpora = {name for each in tasks.load(home / "drill" / "task.toml").generators for name in each.corpus}
+    assert corpora == {path.name for path in (home / "drill").glob("*.jsonl")}
     written = runs._rehearsed({"task": {"name": "t", "purpose": "to see"}, "privacy": {}})
     assert written["task"]["purpose"] == f"{drill.COORDINATOR_WORDS} to see"
     assert written["publication"]["limits"] == drill.COORDINATOR_WORDS
-    for parties in (PARTIES[:2], ("a", "a", "b")):
-        with pytest.raises(ConfigurationError, match="three parties at least"):
-            coordinator_drill.create(tmp_path / "two", name="drill", addresses=ADDRESS, parties=parties)
-    assert not (tmp_path / "two").exists()
 
 
 @pytest.mark.slow
@@ -70,18 +62,17 @@ def test_a_whole_drill_by_the_commands(tmp_path):
     life = Life(tmp_path, PARTIES, started, weights=True)
     home = tmp_path / "coordinator"
     address = ("--address", f"localhost:{life.port}", "--bind", f"127.0.0.1:{life.port}", "--metrics", "")
-    told = fingerprint(
-        life.operator("drill", *address, *(word for name in PARTIES for word in ("--party", name)), "--home", home)
-    )
+    told = fingerprint(life.operator("coordinator", "init", "--drill", *address, "--home", home))
     life.env["UNDERSONG_HOME"] = str(home)
     with life.serving():
         for name in PARTIES:
             party = tmp_path / "parties" / name
+            life.operator("invite", name)
             life.hospital(name, "init", name, "--drill", "--home", party)
             fields = ("--text-field", "text", "--label-field", "label", "--user-field", "keeper")
             life.hospital(name, "data", "add", party / "drill" / "records.jsonl", *fields)
             life.hospital(name, "budget", "set", "--epsilon", "8", "--delta", "1e-4")
-            read = life.hospital(name, "enroll", home / "drill" / f"{name}.package", "--fingerprint", told)
+            read = life.hospital(name, "enroll", f"{name}.package", "--fingerprint", told)
             life.operator("sign", f"{name}.request.json", "--fingerprint", fingerprint(read))
             life.hospital(name, "enroll", "--grant", f"{name}.grant")
             life.run_daemon(name)

@@ -32,7 +32,7 @@ from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_
 from undersong_protocol.secagg.parameters import Member
 from undersong_protocol.statistics import LabelHistogram, TopQVotes
 from undersong_server.authority import Issued
-from undersong_server.operations import watching
+from undersong_server.operations import runs
 from undersong_server.runs.folder import Awaited, AwaitedParty, RunStatus
 from undersong_server.runs.planning import Planned
 
@@ -156,7 +156,7 @@ def shown(name, place, monkeypatch, kind):
     if kind == "nocolor":
         monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setattr(sys, "stdout", screen)
-    monkeypatch.setattr(watching, "POLL_S", 0.0)
+    monkeypatch.setattr(runs, "POLL_S", 0.0)
     with contextlib.suppress(TransportError):  # the watching ends, the run goes on
         program_commands(program).main(list(arguments), standalone_mode=False)
     return screen.getvalue()

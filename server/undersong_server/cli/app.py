@@ -1,7 +1,6 @@
 """The operator's and the researcher's command line, ``undersong``; undersong.cli adds ``simulate`` and ``compare``.
 
-Commands parse, call ``undersong_server.operations`` and print. What a command needs is imported when it is called, so
-that ``--help`` answers at once.
+Commands parse, call ``undersong_server.operations`` and print.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import typer
 
 from undersong_common import entry
-from undersong_server.cli import console, coordinator, drill, enrolment, evaluation, new, releases, runs, tasks
+from undersong_server.cli import console, coordinator, evaluation, releases, runs, tasks
 
 app = typer.Typer(
     name="undersong",
@@ -18,8 +17,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # they print local variables
     context_settings=entry.HELP_OPTIONS,
 )
-for room in (tasks, evaluation, coordinator, enrolment, runs, releases, console, drill, new):
-    room.mount(app)
+for group in (tasks.app, coordinator.enrolment_app, releases.app):
+    app.add_typer(group)
+evaluation.mount(app)
+app.add_typer(tasks.new_app, name="new")
+app.add_typer(coordinator.app, name="coordinator")
+app.add_typer(runs.app, name="run")
+app.add_typer(console.app, name="console")
 
 
 @app.callback()

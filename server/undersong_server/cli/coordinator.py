@@ -1,108 +1,249 @@
-"""The commands for the coordinator itself: ``coordinator init|show|serve|healthy``."""
+"""Commands for the coordinator and its parties: ``coordinator init|show|serve|healthy``, ``invite``, ``sign``, ..."""
 
 from __future__ import annotations
 
 import os
+import sys
+import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from undersong_common import entry
-from undersong_common.plurals import counted
-from undersong_server import defaults
+from undersong_common.files import replace_file
+from undersong_common.plurals import counted, noun
+from undersong_common.printable import shell_path
+from undersong_server import defaults, operations
 from undersong_server.cli.options import (
     DEFAULT_HOME,
-    Addresses,
     AsJson,
-    Bind,
-    CoordinatorName,
     HomeFolder,
-    Metrics,
     day,
-    print_json,
+    print_result,
+    print_table,
+    warn_if_not_served,
 )
 
-coordinator_app = typer.Typer(help="Makes and serves a coordinator.", no_args_is_help=True)
+app = typer.Typer(help="Makes and serves a coordinator.", no_args_is_help=True)
+enrolment_app = typer.Typer()
+
+PartyName = Annotated[
+    str, typer.Argument(metavar="NAME", help="The party's name: lower-case letters, digits, - and _.")
+]
 
 
-def mount(app: typer.Typer) -> None:
-    """Adds the commands to ``undersong``."""
-    app.add_typer(coordinator_app, name="coordinator")
-
-
-@coordinator_app.command()
+@app.command()
 def init(
-    address: Addresses,
-    name: CoordinatorName = "coordinator",
-    bind: Bind = defaults.BIND,
-    metrics: Metrics = defaults.METRICS,
+    address: Annotated[
+        list[str], typer.Option("--address", help="host:port by which parties reach it; repeat for several.")
+    ],
+    name: Annotated[str, typer.Option(help="The coordinator's name, as the parties read it.")] = "coordinator",
+    bind: Annotated[str, typer.Option(help="host:port to listen on; no party ever sees it.")] = defaults.BIND,
+    metrics: Annotated[
+        str, typer.Option(help='host:port of metrics and health over HTTP; "" for none.')
+    ] = defaults.METRICS,
+    drill: Annotated[
+        bool, typer.Option("--drill", help="For a rehearsal only: also writes a small task of invented texts.")
+    ] = False,
     home: HomeFolder = DEFAULT_HOME,
     as_json: AsJson = False,
     quiet: entry.Quiet = False,
 ) -> None:
     """Makes the coordinator's folder: certificate authority, signing key, registry. Nothing is sent anywhere."""
-    from undersong_server.operations import coordinator
+    made = operations.coordinator.create(home, name=name, addresses=address, bind=bind, metrics=metrics, drill=drill)
+    lines = [
+        f"made {home}; back it up: it holds the keys",
+        f"fingerprint: {made.fingerprint}",
+        "tell it to every hospital by telephone or on paper, never with the package",
+    ]
+    if drill:
+        plan = f"undersong run plan {shell_path(home / 'drill' / 'task.toml')} --name drill --home {shell_path(home)}"
+        lines += [
+            "continue as in a real federation; each hospital begins with: undersong-party init NAME --drill",
+            f"  {plan}",
+        ]
+    print_result(made, *lines, as_json=as_json, quiet=quiet, brief=made.fingerprint)
 
-    made = coordinator.create(home, name=name, addresses=address, bind=bind, metrics=metrics)
-    if as_json:
-        print_json(made.to_json())
-    elif quiet:
-        print(made.fingerprint)
-    else:
-        print(f"made {home}; back it up: it holds the keys")
-        print(f"fingerprint: {made.fingerprint}")
-        print("tell it to every hospital by telephone or on paper, never with the package")
 
-
-@coordinator_app.command()
+@app.command()
 def show(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
-    """The fingerprint, addresses and certificate of this coordinator, and whether it is served now."""
-    from undersong_server.operations import coordinator
+    """Shows the fingerprint, addresses and certificate of this coordinator, and whether it is running."""
+    facts = operations.coordinator.show(home)
+    print_result(
+        facts,
+        f"name: {facts.name}",
+        f"fingerprint: {facts.fingerprint}",
+        f"addresses: {', '.join(facts.addresses)}",
+        f"bind: {facts.bind}",
+        f"metrics: {facts.metrics or 'none'}",
+        f"certificate names: {', '.join(facts.certificate_names)}",
+        f"certificate expires at: {day(facts.certificate_expires_at)}",
+        f"served: {'yes' if facts.served else 'no'}",
+        as_json=as_json,
+    )
 
-    facts = coordinator.show(home)
-    if as_json:
-        print_json(facts.to_json())
-        return
-    print(f"name: {facts.name}")
-    print(f"fingerprint: {facts.fingerprint}")
-    print(f"addresses: {', '.join(facts.addresses)}")
-    print(f"bind: {facts.bind}")
-    print(f"metrics: {facts.metrics or 'none'}")
-    print(f"certificate names: {', '.join(facts.certificate_names)}")
-    print(f"certificate expires at: {day(facts.certificate_expires_at)}")
-    print(f"served: {'yes' if facts.served else 'no'}")
 
-
-@coordinator_app.command()
+@app.command()
 def serve(
     home: HomeFolder = DEFAULT_HOME,
     log_json: Annotated[bool, typer.Option("--log-json", help="One JSON object per line on standard error.")] = False,
     keepalive: Annotated[
-        float, typer.Option(help="Seconds of silence after which a party is asked; thrice that and it is gone.", min=1)
+        float, typer.Option(help="Seconds of silence before a ping; a party is gone after three times that.", min=1)
     ] = defaults.KEEPALIVE_S,
     debug: Annotated[bool, typer.Option("--debug", help="Log more (never private data).")] = False,
 ) -> None:
-    """Listens for the parties and drives the runs, until SIGTERM. Started again, it goes on where it was."""
+    """Listens for the parties and drives the runs, until SIGTERM. Started again, it continues."""
     from undersong_common import logs
     from undersong_common.tls import only_tls_1_3
 
     only_tls_1_3()  # before gRPC is imported
     logs.to_stderr(("undersong_common", "undersong_protocol", "undersong_server"), as_json=log_json, debug=debug)
-    from undersong_server.operations import coordinator
-    from undersong_server.operations.caches import public_cache_path
-
     environment = dict(os.environ)
-    coordinator.serve(home, public_cache=public_cache_path(environment), environment=environment, keepalive_s=keepalive)
+    cache = operations.caches.public_cache_path(environment)
+    operations.coordinator.serve(home, public_cache=cache, environment=environment, keepalive_s=keepalive)
 
 
-@coordinator_app.command()
+@app.command()
 def healthy(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False, quiet: entry.Quiet = False) -> None:
-    """Asks the serving process whether it is well (exit code 0), for a container's or a monitor's health check."""
-    from undersong_server.operations import coordinator
+    """Asks the serving process for its health (exit code 0), for a container's or a monitor's health check."""
+    health = operations.coordinator.health(home)
+    connected = counted(len(health.connected), "party", "parties")
+    words = f"{health.status}; {connected} connected, {counted(len(health.runs), 'run')}"
+    print_result(health, words, as_json=as_json, quiet=quiet)
 
-    health = coordinator.health(home)
-    if as_json:
-        print_json(health.to_json())
-    elif not quiet:
-        connected = counted(len(health.connected), "party", "parties")
-        print(f"{health.status}; {connected} connected, {counted(len(health.runs), 'run')}")
+
+@enrolment_app.command()
+def invite(
+    name: PartyName,
+    out: Annotated[Path | None, typer.Option(help="The package file to write (else NAME.package).")] = None,
+    days: Annotated[
+        float, typer.Option(help="Days that the invitation is open.", min=0.001)
+    ] = defaults.INVITATION_DAYS,
+    again: Annotated[
+        bool, typer.Option("--again", help="For an enrolled hospital that has lost its folder and its keys.")
+    ] = False,
+    contact: Annotated[str, typer.Option(help="Telephone contact there; `run watch` shows it. Never sent.")] = "",
+    home: HomeFolder = DEFAULT_HOME,
+    as_json: AsJson = False,
+    quiet: entry.Quiet = False,
+) -> None:
+    """Writes a signed enrolment package for one hospital. It admits one request: hand it over like a password."""
+    invitation = operations.enrolment.invite(home, name, days=days, again=again, contact=contact)
+    operations.coordinator.note_command(home, "invite", name)
+    path = _write(out or Path(f"{name}.package"), invitation.package)
+    print_result(
+        {"party": name, "package": str(path), "fingerprint": invitation.fingerprint},
+        f"wrote {path} for {name}; the invitation is open for {days:g} {noun(days, 'day')}",
+        f"fingerprint, to be told over another channel: {invitation.fingerprint}",
+        as_json=as_json,
+        quiet=quiet,
+        brief=invitation.fingerprint,
+    )
+
+
+@enrolment_app.command()
+def sign(
+    request: Annotated[Path, typer.Argument(metavar="REQUEST", help="The request file the hospital sent back.")],
+    out: Annotated[Path | None, typer.Option(help="The grant file to write (else NAME.grant).")] = None,
+    fingerprint: Annotated[
+        str | None,
+        typer.Option(help="The request's fingerprint, as the hospital states it by telephone; renewals need none."),
+    ] = None,
+    replaces: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FINGERPRINT",
+            help="The party's fingerprint until now: the request's key takes its place, for a hospital that has lost"
+            " its own.",
+        ),
+    ] = None,
+    days: Annotated[float | None, typer.Option(help="Life of the certificate (else 365 days).", min=0.0001)] = None,
+    home: HomeFolder = DEFAULT_HOME,
+    as_json: AsJson = False,
+    quiet: entry.Quiet = False,
+) -> None:
+    """Enrols the party: checks its request against invitation and fingerprint, and writes the certificate grant."""
+    from undersong_protocol.agreement.enrolment import LARGEST_FILE_BYTES, EnrolmentRequest
+
+    with request.open("rb") as file:
+        data = file.read(LARGEST_FILE_BYTES + 1)
+    if fingerprint is None and sys.stdin.isatty() and not (read := EnrolmentRequest.parse(data)).renewal:
+        fingerprint = typer.prompt(f"fingerprint of {read.party}'s request, as the hospital states it by telephone")
+    enrolled = operations.enrolment.sign(home, data, fingerprint=fingerprint, replaces=replaces, days=days)
+    party, kind, signed = enrolled.party, enrolled.kind, enrolled.request_fingerprint
+    operations.coordinator.note_command(home, "sign", f"{party} {kind}, request {signed}")
+    path = _write(out or Path(f"{party}.grant"), enrolled.grant)
+    done = {
+        "enrolled": f"enrolled {party}",
+        "renewed": f"renewed the certificate of {party}",
+        "replaced": f"{party} has another key from now on, and its old certificates are revoked",
+    }[kind]
+    lines = [f"{done} (its request's fingerprint: {signed}); wrote {path}: hand it back"]
+    if kind == "replaced":
+        lines.append("hospitals whose policy names it (--require-party) need its new fingerprint")
+    value = {"party": party, "kind": kind, "grant": str(path), "request_fingerprint": signed}
+    print_result(value, *lines, as_json=as_json, quiet=quiet)
+
+
+@enrolment_app.command()
+def revoke(
+    name: PartyName,
+    reason: Annotated[str, typer.Option(help="Reason, for the record.")] = "",
+    home: HomeFolder = DEFAULT_HOME,
+    as_json: AsJson = False,
+    quiet: entry.Quiet = False,
+) -> None:
+    """Shuts a party out for good, with every certificate it has. Its stream ends within seconds."""
+    operations.enrolment.revoke(home, name, reason)
+    operations.coordinator.note_command(home, "revoke", name)
+    value = {"party": name, "state": "revoked"}
+    print_result(value, f"{name} is revoked; runs that need it fail", as_json=as_json, quiet=quiet)
+
+
+@enrolment_app.command()
+def parties(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
+    """Lists the parties: state, last seen, certificate, software, embedder, budget left, fingerprint."""
+    found = operations.enrolment.parties(home)
+    rows = []
+    for facts in found:
+        party = facts.party
+        seen = "never" if party.last_seen is None else f"away, seen {_ago(time.time() - party.last_seen)}"
+        rows.append(
+            (
+                party.name,
+                party.state + (" (paused)" if party.paused else ""),
+                "connected" if facts.connected else seen,
+                facts.away_because,
+                "" if party.certificate_expires_at is None else day(party.certificate_expires_at),
+                party.software,
+                party.embedder[:12],
+                "not shared" if party.epsilon_left is None else f"{party.epsilon_left:g}",
+                facts.fingerprint,
+            )
+        )
+    print_table(
+        [facts.to_json() for facts in found],
+        (
+            *("party", "state", "last seen", "away because", "certificate until"),
+            *("software", "embedder", "epsilon left", "fingerprint"),
+        ),
+        rows,
+        "nobody was invited yet: undersong invite NAME",
+        as_json=as_json,
+    )
+    if rows and not as_json:
+        warn_if_not_served(home)
+
+
+def _write(path: Path, data: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, data)
+    return path
+
+
+def _ago(seconds: float) -> str:
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit} ago"
+    return f"{max(0.0, seconds):.0f} s ago"

@@ -1,4 +1,4 @@
-"""Progress on the terminal: one bar per phase, with the time that is left; plain lines where nobody watches."""
+"""Progress on the terminal: one bar per phase with the time left; plain lines in a pipe or a log."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rich.progress import Progress as Bars
 from undersong_common.logs import Repeats
 from undersong_server.progress import Progress, Silent
 
-LINE_S = 10.0  # between two lines of one phase, where nobody watches
+LINE_S = 10.0  # between two lines of one phase
 
 
 def display(quiet: bool) -> AbstractContextManager[Progress]:
-    """Progress on standard error, so that standard output stays clean; nothing where ``quiet``."""
+    """Returns progress on standard error, so that standard output stays clean; silent progress if ``quiet``."""
     if quiet:
         return nullcontext(Silent())
     console = Console(stderr=True)
@@ -28,14 +28,14 @@ def display(quiet: bool) -> AbstractContextManager[Progress]:
 
 
 class Lines:
-    """A :class:`undersong_server.progress.Progress` in a pipe or a log: a line for each phase, and now and then one."""
+    """A :class:`undersong_server.progress.Progress` in a pipe or a log: a line per phase, and one every 10 seconds."""
 
     def __init__(self, every_s: float = LINE_S, clock: Callable[[], float] = time.monotonic) -> None:
         self._every_s = every_s
         self._clock = clock
         self._phase = ""
         self._said = 0.0
-        self._began = (0.0, 0)  # the phase: when, and with how many units done
+        self._began = (0.0, 0)  # start of the phase, and units done then
         self._lock = threading.Lock()
         self._repeats = Repeats(clock=clock)
 
@@ -55,7 +55,7 @@ class Lines:
             print(f"{phase} {done}/{total}{self._left(now, done, total)}", file=sys.stderr, flush=True)
 
     def _left(self, now: float, done: int, total: int) -> str:
-        """How long the rest takes at the pace so far, where that is a minute or more."""
+        """Estimates the time left at the present pace; "" for under a minute."""
         began, before = self._began
         if done <= before:
             return ""

@@ -1,4 +1,4 @@
-"""The options and arguments that several commands share, and how a command prints."""
+"""Options and arguments that several commands share, and the output of commands."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import typer
 from undersong_common import drill
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import json_text, with_iso_times
-from undersong_server import defaults
-from undersong_server.cli import completion
+from undersong_common.rows import show_rows
+from undersong_server import defaults, operations
 
 DEFAULT_HOME = Path(defaults.HOME)
 
@@ -26,7 +26,7 @@ Assignments = Annotated[
 ]
 CacheFile = Annotated[
     Path | None,
-    typer.Option("--cache", metavar="FILE", help="Keep endpoints' answers here: what was asked before costs nothing."),
+    typer.Option("--cache", metavar="FILE", help="Keep endpoints' answers here: repeated requests cost nothing."),
 ]
 RayAddress = Annotated[
     str | None,
@@ -40,10 +40,16 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on s
 
 
 def _marked(context: typer.Context, home: Path) -> Path:
-    """Says before anything else, on standard error, that a coordinator is for rehearsals, where it is."""
+    """Warns on standard error, before anything else, if the coordinator is a drill's."""
     if not context.resilient_parsing:
         drill.announce(home / "coordinator.json", drill.COORDINATOR_WORDS)
     return home
+
+
+def _run_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Completes the names of the runs in the folder that --home or $UNDERSONG_HOME names."""
+    folder = Path(context.params.get("home") or defaults.HOME) / "runs"
+    return sorted(run.name for run in folder.glob("*") if run.name.startswith(incomplete))
 
 
 HomeFolder = Annotated[
@@ -55,22 +61,16 @@ HomeFolder = Annotated[
         callback=_marked,
     ),
 ]
-CoordinatorName = Annotated[str, typer.Option(help="The coordinator's name, as the parties read it.")]
-Addresses = Annotated[
-    list[str], typer.Option("--address", help="host:port by which parties reach it; repeat for several.")
-]
-Bind = Annotated[str, typer.Option(help="host:port to listen on; no party ever sees it.")]
-Metrics = Annotated[str, typer.Option(help='host:port of metrics and health over HTTP; "" for none.')]
 RunName = Annotated[
     str,
-    typer.Argument(metavar="RUN", help="The run's name (`undersong run list`).", autocompletion=completion.run_names),
+    typer.Argument(metavar="RUN", help="The run's name (`undersong run list`).", autocompletion=_run_names),
 ]
 
 
 def overrides(
     *, parties: int | None = None, alpha: float | None = None, method: str | None = None, epsilon: float | None = None
 ) -> list[str]:
-    """The usual overrides of a task file, which have options of their own, as ``section.key=value``."""
+    """Returns the overrides that have options of their own as ``section.key=value``."""
     given = {
         "federation.parties": parties,
         "federation.alpha": alpha,
@@ -81,7 +81,7 @@ def overrides(
 
 
 def with_cache(task_file: Path, assignments: Sequence[str], cache: Path | None) -> list[str]:
-    """The overrides, and the cache for each endpoint of the task that names none of its own."""
+    """Returns the overrides, and the cache for each endpoint of the task that names no cache of its own."""
     if cache is None:
         return list(assignments)
     from undersong_server.runs import task as tasks
@@ -90,7 +90,7 @@ def with_cache(task_file: Path, assignments: Sequence[str], cache: Path | None) 
     endpoints = [n for n, each in enumerate(generators) if each.lacks_cache]
     if not endpoints:
         raise ConfigurationError(
-            f"--cache: {task_file} has no endpoint whose answers it could keep", 'leave it out; it is for kind "openai"'
+            f"--cache: {task_file} has no endpoint with answers to keep", 'leave it out; it is for kind "openai"'
         )
     return [*assignments, *(f"generators.{number}.cache={json.dumps(str(cache.absolute()))}" for number in endpoints)]
 
@@ -100,18 +100,38 @@ def _toml(value: object) -> str:
 
 
 def print_json(value: Any) -> None:
-    """One JSON value on standard output, times as ISO 8601."""
-    print(json_text(with_iso_times(value)))
+    """Prints a value or dataclass as JSON on standard output, times as ISO 8601."""
+    from pydantic_core import to_jsonable_python
+
+    print(json_text(with_iso_times(to_jsonable_python(value))))
 
 
-def say_whether_served(home: Path) -> None:
-    """Tells on standard error that nothing goes on, where that is so."""
-    from undersong_server.operations import coordinator
+def print_result(value: Any, *lines: str, as_json: bool, quiet: bool = False, brief: str = "") -> None:
+    """Prints a command's result: ``value`` as JSON, else lines for a person, or with --quiet ``brief`` alone."""
+    if as_json:
+        print_json(value)
+    elif not quiet:
+        print(*lines, sep="\n")
+    elif brief:
+        print(brief)
 
-    if not coordinator.is_served(home):
-        print("nobody is serving: nothing goes on until `undersong coordinator serve` runs", file=sys.stderr)
+
+def print_table(
+    value: Any, headings: Sequence[str], rows: Sequence[Sequence[str]], empty: str, *, as_json: bool
+) -> None:
+    """Prints a list: ``value`` as JSON, else a table, or the sentence ``empty`` if there are no rows."""
+    if as_json:
+        print_json(value)
+    else:
+        show_rows(headings, rows, empty)
+
+
+def warn_if_not_served(home: Path) -> None:
+    """Warns on standard error if no process serves the coordinator."""
+    if not operations.coordinator.is_served(home):
+        print("the coordinator is not running: start it with `undersong coordinator serve`", file=sys.stderr)
 
 
 def day(seconds: float) -> str:
-    """Seconds since the epoch as a person here reads them."""
+    """Formats seconds since the epoch in local time."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))

@@ -1,4 +1,4 @@
-"""``undersong plan`` as a person reads it."""
+"""Screen of ``undersong plan``."""
 
 from __future__ import annotations
 

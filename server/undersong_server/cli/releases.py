@@ -11,21 +11,18 @@ import typer
 from undersong_common import entry
 from undersong_common.errors import PrivacyRefusal
 from undersong_common.printable import shell_path
-from undersong_server.cli.options import DEFAULT_HOME, AsJson, HomeFolder, RunName, print_json
+from undersong_server import operations
+from undersong_server.cli.options import DEFAULT_HOME, AsJson, HomeFolder, RunName, print_result
 
 if TYPE_CHECKING:
     from undersong_server.operations.releases import Verdict
 
-UNCONFIRMED = 8  # exit code: nothing is wrong with the papers, and nothing shows whose they are
+app = typer.Typer()
+
+UNCONFIRMED = 8  # exit code: the papers are consistent, and nothing shows who made them
 
 
-def mount(app: typer.Typer) -> None:
-    """Adds the commands to ``undersong``."""
-    app.command()(export)
-    app.command()(verify)
-    app.command()(dossier)
-
-
+@app.command()
 def export(
     name: RunName,
     out: Annotated[Path, typer.Option("--out", help="The folder to write into.")],
@@ -34,29 +31,26 @@ def export(
     quiet: entry.Quiet = False,
 ) -> None:
     """Copies a finished run's corpus, card, report, manifest with receipts and ledgers into a folder of yours."""
-    from undersong_server.operations import releases
-
-    exported = releases.export(home, name, out)
-    if as_json:
-        print_json(exported.to_json())
-    elif not quiet:
-        print(f"wrote {', '.join(exported.files)} into {out}; check it with: undersong verify {shell_path(out)}")
+    exported = operations.releases.export(home, name, out)
+    words = f"wrote {', '.join(exported.files)} into {out}; check it with: undersong verify {shell_path(out)}"
+    print_result(exported, words, as_json=as_json, quiet=quiet)
 
 
 Fingerprint = Annotated[
     str | None,
-    typer.Option(help="Of the coordinator that must have signed it, as one of its hospitals has told you."),
+    typer.Option(help="Of the coordinator that must have signed it, as one of its hospitals states it."),
 ]
 Parties = Annotated[
     list[str] | None,
     typer.Option(
         "--party",
         metavar="NAME=FINGERPRINT",
-        help="A party that must have taken part, by the fingerprint that it has told you; repeat for several.",
+        help="A party that must have taken part, by the fingerprint that it states; repeat for several.",
     ),
 ]
 
 
+@app.command()
 def verify(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A published data set (its manifest.json).")],
     fingerprint: Fingerprint = None,
@@ -70,17 +64,14 @@ def verify(
     simulation is confirmed as one, and as nothing else.
     """
     from undersong_protocol.agreement.enrolment import named_party
-    from undersong_server.operations import releases
 
     stated = dict(map(named_party, parties or ()))
-    verdict = releases.verify(folder, fingerprint=fingerprint, parties=stated)
-    if as_json:
-        print_json(verdict.to_json())
-    else:
-        print("\n".join(verdict.lines()))
+    verdict = operations.releases.verify(folder, fingerprint=fingerprint, parties=stated)
+    print_result(verdict.to_json(), *verdict.lines(), as_json=as_json)
     _leave(verdict)
 
 
+@app.command()
 def dossier(
     run: Annotated[
         str, typer.Argument(metavar="RUN", help="A finished run at this coordinator, or a published folder.")
@@ -93,15 +84,14 @@ def dossier(
     parties: Parties = None,
     home: HomeFolder = DEFAULT_HOME,
 ) -> None:
-    """A run as one page for a privacy officer: flow, guarantee, parties, retention, how to check it.
+    """Writes one page about a run for a privacy officer: flow, guarantee, parties, retention, how to check it.
 
     The exit codes are those of `verify`; the page says what they mean.
     """
     from undersong_protocol.agreement.enrolment import named_party
-    from undersong_server.operations import releases
 
     stated = dict(map(named_party, parties or ()))
-    page, verdict = releases.dossier(home, run, fingerprint=fingerprint, parties=stated, audit=audit)
+    page, verdict = operations.releases.dossier(home, run, fingerprint=fingerprint, parties=stated, audit=audit)
     page.write(out, at=time.strftime("%Y-%m-%d %H:%M %Z"))
     print(f"wrote {out}: print it from a browser, to paper or to PDF")
     _leave(verdict)

@@ -1,7 +1,8 @@
-"""The commands for runs: ``run plan|start|pause|resume|stop|watch|list|show``."""
+"""The commands for runs: ``run plan|start|pause|resume|stop|watch|list|show|compare|evaluate|search|generators``."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from undersong_common import entry
-from undersong_common.errors import PrivacyRefusal
-from undersong_common.printable import printable_lines
-from undersong_common.rows import screen, show_rows
-from undersong_server import defaults
-from undersong_server.cli import side_by_side
+from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.printable import printable, printable_lines
+from undersong_common.rows import screen
+from undersong_server import defaults, operations
 from undersong_server.cli.options import (
     DEFAULT_HOME,
     AsJson,
@@ -23,36 +23,33 @@ from undersong_server.cli.options import (
     RunName,
     TaskFile,
     print_json,
-    say_whether_served,
+    print_result,
+    print_table,
+    warn_if_not_served,
     with_cache,
 )
 
 if TYPE_CHECKING:
+    from undersong_server.operations.run_evaluation import Evaluated
     from undersong_server.operations.runs import ActionRequest
 
-run_app = typer.Typer(help="Plans, starts and watches runs.", no_args_is_help=True)
+app = typer.Typer(help="Plans, starts and watches runs.", no_args_is_help=True)
 
 
-def mount(app: typer.Typer) -> None:
-    """Adds the commands to ``undersong``."""
-    app.add_typer(run_app, name="run")
-    side_by_side.mount(run_app)
-
-
-@run_app.command()
+@app.command()
 def plan(
     task_file: TaskFile,
     name: Annotated[
         str | None, typer.Option(help="The run's name, used once (else the task's name and a number).")
     ] = None,
     parties: Annotated[
-        str | None, typer.Option(help="Names of those who take part, separated by commas (else all enrolled).")
+        str | None, typer.Option(help="Names of the parties, separated by commas (else all enrolled).")
     ] = None,
     assignments: Assignments = None,
     cache: CacheFile = None,
     seed: Annotated[int, typer.Option(help="Fixes everything but noise, keys and masks.", min=0)] = 0,
     patience: Annotated[
-        float, typer.Option(help="Seconds a request waits for a party before the run goes on without it.", min=1)
+        float, typer.Option(help="Seconds a request waits for a party before the run continues without it.", min=1)
     ] = defaults.PATIENCE_S,
     insecure_noise_seed: Annotated[
         int | None,
@@ -62,26 +59,20 @@ def plan(
     as_json: AsJson = False,
     quiet: entry.Quiet = False,
 ) -> None:
-    """Fixes a run: its task, parties, private sums and noise. Its [data] paths are ignored; nobody is asked yet."""
-    from undersong_server.operations import audit, runs
-    from undersong_server.operations.enrolment import party_names
-
-    planned = runs.plan(
+    """Fixes a run: its task, parties, private sums and noise. Its [data] paths are ignored; no party is asked yet."""
+    planned = operations.runs.plan(
         home,
         task_file,
         name=name,
-        parties=None if parties is None else party_names(parties),
+        parties=None if parties is None else operations.enrolment.party_names(parties),
         assignments=with_cache(task_file, assignments or (), cache),
         seed=seed,
         patience_s=patience,
         insecure_noise_seed=insecure_noise_seed,
     )
-    audit.note_command(home, "run plan", planned.run)
-    if as_json:
-        print_json(planned.to_json())
-        return
-    if quiet:
-        print(planned.run)
+    operations.coordinator.note_command(home, "run plan", planned.run)
+    if as_json or quiet:
+        print_result(planned.to_json(), as_json=as_json, quiet=True, brief=planned.run)
         return
     from undersong_server.cli.plan_screen import render
 
@@ -92,25 +83,19 @@ def plan(
     print(f"planned {planned.run!r} with {names}; start it with: undersong run start {planned.run!r}")
 
 
-@run_app.command()
+@app.command()
 def start(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False, quiet: entry.Quiet = False) -> None:
-    """Starts a planned run. The serving process asks the parties, waits for their approval and goes on by itself."""
-    from undersong_server.operations import runs
-
-    _print_request(
-        home, "start", runs.start(home, name), "is to go on; follow it with: undersong run watch", as_json, quiet
-    )
+    """Starts a planned run. The serving process asks the parties, waits for their approval and continues by itself."""
+    _print_request(home, "start", operations.runs.start(home, name), as_json, quiet)
 
 
-@run_app.command()
+@app.command()
 def pause(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False, quiet: entry.Quiet = False) -> None:
-    """Holds a run at its next step; nothing is lost."""
-    from undersong_server.operations import runs
-
-    _print_request(home, "pause", runs.pause(home, name), "is to pause at its next step", as_json, quiet)
+    """Pauses a run at its next step; nothing is lost."""
+    _print_request(home, "pause", operations.runs.pause(home, name), as_json, quiet)
 
 
-@run_app.command()
+@app.command()
 def resume(
     name: RunName,
     home: HomeFolder = DEFAULT_HOME,
@@ -121,37 +106,28 @@ def resume(
     as_json: AsJson = False,
     quiet: entry.Quiet = False,
 ) -> None:
-    """Goes on with a run that was paused, or that failed for a reason that has been mended."""
-    from undersong_server.operations import runs
-
-    requested = runs.resume(home, name, assignments or ())
-    _print_request(home, "resume", requested, "is to go on; follow it with: undersong run watch", as_json, quiet)
+    """Continues a run that was paused, or that failed for a reason that has been fixed."""
+    _print_request(home, "resume", operations.runs.resume(home, name, assignments or ()), as_json, quiet)
 
 
-@run_app.command()
+@app.command()
 def stop(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False, quiet: entry.Quiet = False) -> None:
     """Ends a run for good. What the parties were charged stays charged."""
-    from undersong_server.operations import runs
-
-    _print_request(home, "stop", runs.stop(home, name), "is to end for good at its next step", as_json, quiet)
+    _print_request(home, "stop", operations.runs.stop(home, name), as_json, quiet)
 
 
-def _print_request(
-    home: Path, command: str, requested: ActionRequest, consequence: str, as_json: bool, quiet: bool
-) -> None:
-    from undersong_server.operations import audit
-
-    audit.note_command(home, f"run {command}", requested.run)
-    if as_json:
-        print_json(requested.to_json())
-    elif not quiet:
-        when = (
-            "" if requested.served else "; it takes effect once the coordinator is served: undersong coordinator serve"
-        )
-        print(f"run {requested.run!r} {consequence}{when}")
+def _print_request(home: Path, command: str, requested: ActionRequest, as_json: bool, quiet: bool) -> None:
+    operations.coordinator.note_command(home, f"run {command}", requested.run)
+    consequence = {
+        "pause": "will pause at its next step",
+        "stop": "will end for good at its next step",
+    }.get(command, "will continue; follow it with: undersong run watch")
+    when = "" if requested.served else "; this takes effect once the coordinator runs: undersong coordinator serve"
+    words = f"run {requested.run!r} {consequence}{when}"
+    print_result(requested.to_json(), words, as_json=as_json, quiet=quiet)
 
 
-@run_app.command()
+@app.command()
 def watch(
     name: RunName,
     timeout: Annotated[float | None, typer.Option(help="Give up watching after so many seconds (exit code 6).")] = None,
@@ -159,30 +135,27 @@ def watch(
     as_json: AsJson = False,
     quiet: entry.Quiet = False,
 ) -> None:
-    """Shows what a run does until it ends: for whom it waits, people or machines, and with which quorum it goes on.
+    """Shows a run until it ends: the people or machines that it waits for, refusals, and the quorum.
 
-    It tells who refused what, as it happens. On a terminal the last line renews itself; in a pipe each event is a line.
-    Ctrl-C ends the watching, not the run. Exit code 0 when it finished, that of its error when it failed, 3 when it was
-    stopped.
+    On a terminal the last line renews itself; in a pipe each event is a line. Ctrl-C ends the watching, not the run.
+    Exit code 0 when it finished, that of its error when it failed, 3 when it was stopped.
     """
     from undersong_server.cli.watch_screen import WatchScreen
-    from undersong_server.operations import watching
-    from undersong_server.operations.runs import LOG_LINES
 
     log: list[str] = []
     event = None
     try:
         with WatchScreen(name, silent=as_json or quiet) as shown:
-            for event in watching.watch(home, name, timeout_s=timeout):
+            for event in operations.runs.watch(home, name, timeout_s=timeout):
                 log += event.lines
                 shown.show(event)
     except KeyboardInterrupt:
-        goes_on = "goes on" if event is None or event.served else "goes on when the coordinator is served again"
-        raise entry.Interruption(f"the watching ends; run {name!r} {goes_on}") from None
+        goes_on = "continues" if event is None or event.served else "continues once the coordinator runs again"
+        raise entry.Interruption(f"stopped watching; run {name!r} {goes_on}") from None
     assert event is not None
     status = event.status
     if as_json:
-        print_json({"run": name, **status.to_json(), "log": log[-LOG_LINES:]})
+        print_json({"run": name, **status.to_json(), "log": log[-operations.runs.LOG_LINES :]})
     elif quiet:
         print(status.state)
     if status.error is not None:
@@ -194,30 +167,25 @@ def watch(
         raise typer.Exit(PrivacyRefusal.exit_code)
 
 
-@run_app.command(name="list")
+@app.command(name="list")
 def list_runs(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
-    """Every run and how it stands."""
-    from undersong_server.operations import runs
-
-    found = runs.list_runs(home)
-    if as_json:
-        print_json([run.to_json() for run in found])
-        return
-    show_rows(
-        ("run", "state", "what it does"),
+    """Lists the runs with their status."""
+    found = operations.runs.list_runs(home)
+    print_table(
+        [run.to_json() for run in found],
+        ("run", "state", "status"),
         [(run.run, run.status.state, run.status.words) for run in found],
         "no run is planned: undersong run plan TASK.toml",
+        as_json=as_json,
     )
-    if found:
-        say_whether_served(home)
+    if found and not as_json:
+        warn_if_not_served(home)
 
 
-@run_app.command()
+@app.command()
 def show(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
-    """One run: its plan, its parties, how it stands."""
-    from undersong_server.operations import runs
-
-    details = runs.show(home, name)
+    """Shows one run: its plan, parties, log and status."""
+    details = operations.runs.show(home, name)
     if as_json:
         print_json(details.to_json())
         return
@@ -229,3 +197,127 @@ def show(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False
     print(printable_lines(details.status.words))
     if details.status.error is not None and details.status.error.remedy:
         print(printable_lines(f"  remedy: {details.status.error.remedy}"))
+
+
+@app.command()
+def compare(
+    names: Annotated[list[str], typer.Argument(metavar="RUN...", help="Two runs or more.")],
+    home: HomeFolder = DEFAULT_HOME,
+    as_json: AsJson = False,
+) -> None:
+    """Compares runs: promise, spending, calls, money, weights, variety of their texts, and figures of `evaluate`."""
+    found = operations.releases.compare(home, names)
+    print_table(
+        found,
+        ("run", "state", "method", "epsilon", "spent", "calls", "kept", "US$", "weights", "texts"),
+        [
+            (
+                each.run,
+                each.state,
+                each.method,
+                "not private" if each.epsilon is None else f"{each.epsilon:g}",
+                "no privacy" if each.spent is None else f"{each.spent:.4g}",
+                str(each.calls),
+                str(each.kept),
+                f"{each.price_usd:.2f}",
+                ", ".join(f"{name} {100 * weight:.0f} %" for name, weight in each.weights.items()),
+                ", ".join(f"{name} {value:.4g}" for name, value in each.quality.items()),
+            )
+            for each in found
+        ],
+        "no run was named",
+        as_json=as_json,
+    )
+    for each in found:
+        if each.evaluated is not None and not as_json:
+            print(printable(f"{each.run}, by {_figures(each.evaluated)}", 2000))
+
+
+@app.command()
+def evaluate(
+    name: RunName,
+    test: Annotated[Path, typer.Option("--test", metavar="FILE", help="Real texts that are public.")],
+    text_field: Annotated[str, typer.Option(help="Its text column.")] = "text",
+    label_field: Annotated[str, typer.Option(help='Its label column; "" if it has none.')] = "label",
+    repeats: Annotated[int, typer.Option(help="Seeds with each of which every model is trained.", min=1)] = 1,
+    embedder: Annotated[str, typer.Option(help='"packaged" or a local sentence-transformers folder.')] = "packaged",
+    home: HomeFolder = DEFAULT_HOME,
+    as_json: AsJson = False,
+) -> None:
+    """Evaluates a finished run's texts with a public test file, and keeps the figures for `compare` and the console."""
+    found = operations.run_evaluation.evaluate_run(
+        home,
+        name,
+        test,
+        embed=operations.evaluation.embedder(embedder),
+        text_field=text_field,
+        label_field=label_field or None,
+        repeats=repeats,
+    )
+    print_result(found, printable(f"{name}, by {_figures(found)}", 2000), as_json=as_json)
+
+
+def _figures(found: Evaluated) -> str:
+    return f"{found.test}: " + ", ".join(f"{name} {figure}" for name, figure in found.figures.items())
+
+
+@app.command()
+def search(
+    name: RunName,
+    find: Annotated[str, typer.Option(help="Words that a text holds, in any case.")] = "",
+    label: Annotated[str, typer.Option(help="Texts of this label only.")] = "",
+    generator: Annotated[str, typer.Option(help="Texts of this generator only.")] = "",
+    home: HomeFolder = DEFAULT_HOME,
+    as_json: AsJson = False,
+) -> None:
+    """Searches the published texts of a finished run; counts the matches per label and per generator."""
+    found = operations.releases.search(home, name, find=find, label=label, generator=generator)
+    lines = [
+        printable(f"{row.get('label', '')}\t{row.get('generator', '')}\t", 300) + printable(str(row["text"]), 2000)
+        for row in found.texts
+    ]
+    lines.append(f"{len(found.texts)} of {found.corpus} texts")
+    for what, counts in (("labels", found.labels), ("generators", found.generators)):
+        lines.append(printable(f"{what}: " + ", ".join(f"{key} {count}" for key, count in counts.items()), 2000))
+    print_result(found, *lines, as_json=as_json)
+
+
+@app.command()
+def generators(
+    test: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Order one text from this generator, as its newest run would.")
+    ] = None,
+    home: HomeFolder = DEFAULT_HOME,
+    as_json: AsJson = False,
+) -> None:
+    """Shows the usage of each generator in the last 50 runs; --test orders a text, which may cost money."""
+    newest = [run.run for run in operations.overview.RunIndex(home).runs()[:50]]
+    found = operations.generators.usage(home, newest)
+    if test is not None:
+        named = next((each for each in found if each.name == test), None)
+        if named is None:
+            raise ConfigurationError(f"no run has a generator {test!r}", "see `undersong run generators`")
+        environment = dict(os.environ)
+        cache = operations.caches.public_cache_path(environment)
+        tried = operations.generators.try_in_run(home, named.run, test, environment=environment, public_cache=cache)
+        print_result(tried, printable(tried.answer, 2000), tried.cost, as_json=as_json)
+        return
+    keys = ("calls", "kept", "retried", "dropped", "cut", "prompt_tokens", "completion_tokens")
+    print_table(
+        found,
+        ("generator", "kind", "runs", *keys, "US$", "answers/s", "latency s", "unusable answers", "pace"),
+        [
+            (
+                each.name,
+                each.kind,
+                str(each.runs),
+                *(f"{each.counts.get(key, 0):g}" for key in keys),
+                f"{each.counts.get('price_usd', 0):.2f}",
+                *("" if figure is None else f"{figure:.3g}" for figure in (each.answer_rate, each.latency_s)),
+                *(", ".join(f"{what} {count}" for what, count in own.items()) for own in (each.faults, each.counted)),
+            )
+            for each in found
+        ],
+        "no run was planned yet",
+        as_json=as_json,
+    )

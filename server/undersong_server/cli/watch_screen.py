@@ -1,4 +1,4 @@
-"""``undersong run watch`` as a person reads it: a line that renews itself on a terminal, a line an event in a pipe."""
+"""Screen of ``undersong run watch``: a line that renews itself on a terminal, one line per event in a pipe."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from undersong_common.logs import Repeats, without_numbers
 from undersong_common.printable import printable, printable_lines
 from undersong_common.rows import screen
-from undersong_server.operations.watching import STAMP
+from undersong_server.operations.runs import STAMP
 from undersong_server.runs.folder import FINAL
 
 if TYPE_CHECKING:
     from rich.live import Live
 
-    from undersong_server.operations.watching import RunEvent
+    from undersong_server.operations.runs import RunEvent
 
 EXPLAINED = (
     "A run writes texts, asks the parties for private sums, and writes again: that is a round. A private sum takes up"
@@ -63,7 +63,7 @@ class WatchScreen:
                 self._print(printable_lines(shown))
         words = event_words(event)
         if event.status.error is not None:
-            return  # told once, by whoever ends the command
+            return  # the command prints the error when it ends
         if self._live is not None:
             from rich.text import Text
 
@@ -83,7 +83,7 @@ class WatchScreen:
 
 
 def event_words(event: RunEvent) -> str:
-    """How the run stands, in one line; of people who are waited for: since when, and whom to telephone."""
+    """Status of the run in one line; while it waits for people, with the time and telephone contacts."""
     status = event.status
     words = printable(status.words, 4096)
     if status.waiting is not None and status.waiting.whom == "people":

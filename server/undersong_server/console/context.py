@@ -1,4 +1,4 @@
-"""What every screen of the console works with: the coordinator's folder, and what is read of it once for all."""
+"""Shared state of the console's screens: the coordinator's folder, its runs and their plans."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 from undersong_common.errors import ConfigurationError
 from undersong_common.pages.site import Visit
 from undersong_common.pages.stream import Pulse
-from undersong_server.operations import coordinator, watching
+from undersong_server.operations import coordinator, runs
 from undersong_server.operations.following import Plans
 from undersong_server.operations.overview import RunIndex
 
 PULSE_S = 1.0
-AWAY = "No process serves the parties: what stands here is how it was left. Start it: undersong coordinator serve"
+AWAY = "The coordinator is not running: this page is unchanged since it stopped. Start the coordinator to continue."
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class ConsoleContext:
 
     Attributes:
         tasks: folders whose task files are offered.
-        environment: where generators find their keys, for a test call.
+        environment: variables in which generators find their keys, for a test call.
         public_cache: file with embeddings of public texts.
     """
 
@@ -42,11 +42,11 @@ class ConsoleContext:
         object.__setattr__(self, "plans", Plans(self.home))
 
     def pulse(self, topic: str) -> Pulse:
-        """How the coordinator stands, or one run of it: ``topic`` is "all", or "run NAME"."""
+        """Version of the coordinator's state, or of one run: ``topic`` is "all", or "run NAME"."""
         served = coordinator.is_served(self.home)
         marks: list[Any] = [served]
         if topic.startswith("run "):
-            marks.append(watching.mark(self.home, topic.removeprefix("run ")))
+            marks.append(runs.mark(self.home, topic.removeprefix("run ")))
         else:
             marks.append([(run.run, run.status.words) for run in self.index.runs(age_s=PULSE_S)])
             marks.append(coordinator.mark(self.home))
@@ -54,11 +54,11 @@ class ConsoleContext:
         return Pulse(version, "" if served else AWAY)
 
     def live(self, topic: str) -> dict[str, Any]:
-        """For a screen that renews itself."""
+        """Returns the variables of a screen that renews itself."""
         return {"topic": topic, "pulse": self.pulse(topic).version}
 
 
-def typed(visit: Visit, name: str) -> None:
-    """Something that cannot be taken back is typed."""
+def confirm(visit: Visit, name: str) -> None:
+    """Checks the name that a person typed to confirm. Raises ConfigurationError for another one."""
     if visit.form.get("typed", "").strip() != name:
         raise ConfigurationError(f"what you typed is not {name!r}", "type the name exactly")

@@ -1,4 +1,4 @@
-"""The console's screens for generators, the audit log, people, and what a script may read."""
+"""The console's screens for generators, the audit log and accounts, and the API for scripts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from fastapi.responses import Response
 from undersong_common.errors import ConfigurationError
 from undersong_common.pages.accounts import ROLES
 from undersong_common.pages.site import Site, Visit, download, is_number, json_answer
-from undersong_common.plurals import counted
 from undersong_server import defaults
-from undersong_server.console.context import ConsoleContext
-from undersong_server.operations import enrolment, overview, probing, runs, support
+from undersong_server.console.context import ConsoleContext, confirm
+from undersong_server.operations import enrolment, generators, overview, runs
 
 RUNS_COUNTED = 50
 
@@ -42,21 +41,18 @@ class OversightScreens:
     # Generators
 
     def _generators(self, visit: Visit) -> Response:
-        def generators() -> dict[str, Any]:
-            newest = [run.run for run in self._context.index.runs()[:RUNS_COUNTED]]
-            return {"used": probing.usage(self._home, newest, self._context.plans), "runs": newest}
-
-        return visit.page("Generators", {"generators": generators})
+        newest = [run.run for run in self._context.index.runs()[:RUNS_COUNTED]]
+        return visit.page(
+            "Generators", {"generators": lambda: {"used": generators.usage(self._home, newest), "runs": newest}}
+        )
 
     def _test(self, visit: Visit) -> str:
         run, name = visit.form.get("run", ""), visit.form.get("generator", "")
-        probe = probing.call(
+        tried = generators.try_in_run(
             self._home, run, name, environment=self._context.environment, public_cache=self._context.public_cache
         )
         visit.note("generator test", f"{name} of {run}")
-        took = f"{probe.seconds:.2f} s, {counted(probe.tokens, 'token')}, US$ {probe.price_usd:.4f}"
-        answer = f"{name} answered in {took}: {probe.text}"
-        return visit.go("/generators", answer if not probe.problem else f"{name} gave no text: {probe.problem}")
+        return visit.go("/generators", f"{name} answered in {tried.cost}: {tried.answer}")
 
     # Audit
 
@@ -80,7 +76,7 @@ class OversightScreens:
 
     def _bundle(self, visit: Visit) -> Response:
         visit.note("support bundle")
-        return download(support.bundle(self._home), "undersong-support.zip", "application/zip")
+        return download(overview.support_bundle(self._home), "undersong-support.zip", "application/zip")
 
     # People
 
@@ -89,19 +85,19 @@ class OversightScreens:
         secret = ""
         if visit.site.downloads.waits(key, visit.person.name):
             secret = visit.site.downloads.take(key, visit.person.name).data.decode()
+        own = visit.session.number if visit.session is not None else 0
+        accounts = visit.site.accounts
 
         def people() -> dict[str, Any]:
-            accounts = visit.site.accounts
-            own = visit.session.number if visit.session is not None else 0
-            shown = {"people": accounts.people(), "sessions": accounts.sessions(), "tokens": accounts.tokens()}
-            return {**shown, "roles": ROLES, "secret": secret, "own": own}
+            listed = {"people": accounts.people(), "sessions": accounts.sessions(), "tokens": accounts.tokens()}
+            return {**listed, "roles": ROLES, "secret": secret, "own": own}
 
         return visit.page("People", {"people": people})
 
     def _set_person(self, visit: Visit) -> str:
         account = visit.site.accounts.set_role(visit.form.get("name", "").strip(), visit.form.get("role", ""))
         visit.note("set role", f"{account.name}: {account.role}")
-        return visit.go("/people", f"{account.name} is {account.role}. Make a link to let them in.")
+        return visit.go("/people", f"{account.name} is {account.role}. Make a link with which they log in.")
 
     def _link(self, visit: Visit) -> str:
         name = visit.form.get("name", "")
@@ -113,8 +109,7 @@ class OversightScreens:
 
     def _remove(self, visit: Visit) -> str:
         name = visit.form.get("name", "")
-        if visit.form.get("typed", "").strip() != name:
-            raise ConfigurationError(f"what you typed is not {name!r}", "type the name exactly")
+        confirm(visit, name)
         visit.site.accounts.remove(name)
         visit.note("remove person", name)
         return visit.go("/people", f"{name} is removed; their sessions and tokens have ended.")

@@ -1,4 +1,4 @@
-"""The console's screens for the parties: who is there, invite, sign, revoke."""
+"""The console's screens for the parties: list, invite, sign, revoke."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from undersong_common.errors import ConfigurationError
 from undersong_common.pages.site import Site, Visit
 from undersong_server import defaults
-from undersong_server.console.context import ConsoleContext, typed
+from undersong_server.console.context import ConsoleContext, confirm
 from undersong_server.operations import coordinator, enrolment, overview
 from undersong_server.operations.enrolment import PartyFacts
 
@@ -44,10 +44,8 @@ class PartyScreens:
         return visit.page("Parties", {"parties": parties}, **self._context.live("all"))
 
     def _one(self, visit: Visit) -> Response:
-        def party() -> dict[str, Any]:
-            return {"facts": self._find(visit.path["name"])}
-
-        return visit.page(visit.path["name"], {"party": party}, **self._context.live("all"))
+        name = visit.path["name"]
+        return visit.page(name, {"party": lambda: {"facts": self._find(name)}}, **self._context.live("all"))
 
     def _find(self, name: str) -> PartyFacts:
         found = next((each for each in enrolment.parties(self._home) if each.party.name == name), None)
@@ -95,20 +93,20 @@ class PartyScreens:
         )
         visit.note("sign", f"{enrolled.party} {enrolled.kind}, request {enrolled.request_fingerprint}")
         key = visit.offer(f"{enrolled.party}.grant", enrolled.grant)
-        words = {
+        result = {
             "enrolled": "is enrolled",
             "renewed": "has a new certificate",
             "replaced": "has another key from now on",
         }
-        message = f"The fingerprints are equal: {enrolled.party} {words[enrolled.kind]}."
+        message = f"The fingerprints match: {enrolled.party} {result[enrolled.kind]}."
         return visit.go(f"/parties/sign?grant={key}&name={quote(enrolled.party)}", message if stated else "Renewed.")
 
     def _revoke(self, visit: Visit) -> str:
         name = visit.path["name"]
-        typed(visit, name)
+        confirm(visit, name)
         enrolment.revoke(self._home, name, visit.form.get("reason", "").strip())
         visit.note("revoke", name)
-        return visit.go(f"/parties/one/{quote(name)}", f"{name} is shut out; its stream ends within seconds.")
+        return visit.go(f"/parties/one/{quote(name)}", f"{name} is revoked; its stream ends within seconds.")
 
 
 def _days(text: str) -> float:

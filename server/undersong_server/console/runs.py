@@ -1,9 +1,9 @@
-"""The console's screens for runs: the list, a new one, one under way, its result, several side by side."""
+"""The console's screens for runs: list, new run, one run, its result, comparison."""
 
 from __future__ import annotations
 
 import time
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -11,20 +11,21 @@ from urllib.parse import quote, urlencode
 from fastapi.responses import Response
 
 from undersong_common.errors import ConfigurationError
-from undersong_common.pages.site import Site, Visit, download, is_number
+from undersong_common.pages.site import Part, Site, Visit, download, is_number
 from undersong_server import defaults
-from undersong_server.console import charts
-from undersong_server.console.context import ConsoleContext, typed
-from undersong_server.operations import drafts, enrolment, following, overview, results, runs, watching
+from undersong_server.console.context import ConsoleContext, confirm
+from undersong_server.operations import drafts, enrolment, following, overview, releases, runs
+from undersong_server.operations.following import LiveRun, RunPlanFacts
 
 STATES = ("planned", "waiting", "running", "paused", "stopped", "finished", "failed")
 ACTIONS = {
-    "start": (runs.start, "Started: the parties are asked."),
-    "pause": (runs.pause, "It pauses at its next step; nothing is lost."),
-    "resume": (runs.resume, "It goes on."),
-    "stop": (runs.stop, "It ends for good at its next step."),
+    "start": (runs.start, "Started: the parties are asked to approve."),
+    "pause": (runs.pause, "The run pauses at its next step; nothing is lost."),
+    "resume": (runs.resume, "The run continues."),
+    "stop": (runs.stop, "The run ends for good at its next step."),
 }
 TEXTS_SHOWN = 12
+NOISE_DEVIATIONS = 2.0  # half height of a chart's noise band, in standard deviations
 REPORT_POLICY = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
 
 
@@ -115,17 +116,17 @@ class RunScreens:
         return visit.go(_plan_address(visit, self._as_sent(visit)))
 
     def _as_sent(self, visit: Visit) -> drafts.Draft:
-        """The draft with what the form says; the very draft where the form says nothing else."""
+        """Returns the draft with the form's values; the same draft if none differs."""
         texts = {key.removeprefix("key "): value for key, value in visit.form.items() if key.startswith("key ")}
         return drafts.change(self._home, drafts.find(self._home, visit.path["draft"]), texts)
 
     def _plan(self, visit: Visit) -> str:
         draft = self._as_sent(visit)
         parties = visit.lists.get("party", ())
-        # The plan above the form is that of the draft and of these parties: what it does not show is not planned.
+        # Only what the plan on the page shows is planned: this draft, with these parties.
         if draft.identity != visit.path["draft"] or ",".join(parties) != visit.form.get("shown_parties"):
             return visit.go(
-                _plan_address(visit, draft), "The form had changed: this is its plan now. No run is planned yet."
+                _plan_address(visit, draft), "The form has changed: check its new plan. No run is planned yet."
             )
         planned = runs.plan_task(
             self._home,
@@ -137,59 +138,49 @@ class RunScreens:
             patience_s=float(_whole(visit.form.get("patience", ""))),
         )
         visit.note("run plan", planned.run)
-        return visit.go(f"/runs/one/{quote(planned.run)}", "Planned: nobody is asked until you start it.")
+        return visit.go(f"/runs/one/{quote(planned.run)}", "Planned: no party is asked until you start it.")
 
     # One run
 
     def _one(self, visit: Visit) -> Response:
         run = visit.path["run"]
+        plan = cache(lambda: self._context.plans.of(run))
+        found = cache(lambda: following.live(self._home, run, plan()))
 
         def standing() -> dict[str, Any]:
             status = runs.status(self._home, run)
-            contacts = dict(watching.contacts(self._home, status))
-            because = dict(watching.away_because(self._home, status))
+            contacts = dict(runs.contacts(self._home, status))
+            because = dict(runs.away_because(self._home, status))
             return {"run": run, "status": status, "contacts": contacts, "away_because": because}
 
-        def timeline() -> dict[str, Any]:
-            return {"events": watching.timeline(self._home, run), "now": time.time()}
-
-        def live() -> dict[str, Any]:
-            plan = self._context.plans.of(run)
-            found = following.live(self._home, run, plan)
-            return {
-                "live": found,
-                "plan": plan,
-                "caps": _caps(plan),
+        parts: dict[str, Part] = {
+            "standing": standing,
+            "timeline": lambda: {"events": runs.timeline(self._home, run), "now": time.time()},
+            "live": lambda: {
+                "live": found(),
+                "plan": plan(),
+                "caps": _caps(plan()),
                 "rate": following.answer_rate,
                 "latency": following.mean_latency_s,
-                "weights": charts.weights(found),
-                "shares": charts.shares(found),
-                "epsilon": charts.epsilon(found, plan),
-            }
-
-        def texts() -> dict[str, Any]:
-            found = following.live(self._home, run, self._context.plans.of(run))
-            return {"live": found, "rows": found.texts[:TEXTS_SHOWN]}
-
-        def plan() -> dict[str, Any]:
-            facts = self._context.plans.of(run)
-            return {"figures": facts.figures, "planned": facts.planned}
-
-        def log() -> dict[str, Any]:
-            return {"lines": watching.log(self._home, run)}
-
-        parts = {"standing": standing, "timeline": timeline, "live": live, "texts": texts, "run_plan": plan, "log": log}
+                "weights": weights_chart(found()),
+                "votes": votes_chart(found()),
+                "epsilon": epsilon_chart(found(), plan()),
+            },
+            "texts": lambda: {"live": found(), "rows": found().texts[:TEXTS_SHOWN]},
+            "run_plan": lambda: {"figures": plan().figures, "planned": plan().planned},
+            "log": lambda: {"lines": runs.log(self._home, run)},
+        }
         return visit.page(f"Run {run}", parts, template="run.html.j2", run=run, **self._context.live(f"run {run}"))
 
     def _act(self, action: str, visit: Visit) -> str:
         run = visit.path["run"]
         if action == "stop":
-            typed(visit, run)
+            confirm(visit, run)
         act, words = ACTIONS[action]
         requested = act(self._home, run)
         visit.note(f"run {action}", run)
-        late = "" if requested.served else " This takes effect once a process serves the parties."
-        return visit.go(f"/runs/one/{quote(run)}", words + late)
+        condition = "" if requested.served else " This takes effect once the coordinator runs."
+        return visit.go(f"/runs/one/{quote(run)}", words + condition)
 
     # Results
 
@@ -197,43 +188,36 @@ class RunScreens:
         run = visit.path["run"]
         query = {key: visit.query.get(key, "") for key in ("find", "label", "generator")}
 
-        def verdict() -> dict[str, Any]:
-            return {"verdict": results.verdict(self._home, run)}
-
-        def files() -> dict[str, Any]:
-            return {"files": results.files(self._home, run), "run": run}
-
-        def corpus() -> dict[str, Any]:
-            found = results.search(self._home, run, **query)
-            return {
-                "found": found,
-                "listed": overview.page(found.texts, visit.page_number),
+        found = cache(lambda: releases.search(self._home, run, **query))
+        parts: dict[str, Part] = {
+            "verdict": lambda: {"verdict": releases.verdict(self._home, run)},
+            "files": lambda: {"files": releases.files(self._home, run), "run": run},
+            "corpus": lambda: {
+                "found": found(),
+                "listed": overview.page(found().texts, visit.page_number),
                 "wanted": query,
                 "run": run,
-            }
-
-        def card() -> dict[str, Any]:
-            return {"card": results.read_file(self._home, run, "README.md").decode("utf-8", "replace")}
-
-        parts = {"verdict": verdict, "files": files, "corpus": corpus, "card": card}
+            },
+            "card": lambda: {"card": releases.read_file(self._home, run, "README.md").decode("utf-8", "replace")},
+        }
         return visit.page(f"Result of {run}", parts, run=run)
 
     def _file(self, visit: Visit) -> Response:
         run, name = visit.path["run"], visit.path["name"]
-        data = results.read_file(self._home, run, name)
+        data = releases.read_file(self._home, run, name)
         visit.note("export", f"{run}: {name}")
         return download(data, f"{run}-{name}")
 
     def _report(self, visit: Visit) -> Response:
         """The report as it was published: its own small script runs in a sandbox without origin, cookies or network."""
-        data = results.read_file(self._home, visit.path["run"], "report.html")
+        data = releases.read_file(self._home, visit.path["run"], "report.html")
         return Response(data, media_type="text/html; charset=utf-8", headers={"content-security-policy": REPORT_POLICY})
 
     def _compare(self, visit: Visit) -> Response:
         named = visit.request.query_params.getlist("run")[:6]
 
         def compared() -> dict[str, Any]:
-            every = results.compare(self._home, named, self._context.plans)
+            every = releases.compare(self._home, named, self._context.plans)
             generators = list(dict.fromkeys(name for each in every for name in each.weights))
             quality = list(dict.fromkeys(name for each in every for name in each.quality))
             figures = list(dict.fromkeys(name for each in every if each.evaluated for name in each.evaluated.figures))
@@ -246,14 +230,14 @@ class RunScreens:
 
 
 def _plan_address(visit: Visit, draft: drafts.Draft) -> str:
-    """Where the plan of a draft is shown, with the parties and the run's settings that the form says."""
+    """Address of the page with the draft's plan, for the parties and settings in the form."""
     given = {key: visit.form[key] for key in ("name", "seed", "patience") if key in visit.form}
     asked = {"plan": "yes", "parties": ",".join(visit.lists.get("party", ())), **given}
     return f"/runs/new/{draft.identity}?{urlencode(asked)}"
 
 
-def _caps(plan: following.RunPlanFacts) -> dict[str, str]:
-    """Each generator's limits in words; no entry for one without any."""
+def _caps(plan: RunPlanFacts) -> dict[str, str]:
+    """Each generator's limits in words, for those that have some."""
     found: dict[str, list[str]] = {}
     for table in plan.planned.task.get("generators", ()):
         if table.get("price_budget_usd") is not None:
@@ -267,3 +251,59 @@ def _whole(text: str) -> int:
     if not is_number(text.strip()):
         raise ConfigurationError(f"{text!r} is not a whole number", "write for example 120")
     return int(text)
+
+
+def _band(values: list[float], noise: list[float]) -> dict[str, list[float]]:
+    """Lower and upper end of what noise alone may add or take."""
+    return {
+        "low": [value - NOISE_DEVIATIONS * each for value, each in zip(values, noise, strict=True)],
+        "high": [value + NOISE_DEVIATIONS * each for value, each in zip(values, noise, strict=True)],
+    }
+
+
+def weights_chart(live: LiveRun) -> dict[str, Any] | None:
+    """Values of the chart of each generator's weight by round, with noise bands if the method reports the noise.
+
+    None before there are two rounds of several generators.
+    """
+    if len(live.weights) < 2 or len(live.generators) < 2:
+        return None
+    series: list[dict[str, Any]] = []
+    for index, name in enumerate(live.generators):
+        values = [row[index] for row in live.weights]
+        series.append({"name": name, "unit": "%", "values": values})
+        if live.weights_noise:
+            rounds = [live.weights_noise.get(number) for number in range(len(values))]
+            band = _band(values, [0.0 if noise is None else noise[index] for noise in rounds])
+            low, high = ([min(1.0, max(0.0, end)) for end in band[side]] for side in ("low", "high"))
+            series[-1] |= {"low": low, "high": high}
+    return {"across": "round", "x": list(range(len(live.weights))), "series": series}
+
+
+def votes_chart(live: LiveRun) -> dict[str, Any] | None:
+    """Values of the chart of each generator's fraction of the votes by private sum, with noise bands."""
+    voted = [each for each in live.sums if each.shares]
+    if not voted or len(live.generators) < 2:
+        return None
+    series = []
+    for index, name in enumerate(live.generators):
+        values = [each.shares[index] for each in voted]
+        band = _band(values, [each.noise[index] for each in voted])
+        series.append({"name": name, "unit": "%", "values": values, **band})
+    return {"across": "private sum with votes", "x": list(range(1, len(voted) + 1)), "series": series}
+
+
+def epsilon_chart(live: LiveRun, plan: RunPlanFacts) -> dict[str, Any] | None:
+    """Values of the chart of epsilon after each private sum, spent and planned; None if the run is not private."""
+    if not plan.epsilon_after:
+        return None
+    spent = [0.0, *(each.epsilon_after for each in live.sums)]
+    planned = [0.0, *plan.epsilon_after]
+    return {
+        "across": "private sum",
+        "x": list(range(len(planned))),
+        "series": [
+            {"name": "spent", "values": [*spent, *[None] * (len(planned) - len(spent))], "steps": True},
+            {"name": "planned", "values": planned, "steps": True, "dash": True, "colour": 9},
+        ],
+    }

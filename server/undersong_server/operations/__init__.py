@@ -1,4 +1,35 @@
-"""What an operator can do, as plain functions with typed results: no command line, no HTTP, nothing is printed.
+"""The operator's actions as plain functions with typed results: no command line, no HTTP, nothing is printed.
 
-Every function that concerns a coordinator takes its folder. Results are frozen values with ``to_json``.
+Every function that concerns a coordinator takes its folder. Results are frozen dataclasses. A module is imported when
+it is first used, so that ``--help`` answers at once.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from undersong_server.operations import (
+        caches,
+        coordinator,
+        drafts,
+        enrolment,
+        evaluation,
+        following,
+        generators,
+        overview,
+        releases,
+        run_evaluation,
+        runs,
+        tasks,
+    )
+
+__all__ = ["caches", "coordinator", "drafts", "enrolment", "evaluation", "following", "generators", "overview"]
+__all__ += ["releases", "run_evaluation", "runs", "tasks"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module(f"{__name__}.{name}")

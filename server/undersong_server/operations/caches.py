@@ -1,4 +1,4 @@
-"""Where embeddings of public texts are kept between runs."""
+"""Location of the embeddings of public texts, which are kept between runs."""
 
 from __future__ import annotations
 

@@ -1,22 +1,65 @@
-"""The coordinator itself: make its folder, look at it, serve it, ask whether it is well."""
+"""A coordinator's folder: creation, facts, audit log, serving and health check. A drill's folder gets a small task."""
 
 from __future__ import annotations
 
+import getpass
 import json
+import os
+import random
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from undersong_common import drill as invented_records
 from undersong_common.errors import ConfigurationError
+from undersong_common.pages.audit import FILE_NAME, AuditLog
 from undersong_server import defaults
-from undersong_server.coordinator import service
 from undersong_server.coordinator.home import CoordinatorHome, CoordinatorSettings
 
-HEALTH_S = 5.0
+HEALTH_S = 5.0  # longest wait for an answer to the health check
+DRILL_TEXTS = 300  # rows of each generator's corpus in a drill
+DRILL_TASK = """\
+# A drill: invented records at every party, two small generators, a few private sums. Plan it like any other task.
+[task]
+name = "drill"
+description = {description}
+labels = {labels}
+purpose = "A rehearsal of the federation, its people and its machines."
+
+[publication]
+where = "nowhere: what comes out is thrown away"
+language = "en"
+
+[privacy]
+epsilon = 2.0
+delta = 1e-5
+unit = "user"
+max_per_user = 4
+
+[federation]
+tolerated_dropouts = 0
+colluders = 0
+
+[method]
+name = "wasp"
+samples = 120
+rounds = 3
+examples = 4
+shortlist = 4
+
+[[generators]]
+name = "logbook"
+kind = "ngram"
+corpus = "logbook.jsonl"
+
+[[generators]]
+name = "jumble"
+kind = "ngram"
+corpus = "jumble.jsonl"
+"""
 
 
 @dataclass(frozen=True)
@@ -24,11 +67,11 @@ class CoordinatorFacts:
     """A coordinator as its operator sees it; everything in it is public.
 
     Attributes:
-        fingerprint: what each hospital compares, told by telephone or on paper.
+        fingerprint: fingerprint that each hospital compares by telephone or on paper.
         addresses: host:port by which parties reach it; ``bind`` and ``metrics`` are where it listens.
         certificate_names, certificate_expires_at: of the server's certificate; seconds since the epoch.
-        served: whether a process serves it now.
-        drill: whether it is for rehearsals only.
+        served: True while a process serves it.
+        drill: True for rehearsals only.
     """
 
     home: Path
@@ -41,10 +84,6 @@ class CoordinatorFacts:
     certificate_expires_at: float
     served: bool
     drill: bool
-
-    def to_json(self) -> dict[str, Any]:
-        lists = {"addresses": list(self.addresses), "certificate_names": list(self.certificate_names)}
-        return {**asdict(self), "home": str(self.home), **lists}
 
 
 def create(
@@ -60,16 +99,35 @@ def create(
 
     Args:
         metrics: "" for no metrics.
-        drill: for rehearsals only.
+        drill: for rehearsals only; writes a task of invented texts to ``home/drill/task.toml``.
 
-    Raises ConfigurationError where one exists, or a name or address is invalid.
+    Raises ConfigurationError if one exists, or a name or address is invalid.
     """
     CoordinatorHome.create(home, CoordinatorSettings(name, bind, tuple(addresses), metrics, drill), now=time.time())
+    if drill:
+        _write_drill_task(home / "drill")
     return show(home)
 
 
+def _write_drill_task(folder: Path) -> None:
+    """Writes the task and its two corpora: invented texts with their labels, and the same with shuffled labels."""
+    folder.mkdir()
+    chance = random.SystemRandom()
+    records = invented_records.invented(DRILL_TEXTS, chance)
+    labels = [each.label for each in records]
+    for name in ("logbook", "jumble"):
+        rows = ({"text": each.text, "label": label} for each, label in zip(records, labels, strict=True))
+        (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+        chance.shuffle(labels)
+    written = {
+        "description": json.dumps(invented_records.DESCRIPTION),
+        "labels": json.dumps(list(invented_records.LABELS)),
+    }
+    (folder / "task.toml").write_text(DRILL_TASK.format(**written), encoding="utf-8")
+
+
 def show(home: Path) -> CoordinatorFacts:
-    """The coordinator in ``home``. Raises ConfigurationError where there is none."""
+    """Returns the facts of the coordinator in ``home``. Raises ConfigurationError if there is none."""
     opened = CoordinatorHome(home)
     authority, settings = opened.authority(), opened.settings
     return CoordinatorFacts(
@@ -87,56 +145,79 @@ def show(home: Path) -> CoordinatorFacts:
 
 
 def is_served(home: Path) -> bool:
-    """Whether a process serves the coordinator now. Raises ConfigurationError where there is none."""
+    """True while a process serves the coordinator. Raises ConfigurationError if there is none."""
     return CoordinatorHome(home).served
 
 
+def file_versions(paths: Sequence[Path]) -> list[object]:
+    """Modification time and size of each file, None for a missing one: a value that changes with any of them."""
+    return [(path.stat().st_mtime_ns, path.stat().st_size) if path.exists() else None for path in paths]
+
+
 def mark(home: Path) -> list[object]:
-    """Changes when a party connects, leaves, is invited, signed or revoked."""
+    """A value that changes when a party connects, leaves, is invited, signed or revoked."""
     opened = CoordinatorHome(home)
-    found: list[object] = [list(opened.connected)]
-    for name in ("registry.sqlite", "registry.sqlite-wal", "coordinator.json"):
-        path = opened.path / name
-        found.append([path.stat().st_mtime_ns, path.stat().st_size] if path.exists() else None)
-    return found
+    names = ("registry.sqlite", "registry.sqlite-wal", "coordinator.json")
+    return [list(opened.connected), *file_versions([opened.path / name for name in names])]
+
+
+def console_folder(home: Path) -> Path:
+    """The folder for the console's accounts and drafts and the audit log. Raises ConfigurationError if no coordinator.
+
+    It lies in the coordinator's folder.
+    """
+    return CoordinatorHome(home).path / "console"
+
+
+def audit_log(home: Path) -> AuditLog:
+    """The log of who changed what: by the console and by the commands."""
+    return AuditLog(console_folder(home) / FILE_NAME)
+
+
+def note_command(home: Path, action: str, about: str) -> None:
+    """Appends an action from a terminal to the audit log, with the name of the user's account on this machine."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may have no account of this number
+        user = f"user {os.getuid()}"
+    audit_log(home).note(f"{user} at the terminal", action, about)
 
 
 def serve(home: Path, *, public_cache: Path, environment: Mapping[str, str], keepalive_s: float) -> None:
-    """Listens for the parties and drives the runs until SIGTERM or SIGINT; started again, it goes on where it was.
+    """Listens for the parties and drives the runs until SIGTERM or SIGINT; started again, it continues.
 
     Call ``undersong_common.tls.only_tls_1_3`` first, before anything imports gRPC.
 
     Args:
         public_cache: file with embeddings of public texts.
-        environment: where generators find their keys.
-        keepalive_s: silence on a stream after which either side asks.
+        environment: variables in which generators find their keys.
+        keepalive_s: silence on a stream after which either side sends a ping.
     """
+    from undersong_server.coordinator import service  # imports gRPC
+
     service.serve(CoordinatorHome(home), public_cache=public_cache, environment=environment, keepalive_s=keepalive_s)
 
 
 @dataclass(frozen=True)
 class Health:
-    """What a serving process says of itself: "ok" or what it does instead, who is connected, and the runs' states."""
+    """Health of a serving process: "ok" or a problem, the connected parties, and the runs' states."""
 
     status: str
     connected: tuple[str, ...]
     runs: Mapping[str, str]
 
-    def to_json(self) -> dict[str, Any]:
-        return {"status": self.status, "connected": list(self.connected), "runs": dict(self.runs)}
-
 
 def health(home: Path) -> Health:
-    """Asks the serving process whether it is well. Raises ConfigurationError where it does not say so."""
+    """Returns the serving process's health. Raises ConfigurationError if it does not answer."""
     opened = CoordinatorHome(home)
     serving = opened.serving
     if serving is None or not serving.metrics_port:
         raise ConfigurationError(f"{home}: is not served, or without metrics", "undersong coordinator serve")
     host = opened.settings.metrics.rpartition(":")[0].strip("[]")
     host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
-    shown = f"[{host}]" if ":" in host else host
+    authority = f"[{host}]" if ":" in host else host
     try:
-        with urllib.request.urlopen(f"http://{shown}:{serving.metrics_port}/healthz", timeout=HEALTH_S) as reply:
+        with urllib.request.urlopen(f"http://{authority}:{serving.metrics_port}/healthz", timeout=HEALTH_S) as reply:
             value = json.loads(reply.read())
     except (urllib.error.URLError, OSError):
         raise ConfigurationError(f"{home}: the serving process does not answer", "look into its log") from None

@@ -1,4 +1,4 @@
-"""Task files as forms: one that was uploaded, one of an offered folder, or that of an earlier run."""
+"""Task files as forms: an uploaded one, one of an offered folder, or the task of an earlier run."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any
 from undersong_common import configuration
 from undersong_common.errors import ConfigurationError
 from undersong_server.coordinator.home import CoordinatorHome
-from undersong_server.operations import audit
+from undersong_server.operations.coordinator import console_folder
 from undersong_server.operations.enrolment import roster
 from undersong_server.operations.runs import refusals
 from undersong_server.runs.folder import read_json, replace_json
 from undersong_server.runs.plan_figures import PlanFigures, cap_faults, plan_figures
 from undersong_server.runs.planning import coordinator_task, plan_run
 
-KEPT = 200  # drafts; the oldest go
-HIDDEN = ("data.path", "output.dir", "evaluation")  # of no use to a coordinator's run
+KEPT = 200  # drafts; the oldest are removed
+HIDDEN = ("data.path", "output.dir", "evaluation")  # keys that a coordinator's run ignores
 UNITS = {
     "timeout_s": "seconds",
     "price_usd": "US$",
@@ -37,9 +37,9 @@ class TaskField:
 
     Attributes:
         path: "section.key", with numbers for entries of a list of sections.
-        text: the value: a string as it is, anything else as TOML writes it.
-        is_text: whether the value is a string.
-        hint: its unit, where it has one.
+        text: the value: a string verbatim, anything else in TOML syntax.
+        is_text: True for a string.
+        hint: unit of the value, or "".
     """
 
     path: str
@@ -58,7 +58,7 @@ class TaskField:
 
 @dataclass(frozen=True)
 class Draft:
-    """A task that may become a run; ``folder`` is where its relative paths start, ``source`` says where it is from."""
+    """A task that may become a run; relative paths start at ``folder``, and ``source`` names its origin."""
 
     identity: str
     source: str
@@ -72,7 +72,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class DraftPlan:
-    """What a run of a draft would be, with which parties, and what the policies that these share refuse of it."""
+    """The plan of a draft: its parties, its figures, and (party, reason) for shared policies that refuse it."""
 
     parties: tuple[str, ...]
     figures: PlanFigures
@@ -80,11 +80,11 @@ class DraftPlan:
 
 
 def _folder(home: Path) -> Path:
-    return audit.folder(home) / "drafts"
+    return console_folder(home) / "drafts"
 
 
 def offered(folders: Sequence[Path]) -> tuple[Path, ...]:
-    """The task files of folders that the operator has named: TOML files with a [task] section."""
+    """Task files in the folders that the operator has named: TOML files with a [task] section."""
     return tuple(path for folder in folders for path in sorted(folder.glob("*.toml")) if _is_offered(path))
 
 
@@ -96,7 +96,7 @@ def _is_offered(path: Path) -> bool:
     try:
         return _is_task(configuration.parse_toml(path.name, data))
     except ConfigurationError:
-        return b"[task]" in data  # choosing it names the line that is wrong
+        return b"[task]" in data  # opening it names the wrong line
 
 
 def _is_task(data: Mapping[str, Any]) -> bool:
@@ -104,17 +104,17 @@ def _is_task(data: Mapping[str, Any]) -> bool:
 
 
 def from_file(home: Path, path: Path) -> Draft:
-    """A draft of a task file on this machine. Raises ConfigurationError where it cannot be read."""
+    """Makes a draft of a task file on this machine. Raises ConfigurationError if it cannot be read."""
     return _keep(home, path.name, path.absolute().parent, configuration.read_toml(path))
 
 
 def from_bytes(home: Path, name: str, data: bytes) -> Draft:
-    """A draft of an uploaded task file; its relative paths start at the coordinator's folder."""
+    """Makes a draft of an uploaded task file; its relative paths start at the coordinator's folder."""
     return _keep(home, name, CoordinatorHome(home).path.absolute(), configuration.parse_toml(name, data))
 
 
 def from_run(home: Path, run: str) -> Draft:
-    """A draft of what an earlier run was planned from."""
+    """Makes a draft of an earlier run's task."""
     planned = CoordinatorHome(home).run(run).planned()
     return _keep(home, f"run {run}", Path(planned.folder), planned.task)
 
@@ -136,19 +136,18 @@ def _keep(home: Path, source: str, folder: Path, data: Mapping[str, Any]) -> Dra
 
 
 def find(home: Path, identity: str) -> Draft:
-    """Raises ConfigurationError where there is no such draft."""
+    """Returns a draft. Raises ConfigurationError if it does not exist."""
     value = None if not (identity.isalnum() and len(identity) < 64) else read_json(_folder(home) / f"{identity}.json")
     if value is None:
-        raise ConfigurationError("this draft is not kept any more", "choose its task file again")
+        raise ConfigurationError("this draft has expired", "choose its task file again")
     return Draft(identity, value["source"], value["folder"], value["data"])
 
 
 def change(home: Path, draft: Draft, texts: Mapping[str, str]) -> Draft:
-    """The draft with other values, as a new draft; the very draft where no value is another one.
+    """Returns a new draft with these values, or ``draft`` itself if no value differs.
 
     Args:
-        texts: by path, as :attr:`Draft.fields` gives them; paths of no field are left aside. Browsers end lines by
-            CR LF.
+        texts: by path, as in :attr:`Draft.fields`; unknown paths are ignored. Browsers end lines by CR LF.
     """
     texts = {path: text.replace("\r\n", "\n") for path, text in texts.items()}
     assignments = [
@@ -162,7 +161,7 @@ def change(home: Path, draft: Draft, texts: Mapping[str, str]) -> Draft:
 
 
 def plan(home: Path, draft: Draft, parties: Sequence[str] | None = None) -> DraftPlan:
-    """What a run of it would be. Raises the very ConfigurationError of `undersong run plan`."""
+    """Plans a run of the draft. Raises the ConfigurationErrors of `undersong run plan`."""
     names = roster(home, parties)
     made = plan_run(coordinator_task(draft.data, Path(draft.folder), names))
     ConfigurationError.raise_together(cap_faults(made))
@@ -190,5 +189,5 @@ def _toml(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no dates, which a task file has no use for either: they become text."""
+    """Turns dates, which neither JSON nor a task needs, into text."""
     return json.loads(json.dumps(value, default=str))

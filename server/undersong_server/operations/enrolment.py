@@ -22,7 +22,7 @@ class Invitation:
 
     Attributes:
         package: the file's bytes; it holds the token that admits one request.
-        fingerprint: the coordinator's, to be told by another way.
+        fingerprint: the coordinator's; hospitals get it over another channel than the package.
         expires_at: seconds since the epoch.
     """
 
@@ -38,8 +38,8 @@ def invite(
     """Invites a party, or invites it again; a token that was not used is replaced.
 
     Args:
-        again: a party that is enrolled and has lost its keys; it stays enrolled with them until it has new ones.
-        contact: whom to telephone there, shown while a run waits for its people; "" keeps what was noted.
+        again: True for an enrolled party that has lost its keys; the old ones stay valid until it has new ones.
+        contact: telephone contact, displayed while a run waits for the party's approval; "" keeps the former one.
 
     Raises ConfigurationError for a name that is invalid, revoked, or enrolled without ``again``.
     """
@@ -75,24 +75,24 @@ def sign(
 
     Args:
         request: the bytes of the request file.
-        fingerprint: what the hospital says its request's fingerprint is, by telephone or on paper. None only for a
-            renewal, which the enrolled identity key has signed: whoever read the package on its way could have made
+        fingerprint: the request's fingerprint as the hospital states it by telephone or on paper. None only for a
+            renewal, which the enrolled identity key has signed: anyone who intercepted the package could have made
             any other request.
-        replaces: the fingerprint that the party has until now, where a hospital that has lost its keys comes back
-            under its name: the operator agrees that the request's key takes its place.
+        replaces: the party's fingerprint until now, for a hospital that has lost its keys: the operator agrees that
+            the request's key takes its place.
         days: life of the certificate; None gives the authority's default.
 
-    Raises ConfigurationError that says what does not fit.
+    Raises ConfigurationError that names the mismatch.
     """
     parsed = EnrolmentRequest.parse(request)
     if fingerprint is None and not parsed.renewal:
         raise ConfigurationError(
-            f"the fingerprint of {parsed.party}'s request was not compared: whoever has read its package could have"
+            f"the fingerprint of {parsed.party}'s request was not compared: anyone who has read its package could have"
             " made this request",
             "have the hospital read its fingerprint to you by telephone, and pass it by --fingerprint",
         )
     if fingerprint is not None and not same_fingerprint(fingerprint, parsed.fingerprint):
-        # The request's own is not told: it would be copied, not compared.
+        # The message leaves out the request's own fingerprint: it would be copied, not compared.
         raise ConfigurationError(
             f"the request in the name of {parsed.party} has another fingerprint than the one that was stated",
             "ask the hospital which request file is its own; if it knows of one only, invite it again",
@@ -140,7 +140,7 @@ class PartyFacts:
 
     @property
     def away_because(self) -> str:
-        """Why an enrolled party that is away cannot be there, as far as it may be known here; "" where it is not."""
+        """Known reason why an enrolled party is away; "" if it is connected or nothing is known."""
         if self.connected or self.party.state != ENROLLED:
             return ""
         ends = self.party.certificate_expires_at
@@ -150,7 +150,7 @@ class PartyFacts:
 
     @property
     def fingerprint(self) -> str:
-        """Of its identity key, as its hospital reads it out; empty until it is enrolled."""
+        """Fingerprint of its identity key, as its hospital reads it out; "" until it is enrolled."""
         identity = bytes.fromhex(self.party.identity)
         return party_fingerprint(self.party.name, identity) if identity else ""
 

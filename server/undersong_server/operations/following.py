@@ -1,4 +1,4 @@
-"""A run as it comes: weights, sums, texts and what the generators have used."""
+"""Live results of a run: weights, sums, texts and the generators' usage."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from undersong_server.coordinator.home import CoordinatorHome
-from undersong_server.runs.folder import RunFolder
 from undersong_server.runs.plan_figures import PlanFigures, plan_figures
 from undersong_server.runs.planning import Planned
 
@@ -33,9 +32,9 @@ class OpenedSum:
 
     Attributes:
         sigma: standard deviation of its noise, natural units.
-        epsilon_after: spent in all after it; None where the run is not private.
-        shares, noise: of the votes by generator, with the standard deviation that the noise gives each; empty where the
-            sum counts no votes for candidates.
+        epsilon_after: epsilon spent in all after it; None if the run is not private.
+        shares, noise: each generator's fraction of the votes, and its noise's standard deviation; empty if the sum
+            counts no votes for candidates.
     """
 
     name: str
@@ -49,16 +48,16 @@ class OpenedSum:
 
 @dataclass(frozen=True)
 class LiveRun:
-    """What a run has told so far.
+    """Results of a run so far.
 
     Attributes:
         weights: rows by round, one weight per generator.
-        weights_noise: by round, the standard deviation that noise gives each weight, where the method tells it.
-        texts: the last ones, newest first; ``written`` counts all.
-        usage: of each generator, the counts of :class:`undersong_server.generators.author.Usage` and of
-            :class:`undersong_server.generators.asking.Speed`; ``counted`` is what the generator itself counted.
-        times: when texts of each step were there, as (seconds since the epoch, texts in all), for a rate.
-        ordered: texts that the plan orders in all.
+        weights_noise: by round, the standard deviation of each weight's noise, if the method reports it.
+        texts: the latest texts, newest first; ``written`` counts all.
+        usage: per generator, the counts of :class:`undersong_server.generators.author.Usage` and of
+            :class:`undersong_server.generators.asking.Speed`; ``counted`` holds the generator's own counts.
+        times: end of each step as (seconds since the epoch, texts in all), for a rate.
+        ordered: number of texts that the plan orders.
     """
 
     generators: tuple[str, ...]
@@ -79,40 +78,33 @@ class LiveRun:
         (before, had), (after, has) = self.times[-2:]
         return (has - had) / (after - before) if after > before and has > had else None
 
-    @property
-    def no_noise(self) -> tuple[float, ...]:
-        """Of weights that no noisy sum has moved yet: one zero per generator."""
-        return (0.0,) * len(self.generators)
-
     def generator_left_s(self, name: str) -> float | None:
-        """Seconds of writing that are left to a generator at its own rate, if its weight stays what it is now."""
+        """Seconds that a generator still needs at its own rate and present weight."""
         rate = answer_rate(self.usage.get(name, {}))
         if rate is None or name not in self.generators:
             return None
-        place = self.generators.index(name)
-        share = self.weights[-1][place] if self.weights else 1.0 / len(self.generators)
+        share = self.weights[-1][self.generators.index(name)] if self.weights else 1.0 / len(self.generators)
         return max(0, self.ordered - self.written) * share / rate
 
     @property
     def left_s(self) -> float | None:
-        """Seconds of writing that are left at that rate."""
-        rate = self.rate
-        return None if rate is None else max(0, self.ordered - self.written) / rate
+        """Seconds of writing left at :attr:`rate`."""
+        return None if self.rate is None else max(0, self.ordered - self.written) / self.rate
 
 
 def answer_rate(used: Mapping[str, Any]) -> float | None:
-    """Answers per second of a generator while it was asked; None where none came."""
+    """Answers per second of a generator while calls were under way; None before the first answer."""
     return used["answered"] / used["busy_s"] if used.get("busy_s") else None
 
 
 def mean_latency_s(used: Mapping[str, Any]) -> float | None:
-    """Mean seconds from a call's first attempt to its answer; None where the generator does not tell."""
+    """Mean seconds from a call's first attempt to its answer; None if the generator does not report it."""
     return used["latency_s"] / used["timed"] if used.get("timed") else None
 
 
 @dataclass(frozen=True)
 class RunPlanFacts:
-    """What was planned: its figures, and epsilon after each private sum (empty where the run is not private)."""
+    """A run's plan: its figures, and epsilon after each private sum (empty if the run is not private)."""
 
     planned: Planned
     figures: PlanFigures
@@ -149,38 +141,34 @@ class Plans:
 
 
 def live(home: Path, run: str, plan: RunPlanFacts) -> LiveRun:
-    """What the serving process has told of a run. Raises ConfigurationError for an unknown one."""
-    return _gathered(CoordinatorHome(home).run(run), plan)
-
-
-def _gathered(folder: RunFolder, plan: RunPlanFacts) -> LiveRun:
+    """Returns what the serving process has recorded of a run. Raises ConfigurationError for an unknown one."""
     weights: dict[int, tuple[float, ...]] = {}
     noise: dict[int, tuple[float, ...]] = {}
     sums: dict[str, OpenedSum] = {}
     texts: list[Text] = []
     usage: Mapping[str, Mapping[str, Any]] = {}
     times: list[tuple[float, int]] = []
-    for told in folder.live():
-        if told["kind"] == "record" and told["name"] == "weights":
-            weights[int(told["round"])] = tuple(told["value"])
-        elif told["kind"] == "record" and told["name"] == "weights noise":
-            noise[int(told["round"])] = tuple(told["value"])
-        elif told["kind"] == "sum":
-            after = len(sums) if told["name"] not in sums else None
-            sums[told["name"]] = OpenedSum(
-                told["name"],
-                told["at"],
-                tuple(told["survivors"]),
-                told["sigma"],
+    for event in CoordinatorHome(home).run(run).live():
+        if event["kind"] == "record" and event["name"] == "weights":
+            weights[int(event["round"])] = tuple(event["value"])
+        elif event["kind"] == "record" and event["name"] == "weights noise":
+            noise[int(event["round"])] = tuple(event["value"])
+        elif event["kind"] == "sum":
+            after = len(sums) if event["name"] not in sums else None
+            sums[event["name"]] = OpenedSum(
+                event["name"],
+                event["at"],
+                tuple(event["survivors"]),
+                event["sigma"],
                 plan.epsilon_after[after] if after is not None and after < len(plan.epsilon_after) else None,
-                tuple(told.get("shares", ())),
-                tuple(told.get("noise", ())),
+                tuple(event.get("shares", ())),
+                tuple(event.get("noise", ())),
             )
-        elif told["kind"] == "texts":
-            texts += [Text(text, label, generator, told["round"]) for text, label, generator in told["texts"]]
-            times.append((told["at"], len(texts)))
-        elif told["kind"] == "usage":
-            usage = told["usage"]
+        elif event["kind"] == "texts":
+            texts += [Text(text, label, generator, event["round"]) for text, label, generator in event["texts"]]
+            times.append((event["at"], len(texts)))
+        elif event["kind"] == "usage":
+            usage = event["usage"]
     return LiveRun(
         generators=plan.figures.generators,
         weights=tuple(weights[round_] for round_ in sorted(weights)),

@@ -1,29 +1,36 @@
-"""What an operator sees first: what needs action, and lists that stay fast with thousands of runs."""
+"""Overview for the operator: what needs action, lists that stay fast with thousands of runs, and a support bundle."""
 
 from __future__ import annotations
 
+import io
 import math
 import os
+import platform
 import threading
 import time
+import zipfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.plurals import counted
+from undersong_common.printable import json_text, with_iso_times
+from undersong_common.version import SOFTWARE
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.parties import ENROLLED, INVITED
 from undersong_server.operations import coordinator
 from undersong_server.operations.enrolment import PartyFacts
-from undersong_server.operations.runs import RunSummary
+from undersong_server.operations.enrolment import parties as every_party
+from undersong_server.operations.runs import RunSummary, log
 from undersong_server.runs.folder import RunFailure, RunFolder, RunStatus
 
 CERTIFICATE_DAYS = 30.0
 AWAY_S = 120.0  # a party that is away for less may be restarting
 PAGE_ROWS = 50
+BUNDLED_LOGS = 50  # newest runs whose log is in a support bundle
 UNDER_WAY = ("waiting", "running", "paused")
 
 Item = TypeVar("Item")
@@ -31,7 +38,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Page(Generic[Item]):
-    """A page of a list: its number and how many there are, from 1; ``all`` counts what fits the filter."""
+    """A page of a list: ``number`` from 1 to ``of``; ``all`` counts the rows of every page."""
 
     rows: tuple[Item, ...]
     number: int
@@ -40,7 +47,7 @@ class Page(Generic[Item]):
 
 
 def page(found: Sequence[Item], number: int) -> Page[Item]:
-    """The page of that number, or the nearest that there is.
+    """Returns the page of that number, or the nearest one.
 
     >>> page(list("abc"), 7)
     Page(rows=('a', 'b', 'c'), number=1, of=1, all=3)
@@ -60,10 +67,10 @@ class RunIndex:
         self._listed: tuple[float, list[RunSummary]] = (-math.inf, [])
 
     def runs(self, *, age_s: float = 0.0) -> list[RunSummary]:
-        """A run whose files are damaged has failed, and says so.
+        """Returns every run; one with damaged files counts as failed.
 
         Args:
-            age_s: how old the list may be.
+            age_s: largest age of the list that may be returned again.
         """
         with self._lock:
             if time.monotonic() - self._listed[0] < age_s:
@@ -74,7 +81,7 @@ class RunIndex:
                 try:
                     status = os.stat(f"{folder}/{name}/status.json")
                 except OSError:
-                    continue  # being made
+                    continue  # the run is being created
                 mark = (status.st_mtime_ns, status.st_ino)
                 known = self._known.get(name)
                 found[name] = known if known is not None and known[0] == mark else _read(folder / name, mark, known)
@@ -82,11 +89,6 @@ class RunIndex:
             listed = [each[2] for each in sorted(found.values(), key=lambda each: (-each[1], each[2].run))]
             self._listed = (time.monotonic(), listed)
             return listed
-
-    @staticmethod
-    def states(runs: Sequence[RunSummary]) -> dict[str, int]:
-        """How many of them are in each state."""
-        return dict(Counter(run.status.state for run in runs))
 
 
 def _read(path: Path, mark: tuple[int, int], known: Any) -> tuple[tuple[int, int], float, RunSummary]:
@@ -104,7 +106,7 @@ def _read(path: Path, mark: tuple[int, int], known: Any) -> tuple[tuple[int, int
 
 @dataclass(frozen=True)
 class Need:
-    """Something that waits for the operator; ``place`` is what it concerns, and ``remedy`` what to do."""
+    """Something that needs the operator's attention; ``remedy`` says what to do."""
 
     grade: Literal["soon", "now"]
     kind: Literal["coordinator", "party", "run"]
@@ -114,13 +116,13 @@ class Need:
 
 
 def needs(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts]) -> tuple[Need, ...]:
-    """What needs action, the urgent things first."""
+    """Returns what needs attention, urgent entries first."""
     found: list[Need] = []
     facts = coordinator.show(home)
     now = time.time()
     if not facts.served:
-        says = "has no process that serves the parties"
-        found.append(Need("now", "coordinator", facts.name, says, "`undersong coordinator serve`"))
+        says = "is not running"
+        found.append(Need("now", "coordinator", facts.name, says, "start it: `undersong coordinator serve`"))
     if facts.certificate_expires_at - now < CERTIFICATE_DAYS * 86400:
         says = f"has a certificate that ends in {_days(facts.certificate_expires_at - now)}"
         found.append(Need("soon", "coordinator", facts.name, says, "the serving process renews it by itself"))
@@ -173,13 +175,12 @@ def _days(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Spending:
-    """Cost of the last runs: money of their generators, and the privacy that they have spent.
+    """Cost of the newest runs: money for their generators, and the privacy that they have spent.
 
     Attributes:
-        runs: how many were counted, the newest first.
-        charged: how many of them have asked for a private sum; the others have spent no epsilon.
-        epsilon, delta: of these, each added up: an upper bound for whoever took part in all of them; epsilon is inf
-            where one of them is not private.
+        runs: number of runs counted.
+        charged: number of these that have asked for a private sum; the others have spent no epsilon.
+        epsilon, delta: sums over these: an upper bound for a patient in all of them; inf if one is not private.
     """
 
     runs: int
@@ -190,7 +191,7 @@ class Spending:
 
 
 def spending(home: Path, runs: Sequence[RunSummary]) -> Spending:
-    """Over the runs that were started, at most the 200 newest."""
+    """Adds up the cost of the started runs, at most the 200 newest."""
     opened = CoordinatorHome(home)
     started = [run for run in runs if run.status.since is not None][:200]
     charged = [run for run in started if run.status.charged or run.status.state == "finished"]
@@ -206,12 +207,12 @@ def spending(home: Path, runs: Sequence[RunSummary]) -> Spending:
 
 
 def embedders(parties: Sequence[PartyFacts]) -> Mapping[str, int]:
-    """How many enrolled parties have which embedding model, by its hash (hex); more than one means that some differ."""
+    """Number of enrolled parties per embedding model's hash (hex); more than one entry means that some differ."""
     return Counter(each.party.embedder for each in parties if each.party.state == ENROLLED and each.party.embedder)
 
 
 def fitting(parties: Sequence[PartyFacts], *, find: str = "", state: str = "") -> list[PartyFacts]:
-    """Those whose name holds ``find``, in one state or in any: "connected" and "away" are states too."""
+    """Parties whose name contains ``find``, in one state or, for "", in any; "connected" and "away" are states too."""
     return [
         each
         for each in parties
@@ -222,3 +223,27 @@ def fitting(parties: Sequence[PartyFacts], *, find: str = "", state: str = "") -
             or (each.party.state == ENROLLED and state == ("connected" if each.connected else "away"))
         )
     ]
+
+
+def support_bundle(home: Path) -> bytes:
+    """Returns a ZIP file for support: parties by name and fingerprint, states and logs.
+
+    Texts, journals, task files, key files and telephone contacts are left out.
+    """
+    listed = RunIndex(home).runs()
+    contents: dict[str, object] = {
+        "program.json": {"software": SOFTWARE, "python": platform.python_version(), "system": platform.platform()},
+        "coordinator.json": {key: value for key, value in asdict(coordinator.show(home)).items() if key != "home"},
+        "parties.json": [
+            {key: item for key, item in each.to_json().items() if key != "contact"} for each in every_party(home)
+        ],
+        "runs.json": [each.to_json() for each in listed],
+    }
+    newest = sorted(listed, key=lambda run: -(run.status.at or 0.0))[:BUNDLED_LOGS]
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, value in contents.items():
+            archive.writestr(name, json_text(with_iso_times(value)))
+        for number, run in enumerate(run for run in newest if run.parties):
+            archive.writestr(f"logs/{number:03}.txt", "\n".join([run.run, *log(home, run.run)]) + "\n")
+    return file.getvalue()

@@ -1,39 +1,49 @@
-"""What a finished run left: hand it out, and check what was handed out."""
+"""Results of finished runs: published files, the corpus to search, verification, dossier, comparison of runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from undersong_common.errors import ConfigurationError
 from undersong_server.coordinator.home import CoordinatorHome
-from undersong_server.release.files import MANIFEST_NAME, copy_outputs, published_manifest
+from undersong_server.evaluation.metrics import distinct_n
+from undersong_server.operations.following import Plans, live
+from undersong_server.operations.run_evaluation import Evaluated, evaluated
+from undersong_server.release.files import (
+    JSONL_NAME,
+    MANIFEST_NAME,
+    OUTPUT_NAMES,
+    copy_outputs,
+    published_manifest,
+)
 from undersong_server.release.verify import Verdict, verify
+from undersong_server.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from undersong_common.printed_page import Page
 
-__all__ = ["Exported", "Verdict", "dossier", "export", "verify"]
+__all__ = ["Compared", "Exported", "Found", "Verdict", "compare", "dossier", "export", "files", "read_file", "search"]
+__all__ += ["verdict", "verify"]
 
 
 @dataclass(frozen=True)
 class Exported:
-    """The files that were written into a folder of the operator's."""
+    """Files of a run, copied into a folder."""
 
     run: str
     folder: Path
     files: tuple[str, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        return {"run": self.run, "folder": str(self.folder), "files": list(self.files)}
-
 
 def export(home: Path, run: str, folder: Path) -> Exported:
     """Copies a finished run's corpus, card, report, manifest with receipts and ledgers into ``folder``.
 
-    Raises ConfigurationError for a run that is unknown or has not finished, and where the folder cannot be written or
+    Raises ConfigurationError for a run that is unknown or has not finished, and if the folder cannot be written or
     holds another run.
     """
     found = CoordinatorHome(home).finished(run, "export it when it has finished")
@@ -44,16 +54,15 @@ def export(home: Path, run: str, folder: Path) -> Exported:
 def dossier(
     home: Path, run: str, *, fingerprint: str | None, parties: Mapping[str, str], audit: Path | None
 ) -> tuple[Page, Verdict]:
-    """A run as a privacy officer files it, and the verdict that it states.
+    """Returns a run's page for a privacy officer's files, and the verdict on it.
 
     Args:
         home: the coordinator's folder, for a run by its name.
-        run: a published folder, or the name of a finished run at this coordinator; of such a one the coordinator's own
-            fingerprint is stated where the caller states none.
-        fingerprint, parties: as of :func:`verify`.
+        run: a published folder, or the name of a finished run at this coordinator.
+        fingerprint, parties: arguments of :func:`verify`; a run at this coordinator defaults to its fingerprint.
         audit: a file that ``undersong audit --json`` wrote.
 
-    Raises ConfigurationError for a run that is neither, PrivacyRefusal where its manifest cannot be read.
+    Raises ConfigurationError for a run that is neither, PrivacyRefusal if its manifest cannot be read.
     """
     from undersong_common.privacy import impact
     from undersong_server.release import dossier as pages
@@ -69,7 +78,7 @@ def dossier(
 
 
 def _check_target(folder: Path, output: Path) -> None:
-    """A folder that holds another run is not written over: its papers and this run's texts would not fit together."""
+    """Raises ConfigurationError for a folder that holds another run: its papers would not match this run's texts."""
     if not (folder / MANIFEST_NAME).exists():
         return
     try:
@@ -78,3 +87,135 @@ def _check_target(folder: Path, output: Path) -> None:
         there = None
     if there != published_manifest(output).get("manifest_hash"):
         raise ConfigurationError(f"{folder}: holds another run", "name another folder with --out")
+
+
+def _output(home: Path, run: str) -> Path:
+    return CoordinatorHome(home).finished(run, "results are available when the run has finished").output
+
+
+def files(home: Path, run: str) -> dict[str, int]:
+    """Returns the bytes of each published file by name. Raises ConfigurationError for a run that has not finished."""
+    paths = [_output(home, run) / name for name in OUTPUT_NAMES]
+    return {path.name: path.stat().st_size for path in paths if path.exists()}
+
+
+def read_file(home: Path, run: str, name: str) -> bytes:
+    """Reads a published file. Raises ConfigurationError for any other name."""
+    if name not in files(home, run):
+        raise ConfigurationError(f"run {run!r} has no file {name!r}", "see the list of its files")
+    return (_output(home, run) / name).read_bytes()
+
+
+def verdict(home: Path, run: str) -> Verdict:
+    """Verifies a run's own folder with this coordinator's fingerprint, like `undersong verify`."""
+    return verify(_output(home, run), fingerprint=CoordinatorHome(home).authority().fingerprint)
+
+
+@dataclass(frozen=True)
+class Found:
+    """Texts of a corpus that match a search.
+
+    Attributes:
+        texts: their published rows, in order.
+        labels, generators: number of matching texts by name.
+        corpus: number of texts in all.
+    """
+
+    texts: tuple[Mapping[str, Any], ...]
+    labels: Mapping[str, int]
+    generators: Mapping[str, int]
+    corpus: int
+
+
+def search(home: Path, run: str, *, find: str = "", label: str = "", generator: str = "") -> Found:
+    """Returns the texts that contain ``find`` (in any case), with this label and generator; "" means any.
+
+    The counts leave out their own filter: they state what another choice would give.
+    """
+    rows = _rows(_output(home, run))
+    wanted = find.casefold()
+    held = [row for row in rows if wanted in str(row.get("text", "")).casefold()]
+    of_label = [row for row in held if not label or row.get("label") == label]
+    of_generator = [row for row in held if not generator or row.get("generator") == generator]
+    both = [row for row in of_label if not generator or row.get("generator") == generator]
+    return Found(
+        texts=tuple(both),
+        labels=dict(Counter(str(row.get("label", "")) for row in of_generator)),
+        generators=dict(Counter(str(row.get("generator", "")) for row in of_label)),
+        corpus=len(rows),
+    )
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One run in a comparison.
+
+    Attributes:
+        epsilon: promised epsilon; None if the run is not private. ``spent`` is epsilon after the opened sums.
+        weights: last weight of each generator.
+        calls, kept: number of texts ordered and kept; ``price_usd`` is their cost.
+        quality: figures of the published texts by name; empty before publication.
+        evaluated: figures from a test file (`undersong run evaluate`); None before that.
+    """
+
+    run: str
+    state: str
+    method: str
+    epsilon: float | None
+    delta: float
+    unit: str
+    spent: float | None
+    parties: int
+    weights: Mapping[str, float]
+    calls: int
+    kept: int
+    price_usd: float
+    quality: Mapping[str, float]
+    evaluated: Evaluated | None
+
+
+def compare(home: Path, runs: Sequence[str], plans: Plans | None = None) -> tuple[Compared, ...]:
+    """Runs side by side, in the order in which they are named. Raises ConfigurationError for an unknown one."""
+    plans = plans or Plans(home)
+    return tuple(_compared(home, run, plans) for run in runs)
+
+
+def _compared(home: Path, run: str, plans: Plans) -> Compared:
+    plan = plans.of(run)
+    found = live(home, run, plan)
+    folder = CoordinatorHome(home).run(run)
+    epsilon = plan.figures.privacy.epsilon
+    last = found.weights[-1] if found.weights else ()
+    return Compared(
+        run=run,
+        state=folder.status().state,
+        method=plan.figures.method,
+        epsilon=epsilon if epsilon != float("inf") else None,
+        delta=plan.figures.privacy.delta,
+        unit=plan.figures.privacy.unit,
+        spent=found.sums[-1].epsilon_after if found.sums else 0.0,
+        parties=len(plan.planned.roster),
+        weights=dict(zip(found.generators, last, strict=False)),
+        calls=sum(int(used["calls"]) for used in found.usage.values()),
+        kept=sum(int(used["kept"]) for used in found.usage.values()),
+        price_usd=sum(float(used["price_usd"]) for used in found.usage.values()),
+        quality=_quality(folder),
+        evaluated=evaluated(folder),
+    )
+
+
+def _quality(folder: RunFolder) -> Mapping[str, float]:
+    """Number of published texts and their variety; empty before publication."""
+    if not (folder.output / JSONL_NAME).is_file():
+        return {}
+    texts = [str(row["text"]) for row in _rows(folder.output)]
+    words = sorted(len(text.split()) for text in texts)
+    return {
+        "texts": len(texts),
+        "different pairs of words": distinct_n(texts, 2),
+        "median words": words[len(words) // 2],
+    }
+
+
+def _rows(output: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (output / JSONL_NAME).read_text(encoding="utf-8").splitlines()]

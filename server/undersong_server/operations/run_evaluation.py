@@ -1,4 +1,4 @@
-"""What a public test file says of a run's corpus, kept beside the run, so that runs are compared by it."""
+"""Evaluation of a run's corpus by a public test file, kept beside the run, so that runs can be compared."""
 
 from __future__ import annotations
 
@@ -57,6 +57,6 @@ def evaluate_run(
 
 
 def evaluated(folder: RunFolder) -> Evaluated | None:
-    """What :func:`evaluate_run` kept; None before that."""
+    """Figures that :func:`evaluate_run` kept; None before that."""
     value = read_json(folder.path / FILE)
     return None if value is None else Evaluated(**value)

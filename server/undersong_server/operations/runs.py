@@ -1,37 +1,43 @@
-"""The runs of a coordinator: plan one, request an action of it, see how all of them stand."""
+"""The runs of a coordinator: plan one, request an action, list them, and watch one while another process drives it."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from undersong_common import configuration
 from undersong_common.drill import COORDINATOR_WORDS
-from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.errors import ConfigurationError, PrivacyRefusal, TransportError
+from undersong_common.plurals import counted
 from undersong_common.printable import printable
 from undersong_protocol.agreement import bounds
 from undersong_protocol.agreement.plan import Plan
 from undersong_protocol.secagg.parameters import Member
 from undersong_server import defaults
 from undersong_server.coordinator.home import CoordinatorHome
-from undersong_server.operations.enrolment import identities, roster
-from undersong_server.runs.folder import FINAL, Action, RunFolder, RunStatus
+from undersong_server.operations.coordinator import file_versions
+from undersong_server.operations.enrolment import identities, parties, roster
+from undersong_server.runs.folder import ENDED, FINAL, Action, RunFolder, RunStatus, logged
 from undersong_server.runs.plan_figures import PlanFigures, cap_faults, plan_figures
 from undersong_server.runs.planning import Planned, coordinator_task, plan_run
 
-LOG_LINES = 20  # of a run's log that are shown with it
+LOG_LINES = 20  # lines of a run's log that are displayed with it
+POLL_S = 0.2
+STAMP = len("2026-01-01 00:00:00 ")  # characters before the words of a log line
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run that was planned and asks nobody anything yet.
+    """A run that was planned and not started.
 
-    ``refusals``: of hospitals that share their policy and would refuse it, by name with the reason.
+    ``refusals``: (party, reason) for hospitals that share their policy and would refuse the run.
     """
 
     run: str
@@ -60,11 +66,11 @@ def plan(
 
     Args:
         task_file: its [data] paths are ignored.
-        name: of the run, used once; None takes the task's name and ``suffix``, which is random if None.
-        parties: who takes part; None takes everyone enrolled.
+        name: name of the run, used once; None takes the task's name and ``suffix``, which is random if None.
+        parties: names of the parties; None takes everyone enrolled.
         assignments: ``section.key=value`` overrides of the task file.
-        seed: of everything but noise, keys and masks.
-        patience_s: how long a request waits for a party before the run goes on without it.
+        seed: seed of everything but noise, keys and masks.
+        patience_s: longest wait for a party before the run continues without it.
         insecure_noise_seed: tests only; the parties run with this seed, and the output is marked as not private.
 
     Raises ConfigurationError that names what is invalid.
@@ -94,7 +100,7 @@ def plan_task(
     patience_s: float = defaults.PATIENCE_S,
     insecure_noise_seed: int | None = None,
 ) -> PlannedRun:
-    """As :func:`plan`, of a task file that was read: ``folder`` is where its relative paths start."""
+    """Fixes a run of parsed task data, like :func:`plan`; its relative paths start at ``folder``."""
     names = roster(home, parties)
     if CoordinatorHome(home).settings.drill:
         data = _rehearsed(data)
@@ -118,7 +124,7 @@ def _rehearsed(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refusals(home: Path, names: Sequence[str], plan: Plan) -> Iterator[tuple[str, str]]:
-    """What the policies that hospitals have shared refuse of a plan; a guard of the party's own decides in the end."""
+    """Yields (party, reason) for each policy that a hospital shared and that refuses the plan; the party decides."""
     keys = identities(home)
     roster = [Member(name, keys[name]) for name in names]
     with closing(CoordinatorHome(home).registry()) as registry:
@@ -129,12 +135,12 @@ def refusals(home: Path, names: Sequence[str], plan: Plan) -> Iterator[tuple[str
         except PrivacyRefusal as refusal:
             yield name, printable(refusal.problem)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            continue  # of another version: its own guard will tell
+            continue  # a policy of another version; the party itself will decide
 
 
 @dataclass(frozen=True)
 class ActionRequest:
-    """An action that was requested; ``served``: whether a process is there to carry it out now."""
+    """An action that was requested; ``served`` is True while a process can carry it out."""
 
     run: str
     action: Action
@@ -145,7 +151,7 @@ class ActionRequest:
 
 
 def start(home: Path, run: str) -> ActionRequest:
-    """Starts a planned run: the serving process asks the parties, waits for their approval and goes on by itself.
+    """Starts a planned run: the serving process asks the parties, waits for their approval and continues by itself.
 
     This and the next three raise ConfigurationError for a run that is unknown, finished or stopped.
     """
@@ -153,12 +159,12 @@ def start(home: Path, run: str) -> ActionRequest:
 
 
 def pause(home: Path, run: str) -> ActionRequest:
-    """Holds a run at its next step; nothing is lost."""
+    """Pauses a run at its next step; nothing is lost."""
     return _request(home, run, "pause")
 
 
 def resume(home: Path, run: str, assignments: Sequence[str] = ()) -> ActionRequest:
-    """Goes on with a run that was paused, or that failed for a reason that has been mended.
+    """Continues a run that was paused, or that failed for a reason that has been fixed.
 
     Args:
         assignments: ``generators.NUMBER.key=value``: other limits, money, keys, request fields. What the parties have
@@ -219,7 +225,7 @@ def list_runs(home: Path) -> tuple[RunSummary, ...]:
 
 
 def status(home: Path, run: str) -> RunStatus:
-    """How one run stands. Raises ConfigurationError for an unknown one."""
+    """Status of one run. Raises ConfigurationError for an unknown one."""
     folder = CoordinatorHome(home).run(run)
     folder.planned()
     return folder.status()
@@ -227,7 +233,7 @@ def status(home: Path, run: str) -> RunStatus:
 
 @dataclass(frozen=True)
 class RunDetails:
-    """One run: its plan, its parties, how it stands; ``log`` holds its last lines."""
+    """One run: its plan, parties and status; ``log`` holds its last lines."""
 
     run: str
     parties: tuple[str, ...]
@@ -251,3 +257,139 @@ def show(home: Path, run: str) -> RunDetails:
     planned = folder.planned()
     figures = plan_figures(planned.load())
     return RunDetails(run, planned.roster, folder.status(), tuple(folder.log()[-LOG_LINES:]), figures)
+
+
+@dataclass(frozen=True)
+class RunEvent:
+    """A change of a run.
+
+    Attributes:
+        lines: new lines of the run's log, without repetitions of the run's error.
+        status: the run's status now.
+        served: True while a process drives it.
+        contacts: (party, telephone contact) for parties whose approval the run waits for.
+        away_because: (party, known reason) for parties that the run waits for and that are away.
+    """
+
+    lines: tuple[str, ...]
+    status: RunStatus
+    served: bool
+    contacts: tuple[tuple[str, str], ...] = ()
+    away_because: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """Value that differs between events that matter; a countdown alone does not change it."""
+        status = self.status
+        awaited = () if status.waiting is None else (status.waiting.whom, *(p.party for p in status.waiting.parties))
+        return (status.state, status.phase, awaited, self.served, self.away_because)
+
+
+def watch(home: Path, run: str, *, timeout_s: float | None = None) -> Iterator[RunEvent]:
+    """Yields an event for each change until the run ends; the last event holds the final status.
+
+    The first event holds the last lines of the log. If a later action is requested of a failed run, its old end does
+    not count.
+
+    Args:
+        timeout_s: seconds after which watching ends; None means unlimited.
+
+    Raises:
+        ConfigurationError: no such run.
+        TransportError: the run did not end in time; it goes on.
+    """
+    opened = CoordinatorHome(home)
+    folder = opened.run(run)
+    folder.planned()
+    begun = time.monotonic()
+    read = max(0, len(folder.log()) - LOG_LINES)
+    last: tuple[object, ...] | None = None
+    while True:
+        if len(folder.log()) > read:
+            time.sleep(POLL_S)  # a log line and the end that it announces are one event
+        status, served = folder.status(), opened.served
+        lines = tuple(folder.log()[read:])
+        read += len(lines)
+        ended = status.state in FINAL or (status.state in ENDED and status.number >= folder.requested().number)
+        because = away_because(home, status)
+        if lines or (status.words, served, because) != last or ended:
+            last = (status.words, served, because)
+            if ended and status.error is not None:
+                repeated = {logged(status.error.problem), logged(f"failed: {status.error.problem}")}
+                lines = tuple(line for line in lines if line[STAMP:] not in repeated)
+            yield RunEvent(lines, status, served, contacts(home, status), because)
+        if ended:
+            return
+        if timeout_s is not None and time.monotonic() - begun > timeout_s:
+            raise TransportError(f"run {run!r} did not end within {timeout_s:g} s", "it goes on; watch it again")
+        time.sleep(POLL_S)
+
+
+def mark(home: Path, run: str) -> list[object]:
+    """A value that changes when any file of a run changes; the run need not exist."""
+    folder = CoordinatorHome(home).run(run).path
+    return file_versions(
+        [folder / name for name in ("status.json", "requested.json", "log.txt", "live.jsonl", "output")]
+    )
+
+
+def contacts(home: Path, status: RunStatus) -> tuple[tuple[str, str], ...]:
+    """(party, telephone contact) for parties whose approval the run waits for."""
+    if status.waiting is None or status.waiting.whom != "people":
+        return ()
+    awaited = {party.party for party in status.waiting.parties}
+    return tuple((each.party.name, each.party.contact) for each in parties(home) if each.party.name in awaited)
+
+
+def away_because(home: Path, status: RunStatus) -> tuple[tuple[str, str], ...]:
+    """(party, known reason) for parties that the run waits for and that are away."""
+    awaited = () if status.waiting is None else status.waiting.parties
+    away = {party.party for party in awaited if not party.connected}
+    if not away:
+        return ()
+    found = [(each.party.name, each.away_because) for each in parties(home) if each.party.name in away]
+    return tuple((name, because) for name, because in found if because)
+
+
+def log(home: Path, run: str, lines: int = 200) -> tuple[str, ...]:
+    """The last lines of a run's log. Raises ConfigurationError for an unknown run."""
+    folder = CoordinatorHome(home).run(run)
+    folder.planned()
+    return tuple(folder.log()[-lines:])
+
+
+@dataclass(frozen=True)
+class Moment:
+    """An event of a run; ``at`` in seconds since the epoch, ``grade``: over, under way, or failed."""
+
+    at: float
+    words: str
+    grade: Literal["done", "now", "bad"] = "done"
+
+
+def timeline(home: Path, run: str) -> tuple[Moment, ...]:
+    """Events of a run from its plan until now: decisions, texts written, sums opened, failures.
+
+    Raises ConfigurationError for an unknown run.
+    """
+    folder = CoordinatorHome(home).run(run)
+    planned, status = folder.planned(), folder.status()
+    found = [Moment((folder.path / "plan.json").stat().st_mtime, f"planned with {', '.join(planned.roster)}")]
+    requested = folder.path / "requested.json"
+    if requested.exists():
+        found.append(Moment(requested.stat().st_mtime, f"requested: {folder.requested().action}"))
+    for line in folder.log():
+        with contextlib.suppress(ValueError):
+            at = time.mktime(time.strptime(line[: STAMP - 1], "%Y-%m-%d %H:%M:%S"))
+            words = line[STAMP:]
+            found.append(Moment(at, words, "bad" if words.startswith("failed") else "done"))
+    for event in folder.live():
+        if event["kind"] == "sum":
+            taken = f"{len(event['survivors'])} of {counted(len(planned.roster), 'party', 'parties')}"
+            found.append(Moment(event["at"], f"opened {event['name']} from {taken}"))
+        elif event["kind"] == "texts":
+            found.append(Moment(event["at"], f"wrote {counted(len(event['texts']), 'text')}: {event['step']}"))
+    found.sort(key=lambda moment: int(moment.at))  # the log has whole seconds
+    if status.state not in ENDED and status.at is not None:
+        found.append(Moment(status.at, status.words, "now"))
+    return tuple(found)

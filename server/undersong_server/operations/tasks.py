@@ -1,19 +1,27 @@
-"""Task files: write one to begin with, and see what a run of it would cost."""
+"""Task files and method packages: write a new one, and compute the cost of a task's run."""
 
 from __future__ import annotations
 
+import keyword
+import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from undersong_common import plugins
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import UTF_8
+from undersong_server import methods
 from undersong_server.runs import task
 from undersong_server.runs.plan_figures import PlanFigures, cap_faults, plan_figures
 from undersong_server.runs.planning import plan_run
 from undersong_server.runs.tables import task_faults
 from undersong_server.runs.template import commented_task
+
+METHOD_NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
+TEMPLATES = Path(__file__).parent / "new_method"
 
 
 def write_template(
@@ -25,12 +33,12 @@ def write_template(
     user: str | None = None,
     encoding: str = UTF_8,
 ) -> None:
-    """Writes a commented task file; columns and labels come from the table ``source`` where one is given.
+    """Writes a commented task file; columns and labels come from the table ``source`` if given.
 
     Args:
-        text, label, user, encoding: as of :func:`undersong_server.runs.template.commented_task`.
+        text, label, user, encoding: arguments of :func:`undersong_server.runs.template.commented_task`.
 
-    Raises ConfigurationError where ``out`` exists, or the table cannot be read.
+    Raises ConfigurationError if ``out`` exists, or the table cannot be read.
     """
     if out.exists():
         raise ConfigurationError(f"{out}: exists already", "choose another --out, or remove it")
@@ -42,11 +50,11 @@ def write_template(
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """A plan.
+    """A task's plan.
 
     Attributes:
-        unready: what a simulation would refuse although a coordinator needs none of it, one sentence each.
-        remarks: what of the task file does not count in this plan.
+        unready: reasons why a simulation would refuse the task, one sentence each; a coordinator needs none of it.
+        remarks: parts of the task file that this plan ignores.
     """
 
     figures: PlanFigures
@@ -58,9 +66,9 @@ class TaskPlan:
 
 
 def plan(task_file: Path, assignments: Sequence[str] = ()) -> TaskPlan:
-    """Every private sum of a run of the task, its noise, and the generators' calls. Spends nothing.
+    """Computes every private sum of a run of the task, its noise, and the generators' calls. Spends nothing.
 
-    Reads every file that a simulation reads, by the same rule; of private rows it tells numbers only.
+    Reads every file that a simulation reads, by the same rule; it reports only counts of private rows.
 
     Args:
         assignments: ``section.key=value`` overrides.
@@ -73,3 +81,38 @@ def plan(task_file: Path, assignments: Sequence[str] = ()) -> TaskPlan:
     ConfigurationError.raise_together([*task_faults(read, run_plan.plan), *cap_faults(run_plan)])
     unready = () if read.data.path else ("data.path names no private records (a coordinator needs none)",)
     return TaskPlan(figures, unready, read.remarks)
+
+
+def new_method(name: str, folder: Path) -> tuple[str, ...]:
+    """Writes a package that declares the method ``name`` into ``folder``; returns its files, relative to it.
+
+    The package holds the method with its plan, a test, and the entry point.
+
+    Raises ConfigurationError for a name that is invalid or taken, and for a folder that holds anything.
+    """
+    module = name.replace("-", "_")
+    if not METHOD_NAME.fullmatch(name) or keyword.iskeyword(module):
+        raise ConfigurationError(
+            f"{name!r} cannot name a method", "use small letters, digits and hyphens, and begin with a letter"
+        )
+    if name in methods.own_names() or plugins.find("methods", name) is not None:
+        raise ConfigurationError(f"there is a method {name!r} already", "choose another name")
+    if module in sys.stdlib_module_names:
+        raise ConfigurationError(f"{module!r} is a module of Python's own", "choose another name")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigurationError(f"{folder}: exists already", "choose another --out, or remove it")
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 - Python and TOML are written, of a name that was checked
+    )
+    words = {"name": name, "module": module}
+    files = {"pyproject.toml": "pyproject.toml", f"{module}.py": "method.py", f"tests/test_{module}.py": "test.py"}
+    for target, template in files.items():
+        path = folder / target
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(environment.get_template(f"{template}.j2").render(words), encoding="utf-8")
+    return tuple(files)

@@ -17,7 +17,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_server.cli.app import app
 from undersong_server.cli.display import Lines
 from undersong_server.coordinator.home import CoordinatorHome
-from undersong_server.operations import watching
+from undersong_server.operations import runs
 from undersong_server.progress import Silent
 from undersong_server.runs.folder import Awaited, AwaitedParty, RunFailure, RunStatus
 
@@ -52,8 +52,8 @@ def test_without_quiet_the_next_command_is_named(home, task):
         "run", "plan", task, "--name", "first", "--home", home
     )
     said = operator("run", "start", "first", "--home", home)
-    assert "is to go on" in said
-    assert "it takes effect once the coordinator is served" in said
+    assert "will continue" in said
+    assert "takes effect once the coordinator runs" in said
     assert json.loads(operator("run", "pause", "first", "--home", home, "--json")) == {
         "run": "first",
         "requested": "pause",
@@ -142,7 +142,7 @@ def test_in_a_pipe_a_countdown_is_one_line(home, task, monkeypatch):
         return RunStatus("running", waiting=waits)
 
     steps = iter([status(9), status(8), status(7), RunStatus("running", phase="writing", done=1, total=9)])
-    monkeypatch.setattr(watching.time, "sleep", lambda _: folder.write_status(next(steps, RunStatus("finished"))))
+    monkeypatch.setattr(runs.time, "sleep", lambda _: folder.write_status(next(steps, RunStatus("finished"))))
     with CoordinatorHome(home).hold():
         lines = operator("run", "watch", "first", "--home", home).splitlines()[1:]
     assert [line[20:].split(",")[0] for line in lines] == [
@@ -158,19 +158,19 @@ def test_ctrl_c_ends_the_watching_and_says_that_the_run_goes_on(home, task, monk
         raise KeyboardInterrupt
 
     operator("run", "plan", task, "--name", "first", "--home", home)
-    monkeypatch.setattr(watching.time, "sleep", stopped)
+    monkeypatch.setattr(runs.time, "sleep", stopped)
     with pytest.raises(SystemExit) as ended:
         entry.run(lambda: app(["run", "watch", "first", "--home", str(home)], standalone_mode=False))
     assert ended.value.code == 130
     said = capsys.readouterr().err
-    assert said == "the watching ends; run 'first' goes on when the coordinator is served again\n"
+    assert said == "stopped watching; run 'first' continues once the coordinator runs again\n"
 
 
 def test_lists_say_that_nobody_is_serving(home, task):
     operator("run", "plan", task, "--name", "first", "--home", home)
     for arguments in (["run", "list"], ["parties"]):
         done = typed(app, *arguments, "--home", home, standalone_mode=False)
-        assert "nobody is serving: nothing goes on until" in done.stderr
+        assert "the coordinator is not running" in done.stderr
     with CoordinatorHome(home).hold():
         assert typed(app, "run", "list", "--home", home, standalone_mode=False).stderr == ""
 
@@ -190,7 +190,7 @@ def test_on_a_terminal_the_last_line_renews_itself(home, task, monkeypatch):
             folder.say("a line that stays")
         folder.write_status(status)
 
-    monkeypatch.setattr(watching.time, "sleep", step)
+    monkeypatch.setattr(runs.time, "sleep", step)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     screen = Terminal()

@@ -88,7 +88,7 @@ def test_on_a_terminal_the_fingerprint_is_typed_and_never_shown_before(home, tmp
         return fingerprint if right else "0" * 32
 
     monkeypatch.setattr("typer.prompt", prompt)
-    monkeypatch.setattr("undersong_server.cli.enrolment.sys", type("Terminal", (), {"stdin": _Terminal()}))
+    monkeypatch.setattr("undersong_server.cli.coordinator.sys", type("Terminal", (), {"stdin": _Terminal()}))
     done = typed(home, "sign", tmp_path / "request", "--out", tmp_path / "grant")
     assert len(prompted) == 1
     assert fingerprint not in prompted[0]

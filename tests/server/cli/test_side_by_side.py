@@ -17,7 +17,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.pages.accounts import Accounts
 from undersong_common.pages.store import PageStore
 from undersong_server.coordinator.home import CoordinatorHome
-from undersong_server.operations import audit, results, runs
+from undersong_server.operations import coordinator, releases, runs
 from undersong_server.operations.run_evaluation import FILE, Evaluated, evaluate_run
 from undersong_server.runs.folder import RunStatus, replace_json
 
@@ -54,9 +54,9 @@ def test_runs_are_compared_and_generators_counted(home):
 
 def test_a_generator_is_asked_for_one_text(home):
     name = CoordinatorHome(home).run("first").planned().task["generators"][0]["name"]
-    probe = json.loads(operator("run", "generators", "--test", name, "--home", home, "--json"))
-    assert probe["text"] or probe["problem"]
-    assert probe["problem"] == ""
+    tried = json.loads(operator("run", "generators", "--test", name, "--home", home, "--json"))
+    assert tried["text"]
+    assert tried["fault"] == ""
     operator("run", "generators", "--test", "nobody", "--home", home, code=2)
 
 
@@ -107,7 +107,7 @@ def test_links_people_and_the_support_bundle_by_command(home, tmp_path):
     ]
     assert operator("console", "sessions", "--home", home).strip() == "nobody is logged in"
     made = operator("console", "tokens", "--make", "vera", "--label", "nightly", "--home", home).strip()
-    with contextlib.closing(PageStore(audit.folder(home))) as store:
+    with contextlib.closing(PageStore(coordinator.console_folder(home))) as store:
         accounts = Accounts(store)
         assert accounts.by_token(made).name == "vera"
         accounts.begin("ada", address="192.0.2.7")
@@ -118,7 +118,7 @@ def test_links_people_and_the_support_bundle_by_command(home, tmp_path):
     (token,) = json.loads(operator("console", "tokens", "--home", home, "--json"))["tokens"]
     assert token["label"] == "nightly"
     operator("console", "tokens", "--end", token["identity"], "--home", home)
-    assert "no script has a token" in operator("console", "tokens", "--home", home)
+    assert "no token" in operator("console", "tokens", "--home", home)
     done = [each["what"] for each in json.loads(operator("console", "audit", "--home", home, "--json"))]
     assert {"make token", "end session", "end token"} <= set(done)
     assert made not in json.dumps(operator("console", "audit", "--home", home, "--json"))
@@ -135,10 +135,10 @@ def test_figures_that_were_kept_stand_beside_other_runs(home):
         evaluate_run(home, "first", Path("test.jsonl"), embed=embed)
     folder = CoordinatorHome(home).run("first")
     replace_json(folder.path / FILE, asdict(Evaluated("test.jsonl, 0123abcd", {"accuracy": "87.5 %"})), durable=False)
-    first, second = results.compare(home, ["first", "second"])
+    first, second = releases.compare(home, ["first", "second"])
     assert (first.evaluated.figures, second.evaluated) == ({"accuracy": "87.5 %"}, None)
     shown = operator("run", "compare", "first", "second", "--home", home)
-    assert "first, beside test.jsonl, 0123abcd: accuracy 87.5 %" in shown
+    assert "first, by test.jsonl, 0123abcd: accuracy 87.5 %" in shown
     assert "second, beside" not in shown
 
 

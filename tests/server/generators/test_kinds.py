@@ -20,10 +20,9 @@ from undersong_common.errors import ConfigurationError
 from undersong_server.generators import kinds
 from undersong_server.generators.interface import Generator, GeneratorSettings, Surroundings
 from undersong_server.generators.kinds import GeneratorTable
-from undersong_server.operations import probing, runs
-from undersong_server.operations.following import Plans
+from undersong_server.operations import generators, runs
+from undersong_server.operations.generators import try_generator
 from undersong_server.operations.tasks import plan
-from undersong_server.operations.trial import try_generator
 from undersong_server.runs import task as tasks
 
 TABLES: list[dict[str, Any]] = [
@@ -122,10 +121,10 @@ def test_a_kind_of_one_file_is_known_everywhere(task: Path, tmp_path: Path) -> N
     ]
     home = make_home(tmp_path / "home", ("alpha", "beta", "gamma")).path
     runs.plan(home, task, name="first")
-    (shown,) = probing.usage(home, ["first"], Plans(home))
+    (shown,) = generators.usage(home, ["first"])
     assert (shown.name, shown.kind) == ("book", "canned")
-    called = probing.call(home, "first", "book", environment={}, public_cache=tmp_path / "cache.sqlite")
-    assert called.text == "Two. (number 1)"
+    called = generators.try_in_run(home, "first", "book", environment={}, public_cache=tmp_path / "cache.sqlite")
+    assert called.answer == "Two. (number 1)"
 
 
 @pytest.mark.usefixtures("added")

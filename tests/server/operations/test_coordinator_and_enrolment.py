@@ -27,7 +27,7 @@ def test_a_coordinator_is_made_once_and_shown(home):
     assert facts.name == "clinics"
     assert facts.certificate_names == ("example.org", "::1")
     assert not facts.served
-    assert facts.to_json()["addresses"] == ["example.org:7443", "[::1]:7443"]
+    assert facts.addresses == ("example.org:7443", "[::1]:7443")
     with CoordinatorHome(home).hold():
         assert coordinator.show(home).served
     with pytest.raises(ConfigurationError, match="holds a coordinator already"):

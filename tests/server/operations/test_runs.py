@@ -17,7 +17,7 @@ from undersong_common.errors import ConfigurationError, TransportError
 from undersong_protocol.agreement import bounds
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.operations import runs
-from undersong_server.operations.watching import watch
+from undersong_server.operations.runs import watch
 from undersong_server.runs.folder import Awaited, AwaitedParty, RunFailure, RunStatus
 
 PARTIES = ("alpha", "beta", "gamma")

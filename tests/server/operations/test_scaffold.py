@@ -14,16 +14,17 @@ from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.processes import SOURCES, succeed
 from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError
-from undersong_server.operations.scaffold import new_method
+from undersong_server.operations.tasks import new_method
 
 
 @pytest.fixture
 def begun(tmp_path, monkeypatch):
     """The package, installed as `pip install -e` does: on the import path, with its entry points beside it."""
-    found = new_method("better-half", tmp_path / "package")
-    write_metadata(found.folder, "undersong_better_half", "0.1.0", (found.folder / "pyproject.toml").read_text())
-    monkeypatch.syspath_prepend(str(found.folder))
-    yield found
+    folder = tmp_path / "package"
+    assert "pyproject.toml" in new_method("better-half", folder)
+    write_metadata(folder, "undersong_better_half", "0.1.0", (folder / "pyproject.toml").read_text())
+    monkeypatch.syspath_prepend(str(folder))
+    yield folder
     sys.modules.pop("better_half", None)
 
 
@@ -31,7 +32,7 @@ def begun(tmp_path, monkeypatch):
 def test_its_test_passes_as_it_was_written(begun, tmp_path, monkeypatch):
     monkeypatch.setattr(Embedder, "load", HashedEmbedder)
     monkeypatch.setenv("UNDERSONG_CACHE", str(tmp_path / "cache"))
-    spec = importlib.util.spec_from_file_location("written", begun.folder / "tests" / "test_better_half.py")
+    spec = importlib.util.spec_from_file_location("written", begun / "tests" / "test_better_half.py")
     written = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(written)
     trial = tmp_path / "trial"

@@ -12,7 +12,7 @@ from tests.doubles.chat_server import ChatServer, completion, serving
 from tests.doubles.tasks import make_task
 from undersong.cli import app
 from undersong_common.errors import ConfigurationError
-from undersong_server.operations.trial import try_generator
+from undersong_server.operations.generators import try_generator
 
 
 def task_with_endpoint(folder: Path, url: str) -> Path:
