@@ -5,8 +5,9 @@ five attackers are played. One reads every opened sum and knows all records but 
 the promise speaks of. The others have the published corpus alone (Meeus et al. 2025). What an attack proves is a lower
 bound; the promise is an upper one. All bounds of one audit hold together with the stated confidence.
 
-The audit has all parties, so it also measures: the noise that the sums hold beside the vectors that entered them, what
-the clamp leaves of rows outside their bound, and whether the coins of a subsample decide it. A hostile coordinator is
+The audit has all parties, so it also measures: the noise that the sums hold beside the vectors that entered them (its
+size, and whether two sums share it), what the clamp leaves of rows outside their bound, whether the coins of a
+subsample decide it and how many units they take, and what the parties' ledgers charged. A hostile coordinator is
 played beside these runs against two copies of a party (undersong.noninterference).
 """
 
@@ -19,7 +20,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
@@ -37,8 +38,10 @@ from undersong_common.arrays import Bools, Float64, Int64
 from undersong_common.embedding import CachedEmbedder, Embed, MemoryCache
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_common.privacy.accounting import Gaussian, epsilon, gaussian_mu
+from undersong_common.privacy.ledger import Ledger
 from undersong_common.table import Table, concatenate
 from undersong_protocol.agreement.plan import Plan, PlannedSum, Privacy
+from undersong_protocol.secagg.noise_share import laplace_scale, noise_plan
 from undersong_protocol.statistics import PublicInputs, Rows
 from undersong_protocol.statistics.vectors import GridVector, NoisySum
 from undersong_server.evaluation.intervals import CONFIDENCE, Detection, orthogonal_scores
@@ -51,8 +54,12 @@ if TYPE_CHECKING:
     from undersong.noninterference.rounds import Played
 
 RARE_WORDS = 20_000  # of the language's commonest: the later half is rare
-NOISE_ALARM = 1e-6  # how often an audit of a sound build would find too little noise
-COINS_ALARM = 1e-9  # how often a sound subsample would look as if its coins did not matter
+NOISE_ALARM = 1e-6  # how often an audit of a sound build would find too little or too much noise, or find it twice
+COMPARED = 512  # first coordinates of a sum's noise that are compared with another sum's
+FEWEST_COMPARED = 64  # coordinates; the noise of smaller sums is not compared
+SMALLEST_LAPLACE = 10.0  # integer scale from which the absolute values of Laplace noise are exponential enough
+COINS_ALARM = 1e-9  # how often a sound subsample would look as if its coins did not matter, or took a wrong share
+FEWEST_COINS = 200  # subsamples drawn at least, to estimate the sampling rate
 MOST_COINS = 20_000  # subsamples drawn for that: so many suffice for sampling rates up to 0.998
 OUTSIDE = 1_000.0  # times its bound: a row with which the clamp is probed
 FEWEST_UNITS = 4  # integer units that must be left of a clamped row, so that rounding takes half of it at most
@@ -84,6 +91,24 @@ class AuditSettings:
 
 
 @dataclass(frozen=True, eq=False)
+class NoiseSize:
+    """Noise of one opened sum.
+
+    Attributes:
+        law: of the plan.
+        coordinates: of the sum.
+        size: sum of squares over the variance that the parties must draw together (Gaussian), or sum of absolute
+            values over the scale that the honest parties must reach together (Laplace).
+        first: its first coordinates, over the planned deviation, float64 [at most ``COMPARED``].
+    """
+
+    law: str
+    coordinates: int
+    size: float
+    first: Float64 = field(default_factory=lambda: np.zeros(0))
+
+
+@dataclass(frozen=True, eq=False)
 class Observations:
     """What one run showed of each canary.
 
@@ -92,21 +117,24 @@ class Observations:
         sums: each one's score in all opened sums together, float64 [c]: N(0, 1) without it.
         signals: how far the score lies higher with it, as planned noise counts, float64 [c].
         corpus: scores of the attacks on the corpus, by name, float64 [c].
-        noise: by Gaussian sum, (coordinates, sum of squares in units of the variance that the parties must draw
-            together) of what was opened beside the vectors that entered the sum.
+        noise: by sum, what was opened beside the vectors that entered it.
         largest: a canary's largest contribution to a sum over the bound that the plan declares for it.
         clamp: the smallest and the largest share of its declared bound that was left of a row far outside it.
         coins: sums whose subsample does not depend on the party's secret coins, or in which coins come twice.
+        rates: sums whose subsample takes another share of the units than the plan's sampling rate.
+        unpaid: parties whose ledger charged less than the run's plan costs.
     """
 
     present: Bools
     sums: Float64
     signals: Float64
     corpus: Mapping[str, Float64]
-    noise: Mapping[str, tuple[int, float]]
+    noise: Mapping[str, NoiseSize]
     largest: float
     clamp: tuple[float, float] = (1.0, 1.0)
     coins: tuple[str, ...] = ()
+    rates: tuple[str, ...] = ()
+    unpaid: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -137,9 +165,11 @@ class AuditReport:
         runs, canaries: simulations, and canaries per run.
         signal: mean shift of a planted canary's score over the largest that the promise allows, 0 to about 1.
         noise: deviation of the noise in the opened sums over what the parties must draw together: (found, upper
-            bound), of all sums together or of the one that shows most; None if no sum is Gaussian.
+            bound), of all sums together or of the one that shows least; None if no sum's noise can be measured.
+        excess: lower bound of that ratio where it is largest, of Gaussian sums; above 1, shares are not independent.
+        shared: pairs of sums that hold the same noise, as "run/sum and run/sum".
         largest: of all canaries' contributions over the bound that the plan declares; above 1 the bound is wrong.
-        clamp, coins: as of :class:`Observations`, over all runs.
+        clamp, coins, rates, unpaid: as of :class:`Observations`, over all runs.
         verdicts: one per attack; their bounds hold together.
         refutable_by_noise, refutable_by_attack: the smallest epsilon, of a build that draws too little Gaussian noise,
             that this audit would have refuted more likely than not; None if it could have refuted no epsilon.
@@ -163,6 +193,10 @@ class AuditReport:
     refutable_by_noise: float | None
     refutable_by_attack: float | None
     played: tuple[Played, ...] = ()
+    excess: float = 0.0
+    shared: tuple[str, ...] = ()
+    rates: tuple[str, ...] = ()
+    unpaid: tuple[str, ...] = ()
 
     @property
     def faults(self) -> list[str]:
@@ -174,12 +208,19 @@ class AuditReport:
         ]
         if self.noise is not None and self.noise[1] < 1.0:
             found.append(f"the opened sums hold {self.noise[0]:.3g} of the noise's planned deviation")
+        if self.excess > 1.0:
+            found.append(
+                f"noise of more than {self.excess:.3g} of the planned deviation: its shares are not independent"
+            )
+        found += [f"{pair} hold the same noise" for pair in self.shared]
         if self.largest > 1.0 + BOUND_TOLERANCE:
             found.append(f"one unit contributes {self.largest:.3g} of the declared sensitivity")
         if self.clamp[1] > 1.0 + BOUND_TOLERANCE or self.clamp[0] < 0.5:
             wrong = self.clamp[1] if self.clamp[1] > 1.0 + BOUND_TOLERANCE else self.clamp[0]
             found.append(f"rows outside their bound are not clamped: {wrong:.3g} of the declared sensitivity is left")
         found += [f"{name}: the coins of its subsample are not secret" for name in self.coins]
+        found += [f"{name}: its subsample takes another share of the units than planned" for name in self.rates]
+        found += [f"{name}: its ledger charged less than the plan costs" for name in self.unpaid]
         found += [f"{each.body}: {each.found.partition(chr(10))[0]}" for each in self.played if each.found]
         return found
 
@@ -236,7 +277,7 @@ def report(
     verdicts = [_verdict("every opened sum, by somebody who knows all other records", sums, delta, gaussian)]
     verdicts += [_corpus_verdict(name, observed, delta, alarm) for name in observed[0].corpus]
     signal = float(np.mean(np.concatenate([each.signals for each in observed])))
-    noise = _noise(observed)
+    noise, excess = _noise(observed)
     measured = noise[0] / noise[1] if noise else 0.0  # the share of the planned noise that is found too little
     attacked = _attack_power(sums, signal, mu, lambda found: _proven(found, delta, gaussian) > promise.epsilon)
     return AuditReport(
@@ -257,26 +298,61 @@ def report(
         refutable_by_noise=_epsilon_with(plan, max(measured, LEAST_NOISE)) if noise else None,
         refutable_by_attack=None if attacked is None else _epsilon_with(plan, attacked),
         played=tuple(played),
+        excess=excess,
+        shared=tuple(_shared_noise(observed)),
+        rates=tuple(dict.fromkeys(name for each in observed for name in each.rates)),
+        unpaid=tuple(dict.fromkeys(name for each in observed for name in each.unpaid)),
     )
 
 
-def _noise(observed: Sequence[Observations]) -> tuple[float, float] | None:
-    """Deviation over the planned one, with its upper bound, where that is smallest: of all sums together, or of one.
+def _noise(observed: Sequence[Observations]) -> tuple[tuple[float, float] | None, float]:
+    """Deviation over the planned one with its upper bound where that is smallest, and the largest lower bound.
 
-    A sum of squares of normals is chi-square. The bounds hold together with a chance of 1 - ``NOISE_ALARM``.
+    Sums are judged together and one by one. All bounds hold together with a chance of 1 - ``NOISE_ALARM``.
     """
-    from scipy.stats import chi2
+    from scipy.stats import chi2, gamma
 
-    names = list(dict.fromkeys(name for each in observed for name in each.noise))
-    groups = [names, *([name] for name in names)]
-    found = []
-    for group in groups if names else []:
+    names = list(dict.fromkeys((each.law, name) for seen in observed for name, each in seen.noise.items()))
+    laws = dict.fromkeys(law for law, _ in names)
+    groups = [[name for of, name in names if of == law] for law in laws] + [[name] for _, name in names]
+    found, excess = [], 0.0
+    for group in groups:
         parts = [each.noise[name] for each in observed for name in group if name in each.noise]
-        coordinates, square = sum(part[0] for part in parts), math.fsum(part[1] for part in parts)
-        least = float(chi2.ppf(NOISE_ALARM / len(groups), coordinates))
-        found.append((math.sqrt(square / least), math.sqrt(square / coordinates)))
-    upper, deviation = min(found, default=(0.0, 0.0))
-    return (deviation, upper) if found else None
+        coordinates, size = sum(part.coordinates for part in parts), math.fsum(part.size for part in parts)
+        if parts[0].law == "gaussian":
+            law, power = chi2(coordinates), 0.5  # squares of normals
+        else:
+            law, power = gamma(coordinates), 1.0  # exponential; more shares than the honest ones' only add to it
+        alarm = NOISE_ALARM / (2 * len(groups))
+        found.append(((size / law.ppf(alarm)) ** power, (size / coordinates) ** power))
+        if parts[0].law == "gaussian":
+            excess = max(excess, float((size / law.isf(alarm)) ** power))
+    if not found:
+        return None, excess
+    upper, deviation = min(found)
+    return (float(deviation), float(upper)), excess
+
+
+def _shared_noise(observed: Sequence[Observations]) -> list[str]:
+    """Pairs of Gaussian sums, of one run or of two, whose noise is correlated.
+
+    The squared correlation of independent normals is Beta(1/2, (n - 1) / 2): one false pair in 1 / ``NOISE_ALARM``.
+    """
+    from scipy.stats import beta
+
+    seen = [
+        (f"run {number}, {name}", each.first)
+        for number, run in enumerate(observed)
+        for name, each in run.noise.items()
+        if each.law == "gaussian" and len(each.first) >= FEWEST_COMPARED
+    ]
+    if len(seen) < 2:
+        return []
+    width = min(len(first) for _, first in seen)
+    rows = np.array([first[:width] / max(np.linalg.norm(first[:width]), 1e-300) for _, first in seen])
+    above = beta.isf(NOISE_ALARM / (len(seen) * (len(seen) - 1) / 2), 0.5, (width - 1) / 2)
+    pairs = np.argwhere(np.triu((rows @ rows.T) ** 2 > above, 1))
+    return [f"{seen[one][0]} and {seen[other][0]}" for one, other in pairs[:5].tolist()]
 
 
 def _proven(detection: Detection, delta: float, gaussian: bool) -> float:
@@ -378,6 +454,7 @@ _LOADED: dict[str, Any] = {}  # of one worker process: the embedder, and what it
 
 def observe(settings: AuditSettings, number: int) -> Observations:
     """One simulation with its own canaries and coins, attacked."""
+    from undersong.parties import ledger_path
     from undersong.records import private_tables
     from undersong.simulation import simulate
     from undersong.workspace import Workspace
@@ -410,13 +487,22 @@ def observe(settings: AuditSettings, number: int) -> Observations:
                 contribution=watched,
             ).outcome
             sums = {name: opened_sum(workspace.journal, name) for name in watched.sums}
+            unpaid = tuple(
+                name for name in tables if not _paid(watched, Ledger.read(ledger_path(workspace.state, name)))
+            )
         finally:
             workspace.journal.close()
             store.close(workspace.parties_path)
     opened = {name: found for name, found in sums.items() if found is not None}
     attacked = _attack_sums(run_plan, watched, opened, canaries, present, embed)
     corpus = attack_corpus(outcome.samples, canaries, task.task.labels, embed)
-    return replace(attacked, corpus=corpus)
+    return replace(attacked, corpus=corpus, unpaid=unpaid)
+
+
+def _paid(watched: _Watched, ledger: Ledger) -> bool:
+    """Whether a party's ledger charged each sum that was computed at the price of the plan."""
+    charged = {(charge.query, charge.events) for charge in ledger.charges()}
+    return all((name, (planned.event(),)) in charged for name, (planned, _) in watched.sums.items())
 
 
 def _canaries(settings: AuditSettings, run_plan: RunPlan, private: Table) -> list[Canary]:
@@ -458,8 +544,9 @@ def _attack_sums(
 
     alone, everyone = [held(each.rows) for each in canaries], held(concatenate([each.rows for each in canaries]))
     scores, signals, square = np.zeros(len(canaries)), np.zeros(len(canaries)), 0.0
-    noise: dict[str, tuple[int, float]] = {}
-    largest, clamps, coins = 0.0, [], watched.repeated_coins()
+    noise: dict[str, NoiseSize] = {}
+    largest, clamps, coins, rates = 0.0, [], watched.repeated_coins(), set()
+    quorum = run_plan.plan.quorum
     for name, found_sum in opened.items():
         planned, public = watched.sums[name]
         whole = _unsampled(planned)
@@ -470,19 +557,25 @@ def _attack_sums(
         entered, unsampled = (np.sum(each, axis=0) for each in zip(*watched.vectors[name].values(), strict=True))
         residual = (found_sum.values - planned.sampling_rate * unsampled) / planned.sigma_integer
         found, signal = orthogonal_scores(rows / planned.sigma_integer, residual, present, rate=planned.sampling_rate)
+        survivors = len(found_sum.survivors)
+        if survivors != len(watched.vectors[name]):
+            raise InternalError(f"{name}: the vectors of {survivors} parties are in the sum, others were watched")
+        left = (found_sum.values - entered).astype(np.float64)
         if planned.law == "gaussian":
-            # Every survivor draws, and the honest ones' noise alone must reach the plan's.
-            survivors = len(found_sum.survivors)
-            if survivors != len(watched.vectors[name]):
-                raise InternalError(f"{name}: the vectors of {survivors} parties are in the sum, others were watched")
-            variance = planned.drawn_sigma_integer**2 * survivors / (survivors - run_plan.plan.quorum.colluders)
-            left = (found_sum.values - entered).astype(np.float64)
-            noise[name] = len(left), float(left @ left) / variance
+            drawn = noise_plan(
+                planned.drawn_sigma_integer, quorum.parties, quorum.tolerated_dropouts, quorum.colluders
+            ).opened_variance(quorum.parties - survivors)
+            first = left[:COMPARED] / math.sqrt(drawn)
+            noise[name] = NoiseSize(planned.law, len(left), float(left @ left) / float(drawn), first)
+        elif (scale := laplace_scale(planned.drawn_sigma_integer)) >= SMALLEST_LAPLACE:
+            noise[name] = NoiseSize(planned.law, len(left), float(np.abs(left).sum()) / scale)
         norms = np.sqrt(np.einsum("ck,ck->c", rows, rows))
         largest = max(largest, float(norms.max()) / (planned.l2 * planned.scale))
         clamps += clamped_shares(planned, alone[0], everyone, public, privacy)
-        if planned.sampling_rate < 1.0 and not coins_matter(planned, everyone, public, privacy):
-            coins.add(name)
+        if planned.sampling_rate < 1.0:
+            secret, right = subsample_is_sound(planned, everyone, public, privacy)
+            coins |= set() if secret else {name}
+            rates |= set() if right or not secret else {name}
         weight = planned.l2 / planned.sigma
         scores += weight * found
         signals += weight * planned.sampling_rate * signal
@@ -490,7 +583,15 @@ def _attack_sums(
     deviation = math.sqrt(square)
     clamp = (min(clamps), max(clamps))
     return Observations(
-        present, scores / deviation, signals / deviation, {}, noise, largest, clamp, tuple(sorted(coins))
+        present,
+        scores / deviation,
+        signals / deviation,
+        {},
+        noise,
+        largest,
+        clamp,
+        tuple(sorted(coins)),
+        tuple(sorted(rates)),
     )
 
 
@@ -529,21 +630,26 @@ def clamped_shares(
     return [*(found if largest >= FEWEST_UNITS else (max(each, 1.0) for each in found)), max(flat, 1.0)]
 
 
-def coins_matter(planned: PlannedSum, units: PrivateRecords, public: PublicInputs, privacy: Privacy) -> bool:
-    """Whether a party's coins decide who takes part; False for a sound build with a chance of ``COINS_ALARM``.
+def subsample_is_sound(
+    planned: PlannedSum, units: PrivateRecords, public: PublicInputs, privacy: Privacy
+) -> tuple[bool, bool]:
+    """Returns whether a party's coins decide who takes part, and whether they take the planned share of the units.
 
-    Every unit contributes as much as it may to one coordinate. Whatever the others do, one unit's coin leaves a given
-    vector a probability of max(rate, 1 - rate) at most.
+    Each is False for a sound build with a chance of ``COINS_ALARM``. Every unit contributes as much as it may to one
+    coordinate. Whatever the others do, one unit's coin leaves a given vector a probability of max(rate, 1 - rate) at
+    most; the number of units that take part in all draws is binomial.
     """
-    likeliest = max(planned.sampling_rate, 1.0 - planned.sampling_rate)
-    draws = 1 + math.ceil(math.log(COINS_ALARM) / math.log(likeliest))
+    from scipy.stats import binomtest
+
+    rate = planned.sampling_rate
+    draws = max(1 + math.ceil(math.log(COINS_ALARM) / math.log(max(rate, 1.0 - rate))), FEWEST_COINS)
     linf = planned.linf / privacy.norm_factor
     if draws > MOST_COINS or linf * planned.scale < 1.0:
-        return True  # too few draws, or too small numbers, to accuse anybody
+        return True, True  # too few draws, or too small numbers, to accuse anybody
     row = sp.csr_array(([linf] * len(units), ([*range(len(units))], [0] * len(units))), (len(units), planned.dimension))
     allowed = replace(privacy, max_records=len(units))
-    seen = set()
-    for _ in range(draws):
+
+    def first(planned: PlannedSum) -> int:
         vector = grid_vector(
             planned,
             units,
@@ -553,10 +659,13 @@ def coins_matter(planned: PlannedSum, units: PrivateRecords, public: PublicInput
             memory={},
             rows=lambda *_: Rows(row, units.units),
         )
-        seen.add(vector.values.tobytes())
-        if len(seen) > 1:
-            return True
-    return False
+        return int(vector.values[0])
+
+    population = len(set(units.units))
+    one = first(_unsampled(planned)) / population
+    counts = [round(first(planned) / one) for _ in range(draws)]
+    taken = binomtest(min(max(sum(counts), 0), draws * population), draws * population, rate)
+    return len(set(counts)) > 1, taken.pvalue > COINS_ALARM
 
 
 def _unsampled(planned: PlannedSum) -> PlannedSum:

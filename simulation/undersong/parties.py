@@ -30,7 +30,7 @@ from undersong_server.runs.task import Task
 PARTY_KEYS = ("identity", "data")  # what a hospital draws at `init`: its signing key, and the secret of its data set
 
 
-def _ledger_path(state: Path, party: str) -> Path:
+def ledger_path(state: Path, party: str) -> Path:
     return state / "ledgers" / f"{party}.jsonl"
 
 
@@ -90,7 +90,7 @@ class SimulatedParties:
             identity=Ed25519PrivateKey.from_private_bytes(self.keys[f"identity/{name}"]),
             computation=computation,
             policy=Policy(largest_epsilon=math.inf, largest_delta=1.0),
-            ledger=Ledger.open(_ledger_path(self.state, name), data.fingerprint, at=clock()),
+            ledger=Ledger.open(ledger_path(self.state, name), data.fingerprint, at=clock()),
             store=Store(self.store, name, self.keys["store"]),
             blocks=blocks,
             embedder=embedder,

@@ -18,7 +18,7 @@ from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.tasks import make_task
 from tests.doubles.word_embedding import embed
 from undersong import audit as module
-from undersong.audit import AuditSettings, Observations, report
+from undersong.audit import AuditSettings, NoiseSize, Observations, report
 from undersong.audit_cli import lines
 from undersong.canaries import KINDS, Canary, make_canaries, planted
 from undersong.corpus_attacks import CONFIDENCE, ENTROPY, SIMILARITY, TRIPLES, attack_corpus
@@ -34,9 +34,13 @@ from undersong_client.storage.attempts import Attempts
 from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy import noise
-from undersong_common.privacy.accounting import gaussian_mu
+from undersong_common.privacy.accounting import Gaussian, gaussian_mu
+from undersong_common.privacy.ledger import Ledger
 from undersong_common.table import Table
 from undersong_protocol.agreement.plan import Privacy
+from undersong_protocol.secagg import noise_share
+from undersong_protocol.secagg import party as secagg_party
+from undersong_protocol.secagg.noise_share import NoiseSeeds
 from undersong_protocol.statistics import PublicInputs, contribution
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.interface import Rows, Sensitivity
@@ -77,7 +81,8 @@ def observed(
         scores = present * mu + noise * rng.normal(size=canaries)
         square = noise * noise * float(rng.chisquare(5000))
         corpus = {"chance": rng.normal(size=canaries)}
-        noises = {"votes": (5000, square)}
+        first = noise * rng.normal(size=module.COMPARED)
+        noises = {"votes": NoiseSize("gaussian", 5000, square, first)}
         found.append(Observations(present, scores, np.full(canaries, mu), corpus, noises, largest))
     return found
 
@@ -122,9 +127,18 @@ def test_halved_noise_in_one_small_sum_of_many_is_caught() -> None:
     """It moves the deviation of all sums together by 2 %; each sum is looked at, and the alarm divided among them."""
     rng = np.random.default_rng(3)
     runs = observed(0.0, 1.0)
-    small = [replace(each, noise={**each.noise, "labels": (100, 0.25 * float(rng.chisquare(100)))}) for each in runs]
+    small = [
+        replace(each, noise={**each.noise, "labels": NoiseSize("gaussian", 100, 0.25 * float(rng.chisquare(100)))})
+        for each in runs
+    ]
     assert concluded(runs).faults == []
     assert ["of the noise's planned deviation" in fault for fault in concluded(small).faults] == [True]
+
+
+def test_noise_that_two_sums_share_is_caught() -> None:
+    runs = observed(0.0, 1.0)
+    again = [replace(runs[0], noise={**runs[0].noise, "labels": runs[1].noise["votes"]}), *runs[1:]]
+    assert concluded(again).faults == ["run 0, labels and run 1, votes hold the same noise"]
 
 
 def test_the_audit_says_which_epsilon_it_could_have_refuted() -> None:
@@ -214,7 +228,8 @@ def test_a_sound_clamp_and_sound_coins_are_not_accused(name: str, privacy: Priva
         shares = module.clamped_shares(planned, unit, units, PublicInputs(), privacy)
         assert min(shares) >= 0.5
         assert max(shares) <= 1.0 + module.BOUND_TOLERANCE
-        assert module.coins_matter(replace(planned, sampling_rate=0.6), units, PublicInputs(), privacy)
+        sampled = replace(planned, sampling_rate=0.6)
+        assert module.subsample_is_sound(sampled, units, PublicInputs(), privacy) == (True, True)
 
     tried()
 
@@ -279,7 +294,38 @@ def same_coins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Attempts, "new", lambda *given: replace(new(*given), coins=bytes(32)))
 
 
+def twice_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = grid_vectors.poisson_subsample
+    monkeypatch.setattr(
+        grid_vectors,
+        "poisson_subsample",
+        lambda records, rate, coins: sound(records, 1.0 - (1.0 - rate) / 2.0, coins),
+    )
+
+
+def one_noise_of_all_parties(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every party draws the same noise, so that their shares add up to more, and anybody can take it away."""
+    sound = noise_share.add_noise
+    monkeypatch.setattr(
+        secagg_party, "add_noise", lambda grid, plan, seeds: sound(grid, plan, NoiseSeeds(bytes(32), seeds.root))
+    )
+
+
+def a_cheap_charge(monkeypatch: pytest.MonkeyPatch) -> None:
+    charge = Ledger.charge
+    free = (Gaussian(1e6),)
+    monkeypatch.setattr(
+        Ledger, "charge", lambda self, of, **named: charge(self, replace(of, events=free, alone=free), **named)
+    )
+
+
+def halved_laplace(monkeypatch: pytest.MonkeyPatch) -> None:
+    share = noise.DiscreteLaplaceShare
+    monkeypatch.setattr(noise_share, "DiscreteLaplaceShare", lambda scale, parties: share(scale / 2, parties))
+
+
 WASP = 'name = "wasp"\nsamples = 24\nrounds = 3\nvotes = 3\nexamples = 4\nshortlist = 4'
+LAPLACE = 'name = "dpkps"\nnoise = "laplace"\nsamples = 24\nfalse_terms = 1'
 SAMPLED = 'name = "dpga"\npopulation = 16\nelite = 4\nrounds = 2\nkeywords = false\nembedding_size = 48'
 
 
@@ -317,6 +363,11 @@ CLAMP = "rows outside their bound are not clamped"
         pytest.param(WASP, no_cap_on_records, {CLAMP}, id="no cap on records"),
         pytest.param(SAMPLED, public_coins, {"the coins of its subsample are not secret"}, id="public coins"),
         pytest.param(SAMPLED, same_coins, {"the coins of its subsample are not secret"}, id="the same coins"),
+        pytest.param(SAMPLED, twice_the_rate, {"another share of the units"}, id="more are sampled"),
+        pytest.param(WASP, one_noise_of_all_parties, {"its shares are not independent"}, id="one noise of all parties"),
+        pytest.param(WASP, a_cheap_charge, {"its ledger charged less"}, id="a charge below the price"),
+        pytest.param(LAPLACE, halved_laplace, {"of the noise's planned deviation"}, id="laplace noise halved"),
+        pytest.param(LAPLACE, None, set(), id="sound, laplace"),
         pytest.param(WASP, None, set(), id="sound"),
         pytest.param(SAMPLED, None, set(), id="sound, sub-sampled"),
     ],
