@@ -95,7 +95,7 @@ class Authority:
         )
         replace_file(folder / _SIGNING_KEY, _private_pem(ed25519.Ed25519PrivateKey.generate()))
         replace_file(folder / _CA_CERTIFICATE, _pem(certificate))
-        # Last, because its presence says that the folder is whole.
+        # Last, because its presence marks the folder as complete.
         replace_file(folder / _CA_KEY, _private_pem(key))
         authority = cls(folder)
         authority.issue_server(server_names, now=now)

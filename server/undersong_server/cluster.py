@@ -29,8 +29,8 @@ from undersong_common.errors import ConfigurationError, UndersongError
 HERE = "local"  # this machine, where no cluster is named
 # of each worker: Ray counts one core for it; read by the libraries when they are loaded
 SINGLE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-# of this process, before Ray begins: nothing is told to Ray's makers, the environment is taken as it is, and workers
-# have its priority (15 below it would let whatever else runs starve them)
+# environment of this process, before Ray begins: no usage statistics, the installed packages as they are, and workers
+# of this process's priority (with Ray's 15 below it, other programs would starve them)
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
@@ -88,8 +88,8 @@ class Cluster(AbstractContextManager["Cluster"]):
         """(number of the call, what ``function`` returned for its arguments), as each completes, on one core each.
 
         An argument that several calls have, the same object, is sent once. A call whose worker was lost is made once
-        more, and is then an UndersongError in place of a value. ``function`` must be a module's own, and is better off
-        returning its errors than raising them: Ray's words for a raised one hold its traceback.
+        more; if it is lost again, its value is an UndersongError. ``function`` must belong to a module, and should
+        return errors rather than raise them: Ray's message for a raised one holds its traceback.
 
         Raises ConfigurationError without Ray, or where no cluster is at the address.
         """
@@ -148,7 +148,7 @@ class Cluster(AbstractContextManager["Cluster"]):
 def prepare(named: str, option: str, *, here: bool = True) -> None:
     """Sets this process's environment for Ray, before it is loaded.
 
-    Ray that is begun ``here`` then answers whoever knows a token, drawn here and told to nobody.
+    Ray that is begun ``here`` requires a token, which is drawn here and known to this process only.
 
     Args:
         named: what the user asked for, in errors; ``option`` is what would have to be left away.

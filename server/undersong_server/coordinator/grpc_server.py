@@ -83,11 +83,11 @@ class Peer:
 
 
 class GrpcServer:
-    """Serves the parties' streams, in an event loop and a thread of its own.
+    """Serves the parties' streams, in a thread with its own event loop.
 
     Args:
         coordinator: the coordinator's name, which the parties read.
-        renew: party, serial number of the certificate it shows, and its request, to the grant's bytes; raises
+        renew: returns the grant's bytes for a party, the serial number of its certificate, and its request; raises
             UndersongError to refuse.
         keepalive_s: silence after which either side sends a ping.
 

@@ -111,7 +111,7 @@ class Mailbox:
     def attach(self, link: Link, held: Mapping[bytes, bytes]) -> None:
         """Replaces the old stream by a new one. Sends open requests again, except the parts that the party holds."""
         old, self.link = self.link, link
-        self.acknowledged()  # of the old stream: what its party did not hear of it sends again
+        self.acknowledged()  # drops those of the old stream: the party repeats replies that were not acknowledged
         self.changed_at = self.heard_at = time.monotonic()
         if old is not None:
             same = old.boot == link.boot

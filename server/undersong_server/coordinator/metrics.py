@@ -38,7 +38,7 @@ REQUEST_S = 10  # how long a request may take to arrive
 
 Health = Callable[[], dict[str, Any]]
 
-# A second series beside each counter would say when it began; process_start_time_seconds says that once.
+# No start time per counter: process_start_time_seconds states it for all.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
@@ -97,11 +97,11 @@ class FolderMetrics(Collector):
 
 
 class Endpoint:
-    """Serves in threads of its own from the moment it is made.
+    """HTTP server of metrics and health, which runs in threads from its creation on.
 
     Args:
         registry: the figures behind ``/metrics``.
-        health: what ``/healthz`` answers, with "status" either "ok" (code 200) or anything else (503).
+        health: returns the answer of ``/healthz``; its "status" is "ok" (code 200) or anything else (503).
 
     Raises TransportError where the address cannot be bound.
     """

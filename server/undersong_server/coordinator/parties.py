@@ -60,7 +60,7 @@ class Party:
         epsilon_left: remaining epsilon of the hospital's budget, if it shares that.
         certificate_expires_at: of the newest certificate that is not revoked.
         policy: JSON of the bounds (``agreement.bounds.Policy``) that the hospital has shared; "" for none.
-        does_not_start: why its daemon does not start, as a key of ``NOT_STARTED``; "" where it has said nothing of that
+        does_not_start: reason why its daemon does not start, as a key of ``NOT_STARTED``; "" if it has reported none
             since it was connected.
         contact: person to telephone at the party, in the operator's words.
         former_identities: keys (hex) that it had enrolled with before, the oldest first.
@@ -340,7 +340,7 @@ class Registry:
             database.execute("UPDATE party SET does_not_start = ? WHERE name = ?", (reason, name))
 
     def touch(self, times: dict[str, float]) -> None:
-        """Notes when each party was heard last."""
+        """Notes the time of each party's last frame."""
         with self._transaction() as database:
             database.executemany(
                 "UPDATE party SET last_seen = ? WHERE name = ?", [(at, name) for name, at in times.items()]

@@ -58,17 +58,27 @@ class RunDriver(ABC):
         public_cache: file with embeddings of public texts.
         environment: where generators find their keys.
         number: number of the requested action that this driver carries out.
-        signer: puts the coordinator's name under what is published.
+        signer: signs the published files in the coordinator's name.
+        expelled: returns the names of revoked parties; called again and again.
     """
 
     def __init__(
-        self, folder: RunFolder, *, public_cache: Path, environment: Mapping[str, str], number: int, signer: Signer
+        self,
+        folder: RunFolder,
+        *,
+        public_cache: Path,
+        environment: Mapping[str, str],
+        number: int,
+        signer: Signer,
+        expelled: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self.folder = folder
         self.number = number
         self._public_cache = public_cache
         self._environment = environment
         self._signer = signer
+        self._expelled = expelled
+        self._journal: Journal | None = None
         self._interrupted: State | None = None
         charged = folder.status().charged
         self._status = RunStatus(state="waiting", number=number, since=time.time(), charged=charged)
@@ -76,9 +86,40 @@ class RunDriver(ABC):
         self._needed = 0
         self._reply_bytes = 0
 
-    @abstractmethod
     def await_roster(self, planned: Planned, journal: Journal) -> None:
         """Blocks until every party is there; once the manifest is signed, until enough of them are."""
+        begun = time.time()
+        self._journal = journal
+        total = len(planned.roster)
+        needed = self._needed if self._signed else total
+        while True:
+            self.check()
+            missing = self.missing(planned)
+            gone = sorted(set(planned.roster) & set(self._expelled()))
+            if total - len(gone) < needed:
+                raise ConfigurationError(
+                    f"{', '.join(gone)}: revoked, and the run needs {needed} of its {total} parties",
+                    "plan a new run without them",
+                    code="too-few-parties",
+                )
+            if total - len(missing) >= needed:
+                self._status = replace(self._status, waiting=None)
+                return
+            words = (
+                f"waiting for {_names(missing)} to connect; the run goes on as soon as {needed} of"
+                f" {counted(total, 'party is', 'parties are')} there ({total - len(missing)} now)"
+            )
+            self._show(state="waiting", waiting=Awaited(missing, begun, None, needed, words))
+            time.sleep(ROSTER_POLL_S)
+
+    @property
+    def _signed(self) -> bool:
+        """True once everybody has signed the manifest; before that a run needs every party."""
+        return self._journal is not None and self._journal.get("manifest/signatures") is not None
+
+    @abstractmethod
+    def missing(self, planned: Planned) -> tuple[AwaitedParty, ...]:
+        """The parties of the roster that are not connected."""
 
     @abstractmethod
     def carrier(self, planned: Planned) -> Transport:
@@ -226,17 +267,12 @@ class GrpcRunDriver(RunDriver):
 
     Args:
         transport: of the whole coordinator.
-        expelled: names of parties that were revoked; called again and again.
         rest: see :class:`RunDriver`.
     """
 
-    def __init__(
-        self, folder: RunFolder, transport: GrpcTransport, *, expelled: Callable[[], Sequence[str]], **rest: Any
-    ) -> None:
+    def __init__(self, folder: RunFolder, transport: GrpcTransport, **rest: Any) -> None:
         super().__init__(folder, **rest)
         self._transport = transport
-        self._expelled = expelled
-        self._journal: Journal | None = None
         self._gone: dict[str, float] = {}  # since when a party that was waited for in vain has been away
         self._thread = threading.Thread(target=self.run, name=f"run {folder.name}", daemon=True)
 
@@ -257,35 +293,8 @@ class GrpcRunDriver(RunDriver):
     def sleep(self, seconds: float) -> None:
         self._transport.sleep(seconds)
 
-    def await_roster(self, planned: Planned, journal: Journal) -> None:
-        begun = time.time()
-        self._journal = journal
-        needed = self._needed if self._signed else len(planned.roster)
-        while True:
-            self.check()
-            missing = [party for party in self.described(planned.roster) if not party.connected]
-            gone = sorted(set(planned.roster) & set(self._expelled()))
-            if len(planned.roster) - len(gone) < needed:
-                raise ConfigurationError(
-                    f"{', '.join(gone)}: revoked, and the run needs {needed} of its {len(planned.roster)} parties",
-                    "plan a new run without them",
-                    code="too-few-parties",
-                )
-            connected = len(planned.roster) - len(missing)
-            if connected >= needed:
-                self._status = replace(self._status, waiting=None)
-                return
-            words = (
-                f"waiting for {_names(missing)} to connect; the run goes on as soon as {needed} of"
-                f" {counted(len(planned.roster), 'party is', 'parties are')} there ({connected} now)"
-            )
-            self._show(state="waiting", waiting=Awaited(tuple(missing), begun, None, needed, words))
-            time.sleep(ROSTER_POLL_S)
-
-    @property
-    def _signed(self) -> bool:
-        """True once everybody has signed the manifest; before that a run needs every party."""
-        return self._journal is not None and self._journal.get("manifest/signatures") is not None
+    def missing(self, planned: Planned) -> tuple[AwaitedParty, ...]:
+        return tuple(party for party in self.described(planned.roster) if not party.connected)
 
     def exchange(self, requests: Mapping[str, bytes], *, timeout_s: float) -> Mapping[str, bytes]:
         self.check()
@@ -362,7 +371,7 @@ def tell(
 ) -> set[str]:
     """Tells these parties how a run has ended; returns those that have answered, and keeps those that have heard.
 
-    Nobody is told of a run that was never proposed. Raises ConfigurationError while its journal is in use.
+    Parties are not told of a run that was never proposed. Raises ConfigurationError while its journal is in use.
     """
     if not run.journal_path.exists():
         return set(parties)
@@ -382,7 +391,7 @@ def tell(
 
 
 class Endings:
-    """Tells every party how its runs have ended, in a thread; one that is away hears it when it is back.
+    """Tells every party how its runs have ended, in a thread. Absent parties are told when they are connected again.
 
     A run that is finished or stopped is closed at the parties. One that has failed may go on, and is suspended there.
     """

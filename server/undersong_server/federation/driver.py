@@ -38,9 +38,9 @@ from undersong_server.journal import Journal, json_bytes
 from undersong_server.progress import Progress
 
 STAGE_TIMEOUT_S = 120.0
-AGREE_TIMEOUT_S = 10.0  # to show everyone's signatures; who misses them sees them before its first sum
+AGREE_TIMEOUT_S = 10.0  # to show everyone's signatures; a party that misses them sees them before its first sum
 APPROVAL_POLL_S = 2.0
-LARGEST_ATTEMPTS = 3  # of one sum: void attempts cost no privacy, but something is wrong with the federation
+LARGEST_ATTEMPTS = 3  # per sum: void attempts cost no privacy, but more of them point to a fault
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")

@@ -24,15 +24,13 @@ from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.run_driver import RunDriver, tell
 from undersong_server.federation.driver import Transport
 from undersong_server.flower.transport import FlowerTransport
-from undersong_server.journal import Journal
 from undersong_server.operations import enrolment, releases, runs
 from undersong_server.operations.caches import public_cache_path
 from undersong_server.release.signature import Signer
-from undersong_server.runs.folder import RunFolder
+from undersong_server.runs.folder import AwaitedParty, RunFolder
 from undersong_server.runs.planning import Planned
 
 OUTSTANDING = 100  # messages under way at a time: what they bring lies in memory until it is sent
-LOOK_S = 2.0  # between two looks for nodes that are new
 APPROVAL_S = 10.0  # between two questions for an approval: each starts a process at the party
 
 app = ServerApp()
@@ -141,24 +139,18 @@ class FlowerRunDriver(RunDriver):
 
     def __init__(self, folder: RunFolder, grid: Grid, identities: Mapping[str, bytes], **rest: Any) -> None:
         super().__init__(folder, **rest)
+        self._told: list[str] = []
         self._transport = FlowerTransport(
             grid, identities=identities, say=self.say, watch=self.check, outstanding=OUTSTANDING
         )
 
-    def await_roster(self, planned: Planned, journal: Journal) -> None:
-        signed = journal.get("manifest/signatures") is not None
-        needed = self._needed if signed else len(planned.roster)
-        told: list[str] = []
-        while True:
-            self.check()
-            found = self._transport.locate(timeout_s=planned.patience_s)
-            missing = [name for name in planned.roster if name not in found]
-            if len(planned.roster) - len(missing) >= needed:
-                return
-            if missing != told:
-                self.say(f"waiting for the SuperNodes of {', '.join(missing)}")
-                told = missing
-            time.sleep(LOOK_S)
+    def missing(self, planned: Planned) -> tuple[AwaitedParty, ...]:
+        found = self._transport.locate(timeout_s=planned.patience_s)
+        missing = [name for name in planned.roster if name not in found]
+        if missing and missing != self._told:
+            self.say(f"waiting for the SuperNodes of {', '.join(missing)}")
+        self._told = missing
+        return tuple(AwaitedParty(name, False, None) for name in missing)
 
     def carrier(self, planned: Planned) -> Transport:
         return self._transport

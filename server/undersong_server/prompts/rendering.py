@@ -128,7 +128,7 @@ class Variety:
 
 @cache
 def built_in_hints(language: str = "") -> tuple[tuple[str, ...], ...]:
-    """The lists in the language of that English name; in English where there is no such file."""
+    """The lists in the language with that English name, or in English if there are none."""
     folder = resources.files("undersong_server.prompts").joinpath("hints")
     names = {file.name for file in folder.iterdir()}
     wanted = f"{language.strip().casefold()}.toml"
@@ -230,8 +230,8 @@ class Prompts:
                 examples: it would write more of them.
             number: of the order; decides its hints, attributes, hidden words and the other labels that it names.
             **fields: values of the fields: good, bad, parents (texts), good_terms (of each good text), terms (strings),
-                label, bad_reason (str), words (int). What the task says is known; ``masked`` is made from the first of
-                the parents where not given.
+                label, bad_reason (str), words (int). The task's own fields need not be given; ``masked`` is made from
+                the first of the parents if not given.
 
         Raises:
             ConfigurationError: no such kind, no such field, or a field without a value that the template needs.

@@ -96,10 +96,10 @@ def execute(
         author: writes the texts, from the same journal.
         embed: public texts to quantised embeddings; ``embedder`` is that model's SHA-256 (hex).
         seed: of everything public: prompts, draws, embedded generators.
-        identities: Ed25519 public key of each party, as it enrolled; None in a simulation, where nobody enrols.
+        identities: Ed25519 public key with which each party enrolled; None in a simulation, which has no enrolment.
         timeout_s: longest wait of a request for a party.
         sleep: waits between two requests for an approval; may return early where a party has decided.
-        observe: told what is public of the run as it comes; a continued run tells it again from its beginning.
+        observe: called with each public fact of the run; a continued run repeats them from its beginning.
     """
     watch = Stopwatch(clock)
     manifest = _manifest(run_plan, name, transport, parties, journal, embedder, identities, timeout_s)

@@ -215,7 +215,7 @@ class RunFolder:
             file.write(f"{stamp} {logged(line)}\n")
 
     def begin_live(self) -> None:
-        """Drops the facts that were told before: a continued run tells them again."""
+        """Drops the facts of an earlier start: a continued run repeats them."""
         (self.path / "live.jsonl").unlink(missing_ok=True)
 
     def tell(self, kind: str, facts: Mapping[str, Any]) -> None:
@@ -229,7 +229,7 @@ class RunFolder:
         return [json.loads(line) for line in self._end_of("live.jsonl").split(b"\n")[:-1]]
 
     def usage(self) -> dict[str, dict[str, Any]]:
-        """Usage of each generator, as it was told last; read from the end of the file, which may be long."""
+        """Last reported usage of each generator, read from the end of the file, which may be long."""
         lines = self._end_of("live.jsonl", LIVE_END_BYTES).split(b"\n")[:-1]
         told = (json.loads(line) for line in reversed(lines) if line.startswith(b"{"))
         return next((each["usage"] for each in told if each["kind"] == "usage"), {})
@@ -251,7 +251,7 @@ class RunFolder:
 
 
 def logged(line: str) -> str:
-    """A line as it stands in a run's log, without its time."""
+    """A line of a run's log, without its time."""
     return printable(NEW_LINE.sub("; ", line), LONGEST_LINE)
 
 

@@ -59,7 +59,7 @@ class PlanFigures:
     Attributes:
         generators: their names; ``generator_calls`` counts texts ordered, without retries.
         trial_calls: texts of language models for no corpus, before the first private sum; "cost" counts them.
-        epsilon_if_all_others_collude: of one party's own noise; None where there is no such figure.
+        epsilon_if_all_others_collude: epsilon of one party's own noise; None if there is no such figure.
         cost: of all language models, in the time of the slowest; None where no generator counts tokens.
         method_notes: sentences of the method for whoever plans a run of it.
         paper: what the method's paper would charge, for information; None where it says nothing.
@@ -180,7 +180,7 @@ def _estimates(run: RunPlan) -> list[Estimate]:
 
 
 def _estimate(run: RunPlan, generator: GeneratorSettings, calls: int) -> Estimate:
-    """Cost of a generator's calls, with prompts as they will be: none of them shows a text, or all show the most."""
+    """Cost of a generator's calls, from prompts without any example to prompts with the most and longest ones."""
     task, options = run.task, run.task.options
     form = generator.prompt_format(task.locate(""))
     if not form.reads:

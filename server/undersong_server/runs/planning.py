@@ -149,7 +149,7 @@ def build_author(
 
 
 def build_prompts(task: Task, *, alike: bool = False) -> Prompts:
-    """The built-in templates, those of the task's [prompts] folder in place of their namesakes.
+    """The prompts of a task: built-in templates, except those that its [prompts] folder replaces.
 
     Args:
         alike: every prompt of one label is the same, for a model that is trained on it.

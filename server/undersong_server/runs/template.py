@@ -105,7 +105,7 @@ def commented_task(
         encoding: of a CSV, TSV or JSONL source.
 
     Raises ConfigurationError for a source that cannot be read, or without such a column. Labels of a source become
-    public by being written here: the file says so.
+    public in this file, which states that.
     """
     named = {"text": text, "label": label}
     columns = {role: column or role for role, column in named.items()}
