@@ -34,12 +34,6 @@ class CallBudget:
         self._calls = 0
         self._changed = threading.Condition()
 
-    @property
-    def spent(self) -> tuple[int, float]:
-        """(tokens, US dollars) of settled calls."""
-        with self._changed:
-            return int(self._spent[0]), self._spent[1]
-
     def reserve(self, tokens: int, price_usd: float) -> None:
         """Reserves the worst case of one call; waits if it would fit once calls in flight have settled.
 

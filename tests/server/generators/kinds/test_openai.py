@@ -557,7 +557,7 @@ def test_a_filtered_answer_is_paid() -> None:
     with serving(ChatServer(lambda _: completion("", reason="content_filter"))) as server:
         far = generator(server.url)
         assert isinstance(one(far), Answer)
-        assert far._budget.spent[0] == 18
+        assert far._budget._spent[0] == 18
 
 
 def test_a_generators_own_system_part_stands_before_the_text_that_a_completion_continues(server: ChatServer) -> None:
@@ -758,7 +758,7 @@ def test_what_an_earlier_process_spent_counts(server: ChatServer) -> None:
     far.observe(requests(2), [Answer("x", 500, 450), GenerationError("none")])
     with pytest.raises(BudgetExhausted):
         list(far.answer(requests(1)))
-    assert far._budget.spent[0] == 950
+    assert far._budget._spent[0] == 950
     assert server.bodies == []
 
 
