@@ -9,6 +9,7 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -187,27 +188,26 @@ class Site:
         self.downloads = Downloads()
         self.violations: list[str] = []
         self.ending = threading.Event()  # set when the program is asked to end
+        self.entrances: list[tuple[str, str]] = []  # (address, words) of further ways to log in
         self._templates = environment(settings.packages)
         self._templates.globals |= {
             "site_title": settings.title,
             "site_notice": settings.notice,
             "menu": settings.menu,
             "version": VERSION,
+            "entrances": self.entrances,
         }
-        self._templates.globals["entrances"] = self.entrances = []
         self._api = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
         self._api.add_exception_handler(404, self._not_found)
-        self._open("/enter", self._enter_form, self._enter)
-        self._open("/login", self._login_form, self._login)
+        self._open("/enter", "Enter by a link", self._enter)
+        self._open("/login", "Log in", self._login)
         self._api.add_api_route("/csp-report", self._violation, methods=["POST"], response_model=None)
         self._api.add_api_route("/assets/{version}/{name}", self._asset, methods=["GET"], response_model=None)
         self.post("/logout", self._logout, least="viewer")
-        self.get("/account", self._account)
+        self.get("/account", lambda visit: visit.show("account.html.j2", "Your account"))
         self.get("/download/{key}", self._download)
         self.post("/account", self._set_password, least="viewer")
         self.application = Frame(self._api, settings.hosts, tls=settings.tls)
-
-    entrances: list[tuple[str, str]]  # (address, words) of further ways to log in
 
     def close(self) -> None:
         self.store.close()
@@ -272,19 +272,15 @@ class Site:
             return handler(visit)
         except UndersongError as error:
             status = 403 if isinstance(error, Forbidden) else 409 if request.method == "POST" else 404
-            if request.headers.get("authorization"):
-                told = {"problem": error.problem, "remedy": error.remedy, "code": error.code}
-                return JSONResponse(told, status_code=status)
-            return visit.show(
-                "error.html.j2", "That did not work", status=status, problem=error.problem, remedy=error.remedy
-            )
+            told = {"problem": error.problem, "remedy": error.remedy}
+            code = error.code
         except Exception as error:  # noqa: BLE001 - its words may hold anything, so only its kind and place are shown
-            place = place_of(error)
-            log.error("%s %s failed: %s", request.method, printable(request.url.path, 200), place)
-            problem = f"internal error: {place}"
-            return visit.show(
-                "error.html.j2", "That did not work", status=500, problem=problem, remedy="please report these words"
-            )
+            log.error("%s %s failed: %s", request.method, printable(request.url.path, 200), place_of(error))
+            told = {"problem": f"internal error: {place_of(error)}", "remedy": "please report these words"}
+            status, code = 500, "internal-error"
+        if request.headers.get("authorization"):
+            return JSONResponse({**told, "code": code}, status_code=status)
+        return visit.show("error.html.j2", "That did not work", status=status, **told)
 
     def _check_form(self, visit: Visit) -> None:
         self._same_origin(visit.request)
@@ -307,10 +303,9 @@ class Site:
 
     # Log-in
 
-    def _open(
-        self, path: str, form: Callable[[Request, str], Response], act: Callable[[Request, Mapping[str, str]], str]
-    ) -> None:
-        """A form that somebody without a session sends: bound to this browser by a cookie of its own."""
+    def _open(self, path: str, title: str, act: Callable[[Request, Mapping[str, str]], str]) -> None:
+        """Adds a form for somebody without a session: it is bound to this browser by a cookie of its own."""
+        form = partial(self._outside, f"{path.strip('/')}.html.j2", title)
 
         async def get(request: Request) -> Response:
             if "tab" in request.scope:
@@ -362,7 +357,7 @@ class Site:
     def _set_cookie(self, answer: Response, name: str, value: str, path: str = "/") -> None:
         answer.set_cookie(name, value, httponly=True, secure=self.settings.tls, samesite="strict", path=path)
 
-    def _outside(self, request: Request, template: str, title: str, problem: str) -> Response:
+    def _outside(self, template: str, title: str, request: Request, problem: str) -> Response:
         csrf = secrets.token_urlsafe(16)
         answer = HTMLResponse(
             self.render_outside(template, title, address=request.url.path, problem=problem, csrf=csrf)
@@ -375,17 +370,11 @@ class Site:
         nobody: dict[str, Any] = {"base": "", "person": None, "csrf": "", "message": "", "asked": {}}
         return self.render(template, {**nobody, "title": title, **context})
 
-    def _enter_form(self, request: Request, problem: str) -> Response:
-        return self._outside(request, "enter.html.j2", "Enter by a link", problem)
-
     def _enter(self, request: Request, fields: Mapping[str, str]) -> str:
         source = "" if request.client is None else request.client.host
         secret = self.accounts.enter_by_link(fields.get("code", ""), address=source)
         self._noted(secret, "log in by link")
         return secret
-
-    def _login_form(self, request: Request, problem: str) -> Response:
-        return self._outside(request, "login.html.j2", "Log in", problem)
 
     def _login(self, request: Request, fields: Mapping[str, str]) -> str:
         source = "" if request.client is None else request.client.host
@@ -409,9 +398,6 @@ class Site:
         visit.note("log out")
         self.accounts.end(visit.secret)
         return "/login"
-
-    def _account(self, visit: Visit) -> Response:
-        return visit.show("account.html.j2", "Your account")
 
     def _download(self, visit: Visit) -> Response:
         kept = self.downloads.take(visit.path["key"], visit.person.name)
@@ -438,11 +424,7 @@ class Site:
 
     async def _violation(self, request: Request) -> Response:
         """Logs a browser's report that the content security policy stopped something: it may be an attack."""
-        body = b""
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > 4096:
-                break
+        body = await request.body()  # the frame bounds it
         if len(self.violations) < 100:
             told = re.sub(r"/s/[\w-]+", "/s/...", body[:1000].decode("utf-8", "replace"))  # no secret in a log
             self.violations.append(printable(told, 1000))
