@@ -7,7 +7,7 @@ import os
 import sqlite3
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 sync_data = getattr(os, "fdatasync", os.fsync)
@@ -34,47 +34,29 @@ def file_identity(found: os.stat_result) -> FileIdentity:
 
 def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Writes or replaces a file (mode 0600); ``durable``: it is on the disk when this returns. Raises OSError."""
-    for _ in _replacing(path, data, durable=durable):
-        pass
-
-
-def replace_where_possible(paths: Iterable[Path], data: bytes) -> list[Path]:
-    """Writes or replaces the same file in several places as :func:`replace_file` does; returns those that succeeded.
-
-    Step by step in all of them together: a file system that has to bring the changes of one folder onto the disk brings
-    those of the others with them, and the syncs that follow find less to do.
-    """
-    under_way = {path: _replacing(path, data) for path in paths}
-    done = []
-    while under_way:
-        for path, steps in list(under_way.items()):
-            try:
-                next(steps)
-            except StopIteration:
-                done.append(path)
-                del under_way[path]
-            except OSError:
-                del under_way[path]
-    return done
-
-
-def _replacing(path: Path, data: bytes, *, durable: bool = True) -> Iterator[None]:
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             if durable:
                 file.flush()
-                yield
                 os.fsync(file.fileno())
-        yield
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
     if durable:
-        yield
         sync_folder(path.parent)
+
+
+def replace_where_possible(paths: Iterable[Path], data: bytes) -> list[Path]:
+    """Writes or replaces the same file in several places as :func:`replace_file` does; returns those that succeeded."""
+    done = []
+    for path in paths:
+        with suppress(OSError):
+            replace_file(path, data)
+            done.append(path)
+    return done
 
 
 def destroy_file(path: str | Path) -> bool:
