@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
-from undersong_common.privacy import accounting, subsampled
+from undersong_common.privacy import accounting
 from undersong_common.privacy.accounting import (
     DiscreteLaplace,
     Event,
@@ -282,7 +282,7 @@ def test_subsampled_losses_are_those_of_the_library(sigma: float, rate: float) -
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     cell = 20 / sigma / 500
-    ours = subsampled.loss_distribution(sigma, rate, cell)
+    ours = accounting.subsampled_loss_distribution(sigma, rate, cell)
     theirs = pld.from_gaussian_mechanism(sigma, sampling_prob=rate, value_discretization_interval=cell)
     for asked in (0.0, 0.01 / sigma, 1 / sigma, 4 / sigma):
         assert ours.get_delta_for_epsilon(asked) == pytest.approx(
