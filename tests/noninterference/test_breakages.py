@@ -141,10 +141,10 @@ def _(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @broken("a data set of some size is refused")
 def _(monkeypatch: pytest.MonkeyPatch) -> None:
-    def step(original: Any, self: Party, message: Any) -> Any:
+    def step(original: Any, self: Party, message: Any, timing: Any) -> Any:
         if secagg.Request.FromString(message.payload).WhichOneof("stage") == "mask" and _size(self) > 5:
             raise PrivacyRefusal("too many records")
-        return original(self, message)
+        return original(self, message, timing)
 
     wrapped(monkeypatch, Party, "_sum_step", step)
 
@@ -262,13 +262,13 @@ def _(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @broken("a vector is computed again after it has left")
 def _(monkeypatch: pytest.MonkeyPatch) -> None:
-    def step(original: Any, self: Party, message: Any) -> Any:
+    def step(original: Any, self: Party, message: Any, timing: Any) -> Any:
         manifest = self._manifest(message.manifest_hash)
         sent = self._ledger.attempts(manifest.run, message.sum).get(message.attempt) == "sent"
         attempt = self._attempts.find(manifest, message.sum, message.attempt)
         if sent and attempt is not None and attempt.inputs is not None:
-            self._grid(manifest, message.sum, attempt.inputs, attempt.coins)
-        return original(self, message)
+            self._grid(manifest, message.sum, attempt.inputs, attempt.coins, timing)
+        return original(self, message, timing)
 
     wrapped(monkeypatch, Party, "_sum_step", step)
 

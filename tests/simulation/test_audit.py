@@ -397,10 +397,10 @@ def test_a_refusal_that_speaks_is_caught_and_the_sound_party_is_not(monkeypatch:
         computation: Any = party.computation
         return len(computation.data.table) > 5
 
-    def speaking(self: Party, message: Any) -> Any:
+    def speaking(self: Party, message: Any, timing: Any) -> Any:
         if secagg.Request.FromString(message.payload).WhichOneof("stage") == "mask" and many(self):
             raise PrivacyRefusal("too many records")
-        return step(self, message)
+        return step(self, message, timing)
 
     monkeypatch.setattr(Party, "_sum_step", speaking)
     spoken = rounds.play("one sum of label_histogram", examples=15, seed=1)

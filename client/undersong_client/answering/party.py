@@ -62,53 +62,35 @@ log = logging.getLogger(__name__)
 
 
 class Consent(Protocol):
-    """Decisions of a party's people about a run, in addition to its policy."""
+    """Decisions of a party's people about a run, in addition to its policy. By default they consent to every run."""
 
     def decide(self, manifest: Manifest) -> str:
-        """Empty where the run may be signed, else why it may not yet. Raises PrivacyRefusal where it was refused."""
-        ...
-
-    def check(self, manifest: Manifest) -> None:
-        """Raises PrivacyRefusal where the consent to a signed run was withdrawn."""
-        ...
-
-    def refused(self, manifest: Manifest, reason: str) -> None:
-        """Tells the people that the guard refuses a run that was proposed, and why."""
-        ...
-
-    def ended(self, manifest: bytes) -> None:
-        """Notes that nothing more of a run is answered here; ``manifest`` is the hash of its manifest."""
-        ...
-
-    def suspended(self, manifest: bytes) -> None:
-        """Tells the people that the coordinator asks nothing of a run for now; ``manifest`` is a hash."""
-        ...
-
-    def goes_on(self, manifest: bytes) -> None:
-        """Takes that back: something of the run is asked; ``manifest`` is a hash."""
-        ...
-
-
-class StandingConsent:
-    """Consent to every run that the policy allows."""
-
-    def decide(self, manifest: Manifest) -> str:
+        """Returns "" if the run may be signed, else the reason to wait. Raises PrivacyRefusal if it was refused."""
         return ""
 
     def check(self, manifest: Manifest) -> None:
+        """Raises PrivacyRefusal if the consent to a signed run was withdrawn."""
         return None
 
     def refused(self, manifest: Manifest, reason: str) -> None:
+        """Shows the people a proposed run that the guard refuses, with the reason."""
         return None
 
     def ended(self, manifest: bytes) -> None:
+        """Notes that nothing more of a run is answered here; ``manifest`` is the hash of its manifest."""
         return None
 
     def suspended(self, manifest: bytes) -> None:
+        """Notes that the coordinator asks nothing of a run for now; ``manifest`` is a hash."""
         return None
 
     def goes_on(self, manifest: bytes) -> None:
+        """Notes that the coordinator asks something of the run again; ``manifest`` is a hash."""
         return None
+
+
+class StandingConsent(Consent):
+    """Consent to every run that the policy allows."""
 
 
 def _always() -> bool:
@@ -133,6 +115,15 @@ class Answer:
     may_leave: Callable[[], bool] = field(default=_always, repr=False, compare=False)
     request: wire.Request | None = field(default=None, repr=False)
     kind: str = ""
+
+
+@dataclass
+class AnswerTiming:
+    """The start of an answer (monotonic seconds), and the terms on which it may leave (:class:`Answer`)."""
+
+    begun: float
+    first_rung_s: float = 0.0
+    may_leave: Callable[[], bool] = _always
 
 
 class Party:
@@ -189,9 +180,6 @@ class Party:
         self._lock = threading.Lock()
         self._manifests: dict[bytes, Manifest] = {}
         self._attempts = Attempts(store, name, identity, entropy, clock, encapsulate)
-        self._taken_up_at = 0.0  # of the answer under way, monotonic seconds
-        self._first_rung_s = 0.0  # of the answer under way
-        self._may_leave: Callable[[], bool] = _always  # of the answer under way
         self._prices: dict[tuple[bytes, str], tuple[Event, Event]] = {}  # of one vector: as planned, and alone
         self._resolved: tuple[tuple[Input, ...], PublicInputs] | None = None  # of the last request
         self._checked: tuple[bytes, str] | None = None  # for which sum of which manifest they were checked
@@ -255,12 +243,11 @@ class Party:
             begun: when the request was taken up, monotonic seconds, from where the ladder counts; None: now.
         """
         with self._lock:
-            self._taken_up_at = time.monotonic() if begun is None else begun
-            self._first_rung_s, self._may_leave = 0.0, _always
+            timing = AnswerTiming(time.monotonic() if begun is None else begun)
             request = None
             try:
                 request = codec.decode_request(data)
-                reply = self._answer(request)
+                reply = self._answer(request, timing)
             except UndersongError as error:
                 problem = printable(error.problem)  # it may name what the request named
                 log.warning("%s refused a request: %s", self.name, problem)
@@ -273,9 +260,9 @@ class Party:
                 log.error("%s: internal error %s", self.name, place_of(error))
                 reply = codec.refusal(UndersongError("internal"))
             kind = reply.WhichOneof("body") or ""
-            return Answer(reply.SerializeToString(), self._first_rung_s, self._may_leave, request, kind)
+            return Answer(reply.SerializeToString(), timing.first_rung_s, timing.may_leave, request, kind)
 
-    def _answer(self, request: wire.Request) -> wire.Reply:
+    def _answer(self, request: wire.Request, timing: AnswerTiming) -> wire.Reply:
         match request.WhichOneof("body"):
             case "introduce":
                 return self._reply(introduction=self._introduction())
@@ -288,7 +275,7 @@ class Party:
             case "prepare_sum":
                 return self._prepare_sum(request.prepare_sum)
             case "sum_step":
-                return self._sum_step(request.sum_step)
+                return self._sum_step(request.sum_step, timing)
             case "void_sum":
                 return self._void_sum(request.void_sum)
             case "suspend_run":
@@ -414,7 +401,7 @@ class Party:
         self._ledger.check_attempt(self._charge(manifest, name, number), manifest.plan.quorum.spare_attempts)
         return attempt
 
-    def _sum_step(self, message: wire.SumStep) -> wire.Reply:
+    def _sum_step(self, message: wire.SumStep, timing: AnswerTiming) -> wire.Reply:
         manifest = self._manifest(message.manifest_hash)
         self._consent.check(manifest)
         attempt = self._known(manifest, message.sum, message.attempt)
@@ -427,7 +414,7 @@ class Party:
                     )
                 if missing := missing_blocks(attempt.inputs, self._blocks):
                     return self._reply(missing=wire.MissingBlocks(blocks=missing))
-                step = self._vector(attempt, attempt.inputs)
+                step = self._vector(attempt, attempt.inputs, timing)
         except UndersongError:
             # A refusal may have tombstoned the attempt: that too must survive a crash.
             self._attempts.keep(attempt)
@@ -435,7 +422,7 @@ class Party:
         self._attempts.keep(attempt)
         if step.vector:
             self._send(attempt, step.payload)
-            self._may_leave = partial(self._consents, manifest)
+            timing.may_leave = partial(self._consents, manifest)
         return self._reply(sum_reply=wire.SumReply(payload=step.payload))
 
     def _consents(self, manifest: Manifest) -> bool:
@@ -450,10 +437,10 @@ class Party:
     # after a crash a charge without a hash means that nothing left, and the vector may be computed again under the same
     # keys for the same question; with a hash only the bytes that have it may leave (docs/secagg.md).
 
-    def _vector(self, attempt: Attempt, inputs: tuple[Input, ...]) -> Reply:
+    def _vector(self, attempt: Attempt, inputs: tuple[Input, ...], timing: AnswerTiming) -> Reply:
         self._public(attempt.manifest, attempt.query, inputs)
         self._pay(attempt)
-        grid = self._grid(attempt.manifest, attempt.query, inputs, attempt.coins)
+        grid = self._grid(attempt.manifest, attempt.query, inputs, attempt.coins, timing)
         self._consent.check(attempt.manifest)  # again: computing may take minutes, in which people decide otherwise
         return attempt.machine.provide(grid, attempt.question)
 
@@ -489,16 +476,18 @@ class Party:
         if self._ledger.state(self._charge_of(attempt)) not in ("unknown", "charged"):
             self._attempts.end(attempt, refusal.problem)
 
-    def _grid(self, manifest: Manifest, name: str, inputs: tuple[Input, ...], coins: bytes) -> GridVector:
+    def _grid(
+        self, manifest: Manifest, name: str, inputs: tuple[Input, ...], coins: bytes, timing: AnswerTiming
+    ) -> GridVector:
         """This party's vector: the one place where records are read for a reply, and so the one that takes a rung."""
         planned, public = manifest.plan[name], self._public(manifest, name, inputs)
-        self._first_rung_s = planned.first_rung_s
+        timing.first_rung_s = planned.first_rung_s
         found = ((identity, self._blocks.get(identity)) for identity in named_blocks(inputs))
         blocks = {identity: block for identity, block in found if block is not None}
         request = VectorRequest(
             manifest.run, tuple(manifest.labels), planned, manifest.plan.privacy, public, coins, inputs, blocks
         )
-        computed = self.computation.vector(request, begun=self._taken_up_at)
+        computed = self.computation.vector(request, begun=timing.begun)
         self.cautions[manifest.run] = computed.cautions
         return computed.vector
 

@@ -39,11 +39,9 @@ class Listener(Protocol):
 
     def wants(self, id_: bytes) -> bool:
         """Returns True if a request with this id would be answered; only then are its bytes kept."""
-        ...
 
     def request(self, envelope: Envelope) -> None:
         """Raises PeerFault where too many wait already."""
-        ...
 
     def acknowledged(self, id_: bytes) -> None: ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def message(home: Path, number: int) -> Message:
     found = next((entry for entry in kept.entries() if entry.number == number), None)
     if found is None:
         raise ConfigurationError(f"the outbox has no entry {number}", "see `undersong-party outbox`")
-    return Message(found, data, journal.decode(found.kind, data))
+    return Message(found, data, decode(found.kind, data))
 
 
 NOTHING = "It says nothing of the records."
@@ -106,3 +107,43 @@ def _told(kind: str, data: bytes) -> list[str]:
     reply = federation_pb2.Reply.FromString(data)
     said = reply.pending.reason if kind == "pending" else reply.refusal.problem
     return [f"  in these words: {printable(said)}"]
+
+
+def decode(kind: str, data: bytes) -> dict[str, Any]:
+    """A message as names and values; bytes as hex, long ones as their length and hash."""
+    from google.protobuf.message import DecodeError
+
+    if kind in ("hello", "renewal"):
+        return {"text": data.decode("utf-8", "replace")}
+    try:
+        reply = federation_pb2.Reply.FromString(data)
+        found = _fields(reply)
+        if reply.WhichOneof("body") == "sum_reply":
+            found["sum_reply"] = _fields(secagg_pb2.Reply.FromString(reply.sum_reply.payload))
+    except DecodeError:
+        raise ConfigurationError("the entry cannot be decoded", "read it with the version that sent it") from None
+    return found
+
+
+def _fields(message: Any) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for field, value in message.ListFields():
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            result[field.name] = {str(key): _value(item) for key, item in value.items()}
+        elif hasattr(value, "__len__") and not isinstance(value, (bytes, str)):
+            result[field.name] = [_value(item) for item in value]
+        else:
+            result[field.name] = _value(value)
+    return result
+
+
+def _value(value: Any) -> Any:
+    if hasattr(value, "ListFields"):
+        return _fields(value)
+    if isinstance(value, bytes):
+        if value[:1] == b"{":
+            return value.decode("utf-8", "replace")
+        if len(value) > 64:
+            return f"{len(value)} bytes, sha256 {hashlib.sha256(value).hexdigest()}"
+        return value.hex()
+    return value

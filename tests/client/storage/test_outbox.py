@@ -39,7 +39,7 @@ def test_what_left_is_kept_byte_for_byte_once_and_decoded(tmp_path):
     assert (first.number, first.times, first.bytes, first.at) == (1, 2, len(data), 1.0)
     assert second.attempt == 1
     assert journal.data(1) == data
-    shown = outbox.decode("sum_reply", data)
+    shown = descriptions.decode("sum_reply", data)
     assert shown["sum_reply"]["stage"] == 4
     assert shown["sum_reply"]["body"].startswith("1000 bytes, sha256 ")
     assert shown["sum_reply"]["sid"] == (b"s" * 32).hex()
@@ -59,15 +59,15 @@ def test_every_kind_of_reply_can_be_decoded():
     }
     for kind, body in replies.items():
         data = federation_pb2.Reply(version=1, **{kind: body}).SerializeToString()
-        assert outbox.decode(kind, data)[kind]
+        assert descriptions.decode(kind, data)[kind]
     assert (
-        outbox.decode("receipt", data=federation_pb2.Reply(version=1, receipt=replies["receipt"]).SerializeToString())[
-            "receipt"
-        ]["body"]
+        descriptions.decode(
+            "receipt", data=federation_pb2.Reply(version=1, receipt=replies["receipt"]).SerializeToString()
+        )["receipt"]["body"]
         == '{"a":1}'
     )
     with pytest.raises(ConfigurationError, match="cannot be decoded"):
-        outbox.decode("refusal", b"\xff\xff\xff")
+        descriptions.decode("refusal", b"\xff\xff\xff")
 
 
 @pytest.fixture
