@@ -162,10 +162,10 @@ class Plan(Shown):
     def screen(self) -> RenderableType:
         from rich.console import Group
 
-        from undersong_server.cli.plan_screen import render
+        from undersong_server.cli.display import render_plan
 
         refused = [f"A simulation would refuse this: {why}." for why in self.planned.unready]
-        return Group(render(self.figures), *self.planned.remarks, *refused)
+        return Group(render_plan(self.figures), *self.planned.remarks, *refused)
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,22 +1,46 @@
-"""Progress on the terminal: one bar per phase with the time left; plain lines in a pipe or a log."""
+"""Screens on the terminal: progress, a plan, and a run that is watched."""
 
 from __future__ import annotations
 
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
+from rich.text import Text
 
-from undersong_common.logs import Repeats
+from undersong_common.logs import Repeats, without_numbers
+from undersong_common.plurals import counted
+from undersong_common.printable import printable, printable_lines
+from undersong_common.rows import Rows, screen
+from undersong_server.operations.runs import STAMP, RunEvent
 from undersong_server.progress import Progress, Silent
+from undersong_server.runs.folder import FINAL
+from undersong_server.runs.plan_figures import PUBLIC_NOTICE, PlanFigures
 
 LINE_S = 10.0  # between two lines of one phase
+PLAN_HEADINGS = (
+    "statistic",
+    "releases",
+    "dimension",
+    "L1",
+    "L2",
+    "sigma",
+    "sigma (integer)",
+    "share per party",
+    "modulus",
+    "epsilon so far",
+)
+EXPLAINED = (
+    "A run writes texts, asks the parties for private sums, and writes again: that is a round. A private sum takes up"
+    " to five exchanges with every party: keys, pieces of keys, masked answers, who is in, opening."
+)
 
 
 def display(quiet: bool) -> AbstractContextManager[Progress]:
@@ -112,3 +136,152 @@ class Display:
     def say(self, message: str) -> None:
         for line in self._repeats.shown(message):
             self._console.print(line, highlight=False, markup=False)
+
+
+def render_plan(figures: PlanFigures) -> RenderableType:
+    """The plan's figures as a table and a few sentences."""
+    privacy, quorum = figures.privacy, figures.quorum
+    rows = []
+    for each in figures.sums:
+        dimensions = each.dimension
+        span = f"{dimensions[0]}" if len(set(dimensions)) == 1 else f"{dimensions[0]}..{dimensions[-1]}"
+        rows.append(
+            (
+                each.statistic,
+                str(each.releases),
+                span,
+                f"{each.l1_sensitivity:.4f}",
+                f"{each.l2_sensitivity:.4f}",
+                f"{each.sigma:.3f}",
+                f"{each.sigma_integer:.2f}",
+                f"{each.share_sigma_integer:.2f}",
+                f"{each.modulus_bits} bits",
+                "no privacy" if each.epsilon_so_far is None else f"{each.epsilon_so_far:.3f}",
+            )
+        )
+    table = Rows(PLAN_HEADINGS, rows, title=f"private sums of {figures.method!r}", left=1)
+    lines = [
+        f"Promise: epsilon {privacy.epsilon:g}, delta {privacy.delta:g} for one {privacy.unit}"
+        + (
+            f" (at most {counted(privacy.max_per_unit, 'record')}, their {privacy.contribution})"
+            if privacy.unit != "sample"
+            else ""
+        )
+        + ", add/remove neighbours.",
+        f"Federation: {counted(quorum.parties, 'party', 'parties')}, threshold {quorum.threshold},"
+        f" {quorum.tolerated_dropouts} may drop out, {quorum.colluders} may collude with the coordinator;"
+        f" post-quantum masks {'on' if quorum.post_quantum else 'off'}.",
+    ]
+    collude = figures.epsilon_if_all_others_collude
+    if collude is not None:
+        lines.append(f"If every other party colludes, one party's own noise alone still gives epsilon {collude:.3f}.")
+    foreign = {each.statistic: each.source for each in figures.sums if each.source}
+    lines.extend(
+        f"The statistic {name} is another package's: every party must trust it with the source {source}."
+        for name, source in foreign.items()
+    )
+    lines.extend(f"Weak: {sentence}." for sentence in figures.weak)
+    lines.extend(figures.method_notes)
+    if figures.paper is not None:
+        lines.append(_paper(figures.paper))
+    trials = f" and {figures.trial_calls} for trial texts before the first private sum" if figures.trial_calls else ""
+    lines.append(
+        f"Generators: {counted(figures.generator_calls, 'call')} ({', '.join(figures.generators)}){trials},"
+        " retries apart."
+    )
+    if (cost := figures.cost) is not None:
+        low, high = cost.tokens
+        price = "no price is configured"
+        if cost.price_usd:
+            price = f"US$ {cost.price_usd[0]:.2f} to {cost.price_usd[1]:.2f}"
+        lines.append(
+            f"Expected, with as many calls of each generator: {low:,} to {high:,} tokens, {price},"
+            f" {cost.seconds[0]:.0f} to {cost.seconds[1]:.0f} s."
+        )
+    lines.append(f"Note: {PUBLIC_NOTICE}.")
+    return Group(table, *lines)
+
+
+def _paper(paper: Mapping[str, float]) -> str:
+    of = f" (at delta {paper['delta_iter']:.3g} for each release)" if "delta_iter" in paper else ""
+    sentence = (
+        f"For information: the paper's own sigma is {paper['sigma']:.4f}{of}, which really spends epsilon"
+        f" {paper['epsilon_really_spent']:.3f}"
+    )
+    if "sigma_composed_jointly" in paper:
+        sentence += f"; its mechanisms composed together would need {paper['sigma_composed_jointly']:.4f}"
+    return sentence + "."
+
+
+class WatchScreen:
+    """Shows events as they come.
+
+    Args:
+        silent: shows nothing.
+    """
+
+    def __init__(self, run: str, *, silent: bool) -> None:
+        self._run = run
+        self._silent = silent
+        self._live: Live | None = None
+        self._kind: tuple[object, ...] | None = None
+        self._repeats = Repeats()
+
+    def __enter__(self) -> WatchScreen:
+        if self._silent:
+            return self
+        if sys.stdout.isatty():
+            self._live = Live(console=screen(), auto_refresh=False, transient=True)
+            self._live.__enter__()
+        self._print(EXPLAINED)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.__exit__(kind, error, trace)
+
+    def show(self, event: RunEvent) -> None:
+        if self._silent:
+            return
+        for line in event.lines:
+            for shown in self._repeats.shown(line, without_numbers(line[STAMP:])):
+                self._print(printable_lines(shown))
+        words = event_words(event)
+        if event.status.error is not None:
+            return  # the command prints the error when it ends
+        if self._live is not None:
+            ended = event.status.state in FINAL
+            self._live.update(Text("" if ended else words), refresh=True)
+            if ended:
+                self._print(words)
+        elif event.kind != self._kind:
+            self._kind = event.kind
+            self._print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {words}")
+
+    def _print(self, line: str) -> None:
+        if self._live is None:
+            print(line, flush=True)
+        else:
+            self._live.console.print(line, highlight=False, markup=False)
+
+
+def event_words(event: RunEvent) -> str:
+    """Status of the run in one line; while it waits for people, with the time and telephone contacts."""
+    status = event.status
+    words = printable(status.words, 4096)
+    if status.waiting is not None and status.waiting.whom == "people":
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(status.waiting.since))
+        words += f" since {since}"
+        named = dict(event.contacts)
+        called = [
+            f"{party.party}: {printable(named.get(party.party, ''), 200) or 'no telephone number noted'}"
+            + ("" if party.connected else " (its machine is away, too)")
+            for party in status.waiting.parties
+        ]
+        words += f"; to telephone: {'; '.join(called)}"
+    words += "".join(f"; {name}: {because}" for name, because in event.away_because)
+    if not event.served and status.state not in ("finished", "stopped", "failed"):
+        words += "; NOBODY IS SERVING: nothing goes on until `undersong coordinator serve` runs"
+    return words

@@ -74,9 +74,9 @@ def plan(
     if as_json or quiet:
         print_result(planned.to_json(), as_json=as_json, quiet=True, brief=planned.run)
         return
-    from undersong_server.cli.plan_screen import render
+    from undersong_server.cli.display import render_plan
 
-    screen().print(render(planned.figures))
+    screen().print(render_plan(planned.figures))
     names = ", ".join(planned.parties)
     for party, why in planned.refusals:
         print(f"{party} would refuse this, by the policy that it shares: {why}")
@@ -140,7 +140,7 @@ def watch(
     On a terminal the last line renews itself; in a pipe each event is a line. Ctrl-C ends the watching, not the run.
     Exit code 0 when it finished, that of its error when it failed, 3 when it was stopped.
     """
-    from undersong_server.cli.watch_screen import WatchScreen
+    from undersong_server.cli.display import WatchScreen
 
     log: list[str] = []
     event = None
@@ -189,9 +189,9 @@ def show(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False
     if as_json:
         print_json(details.to_json())
         return
-    from undersong_server.cli.plan_screen import render
+    from undersong_server.cli.display import render_plan
 
-    screen().print(render(details.figures))
+    screen().print(render_plan(details.figures))
     print(f"parties: {', '.join(details.parties)}")
     print(printable_lines("\n".join(details.log)))
     print(printable_lines(details.status.words))

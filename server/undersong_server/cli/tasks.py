@@ -63,9 +63,9 @@ def plan(
     if as_json:
         print_json(planned.to_json())
         return
-    from undersong_server.cli.plan_screen import render
+    from undersong_server.cli.display import render_plan
 
-    screen().print(render(planned.figures))
+    screen().print(render_plan(planned.figures))
     show_lines([*planned.remarks, *(f"`undersong simulate` would refuse this: {why}" for why in planned.unready)])
 
 

@@ -96,7 +96,8 @@ class RunScreens:
         def plan() -> dict[str, Any]:
             if visit.query.get("plan") != "yes":
                 return {"planned": None}
-            return {"planned": drafts.plan(self._home, draft, chosen), "chosen": ",".join(chosen)}
+            made = runs.preview(self._home, draft.data, Path(draft.folder), chosen)
+            return {"planned": made, "chosen": ",".join(chosen)}
 
         sections: dict[str, list[drafts.TaskField]] = {}
         for each in draft.fields:

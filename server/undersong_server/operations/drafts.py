@@ -14,11 +14,7 @@ from undersong_common import configuration
 from undersong_common.errors import ConfigurationError
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.operations.coordinator import console_folder
-from undersong_server.operations.enrolment import roster
-from undersong_server.operations.runs import refusals
 from undersong_server.runs.folder import read_json, replace_json
-from undersong_server.runs.plan_figures import PlanFigures, cap_faults, plan_figures
-from undersong_server.runs.planning import coordinator_task, plan_run
 
 KEPT = 200  # drafts; the oldest are removed
 HIDDEN = ("data.path", "output.dir", "evaluation")  # keys that a coordinator's run ignores
@@ -68,15 +64,6 @@ class Draft:
     @property
     def fields(self) -> tuple[TaskField, ...]:
         return tuple(_fields("", self.data))
-
-
-@dataclass(frozen=True)
-class DraftPlan:
-    """The plan of a draft: its parties, its figures, and (party, reason) for shared policies that refuse it."""
-
-    parties: tuple[str, ...]
-    figures: PlanFigures
-    refusals: tuple[tuple[str, str], ...] = ()
 
 
 def _folder(home: Path) -> Path:
@@ -158,14 +145,6 @@ def change(home: Path, draft: Draft, texts: Mapping[str, str]) -> Draft:
     if not assignments:
         return draft
     return _keep(home, draft.source, Path(draft.folder), configuration.override(draft.data, assignments))
-
-
-def plan(home: Path, draft: Draft, parties: Sequence[str] | None = None) -> DraftPlan:
-    """Plans a run of the draft. Raises the ConfigurationErrors of `undersong run plan`."""
-    names = roster(home, parties)
-    made = plan_run(coordinator_task(draft.data, Path(draft.folder), names))
-    ConfigurationError.raise_together(cap_faults(made))
-    return DraftPlan(names, plan_figures(made), tuple(refusals(home, names, made.plan)))
 
 
 def _fields(prefix: str, value: Any) -> Iterator[TaskField]:

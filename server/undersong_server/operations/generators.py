@@ -42,8 +42,8 @@ class GeneratorUsage:
     run: str
     runs: int
     counts: Mapping[str, float]
-    faults: Mapping[str, int]
-    counted: Mapping[str, int]
+    faults: Mapping[str, float]
+    counted: Mapping[str, float]
 
     @property
     def answer_rate(self) -> float | None:

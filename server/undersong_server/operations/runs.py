@@ -35,7 +35,7 @@ STAMP = len("2026-01-01 00:00:00 ")  # characters before the words of a log line
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run that was planned and not started.
+    """A run that was planned and not started; ``run`` is "" for a preview.
 
     ``refusals``: (party, reason) for hospitals that share their policy and would refuse the run.
     """
@@ -101,18 +101,24 @@ def plan_task(
     insecure_noise_seed: int | None = None,
 ) -> PlannedRun:
     """Fixes a run of parsed task data, like :func:`plan`; its relative paths start at ``folder``."""
-    names = roster(home, parties)
     if CoordinatorHome(home).settings.drill:
         data = _rehearsed(data)
-    run_plan = plan_run(coordinator_task(data, folder, names))
-    ConfigurationError.raise_together(cap_faults(run_plan))
+    made = preview(home, data, folder, parties)
     if name is None:
         if suffix is None:
             suffix = os.urandom(4).hex() if insecure_noise_seed is None else f"insecure-{insecure_noise_seed}"
-        name = f"{run_plan.task.task.name} {suffix}"
-    planned = Planned(name, data, str(folder), names, seed, insecure_noise_seed, patience_s)
+        name = f"{data['task']['name']} {suffix}"
+    planned = Planned(name, data, str(folder), made.parties, seed, insecure_noise_seed, patience_s)
     CoordinatorHome(home).run(name).create(planned)
-    return PlannedRun(name, names, plan_figures(run_plan), tuple(refusals(home, names, run_plan.plan)))
+    return replace(made, run=name)
+
+
+def preview(home: Path, data: Mapping[str, Any], folder: Path, parties: Sequence[str] | None) -> PlannedRun:
+    """Computes a run's plan without creating the run. Raises the ConfigurationErrors of :func:`plan_task`."""
+    names = roster(home, parties)
+    run_plan = plan_run(coordinator_task(data, folder, names))
+    ConfigurationError.raise_together(cap_faults(run_plan))
+    return PlannedRun("", names, plan_figures(run_plan), tuple(refusals(home, names, run_plan.plan)))
 
 
 def _rehearsed(data: Mapping[str, Any]) -> dict[str, Any]:
