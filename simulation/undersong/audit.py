@@ -319,18 +319,17 @@ def _noise(observed: Sequence[Observations]) -> tuple[tuple[float, float] | None
     for group in groups:
         parts = [each.noise[name] for each in observed for name in group if name in each.noise]
         coordinates, size = sum(part.coordinates for part in parts), math.fsum(part.size for part in parts)
-        if parts[0].law == "gaussian":
-            law, power = chi2(coordinates), 0.5  # squares of normals
-        else:
-            law, power = gamma(coordinates), 1.0  # exponential; more shares than the honest ones' only add to it
+        gaussian = parts[0].law == "gaussian"
+        # Squares of normals, or exponentials: more shares of Laplace noise than the honest ones' only add to these.
+        law, power = (chi2(coordinates), 0.5) if gaussian else (gamma(coordinates), 1.0)
         alarm = NOISE_ALARM / (2 * len(groups))
-        found.append(((size / law.ppf(alarm)) ** power, (size / coordinates) ** power))
-        if parts[0].law == "gaussian":
-            excess = max(excess, float((size / law.isf(alarm)) ** power))
+        found.append((float(size / law.ppf(alarm)) ** power, (size / coordinates) ** power))
+        if gaussian:
+            excess = max(excess, float(size / law.isf(alarm)) ** power)
     if not found:
         return None, excess
     upper, deviation = min(found)
-    return (float(deviation), float(upper)), excess
+    return (deviation, upper), excess
 
 
 def _shared_noise(observed: Sequence[Observations]) -> list[str]:
@@ -349,7 +348,7 @@ def _shared_noise(observed: Sequence[Observations]) -> list[str]:
     if len(seen) < 2:
         return []
     width = min(len(first) for _, first in seen)
-    rows = np.array([first[:width] / max(np.linalg.norm(first[:width]), 1e-300) for _, first in seen])
+    rows = np.array([first[:width] / max(float(np.linalg.norm(first[:width])), 1e-300) for _, first in seen])
     above = beta.isf(NOISE_ALARM / (len(seen) * (len(seen) - 1) / 2), 0.5, (width - 1) / 2)
     pairs = np.argwhere(np.triu((rows @ rows.T) ** 2 > above, 1))
     return [f"{seen[one][0]} and {seen[other][0]}" for one, other in pairs[:5].tolist()]
