@@ -17,8 +17,7 @@ from undersong_server import methods
 from undersong_server.runs import task
 from undersong_server.runs.plan_figures import PlanFigures, cap_faults, plan_figures
 from undersong_server.runs.planning import plan_run
-from undersong_server.runs.tables import task_faults
-from undersong_server.runs.template import commented_task
+from undersong_server.runs.tables import commented_task, task_faults
 
 METHOD_NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 TEMPLATES = Path(__file__).parent / "new_method"
@@ -36,7 +35,7 @@ def write_template(
     """Writes a commented task file; columns and labels come from the table ``source`` if given.
 
     Args:
-        text, label, user, encoding: arguments of :func:`undersong_server.runs.template.commented_task`.
+        text, label, user, encoding: arguments of :func:`undersong_server.runs.tables.commented_task`.
 
     Raises ConfigurationError if ``out`` exists, or the table cannot be read.
     """
