@@ -19,6 +19,7 @@ import scipy.sparse as sp
 
 from undersong_common.arrays import Float32, Int64
 from undersong_common.errors import ConfigurationError
+from undersong_protocol.limits import LARGEST_LABELS
 from undersong_protocol.statistics.contribution import BLOCK_ROWS
 from undersong_protocol.statistics.histogram import COUNT_SCALE
 from undersong_protocol.statistics.inputs import (
@@ -69,7 +70,7 @@ class Attributes:
 
     def check(self, statistic: str) -> None:
         """Raises ConfigurationError for numbers that cannot be."""
-        positive_integer(statistic, "labels", self.labels, least=0, most=LARGEST_LABEL)
+        positive_integer(statistic, "labels", self.labels, least=0, most=LARGEST_LABELS)
         if self.lists or not self.labels:
             most = MOST_ATTRIBUTES - bool(self.labels)
             positive_integers(statistic, "lists", self.lists, entries=most, most=LARGEST_LABEL)
@@ -239,8 +240,8 @@ class AttributeVotes(Statistic):
 
     @property
     def _votes(self) -> TopQVotes:
-        """The same votes, where the combinations are labels."""
-        return TopQVotes(q=self.q, candidates=self.candidates, labels=self.combinations, furthest=False)
+        """The same votes, where the combinations are labels; more of them than a task may have."""
+        return TopQVotes(q=self.q, candidates=self.candidates, labels=1, furthest=False)
 
     @property
     def dimension(self) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from undersong_common.arrays import Float64, Int64
+from undersong_protocol.limits import LARGEST_LABELS
 from undersong_protocol.statistics import hubness
 from undersong_protocol.statistics.histogram import COUNT_SCALE
 from undersong_protocol.statistics.inputs import check_embeddings, check_names, check_shape, check_task_labels
@@ -48,7 +49,7 @@ class CorrectedVotes(Statistic):
     def __post_init__(self) -> None:
         positive_integer(self.name, "q", self.q, most=LARGEST_Q)
         positive_integer(self.name, "candidates", self.candidates)
-        positive_integer(self.name, "labels", self.labels, least=0)
+        positive_integer(self.name, "labels", self.labels, least=0, most=LARGEST_LABELS)
 
     @property
     def dimension(self) -> int:

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 from undersong_common.arrays import Int64
 from undersong_common.errors import ConfigurationError
+from undersong_protocol.limits import LARGEST_LABELS
 from undersong_protocol.statistics.inputs import check_names, check_task_labels, labels_within
 from undersong_protocol.statistics.interface import (
     Matrix,
@@ -46,7 +47,7 @@ class EmbeddingSum(Statistic):
 
     def __post_init__(self) -> None:
         positive_integer(self.name, "size", self.size)
-        positive_integer(self.name, "labels", self.labels, least=0)
+        positive_integer(self.name, "labels", self.labels, least=0, most=LARGEST_LABELS)
 
     @property
     def dimension(self) -> int:

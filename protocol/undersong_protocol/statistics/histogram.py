@@ -11,6 +11,7 @@ import numpy as np
 
 from undersong_common.arrays import Int64
 from undersong_common.errors import ConfigurationError
+from undersong_protocol.limits import LARGEST_LABELS
 from undersong_protocol.statistics.inputs import LARGEST_LABEL, check_names, check_task_labels, labels_within
 from undersong_protocol.statistics.interface import (
     PublicFacts,
@@ -38,7 +39,7 @@ class LabelHistogram(Statistic):
     labels: int
 
     def __post_init__(self) -> None:
-        positive_integer(self.name, "labels", self.labels)
+        positive_integer(self.name, "labels", self.labels, most=LARGEST_LABELS)
 
     @property
     def dimension(self) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
+from undersong_protocol.limits import LARGEST_LABELS
 from undersong_protocol.statistics.histogram import COUNT_SCALE
 from undersong_protocol.statistics.inputs import (
     WHOLE_NUMBERS,
@@ -65,7 +66,8 @@ class MetadataHistograms(Statistic):
     count_labels: bool = True
 
     def __post_init__(self) -> None:
-        for field in ("labels", "length_bins", "keywords"):
+        positive_integer(self.name, "labels", self.labels, least=0, most=LARGEST_LABELS)
+        for field in ("length_bins", "keywords"):
             positive_integer(self.name, field, getattr(self, field), least=0)
         if type(self.count_labels) is not bool:
             raise ConfigurationError(f"{self.name}.count_labels is {self.count_labels!r}", "give true or false")

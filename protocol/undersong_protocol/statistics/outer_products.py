@@ -10,6 +10,7 @@ import numpy as np
 
 from undersong_common.arrays import Float64, Int64
 from undersong_common.fixed_order import row_norms
+from undersong_protocol.limits import LARGEST_LABELS
 from undersong_protocol.statistics.embedding_sum import EMBEDDING_SCALE
 from undersong_protocol.statistics.inputs import (
     LARGEST_EMBEDDING,
@@ -60,7 +61,7 @@ class OuterProducts(Statistic):
 
     def __post_init__(self) -> None:
         positive_integer(self.name, "size", self.size, most=LARGEST_EMBEDDING)
-        positive_integer(self.name, "labels", self.labels, least=0)
+        positive_integer(self.name, "labels", self.labels, least=0, most=LARGEST_LABELS)
 
     @property
     def dimension(self) -> int:

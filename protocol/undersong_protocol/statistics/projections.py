@@ -11,6 +11,7 @@ import numpy as np
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.fixed_order import row_norms
+from undersong_protocol.limits import LARGEST_LABELS
 from undersong_protocol.statistics.inputs import (
     COEFFICIENTS,
     check_embedding_size,
@@ -65,7 +66,7 @@ class Projections(Statistic):
 
     def __post_init__(self) -> None:
         positive_integer(self.name, "directions", self.directions)
-        positive_integer(self.name, "labels", self.labels, least=int(self.by_label is True))
+        positive_integer(self.name, "labels", self.labels, least=int(self.by_label is True), most=LARGEST_LABELS)
         if type(self.by_label) is not bool:
             raise ConfigurationError(f"{self.name}.by_label is {self.by_label!r}", "give true or false")
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from undersong_common.arrays import Bools, Int64
 from undersong_common.errors import ConfigurationError
+from undersong_protocol.limits import LARGEST_LABELS
 from undersong_protocol.statistics import fine_tuned_teachers, teachers
 from undersong_protocol.statistics.histogram import COUNT_SCALE
 from undersong_protocol.statistics.inputs import (
@@ -35,6 +36,8 @@ from undersong_protocol.statistics.registry import positive_integer, register
 
 INPUTS = ("queries", "contrast")
 LARGEST_CONTRAST = 100_000  # public candidates to train against
+LARGEST_TEACHERS = 10_000  # of a party
+LARGEST_TEACHERS_TIMES_LABELS = 2**20  # a teacher has one direction per label; some ten minutes on one core
 
 
 @register
@@ -71,9 +74,12 @@ class TeacherVotes(Statistic):
 
     def __post_init__(self) -> None:
         positive_integer(self.name, "queries", self.queries)
-        positive_integer(self.name, "teachers", self.teachers, most=1_000_000)
+        positive_integer(self.name, "teachers", self.teachers, most=LARGEST_TEACHERS)
         positive_integer(self.name, "queries times teachers", self.queries * self.teachers)
-        positive_integer(self.name, "labels", self.labels, least=0)
+        positive_integer(self.name, "labels", self.labels, least=0, most=LARGEST_LABELS)
+        positive_integer(
+            self.name, "teachers times labels", self.teachers * max(1, self.labels), most=LARGEST_TEACHERS_TIMES_LABELS
+        )
         for name, value in (("half", self.half), ("fine_tuned", self.fine_tuned)):
             if type(value) is not bool:
                 raise ConfigurationError(f"{self.name}.{name} is {value!r}", "give true or false")

@@ -16,7 +16,8 @@ import scipy.sparse as sp
 
 from undersong_common.arrays import Float32, Int64
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.statistics.inputs import LARGEST_LABEL, check_embeddings, check_names, check_task_labels
+from undersong_protocol.limits import LARGEST_LABELS
+from undersong_protocol.statistics.inputs import check_embeddings, check_names, check_task_labels
 from undersong_protocol.statistics.interface import (
     LabelledEmbeddings,
     PublicFacts,
@@ -60,7 +61,7 @@ class TopQVotes(Statistic):
     def __post_init__(self) -> None:
         positive_integer(self.name, "q", self.q, most=LARGEST_Q)
         positive_integer(self.name, "candidates", self.candidates)
-        positive_integer(self.name, "labels", self.labels, least=0, most=LARGEST_LABEL)
+        positive_integer(self.name, "labels", self.labels, least=0, most=LARGEST_LABELS)
         if type(self.furthest) is not bool:
             raise ConfigurationError(f"top_q_votes.furthest is {self.furthest!r}", "give true or false")
 

@@ -30,7 +30,7 @@ from undersong_protocol.agreement.plan import SumRequest, plan_sums
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_protocol.statistics.histogram import LabelHistogram, LengthHistogram
 from undersong_protocol.statistics.outer_products import MEANS, PROJECTION, OuterProducts
-from undersong_protocol.statistics.teacher_votes import TeacherVotes
+from undersong_protocol.statistics.teacher_votes import LARGEST_TEACHERS, TeacherVotes
 from undersong_protocol.statistics.teachers import Whitening
 from undersong_protocol.statistics.votes import TopQVotes
 from undersong_protocol.wire.public import Input
@@ -83,7 +83,7 @@ class Options(MethodOptions):
     teacher: Literal["linear", "fine-tuned"] = "linear"
     student: Literal["linear", "fine-tuned"] = "linear"
     student_model: str = PACKAGED
-    teachers: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    teachers: Annotated[int, Field(ge=0, le=LARGEST_TEACHERS)] = 0
     queries: Annotated[int, Field(ge=1)] = 400
     contrast: Annotated[int, Field(ge=1)] = 1000
     half: bool = True

@@ -16,6 +16,7 @@ import pytest
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
 from undersong_protocol import statistics
+from undersong_protocol.limits import LARGEST_LABELS
 from undersong_protocol.statistics import (
     LabelHistogram,
     LabelledEmbeddings,
@@ -141,11 +142,11 @@ PLANNED: dict[str, Callable[[int], tuple[Statistic, PublicInputs]]] = {
     "classifier_votes": classifier_votes,
     "classifier_votes_in_blocks": lambda size: classifier_votes(size, ClassifierVotesInBlocks),
     "corrected_votes": corrected_votes,
-    "embedding_sum": lambda size: (EmbeddingSum(WIDTH, size), PublicInputs()),
+    "embedding_sum": lambda size: (EmbeddingSum(WIDTH, min(size, LARGEST_LABELS)), PublicInputs()),
     "equal_votes": lambda size: corrected_votes(size, EqualVotes),
     "fourier_features": lambda size: fourier_features(size, averaged=False),
     "fourier_features, averaged": lambda size: fourier_features(size, averaged=True),
-    "label_histogram": lambda size: (LabelHistogram(size), PublicInputs()),
+    "label_histogram": lambda size: (LabelHistogram(min(size, LARGEST_LABELS)), PublicInputs()),
     "length_histogram": lambda size: (LengthHistogram(tuple(range(min(size, 1024)))), PublicInputs()),
     "metadata_histograms": metadata,
     "outer_products": outer_products,
@@ -249,6 +250,23 @@ def test_every_number_of_a_plan_has_a_bound(name: str) -> None:
         elif not isinstance(value, bool):
             tried += refused(statistic.name, given | {field.name: type(value)(10**17)})
     assert tried
+
+
+@EVERY
+def test_no_statistic_takes_more_labels_than_a_task_may_have(name: str) -> None:
+    statistic, _ = PLANNED[name](4)
+    given = statistics.parameters(statistic)
+    if "labels" in given:
+        with pytest.raises(ConfigurationError):
+            statistics.build(statistic.name, given | {"labels": LARGEST_LABELS + 1})
+
+
+def test_teachers_are_bounded_together_with_their_labels() -> None:
+    TeacherVotes(queries=4, teachers=1048, labels=LARGEST_LABELS)
+    TeacherVotes(queries=4, teachers=10_000, labels=104)
+    for teachers, labels in ((1049, LARGEST_LABELS), (10_001, 0), (10_000, 105)):
+        with pytest.raises(ConfigurationError):
+            TeacherVotes(queries=4, teachers=teachers, labels=labels)
 
 
 def test_the_lengths_and_phrases_of_fourier_features_are_bounded() -> None:
