@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable
 from typing import Annotated, NoReturn
@@ -114,11 +113,3 @@ def _interrupted(error: BaseException) -> bool:
         seen.add(id(found))
         found = found.__cause__ or found.__context__
     return False
-
-
-def log_to_stderr(*, debug: bool) -> None:
-    """Logging of our own packages; other libraries stay at warnings, because they may log what they are given."""
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    if debug:
-        for package in ("undersong_common", "undersong_protocol", "undersong_client", "undersong_server", "undersong"):
-            logging.getLogger(package).setLevel(logging.DEBUG)

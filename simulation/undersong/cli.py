@@ -10,7 +10,7 @@ import typer
 from undersong.audit_cli import audit
 from undersong.compare_cli import compare
 from undersong.engines import Engine
-from undersong_common import entry
+from undersong_common import entry, logs
 from undersong_common.rows import screen
 from undersong_server.cli.app import app
 from undersong_server.cli.options import (
@@ -60,7 +60,8 @@ def simulate(
     from undersong.task_files import Task
     from undersong_server.cli.display import display
 
-    entry.log_to_stderr(debug=debug)
+    packages = ("undersong_common", "undersong_protocol", "undersong_client", "undersong_server", "undersong")
+    logs.to_stderr(packages if debug else (), as_json=False, debug=debug)
     shorthand = overrides(parties=parties, alpha=alpha, method=method, epsilon=epsilon)
     task = Task.load(task_file, *with_cache(task_file, [*shorthand, *(assignments or ())], cache))
     with display(quiet or as_json) as progress:

@@ -118,14 +118,9 @@ def compressed(events: Iterable[Event]) -> tuple[Event, ...]:
 def count_events(events: Iterable[Event]) -> Counter[Event]:
     """Counts each event, by the event of count 1."""
     counts: Counter[Event] = Counter()
-    add_events(counts, events)
-    return counts
-
-
-def add_events(counts: Counter[Event], events: Iterable[Event]) -> None:
-    """Adds the number of times that each event occurs, by the event of count 1."""
     for event in events:
         counts[event if event.count == 1 else replace(event, count=1)] += event.count
+    return counts
 
 
 def as_events(counts: Mapping[Event, int]) -> tuple[Event, ...]:
