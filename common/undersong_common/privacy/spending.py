@@ -24,7 +24,7 @@ from undersong_common.privacy.budget import (
     events_json,
 )
 
-STATEMENT_VERSION = 2
+VERSION = 2
 Slot = tuple[str, str, int]
 State = Literal["unknown", "charged", "sent", "withdrawn", "void"]
 
@@ -205,7 +205,7 @@ class Statement:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "version": STATEMENT_VERSION,
+            "version": VERSION,
             "ledger_head": self.head,
             "ledger_entries": self.entries,
             "released": self.released,
@@ -217,7 +217,7 @@ class Statement:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Statement:
         """Raises ValueError, KeyError, TypeError or ConfigurationError for anything but this version's statement."""
-        if value["version"] != STATEMENT_VERSION:
+        if value["version"] != VERSION:
             raise ValueError(f"version {value['version']}")
         return cls(
             head=str(value["ledger_head"]),
