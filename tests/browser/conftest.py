@@ -11,7 +11,7 @@ from tests.doubles.hospitals import CLINIC
 from tests.doubles.party_home import HashedEmbedder, joined
 from tests.doubles.served_page import ServedPage
 from undersong_client.cli.options import checkpoints_folder
-from undersong_client.page.application import PartyPlaces
+from undersong_client.page.application import PartyPaths
 from undersong_client.page.application import build as build_page
 from undersong_common.embedding import Embedder
 from undersong_server.console.application import build as build_console
@@ -74,7 +74,7 @@ def served_console(home, *tasks):
 
 
 def served_page(home):
-    places = PartyPlaces(home, checkpoints_folder())
+    places = PartyPaths(home, checkpoints_folder())
     return ServedPage(lambda hosts, port: build_page(places, hosts=hosts, port=port))
 
 

@@ -8,7 +8,7 @@ from tests.doubles.party_home import command
 from tests.doubles.stream import make_home
 from tests.trial.stranger import command_of
 from undersong_client.cli.options import checkpoints_folder
-from undersong_client.page.application import PartyPlaces
+from undersong_client.page.application import PartyPaths
 from undersong_client.page.application import build as build_page
 from undersong_common.pages.site import Site
 from undersong_server.console.application import build as build_console
@@ -121,5 +121,5 @@ def test_whatever_the_console_does_a_command_does(served, tmp_path):
 def test_whatever_the_hospitals_page_does_a_command_does(served, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     command("init", "alpha", "--home", tmp_path / "alpha")
-    build_page(PartyPlaces(tmp_path / "alpha", checkpoints_folder()), hosts=["localhost"], port=1)
+    build_page(PartyPaths(tmp_path / "alpha", checkpoints_folder()), hosts=["localhost"], port=1)
     check(served, PAGE, "undersong-party")

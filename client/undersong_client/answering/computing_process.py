@@ -54,7 +54,7 @@ PROGRESS_S = 1.0
 RESTART_S = 5.0  # between two starts of a process that nobody waits for
 _WARM = "warm"
 _TAKEN = "taken over"
-_HEAD_BYTES = 4  # before a vector: the length of what is told with it
+_HEAD_BYTES = 4  # before a vector: the length of the JSON
 _BUSY_ROUNDS = 500  # of PBKDF2: a quarter of a millisecond or so
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class ComputingProcess(Computation):
         self._connection: Connection | None = None
         self._readable = select.poll()  # the connection's own poll() makes one each time
         self._started_at = 0.0
-        self._shown: frozenset[bytes] = frozenset()  # public blocks that the process has
+        self._sent_blocks: frozenset[bytes] = frozenset()  # public blocks that the process has
         self._progress: tuple[int, int] | None = None
         self._stopped = False
 
@@ -133,8 +133,8 @@ class ComputingProcess(Computation):
             return None  # a vector is being computed
         try:
             self._look()
-            told, self._progress = self._progress, None
-            return told
+            progress, self._progress = self._progress, None
+            return progress
         finally:
             self._lock.release()
 
@@ -182,19 +182,21 @@ class ComputingProcess(Computation):
                 )
             self._connection = Connection(ours.detach())
             self._readable.register(self._connection.fileno(), select.POLLIN)
-            self._shown = frozenset()
+            self._sent_blocks = frozenset()
             self._connection.send((self._logs, self._opened))
         return self._connection
 
     def _asked(self, request: VectorRequest) -> bool:
         try:
             connection = self._running()
-            lacking = {identity: block for identity, block in request.blocks.items() if identity not in self._shown}
+            lacking = {
+                identity: block for identity, block in request.blocks.items() if identity not in self._sent_blocks
+            }
             asked = replace(request, public=PublicInputs(), blocks=lacking)
             connection.send_bytes(pickle.dumps(asked, pickle.HIGHEST_PROTOCOL))
         except OSError:
             return False
-        self._shown = frozenset(request.blocks)
+        self._sent_blocks = frozenset(request.blocks)
         return True
 
     def _arrived(self, request: VectorRequest | None) -> Computed | None:
@@ -299,18 +301,18 @@ def _compute(
     writable = select.poll()  # select() itself takes no descriptor above 1023
     writable.register(connection.fileno(), select.POLLOUT)
 
-    def tell() -> None:
+    def send_progress() -> None:
         # Seldom, so that the daemon is not woken more often where there are more records.
         while True:
             time.sleep(PROGRESS_S)
-            if (told := computation.progress()) is not None:
+            if (progress := computation.progress()) is not None:
                 with sending:
                     # A daemon that waits for a vector reads at rungs only: notes that fill the pair of sockets would
                     # hold the vector back by a whole rung.
                     if writable.poll(0):
-                        connection.send_bytes(_message({"progress": told}))
+                        connection.send_bytes(_message({"progress": progress}))
 
-    threading.Thread(target=tell, name="progress", daemon=True).start()
+    threading.Thread(target=send_progress, name="progress", daemon=True).start()
     public = _Public()
     while True:
         request = requests.get()
@@ -324,9 +326,9 @@ def _compute(
             connection.send_bytes(_message({"cautions": computed.cautions}, values.tobytes()))
 
 
-def _message(told: dict[str, Any], values: bytes = b"") -> bytes:
-    """One message to the daemon: what is told, and a vector's bytes."""
-    head = json.dumps(told).encode()
+def _message(facts: dict[str, Any], values: bytes = b"") -> bytes:
+    """One message to the daemon: facts as JSON, and a vector's bytes."""
+    head = json.dumps(facts).encode()
     return len(head).to_bytes(_HEAD_BYTES, "little") + head + values
 
 

@@ -157,8 +157,8 @@ class HospitalComputation(RecordComputation):
             log.error("the records could not be embedded: %s", type(error).__name__)
 
     def progress(self) -> tuple[int, int] | None:
-        told, self._progress = self._progress, None
-        return told
+        progress, self._progress = self._progress, None
+        return progress
 
     def note_progress(self, done: int, total: int) -> None:
         """Called while records are embedded."""

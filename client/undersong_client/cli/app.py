@@ -416,7 +416,7 @@ def page(
     A process of its own: whatever becomes of it, the daemon goes on.
     """
     try:
-        from undersong_client.page.application import PartyPlaces, build, page_folder
+        from undersong_client.page.application import PartyPaths, build, page_folder
         from undersong_common.pages.serving import Listening, print_link, serve
     except ModuleNotFoundError as error:
         raise ConfigurationError(
@@ -443,7 +443,7 @@ def page(
     listening = Listening("127.0.0.1", port)
     listener = listening.open()
     port = listener.getsockname()[1]
-    site = build(PartyPlaces(folder, checkpoints_folder(), log), hosts=listening.hosts(port), port=port)
+    site = build(PartyPaths(folder, checkpoints_folder(), log), hosts=listening.hosts(port), port=port)
     print_link(page_folder(folder), person, role, address=listening.address(port))
     serve(site, listening, listener)
 

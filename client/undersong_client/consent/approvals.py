@@ -174,7 +174,7 @@ class Requests:
                 made = replace(
                     made,
                     number=earlier[-1].number + 1,
-                    changes=self._changes(manifest, earlier),
+                    changes=self._differences(manifest, earlier),
                     received_s=at,
                     replaced=False,
                     suspended_s=0.0,
@@ -227,7 +227,7 @@ class Requests:
             words=words,
         )
 
-    def _changes(self, manifest: Manifest, earlier: list[Request]) -> tuple[str, ...]:
+    def _differences(self, manifest: Manifest, earlier: list[Request]) -> tuple[str, ...]:
         from undersong_client.consent.differences import differences
         from undersong_protocol.agreement.manifest import Manifest
 

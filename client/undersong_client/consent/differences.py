@@ -56,7 +56,7 @@ def differences(before: Manifest, now: Manifest) -> tuple[str, ...]:
 def _changed(what: str, before: Any, now: Any) -> str:
     if before == now:
         return ""
-    old, new = _shown(before), _shown(now)
+    old, new = _printed(before), _printed(now)
     return f"{what} {old} -> {new}" if old != new else f"{what} {before!r} -> {now!r}"
 
 
@@ -91,7 +91,7 @@ def _parties(before: tuple[Member, ...], now: tuple[Member, ...]) -> list[str]:
     return found
 
 
-def _shown(value: Any) -> str:
+def _printed(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return printable(str(value), 120)

@@ -376,8 +376,8 @@ def _rungs(first_s: float) -> str:
 
 
 def _cut(text: str) -> str:
-    shown = printable(" ".join(text.split()), LONGEST_SENTENCE)
-    return shown if len(text) <= LONGEST_SENTENCE else f"{shown} ({len(text)} characters; --json shows them all)"
+    cut = printable(" ".join(text.split()), LONGEST_SENTENCE)
+    return cut if len(text) <= LONGEST_SENTENCE else f"{cut} ({len(text)} characters; --json shows them all)"
 
 
 def _epsilon(value: float | None) -> str:

@@ -278,9 +278,9 @@ def _network(home: PartyHome, environment: Mapping[str, str], clock: Callable[[]
         return
     offset = None
     for address in coordinator.addresses:
-        answer, told = _health(home, coordinator, address)
-        if told is not None and offset is None:
-            offset = clock() - told
+        answer, coordinator_s = _health(home, coordinator, address)
+        if coordinator_s is not None and offset is None:
+            offset = clock() - coordinator_s
         if answer is None:
             yield Finding(f"coordinator {address}", "ok", "answers; TLS 1.3, both certificates are good")
         elif answer:
@@ -309,8 +309,8 @@ def _health(home: PartyHome, coordinator: Coordinator, address: str) -> tuple[st
     with secure_channel(address, coordinator, credential) as channel:
         try:
             _, call = channel.unary_unary(HEALTH).with_call(b"", timeout=CONNECT_S)
-            told = dict(call.initial_metadata()).get(CLOCK_METADATA)
-            return None, None if told is None else float(told)
+            stated = dict(call.initial_metadata()).get(CLOCK_METADATA)
+            return None, None if stated is None else float(stated)
         except grpc.RpcError as error:
             if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
                 return printable(str(error.details())), None

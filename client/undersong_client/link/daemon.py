@@ -90,10 +90,10 @@ class Daemon:
         self._lock = threading.Lock()
         self._facts: dict[str, Any] = {"state": "starting", "since_s": clock()}
         self._status_at = 0.0
-        self._refusals_told: dict[str, float] = {}
+        self._refusals_written: dict[str, float] = {}
         self._renewal_asked = 0.0
         self._held_back = False  # whether a reply waits for the end of a pause
-        self._embedding_told: int | None = None  # how many records, while a computation goes on
+        self._embedding_logged: int | None = None  # how many records, while a computation goes on
         self._decisions: dict[str, str] = {}  # by the plan's hash
         self._decisions_seen = 0
         self._trust_seen: tuple[str, FileState, FileState] | None = None  # when it was last found
@@ -108,12 +108,12 @@ class Daemon:
         if found is None:
             return
         done, total = found
-        told = self._embedding_told
-        if done < total or told is not None:
+        logged = self._embedding_logged
+        if done < total or logged is not None:
             self._facts["embedded"] = [done, total]
-            if told is None or done == total or done - told >= max(1, total // 20):
+            if logged is None or done == total or done - logged >= max(1, total // 20):
                 log.info("embedded %d of %d records", done, total)
-                self._embedding_told = done if done < total else None
+                self._embedding_logged = done if done < total else None
 
     def run(self) -> None:
         """Raises ConfigurationError or PrivacyRefusal where nothing but a person can help."""
@@ -350,16 +350,16 @@ class Daemon:
         self._progress()
         now = time.monotonic()
         refusals = dict(self._assembled.party.refusals)
-        if now - self._status_at < STATUS_S and self._status_at and refusals == self._refusals_told:
+        if now - self._status_at < STATUS_S and self._status_at and refusals == self._refusals_written:
             return
         self._status_at = now
-        self._refusals_told = refusals
+        self._refusals_written = refusals
         last = self._answering.last
         answered = {"answered_s": last[0], "answered": last[1]} if last else {}
         refused = [{"at_s": at, "problem": problem} for problem, at in refusals.items()]
-        told = {"refused": refused, "cautions": dict(self._assembled.party.cautions), "written_s": self._clock()}
+        current = {"refused": refused, "cautions": dict(self._assembled.party.cautions), "written_s": self._clock()}
         try:
-            write_json(self._home.status, {**self._facts, **answered, **told})
+            write_json(self._home.status, {**self._facts, **answered, **current})
         except OSError as error:
             log.warning("the status cannot be written: %s", error.strerror)
 

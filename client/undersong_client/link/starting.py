@@ -90,7 +90,7 @@ def _tell(home: PartyHome, reason: wire.DoesNotStart, clock: Callable[[], float]
             use_proxy=use_proxy,
         )
         try:
-            connection.wait_welcome(partial(_late, time.monotonic() + TELL_S))
+            connection.wait_welcome(partial(_is_over, time.monotonic() + TELL_S))
         except TransportError as error:
             failed = error
         else:
@@ -101,7 +101,7 @@ def _tell(home: PartyHome, reason: wire.DoesNotStart, clock: Callable[[], float]
     raise failed
 
 
-def _late(until: float) -> bool:
+def _is_over(until: float) -> bool:
     return time.monotonic() > until
 
 

@@ -90,7 +90,7 @@ def words(entry: Entry, data: bytes) -> list[str]:
     ]
     if entry.kind != "sum_reply":
         lines += [KINDS.get(entry.kind, f"A message of kind {printable(entry.kind)!r}."), NOTHING]
-        return [*lines, *_told(entry.kind, data)]
+        return [*lines, *_quoted(entry.kind, data)]
     reply = federation_pb2.Reply.FromString(data)
     stage = secagg_pb2.Reply.FromString(reply.sum_reply.payload)
     if stage.stage == secagg_pb2.MASK:
@@ -98,8 +98,8 @@ def words(entry: Entry, data: bytes) -> list[str]:
     return [*lines, STAGES.get(stage.stage, "A step of a sum."), NOTHING]
 
 
-def _told(kind: str, data: bytes) -> list[str]:
-    """The words in it that people wrote or read."""
+def _quoted(kind: str, data: bytes) -> list[str]:
+    """Words of the message that people wrote or will read."""
     if kind == "hello":
         return [f"  {printable(data.decode('utf-8', 'replace'))}"]
     if kind not in ("refusal", "pending"):

@@ -72,13 +72,13 @@ def _consent(
 
     ledger, _ = datasets.open_ledger(opened, policy.read(opened), checkpoints, at=time.time())
     ended = bool(request.ended_s)
-    shown = signed or figures(opened, known, request, None if ended else ledger)
+    current = signed or figures(opened, known, request, None if ended else ledger)
     if ended:
-        shown = {**shown, "objections": []}  # nothing is left to refuse
+        current = {**current, "objections": []}  # nothing is left to refuse
     return Consent(
         request,
         {
-            **shown,
+            **current,
             "words": plan_words(bytes.fromhex(request.manifest)),
             "number": request.number,
             "changes": list(request.changes),

@@ -36,7 +36,7 @@ AWAY = "This party's daemon does not run: nothing is answered, and what stands h
 
 
 @dataclass(frozen=True)
-class PartyPlaces:
+class PartyPaths:
     """Paths: the party's folder, the user's folder for heads of ledgers, the daemon's log (or None)."""
 
     home: Path
@@ -49,30 +49,30 @@ def page_folder(home: Path) -> Path:
     return home / "page"
 
 
-def build(places: PartyPlaces, *, hosts: tuple[str, ...], port: int) -> Site:
-    """The application. Raises ConfigurationError where ``places.home`` holds no party."""
-    own = PartyHome(places.home).settings
+def build(paths: PartyPaths, *, hosts: tuple[str, ...], port: int) -> Site:
+    """The application. Raises ConfigurationError where ``paths.home`` holds no party."""
+    own = PartyHome(paths.home).settings
     settings = PageSettings(
         title=own.party,
         hosts=hosts,
         port=port,
         tls=False,
-        folder=page_folder(places.home),
+        folder=page_folder(paths.home),
         menu=MENU,
         packages=("undersong_client.page",),
         notice=PARTY_WORDS if own.drill else "",
     )
     site = Site(settings)
-    HospitalPage(site, places)
+    HospitalPage(site, paths)
     return site
 
 
 class HospitalPage:
     """The screens of one party."""
 
-    def __init__(self, site: Site, places: PartyPlaces) -> None:
-        self._places = places
-        self._home = places.home
+    def __init__(self, site: Site, paths: PartyPaths) -> None:
+        self._paths = paths
+        self._home = paths.home
         Stream(site, lambda _topic: self._pulse())
         site.get("/", self._now)
         site.post("/pause", self._pause)
@@ -158,7 +158,7 @@ class HospitalPage:
             return {"request": self._find(manifest)}
 
         def sheet() -> dict[str, Any]:
-            found = runs.consent(self._home, self._find(manifest).manifest, checkpoints=self._places.checkpoints)
+            found = runs.consent(self._home, self._find(manifest).manifest, checkpoints=self._paths.checkpoints)
             return {"consent": found, "sheet": found.sheet, "bar": _bar(found.figures["cost"])}
 
         return visit.page("A run asks for this party", {"decision": decision, "sheet": sheet}, **self._live())
@@ -173,7 +173,7 @@ class HospitalPage:
 
     def _approval(self, visit: Visit) -> Response:
         request = self._find(visit.path["manifest"])
-        found = runs.consent(self._home, request.manifest, checkpoints=self._places.checkpoints)
+        found = runs.consent(self._home, request.manifest, checkpoints=self._paths.checkpoints)
         return visit.show("approval.html.j2", "Approve this plan", request=request, figures=found.figures)
 
     def _approve(self, visit: Visit) -> str:
@@ -188,7 +188,7 @@ class HospitalPage:
         words = visit.form.get("words", "").strip()
         if not words:
             raise ConfigurationError("the plan's words were not typed", "type the nine words of the sheet")
-        runs.approve(self._home, request.manifest, words=words, checkpoints=self._places.checkpoints, confirm=confirm)
+        runs.approve(self._home, request.manifest, words=words, checkpoints=self._paths.checkpoints, confirm=confirm)
         visit.note("approve", f"{request.run} ({request.manifest[:12]})")
         return visit.go(f"/requests/{request.manifest}", "Approved, and signed by this party's key.")
 
@@ -203,7 +203,7 @@ class HospitalPage:
     def _revoke(self, visit: Visit) -> str:
         request = self._find(visit.path["manifest"])
         _typed(visit, request.run)
-        runs.revoke(self._home, request.run, visit.form.get("reason", ""), checkpoints=self._places.checkpoints)
+        runs.revoke(self._home, request.run, visit.form.get("reason", ""), checkpoints=self._paths.checkpoints)
         visit.note("revoke", request.run)
         return visit.go(f"/requests/{request.manifest}", "Withdrawn: nothing more of this run leaves.")
 
@@ -308,7 +308,7 @@ class HospitalPage:
         online = visit.query.get("network") == "yes"
 
         def findings() -> dict[str, Any]:
-            found = daemon.check(self._home, checkpoints=self._places.checkpoints, offline=not online)
+            found = daemon.check(self._home, checkpoints=self._paths.checkpoints, offline=not online)
             return {"findings": found, "online": online}
 
         return visit.page("Check", {"findings": findings})
@@ -344,7 +344,7 @@ class HospitalPage:
 
     def _leave(self, visit: Visit) -> str:
         _typed(visit, PartyHome(self._home).settings.party)
-        runs.leave(self._home, checkpoints=self._places.checkpoints)
+        runs.leave(self._home, checkpoints=self._paths.checkpoints)
         visit.note("leave coordinator")
         return visit.go("/coordinator", "This party has left the coordinator. The ledger stays.")
 
@@ -354,7 +354,7 @@ class HospitalPage:
             return {"checked": len(every), **_slice(every, visit.page_number)}
 
         def daemon_log() -> dict[str, Any]:
-            path = self._places.log
+            path = self._paths.log
             if path is None:
                 return {"lines": None}
             return {"lines": _tail(path)}

@@ -144,8 +144,8 @@ def _complete(ledger: Ledger, heads: Sequence[str], receipts: _Receipts) -> bool
     """Returns True if a ledger holds all known heads or, if none are known, all charges of the receipts."""
     if heads:
         return checkpoints.holds(ledger, heads)
-    shown = [_spending(manifest, receipt) for manifest, receipt in receipts]
-    return not any(charge.events or charge.alone for charge in ledger.statement().missing(shown))
+    receipted = [_spending(manifest, receipt) for manifest, receipt in receipts]
+    return not any(charge.events or charge.alone for charge in ledger.statement().missing(receipted))
 
 
 def _take_backup(

@@ -15,7 +15,7 @@ from tests.doubles.plain_browser import HOST, Browser
 from undersong_client.cli.options import checkpoints_folder
 from undersong_client.consent.approvals import Requests
 from undersong_client.home import PartyHome
-from undersong_client.page.application import PartyPlaces, build
+from undersong_client.page.application import PartyPaths, build
 from undersong_common import plugins
 from undersong_common.embedding import Embedder
 from undersong_common.privacy.ledger import Ledger
@@ -34,7 +34,7 @@ def home(tmp_path, authority, monkeypatch):
 
 @pytest.fixture
 def page(home):
-    made = build(PartyPlaces(home, checkpoints_folder(), home.parent / "daemon.log"), hosts=(HOST,), port=8700)
+    made = build(PartyPaths(home, checkpoints_folder(), home.parent / "daemon.log"), hosts=(HOST,), port=8700)
     made.accounts.set_role("hospital", "administrator")
     yield Browser(made).enter(made.accounts.link("hospital"))
     made.close()
@@ -174,7 +174,7 @@ def test_what_people_did_on_the_page_is_printed_by_the_command(page, home):
 def test_joining_compares_the_fingerprint_and_gives_the_request_once(tmp_path, authority):
     home = tmp_path / "beta"
     command("init", "beta", "--home", home)
-    site = build(PartyPlaces(home, checkpoints_folder()), hosts=(HOST,), port=8700)
+    site = build(PartyPaths(home, checkpoints_folder()), hosts=(HOST,), port=8700)
     site.accounts.set_role("hospital", "administrator")
     page = Browser(site).enter(site.accounts.link("hospital"))
     package = {"package": ("beta.package", authority.package_bytes("beta", "localhost:7443"))}
