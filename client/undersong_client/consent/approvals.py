@@ -105,7 +105,12 @@ class Requests:
 
     def all(self) -> list[Request]:
         """Oldest first."""
-        found = [_request(path) for path in self._folder.glob("*.json")]
+        found = []
+        for path in self._folder.glob("*.json"):
+            try:
+                found.append(_request(path))
+            except ConfigurationError as error:  # one file does not hide the others
+                log.error("%s; %s", error.problem, error.remedy)
         return sorted(found, key=lambda request: (request.received_s, request.run, request.number))
 
     def under(self, run: str) -> list[Request]:
@@ -169,7 +174,7 @@ class Requests:
             if known is not None and not known.replaced:
                 return self._changed(known, objection=objection, suspended_s=0.0)
             earlier = self.under(manifest.run)
-            made = known or self._checked(manifest, len(earlier), at)
+            made = known or self._checked(manifest, len(earlier), at, objection)
             if earlier:
                 made = replace(
                     made,
@@ -192,15 +197,17 @@ class Requests:
             self._prune(earlier, made)
             return kept
 
-    def _checked(self, manifest: Manifest, earlier: int, at: float) -> Request:
+    def _checked(self, manifest: Manifest, earlier: int, at: float, objection: str) -> Request:
         everything = self.all()
         undecided = [request for request in everything if request.decision == "pending" and not request.replaced]
-        over = [request for request in undecided if request.ended_s or request.suspended_s]
+        over = [request for request in undecided if request.ended_s or request.suspended_s or request.objection]
         for request in over[:-MOST_PENDING]:  # nobody has to decide about them, but they take room
             for suffix in (".json", ".manifest", SHEET):
                 self._path(request.manifest).with_suffix(suffix).unlink(missing_ok=True)
         pending = len(undecided) - len(over)
-        if len(manifest.to_bytes()) > LARGEST_MANIFEST_BYTES or (not earlier and pending >= MOST_PENDING):
+        if len(manifest.to_bytes()) > LARGEST_MANIFEST_BYTES or (
+            not earlier and not objection and pending >= MOST_PENDING
+        ):
             raise PrivacyRefusal(
                 f"{pending} runs wait for a decision of this party", "wait until its people have decided"
             )
@@ -253,8 +260,9 @@ class Requests:
                 self._path(each.manifest).with_suffix(".manifest").unlink(missing_ok=True)
 
     def refused(self, manifest: Manifest, objection: str, *, at: float) -> None:
-        """Keeps a proposal that the guard refuses, so that people see it; nothing where too many wait already."""
+        """Keeps a proposal that the guard refuses, so that people see it; no plan of ill-formed figures."""
         with contextlib.suppress(PrivacyRefusal):
+            manifest.plan.check_form()
             self.receive(manifest, at=at, objection=objection)
 
     def ended(self, manifest: bytes, *, at: float) -> None:
@@ -424,7 +432,15 @@ def _request(path: Path) -> Request:
     try:
         value = read_json(path)
         request = Request(**{**value, "changes": tuple(value.get("changes", ()))})
-        if request.decision not in get_args(Decision) or path.stem != request.manifest:
+        numbers = request.received_s, request.decided_s, request.delta, request.parties, request.number
+        numbers += request.epsilon or 0.0, request.ended_s, request.suspended_s
+        if (
+            request.decision not in get_args(Decision)
+            or path.stem != request.manifest
+            or not isinstance(request.run, str)
+        ):
+            raise TypeError
+        if not all(isinstance(each, (int, float)) for each in numbers):
             raise TypeError
     except TypeError:
         raise ConfigurationError(

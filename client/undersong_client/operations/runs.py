@@ -123,6 +123,7 @@ def figures(opened: PartyHome, known: Requests, request: Request, ledger: Ledger
     from undersong_protocol.agreement.manifest import Manifest
 
     manifest = Manifest.from_bytes(known.manifest_bytes(request))
+    manifest.plan.check_form()  # a file of an earlier version may hold figures of any kind
     data = datasets.load(opened)
     allowed = policy.read(opened)
     plugins.load_trusted(allowed)

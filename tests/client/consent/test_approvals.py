@@ -342,3 +342,35 @@ def test_a_policy_that_makes_no_sense_is_refused(home, changes):
     with pytest.raises(ConfigurationError):
         policy.change(home, **changes)
     assert policy.read(home) == HospitalPolicy()
+
+
+def test_a_refused_proposal_of_ill_formed_figures_is_not_kept(home, consent):
+    wanted = manifest()
+    for figures in ({"delta": {"x": 1}}, {"delta": "1e-5"}, {"epsilon": [1]}, {"max_per_unit": 10**300}):
+        plan = dataclasses.replace(wanted.plan, privacy=dataclasses.replace(wanted.plan.privacy, **figures))
+        consent.refused(dataclasses.replace(wanted, plan=plan), "refused")
+    assert not list(home.requests.glob("*.*json*")) + list(home.requests.glob("*.manifest"))
+    consent.refused(wanted, "refused")
+    assert [each.objection for each in Requests(home).all()] == ["refused"]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"delta": {"x": 1}}, {"epsilon": [1]}, {"run": 7}, {"received_s": None}, {"more": 1}]
+)
+def test_a_stored_file_of_another_form_does_not_hide_the_others(home, consent, changes):
+    consent.decide(manifest("first"))
+    consent.decide(manifest("second"))
+    path = Requests(home).path(manifest("first"))
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    assert [each.run for each in Requests(home).all()] == ["second"]
+
+
+def test_refused_proposals_do_not_count_among_those_that_wait(home, consent, monkeypatch):
+    monkeypatch.setattr(approvals, "MOST_PENDING", 3)
+    for number in range(10):
+        consent.refused(manifest(f"refused {number}"), "refused")
+    assert len(Requests(home).all()) <= 4  # the newest are kept, and only so many
+    for number in range(3):
+        assert "waits for the approval" in consent.decide(manifest(f"wanted {number}"))
+    with pytest.raises(PrivacyRefusal):
+        consent.decide(manifest("one more"))
