@@ -1,4 +1,4 @@
-"""The party as a Flower ClientApp: the same pipeline as the daemon's, woken by a SuperNode.
+"""The party as a Flower ClientApp: the same pipeline as the daemon's, started by a SuperNode.
 
 The SuperNode is started with ``--node-config 'party-folder="/path"'``, the folder that ``undersong-party init``,
 ``enroll``, ``data add`` and ``budget set`` made. Flower starts a process for every message, so what must outlive a
@@ -40,7 +40,7 @@ def answer(message: Message, context: Context) -> Message:
         # A simulation's parties share one machine and one owner: nobody times them.
         replies = answers(home, requests, paced=PARTY_FOLDER in context.node_config)
     except UndersongError as error:
-        # Nothing leaves that is not journaled but this: the party is not ready, in words without its paths.
+        # The only unjournaled reply: sent when the party is not ready, in words without its paths.
         print(f"undersong-party: {error.problem}; {error.remedy}", flush=True)
         replies = [_not_ready()] * len(requests)
     except Exception as error:  # noqa: BLE001 - Flower would send its words, which may hold private data, to the SuperLink

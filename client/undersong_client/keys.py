@@ -110,7 +110,7 @@ def pending_tls_key(home: PartyHome) -> EllipticCurvePrivateKey:
 
 
 def install(home: PartyHome, certificates: str) -> None:
-    """The awaited certificate takes effect: key and certificates in one file, replaced in one step."""
+    """Puts the awaited certificate to use: key and certificates in one file, replaced in one step."""
     waiting = home.keys / "tls.next.pem"
     replace_file(home.keys / "tls.pem", waiting.read_bytes() + certificates.encode("ascii"))
     waiting.unlink()

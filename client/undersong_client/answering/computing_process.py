@@ -61,7 +61,7 @@ log = logging.getLogger(__name__)
 
 
 class ComputingProcess(Computation):
-    """The daemon's side.
+    """Computes vectors in a child process; used by the daemon.
 
     Args:
         opened: called there for what computes; must be picklable, and so must ``logs``.
@@ -238,7 +238,7 @@ class ComputingProcess(Computation):
 
 
 def main() -> None:
-    """The other side: computes what is asked for until the daemon is gone."""
+    """Entry point of the child process: computes requested vectors until the daemon is gone."""
     _step_back()
     connection = Connection(int(sys.argv[1]))
     try:
@@ -258,7 +258,7 @@ def main() -> None:
 
 
 def _step_back() -> None:
-    """Leaves the processor to the daemon, dies before it where memory is short, and leaves no picture of its memory."""
+    """Lowers this process's priority, makes it the first victim if memory is short, and forbids core dumps."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # it ends with the daemon, which may still wait for a vector
     os.nice(LESS_PRIORITY)
@@ -268,7 +268,7 @@ def _step_back() -> None:
 
 
 def _keep_busy(waiting: threading.Event) -> None:
-    """Runs while a vector waits, as if it were still computed."""
+    """Keeps a core busy while a vector waits, as if it were still being computed."""
     with contextlib.suppress(OSError):  # a thread's own priority, on Linux
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_PRIORITY)
     while True:

@@ -1,4 +1,4 @@
-"""The one thread that answers: requests in, one at a time, replies out; each journaled before it is handed over."""
+"""Answers requests one at a time, in one thread. Each reply is journaled before it is handed over."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class JournaledParty:
-    """The party as its building sees it: the policy is followed, and every reply is in the outbox before it leaves.
+    """A party that follows its policy file and records every reply in the outbox before it leaves.
 
     Args:
         clock: seconds since the epoch.

@@ -143,7 +143,7 @@ def install(home: PartyHome, data: bytes) -> datetime:
 
 
 def validity(home: PartyHome) -> tuple[datetime, datetime]:
-    """From when to when the certificate in use is valid."""
+    """Start and end of the validity of the certificate in use."""
     found = _in_use(home)
     return found.not_valid_before_utc, found.not_valid_after_utc
 
@@ -179,7 +179,7 @@ def renewal_due(home: PartyHome, now_s: float) -> bool:
 
 
 def leave(home: PartyHome) -> None:
-    """Forgets the coordinator: no trust, no certificate. The ledger stays."""
+    """Removes the coordinator's trust and the certificate. The ledger stays."""
     policy.change(home, coordinators=())
     for path in (home.keys / "tls.pem", home.keys / "tls.next.pem", home.coordinator):
         path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """The guard: what a party checks before it signs, and again before anything leaves. Default deny.
 
-No check looks at a record: its words reach the coordinator, and what the records make unwise is none of its business
-(docs/privacy.md, Non-interference). That is said to the party's own people only, by undersong_client.records.cautions.
+No check reads a record, because a refusal reaches the coordinator (docs/privacy.md, Non-interference). Warnings that
+depend on records are for the party's own people only (undersong_client.records.cautions).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def review(
     embedder: str,
     teacher_model: str = "",
 ) -> None:
-    """Everything a party can check of a manifest by itself.
+    """Checks everything in a manifest that a party can check by itself.
 
     Args:
         name, identity: this party's entry as it must stand in the roster (Ed25519 public key).

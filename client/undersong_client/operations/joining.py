@@ -1,4 +1,4 @@
-"""Joining a coordinator: a package in, a request out, a grant in. Nothing is sent by itself."""
+"""Joins a coordinator: reads a package, writes a request, installs a grant. Sends nothing by itself."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _made(home: PartyHome, data: bytes) -> MadeRequest:
 
 
 def own_fingerprint(home: PartyHome) -> str:
-    """This party's, as the operator and other hospitals compare it."""
+    """This party's fingerprint, which the operator and other hospitals compare."""
     return party_fingerprint(home.settings.party, keys.identity(home).public_key().public_bytes_raw())
 
 

@@ -1,4 +1,4 @@
-"""One party's private records: capped per unit, embedded on demand, and never shown."""
+"""One party's private records, capped per unit and embedded on demand. ``repr`` never shows them."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class PrivateRecords:
     stable, secret, and moved by one unit only when that unit changes. The party keeps all its units: were some dropped
     to reach a total, one more record would displace another's, and a neighbour would differ in two of them.
 
-    Nothing raises, whatever the records are: a label that the task does not list is no label, and where users are
-    protected a record without user id takes no part. ``records.cautions`` tells the party's people of both.
+    No record raises an error. A label that the task does not list counts as no label. If users are protected, a record
+    without user id takes no part. ``records.cautions`` warns the party's people of both.
 
     Args:
         table: the party's records.

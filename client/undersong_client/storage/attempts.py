@@ -1,7 +1,7 @@
 """A party's attempts at private sums: in memory while they are under way, in its journal all the time.
 
-What an attempt must not outlive (its keys and seeds, the coins of its subsample) stands in a compartment of the store,
-which is destroyed when the attempt has ended; what was answered stays, so that it can be sent again byte for byte. A
+Secrets of an attempt (its keys and seeds, the coins of its subsample) are stored in a compartment of the store, which
+is destroyed when the attempt has ended. Answers stay, so that it can be sent again byte for byte. A
 long reply is a row of its own and is written once. As part of the machine's state, a masked vector would be sealed and
 written anew at each later stage. The replies of an attempt that ended early are deleted with its secrets.
 """
@@ -76,7 +76,7 @@ class Attempt:
 
 
 class Attempts:
-    """See the module.
+    """Tracks the attempts of one party.
 
     Args:
         store: the party's journal.

@@ -1,4 +1,4 @@
-"""Heads of a data set's ledger, kept twice outside the party's folder: beside the data and in the user's state folder.
+"""Keeps the heads of a data set's ledger twice outside the party's folder: beside the data and in the state folder.
 
 Whoever deletes the party's folder, or restores an old copy of it, must not get a fresh budget. A ledger that does not
 contain these heads is missing or too old; :mod:`undersong_client.storage.recovery` says how it goes on.

@@ -1,4 +1,4 @@
-"""The data set: counted without showing it, sealed, and bound to its ledger beyond the life of the party's folder."""
+"""Adds and opens the data set: counts its records, seals a copy, and binds it to its ledger outside the folder too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The outbox's file: what left, one message after the other, each under a line of JSON that says what it is.
+"""Format of the outbox's file: the sent messages in order, each under a line of JSON that describes it.
 
     {"number": 7, "at": 1764000000.0, "answer_to": "sum_step", ..., "bytes": 812, "sha256": "...", "stored": 640}
     640 bytes: the message, deflated (zlib) where ``stored`` is less than ``bytes``

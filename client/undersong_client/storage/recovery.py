@@ -1,4 +1,4 @@
-"""A lost or older ledger: put back from a backup, or continued at the price of all that may be missing.
+"""Restores a lost or older ledger from a backup, or continues it by charging all that may be missing.
 
 docs/hospital.md, "Every day", says what the budget is afterwards. Nothing is ever taken out of a ledger:
 one that holds what the backup lacks stays, and a broken one is set aside.

@@ -1,4 +1,4 @@
-"""The party's journal: what it must not forget between two messages, encrypted with keys that it holds.
+"""The party's journal: its state between two messages, encrypted with keys that it holds.
 
 SQLite in WAL mode with full synchronisation: a value is on disk when ``put`` returns, so a reply that was sent can
 always be sent again, byte for byte.
