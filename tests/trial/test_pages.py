@@ -10,7 +10,7 @@ from tests.doubles.processes import ROOT
 from tests.trial.stranger import command_lines, command_of
 from undersong_common import entry, errors
 from undersong_common.errors import UndersongError
-from undersong_server.cli.releases import UNCONFIRMED
+from undersong_server.cli.runs import UNCONFIRMED
 
 PAGES = ("README.md", "docs/hospital.md", "docs/federation.md", "docs/operations.md", "docs/flower.md")
 ROW = re.compile(r"^\| `(undersong(?:-party)?(?: [a-z-]+)+)[^|]*\| (.+) \|$", re.MULTILINE)

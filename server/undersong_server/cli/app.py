@@ -8,7 +8,7 @@ from __future__ import annotations
 import typer
 
 from undersong_common import entry
-from undersong_server.cli import console, coordinator, evaluation, releases, runs, tasks
+from undersong_server.cli import console, coordinator, evaluation, runs, tasks
 
 app = typer.Typer(
     name="undersong",
@@ -17,7 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # they print local variables
     context_settings=entry.HELP_OPTIONS,
 )
-for group in (tasks.app, coordinator.enrolment_app, releases.app):
+for group in (tasks.app, coordinator.enrolment_app, runs.release_app):
     app.add_typer(group)
 evaluation.mount(app)
 app.add_typer(tasks.new_app, name="new")
