@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from undersong.noninterference.public_examples import WORDS
 from undersong_common.arrays import Float32, Int64, UInt64
 from undersong_common.embedding import GRID, quantise
+from undersong_protocol.statistics.examples import WORDS
 
 ODD_TEXTS = ("", " \n\t", "PAIN pain  Pain, chest-pain", "\ud800 lone surrogate", "ﬁne ½ Ⅷ", "word " * 400, "\0")
 

@@ -1,6 +1,6 @@
 """Every registered statistic: two copies of a party answer alike, and one unit moves the vector by its bound at most.
 
-A new statistic is tested here by being registered; without an entry in the public examples it fails.
+A new statistic is tested here by being registered, with the examples that it draws of itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from undersong.noninterference.bodies import QUIET, one_sum, one_unit
 from undersong.noninterference.hospital import MakePair
-from undersong.noninterference.questions import without_examples
 from undersong_protocol import statistics
 
 Body = Callable[..., Counter[str]]
@@ -25,10 +24,6 @@ pytestmark = pytest.mark.heavy
 EXAMPLES = 5  # per statistic and test; a soak tries many more
 
 every = pytest.mark.parametrize("name", statistics.names())
-
-
-def test_every_registered_statistic_has_examples() -> None:
-    assert not without_examples(), "add the new statistic to simulation/undersong/noninterference/public_examples.py"
 
 
 class Enough(Exception):

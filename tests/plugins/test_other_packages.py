@@ -12,13 +12,17 @@ import zipfile
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.doubles import foreign_package
+from tests.doubles.example_records import ExampleRecords
 from tests.doubles.foreign_package import NAME
 from tests.doubles.parties import make_manifest, make_party, make_tables, proposal, propose
 from tests.doubles.party_home import HashedEmbedder, command, write_notes
 from tests.doubles.tasks import LABELS, make_task
 from undersong.deliver import deliver
+from undersong.noninterference import public_examples
 from undersong_client.answering.computation import VectorRequest
 from undersong_client.answering.grid_vectors import rows_one_by_one
 from undersong_client.answering.hospital import HospitalComputation
@@ -30,12 +34,12 @@ from undersong_client.home import PartyHome
 from undersong_client.records.private import PrivateRecords
 from undersong_common import embedders, plugins
 from undersong_common.embedding import Embedder
-from undersong_common.errors import ConfigurationError, InternalError, PrivacyRefusal
+from undersong_common.errors import ConfigurationError, InternalError, PeerFault, PrivacyRefusal
 from undersong_common.table import Table
 from undersong_protocol import statistics
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Plan, Privacy
-from undersong_protocol.statistics import PublicInputs
+from undersong_protocol.statistics import PublicFacts, PublicInputs
 from undersong_server import methods
 from undersong_server.progress import Silent
 from undersong_server.release.verify import verify
@@ -249,6 +253,39 @@ def test_the_preview_names_it(package, tmp_path):
     assert release["source"] == plan.sums[0].source
     assert "ANOTHER PACKAGE'S PROGRAM" in release["meaning"]
     assert plan.sums[0].source in release["meaning"]
+
+
+def test_one_file_brings_a_statistic_to_plan_preview_page_and_harness(package, tmp_path):
+    plan = planned(tmp_path / "task")
+    found = statistics.known(NAME)
+    assert plan.sums[0].build() == found(most=3)
+    releases = preview._releases(make_manifest(plan, empty_parties(tmp_path), LABELS))
+    assert found.consent in releases[0]["meaning"]
+    page = {"releases": releases, "privacy": {"unit_word": "record"}, "post_quantum": True}
+    page |= {"first_rung_s": 0.02, "clock_bits": 4.6, "numbers_in_all": 3}
+    assert found.consent in repr(preview.leaves(page))
+    assert NAME in public_examples.names()
+
+    @settings(max_examples=10, deadline=None, database=None)
+    @given(st.data())
+    def tried(data):
+        facts = PublicFacts(embedding_size=8, labels=3)
+        example = data.draw(public_examples.well_formed(NAME, facts))
+        records = ExampleRecords(data.draw(st.integers(0, 99)), 20, size=8, labels=3)
+        rows = example.statistic.rows(records, example.check(), {})
+        assert (rows.take(np.arange(20)).sum(axis=1) == example.statistic.sensitivity.l1).all()
+        with pytest.raises((ConfigurationError, PeerFault)):
+            data.draw(public_examples.malformed(NAME, facts)).check()
+
+    tried()
+
+
+def test_an_unloaded_statistic_s_own_words_are_not_shown(package, tmp_path):
+    plan = planned(tmp_path / "task")
+    words = statistics.known(NAME).consent
+    started_anew()
+    (release,) = preview._releases(make_manifest(plan, empty_parties(tmp_path), LABELS))
+    assert words not in release["meaning"]
 
 
 def test_people_see_trust_and_distrust_it(package, tmp_path):

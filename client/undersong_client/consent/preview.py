@@ -19,42 +19,13 @@ from undersong_common.printed_page import Page, Section
 from undersong_common.privacy import accounting
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Charge
+from undersong_protocol import statistics
 from undersong_protocol.agreement import ladder
 from undersong_protocol.agreement.bounds import Policy
 from undersong_protocol.agreement.enrolment import party_fingerprint
 from undersong_protocol.agreement.manifest import Manifest
 
 LONGEST_SENTENCE = 600  # characters of the operator's words: one page must hold them
-
-# A statistic that is not listed is shown with its name and its figures.
-WORDS = {
-    "top_q_votes": "for each candidate text, how many of your records have it among their nearest (and furthest) ones",
-    "corrected_votes": "for each candidate text, how many of your records have it among their nearest ones, corrected"
-    " for texts that are near to everything",
-    "equal_votes": "for each candidate text, how many of your records have it among their nearest ones, each of which"
-    " counts the same, corrected for texts that are near to everything",
-    "projections": "the sum of your records' positions along a few public directions, and how many they are",
-    "classifier_votes": "for each of a few public classifiers, how well it labels your records",
-    "classifier_votes_in_blocks": "for each of a few public classifiers, how well it labels your records, for the"
-    " labels of the task one by one or several together",
-    "classifier_gradients": "how a public classifier of texts would have to be changed to label your records better,"
-    " along a few public directions, summed over all of them",
-    "classifier_probabilities": "what a public classifier takes your records for, such as which of a few public"
-    " writers' texts they look most like: its probabilities, summed over all of your records, and how many they are",
-    "attribute_marginals": "how many of your records have each label and each value of a few public lists, or two of"
-    " these together; a record has the value that its words are nearest to",
-    "attribute_votes": "for each candidate text, how many of your records that have the same label and values of public"
-    " lists have it among their nearest ones",
-    "label_histogram": "how many of your records have each label",
-    "length_histogram": "how many of your records have each length",
-    "term_histogram": "in how many of your records each word of a public list occurs",
-    "metadata_histograms": "how many of your records have each label, each length and each of a few public keywords",
-    "embedding_sum": "the sum of your records' embeddings, from which only their common direction can be seen",
-    "outer_products": "how your records vary along a few public directions, summed over all of them",
-    "teacher_votes": "for each of a few public texts, how many of the classifiers that are trained here, each on a part"
-    " of your records, take it for one of yours; the classifiers stay here",
-    "fourier_features": "sums of random waves over your records' phrases, from which only densities can be estimated",
-}
 
 
 def figures(
@@ -406,11 +377,14 @@ def _releases(manifest: Manifest) -> list[dict[str, Any]]:
 
 
 def _meaning(statistic: str, source: str) -> str:
-    if source:
-        return (
-            f"bounded numbers that ANOTHER PACKAGE'S PROGRAM computes from your records (its source: SHA-256 {source})"
-        )
-    return WORDS.get(statistic, "a sum of bounded numbers computed from your records")
+    found = statistics.known(statistic) if statistics.source(statistic) == source else None
+    if not source:
+        return "a sum of bounded numbers computed from your records" if found is None else found.consent
+    words = f"; it says: {printable(found.consent, LONGEST_SENTENCE)}" if found else ""
+    return (
+        f"bounded numbers that ANOTHER PACKAGE'S PROGRAM computes from your records (its source: SHA-256 {source})"
+        f"{words}"
+    )
 
 
 def _count(value: dict[str, Any]) -> int:

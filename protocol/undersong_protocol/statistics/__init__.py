@@ -18,7 +18,7 @@ from undersong_protocol.statistics.interface import (
     Sensitivity,
     Statistic,
 )
-from undersong_protocol.statistics.registry import build, names, parameters, register, register_foreign, source
+from undersong_protocol.statistics.registry import build, known, names, parameters, register, register_foreign, source
 from undersong_protocol.statistics.votes import TopQVotes, top_q_votes
 
 for _module in pkgutil.iter_modules(__path__):
@@ -36,6 +36,7 @@ __all__ = [
     "Statistic",
     "TopQVotes",
     "build",
+    "known",
     "names",
     "parameters",
     "register",

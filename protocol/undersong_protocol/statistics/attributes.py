@@ -21,6 +21,7 @@ from undersong_common.arrays import Float32, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.limits import LARGEST_LABELS
 from undersong_protocol.statistics.contribution import BLOCK_ROWS
+from undersong_protocol.statistics.examples import Chooser, Inputs
 from undersong_protocol.statistics.histogram import COUNT_SCALE
 from undersong_protocol.statistics.inputs import (
     LARGEST_LABEL,
@@ -110,6 +111,16 @@ class Attributes:
         return _numbered(values, self.sizes)
 
 
+def _example(choose: Chooser, facts: PublicFacts) -> tuple[int, tuple[int, ...], Inputs]:
+    """Labels, sizes of the lists and the published values of an example."""
+    labels = choose.labels(facts)
+    lists = tuple(choose.integer(1, 4) for _ in range(choose.integer(0 if labels else 1, 3)))
+    if not lists:
+        return labels, lists, ()
+    numbers = np.repeat(np.arange(len(lists)), lists)
+    return labels, lists, ((VALUES, LabelledEmbeddings(choose.embeddings(sum(lists), facts).values, numbers)),)
+
+
 def _numbered(values: Sequence[Int64], sizes: Sequence[int]) -> Int64:
     """The place of each text's values in a table of those sizes, row by row, int64 [M]; NONE where a value is."""
     place = np.zeros(len(values[0]), dtype=np.int64)
@@ -139,6 +150,10 @@ class AttributeMarginals(Statistic):
 
     name: ClassVar[str] = "attribute_marginals"
     whole: ClassVar[bool] = False
+    consent: ClassVar[str] = (
+        "how many of your records have each label and each value of a few public lists, or two of these together;"
+        " a record has the value that its words are nearest to"
+    )
     labels: int
     lists: tuple[int, ...] = ()
     ways: int = 1
@@ -181,6 +196,12 @@ class AttributeMarginals(Statistic):
     def base_scale(self) -> int:
         return COUNT_SCALE
 
+    @classmethod
+    def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[AttributeMarginals, Inputs]:
+        labels, lists, values = _example(choose, facts)
+        most = 2 if len(lists) + bool(labels) > 1 else 1
+        return cls(labels, lists, ways=choose.integer(1, most)), values
+
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_names(self.name, public, embeddings=(VALUES,) if self.lists else ())
         check_task_labels(self.name, self.labels, facts)
@@ -217,6 +238,10 @@ class AttributeVotes(Statistic):
 
     name: ClassVar[str] = "attribute_votes"
     whole: ClassVar[bool] = False
+    consent: ClassVar[str] = (
+        "for each candidate text, how many of your records that have the same label and values of public lists"
+        " have it among their nearest ones"
+    )
     candidates: int
     labels: int
     lists: tuple[int, ...] = ()
@@ -254,6 +279,15 @@ class AttributeVotes(Statistic):
     @property
     def base_scale(self) -> int:
         return self._votes.base_scale
+
+    @classmethod
+    def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[AttributeVotes, Inputs]:
+        labels, lists, values = _example(choose, facts)
+        count = choose.integer(0, 20)
+        statistic = cls(max(1, count + choose.integer(0, 3)), labels, lists, q=choose.one_of([1, 4]))
+        numbers = choose.rng.integers(-1, statistic.combinations, count)
+        candidates = LabelledEmbeddings(choose.embeddings(count, facts).values, numbers)
+        return statistic, (("candidates", candidates), *values)
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_names(self.name, public, embeddings=("candidates", VALUES) if self.lists else ("candidates",))

@@ -11,6 +11,7 @@ import numpy as np
 from undersong_common.arrays import Float64, Int64
 from undersong_common.fixed_order import row_norms, softmax
 from undersong_protocol.limits import LARGEST_LABELS
+from undersong_protocol.statistics.examples import Chooser, Inputs
 from undersong_protocol.statistics.inputs import (
     COEFFICIENTS,
     check_embedding_size,
@@ -58,6 +59,10 @@ class ClassifierGradients(Statistic):
 
     name: ClassVar[str] = "classifier_gradients"
     whole: ClassVar[bool] = False
+    consent: ClassVar[str] = (
+        "how a public classifier of texts would have to be changed to label your records better, along a few"
+        " public directions, summed over all of them"
+    )
     directions: int
     labels: int
 
@@ -87,6 +92,15 @@ class ClassifierGradients(Statistic):
     @property
     def base_scale(self) -> int:
         return GRADIENT_SCALE
+
+    @classmethod
+    def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[ClassifierGradients, Inputs]:
+        labels, width = max(2, facts.labels + choose.integer(0, 2)), facts.embedding_size + 1  # more labels, too
+        statistic = cls(directions=choose.integer(1, 9), labels=labels)
+        return statistic, (
+            ("classifier", choose.numbers((width, labels), COEFFICIENTS)),
+            ("projections", choose.numbers((width, statistic.directions), COEFFICIENTS)),
+        )
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_names(self.name, public, numbers=("classifier", "projections"))

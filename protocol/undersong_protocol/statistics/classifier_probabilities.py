@@ -10,6 +10,7 @@ import numpy as np
 
 from undersong_common.arrays import Float64, Int64
 from undersong_common.fixed_order import softmax
+from undersong_protocol.statistics.examples import Chooser, Inputs
 from undersong_protocol.statistics.inputs import COEFFICIENTS, check_embedding_size, check_names, check_shape
 from undersong_protocol.statistics.interface import (
     PublicFacts,
@@ -46,6 +47,10 @@ class ClassifierProbabilities(Statistic):
 
     name: ClassVar[str] = "classifier_probabilities"
     whole: ClassVar[bool] = False
+    consent: ClassVar[str] = (
+        "what a public classifier takes your records for, such as which of a few public writers' texts they look"
+        " most like: its probabilities, summed over all of your records, and how many they are"
+    )
     classes: int
 
     def __post_init__(self) -> None:
@@ -70,6 +75,12 @@ class ClassifierProbabilities(Statistic):
     @property
     def base_scale(self) -> int:
         return PROBABILITY_SCALE
+
+    @classmethod
+    def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[ClassifierProbabilities, Inputs]:
+        statistic = cls(classes=choose.integer(2, 9))
+        shape = (facts.embedding_size + 1, statistic.classes)
+        return statistic, (("classifier", choose.numbers(shape, COEFFICIENTS)),)
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_names(self.name, public, numbers=("classifier",))

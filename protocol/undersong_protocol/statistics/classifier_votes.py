@@ -12,6 +12,7 @@ from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.fixed_order import row_sums, softmax
 from undersong_protocol.limits import LARGEST_LABELS
+from undersong_protocol.statistics.examples import Chooser, GridNumbers, Inputs
 from undersong_protocol.statistics.histogram import COUNT_SCALE
 from undersong_protocol.statistics.inputs import (
     COEFFICIENTS,
@@ -58,6 +59,7 @@ class ClassifierVotes(Statistic):
 
     name: ClassVar[str] = "classifier_votes"
     whole: ClassVar[bool] = False
+    consent: ClassVar[str] = "for each of a few public classifiers, how well it labels your records"
     classifiers: int
     labels: int
     hard: bool = True
@@ -86,6 +88,13 @@ class ClassifierVotes(Statistic):
     @property
     def base_scale(self) -> int:
         return COUNT_SCALE
+
+    @classmethod
+    def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[ClassifierVotes, Inputs]:
+        labels, classifiers = max(2, facts.labels), choose.integer(2, 5)
+        shape = (classifiers, facts.embedding_size + 1, labels)
+        statistic = cls(classifiers=classifiers, labels=labels, hard=choose.yes())
+        return statistic, (("classifiers", choose.numbers(shape, COEFFICIENTS)),)
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_names(self.name, public, numbers=("classifiers",))
@@ -137,10 +146,23 @@ class ClassifierVotesInBlocks(ClassifierVotes):
 
     name: ClassVar[str] = "classifier_votes_in_blocks"
     whole: ClassVar[bool] = False
+    consent: ClassVar[str] = (
+        "for each of a few public classifiers, how well it labels your records, for the labels of the task one by"
+        " one or several together"
+    )
 
     @property
     def dimension(self) -> int:
         return self.classifiers * self.labels
+
+    @classmethod
+    def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[ClassifierVotesInBlocks, Inputs]:
+        labels, classifiers = max(2, facts.labels + choose.integer(0, 2)), choose.integer(2, 5)  # more labels, too
+        blocks = choose.one_of([np.zeros(labels), np.arange(labels), choose.rng.integers(0, labels, labels)])
+        return cls(classifiers=classifiers, labels=labels, hard=choose.yes()), (
+            ("classifiers", choose.numbers((classifiers, facts.embedding_size + 1, labels), COEFFICIENTS)),
+            ("blocks", GridNumbers(blocks.astype(np.float64), WHOLE_NUMBERS)),
+        )
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_names(self.name, public, numbers=("classifiers", "blocks"))

@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from undersong_common.arrays import Float64, Int64
 from undersong_protocol.limits import LARGEST_LABELS
 from undersong_protocol.statistics import hubness
+from undersong_protocol.statistics.examples import Chooser, Inputs
 from undersong_protocol.statistics.histogram import COUNT_SCALE
 from undersong_protocol.statistics.inputs import check_embeddings, check_names, check_shape, check_task_labels
 from undersong_protocol.statistics.interface import (
@@ -42,6 +43,10 @@ class CorrectedVotes(Statistic):
 
     name: ClassVar[str] = "corrected_votes"
     whole: ClassVar[bool] = False
+    consent: ClassVar[str] = (
+        "for each candidate text, how many of your records have it among their nearest ones, corrected for texts"
+        " that are near to everything"
+    )
     q: int
     candidates: int
     labels: int = 0
@@ -75,6 +80,15 @@ class CorrectedVotes(Statistic):
     def base_scale(self) -> int:
         return 1 << (self.q - 1)
 
+    @classmethod
+    def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[CorrectedVotes, Inputs]:
+        count = choose.integer(1, 40)
+        statistic = cls(q=choose.one_of([1, 3, 8]), candidates=count, labels=choose.labels(facts))
+        return statistic, (
+            ("candidates", choose.embeddings(count, facts)),
+            ("hubness correction", choose.numbers((count,), hubness.CORRECTION)),
+        )
+
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_names(self.name, public, embeddings=("candidates",), numbers=("hubness correction",))
         check_task_labels(self.name, self.labels, facts)
@@ -104,6 +118,10 @@ class EqualVotes(CorrectedVotes):
 
     name: ClassVar[str] = "equal_votes"
     whole: ClassVar[bool] = False
+    consent: ClassVar[str] = (
+        "for each candidate text, how many of your records have it among their nearest ones, each of which counts"
+        " the same, corrected for texts that are near to everything"
+    )
 
     @property
     def weights(self) -> Float64:

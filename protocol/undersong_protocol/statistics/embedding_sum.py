@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from undersong_common.arrays import Int64
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.limits import LARGEST_LABELS
+from undersong_protocol.statistics.examples import Chooser, Inputs
 from undersong_protocol.statistics.inputs import check_names, check_task_labels, labels_within
 from undersong_protocol.statistics.interface import (
     Matrix,
@@ -42,6 +43,7 @@ class EmbeddingSum(Statistic):
 
     name: ClassVar[str] = "embedding_sum"
     whole: ClassVar[bool] = False
+    consent: ClassVar[str] = "the sum of your records' embeddings, from which only their common direction can be seen"
     size: int
     labels: int = 0
 
@@ -60,6 +62,10 @@ class EmbeddingSum(Statistic):
     @property
     def base_scale(self) -> int:
         return EMBEDDING_SCALE
+
+    @classmethod
+    def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[EmbeddingSum, Inputs]:
+        return cls(facts.embedding_size, choose.labels(facts)), ()
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_names(self.name, public)

@@ -22,6 +22,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.fixed_order import STEPS_A_TURN, cosines, sines
 from undersong_common.privacy.stream import KeyStream
 from undersong_protocol.limits import LARGEST_LABELS
+from undersong_protocol.statistics.examples import Chooser, Inputs
 from undersong_protocol.statistics.inputs import (
     Grid,
     check_embedding_size,
@@ -88,6 +89,9 @@ class FourierFeatures(Statistic):
 
     name: ClassVar[str] = "fourier_features"
     whole: ClassVar[bool] = False
+    consent: ClassVar[str] = (
+        "sums of random waves over your records' phrases, from which only densities can be estimated"
+    )
     pairs: int
     classes: int = 0
     lengths: tuple[int, ...] = (1,)
@@ -158,6 +162,21 @@ class FourierFeatures(Statistic):
     @property
     def base_scale(self) -> int:
         return FEATURE_SCALE
+
+    @classmethod
+    def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[FourierFeatures, Inputs]:
+        averaged = choose.yes()
+        statistic = cls(
+            pairs=choose.one_of([1, 7, 16]),
+            classes=choose.labels(facts),
+            lengths=(1,) if averaged else choose.one_of([(1,), (1, 2, 4), (3, 1)]),
+            phrases=choose.integer(1, 4),
+            averaged=averaged,
+            width=choose.one_of([0.01, 2.0, 999_999.0]),
+            seed=choose.integer(0, 9),
+        )
+        terms = choose.terms(choose.integer(1, 20))
+        return statistic, (("terms", terms), ("terms", choose.embeddings(len(terms), facts)))
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_names(self.name, public, embeddings=("terms",), texts=("terms",))

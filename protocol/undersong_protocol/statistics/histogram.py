@@ -12,6 +12,7 @@ import numpy as np
 from undersong_common.arrays import Int64
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.limits import LARGEST_LABELS
+from undersong_protocol.statistics.examples import Chooser, Inputs
 from undersong_protocol.statistics.inputs import LARGEST_LABEL, check_names, check_task_labels, labels_within
 from undersong_protocol.statistics.interface import (
     PublicFacts,
@@ -36,6 +37,7 @@ class LabelHistogram(Statistic):
 
     name: ClassVar[str] = "label_histogram"
     whole: ClassVar[bool] = False
+    consent: ClassVar[str] = "how many of your records have each label"
     labels: int
 
     def __post_init__(self) -> None:
@@ -52,6 +54,10 @@ class LabelHistogram(Statistic):
     @property
     def base_scale(self) -> int:
         return COUNT_SCALE
+
+    @classmethod
+    def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[LabelHistogram, Inputs]:
+        return cls(max(1, facts.labels)), ()
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_names(self.name, public)
@@ -71,6 +77,7 @@ class LengthHistogram(Statistic):
 
     name: ClassVar[str] = "length_histogram"
     whole: ClassVar[bool] = False
+    consent: ClassVar[str] = "how many of your records have each length"
     edges: tuple[int, ...]
 
     def __post_init__(self) -> None:
@@ -91,6 +98,10 @@ class LengthHistogram(Statistic):
     @property
     def base_scale(self) -> int:
         return COUNT_SCALE
+
+    @classmethod
+    def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[LengthHistogram, Inputs]:
+        return cls(choose.one_of([(0, 1), (1, 5, 20), (0, 1_000_000)])), ()
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_names(self.name, public)

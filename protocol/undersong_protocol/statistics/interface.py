@@ -5,13 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 
 from undersong_common.arrays import Bools, Float32, Float64, Int64, UInt64
 from undersong_common.errors import ConfigurationError, InternalError
+
+if TYPE_CHECKING:
+    from undersong_protocol.statistics.examples import Chooser, Inputs
 
 _Value = TypeVar("_Value")
 Matrix: TypeAlias = "sp.csr_array[Any] | Float64"
@@ -198,13 +201,15 @@ class Statistic(ABC):
 
     Attributes:
         name: on the wire.
+        consent: completes "A hospital releases ..." for the people who decide about a run; names no number.
         whole: True where a row depends on several units of a party, so that a Poisson subsample of units must not be
             taken of the rows: a plan with a sampling rate below 1 is refused. Privacy depends on it, so each class
-            states it itself; a class body without it raises InternalError.
+            states it itself; a class body without it, or without a consent sentence, raises InternalError.
     """
 
     name: ClassVar[str]
     whole: ClassVar[bool]
+    consent: ClassVar[str]
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -212,6 +217,11 @@ class Statistic(ABC):
             raise InternalError(
                 f"the statistic {cls.__name__} does not state `whole`, on which privacy depends",
                 "write `whole: ClassVar[bool] = False` (or True) into its class",
+            )
+        if not isinstance(sentence := cls.__dict__.get("consent"), str) or not sentence:
+            raise InternalError(
+                f"the statistic {cls.__name__} does not state `consent`, which people read before they approve a run",
+                "write `consent: ClassVar[str] = ...` into its class",
             )
 
     @property
@@ -228,6 +238,11 @@ class Statistic(ABC):
     @abstractmethod
     def base_scale(self) -> int:
         """Integer units per natural unit, before a plan refines it."""
+
+    @classmethod
+    @abstractmethod
+    def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[Statistic, Inputs]:
+        """Draws a well-formed example of the statistic and of its public inputs, extreme ones included."""
 
     @abstractmethod
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.limits import LARGEST_LABELS
+from undersong_protocol.statistics.examples import Chooser, GridNumbers, Inputs
 from undersong_protocol.statistics.histogram import COUNT_SCALE
 from undersong_protocol.statistics.inputs import (
     WHOLE_NUMBERS,
@@ -60,6 +61,7 @@ class MetadataHistograms(Statistic):
 
     name: ClassVar[str] = "metadata_histograms"
     whole: ClassVar[bool] = False
+    consent: ClassVar[str] = "how many of your records have each label, each length and each of a few public keywords"
     labels: int
     length_bins: int = 0
     keywords: int = 0
@@ -98,6 +100,18 @@ class MetadataHistograms(Statistic):
         """An opened vector [dimension] as its label, length and keyword parts (empty where not among them)."""
         first, second = self.label_bins, self.label_bins + self.length_bins
         return values[:first], values[first:second], values[second:]
+
+    @classmethod
+    def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[MetadataHistograms, Inputs]:
+        bins, keywords = choose.one_of([0, 3]), choose.one_of([0, 12])
+        statistic = cls(choose.labels(facts), bins, keywords, count_labels=choose.yes() or not (bins or keywords))
+        pieces: Inputs = ()
+        if bins:
+            edges = choose.one_of([(0, 4), (1, 2, 3, 2**31 - 1), (5, 10, 20)])
+            pieces += (("length_edges", GridNumbers(np.array(edges, dtype=np.float64), WHOLE_NUMBERS)),)
+        if keywords:
+            pieces += (("keywords", choose.embeddings(choose.integer(0, keywords), facts)),)
+        return statistic, pieces
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         edges, keywords = ("length_edges",) * (self.length_bins > 0), ("keywords",) * (self.keywords > 0)

@@ -12,6 +12,7 @@ from undersong_common.arrays import Float64, Int64
 from undersong_common.fixed_order import row_norms
 from undersong_protocol.limits import LARGEST_LABELS
 from undersong_protocol.statistics.embedding_sum import EMBEDDING_SCALE
+from undersong_protocol.statistics.examples import Chooser, Inputs
 from undersong_protocol.statistics.inputs import (
     LARGEST_EMBEDDING,
     Grid,
@@ -56,6 +57,7 @@ class OuterProducts(Statistic):
 
     name: ClassVar[str] = "outer_products"
     whole: ClassVar[bool] = False
+    consent: ClassVar[str] = "how your records vary along a few public directions, summed over all of them"
     size: int
     labels: int = 0
 
@@ -74,6 +76,14 @@ class OuterProducts(Statistic):
     @property
     def base_scale(self) -> int:
         return EMBEDDING_SCALE
+
+    @classmethod
+    def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[OuterProducts, Inputs]:
+        statistic = cls(size=choose.integer(1, 9), labels=choose.labels(facts))
+        return statistic, (
+            ("projection", choose.numbers((statistic.size, facts.embedding_size), PROJECTION)),
+            ("means", choose.numbers((max(1, statistic.labels), facts.embedding_size), MEANS)),
+        )
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_names(self.name, public, numbers=("projection", "means"))

@@ -12,6 +12,7 @@ from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.fixed_order import row_norms
 from undersong_protocol.limits import LARGEST_LABELS
+from undersong_protocol.statistics.examples import Chooser, Inputs
 from undersong_protocol.statistics.inputs import (
     COEFFICIENTS,
     check_embedding_size,
@@ -60,6 +61,7 @@ class Projections(Statistic):
 
     name: ClassVar[str] = "projections"
     whole: ClassVar[bool] = False
+    consent: ClassVar[str] = "the sum of your records' positions along a few public directions, and how many they are"
     directions: int
     labels: int = 0
     by_label: bool = False
@@ -86,6 +88,13 @@ class Projections(Statistic):
     @property
     def base_scale(self) -> int:
         return PROJECTION_SCALE
+
+    @classmethod
+    def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[Projections, Inputs]:
+        labels = choose.labels(facts)
+        statistic = cls(directions=choose.integer(1, 9), labels=labels, by_label=choose.yes() and labels > 0)
+        shape = (facts.embedding_size + max(1, labels), statistic.directions)
+        return statistic, (("projections", choose.numbers(shape, COEFFICIENTS)),)
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_names(self.name, public, numbers=("projections",))

@@ -76,6 +76,11 @@ def source(name: str) -> str:
     return _SOURCES.get(name, "")
 
 
+def known(name: str) -> type[Statistic] | None:
+    """The class of that wire name, or None if this program does not know it."""
+    return _STATISTICS.get(name)
+
+
 def parameters(statistic: Statistic) -> dict[str, Any]:
     """The statistic's public parameters, JSON-able; ``build(statistic.name, ...)`` gives an equal statistic."""
     if not dataclasses.is_dataclass(statistic):
@@ -89,15 +94,15 @@ def build(name: str, parameters: Mapping[str, Any]) -> Statistic:
     Raises:
         ConfigurationError: unknown name, or parameters that the statistic does not take.
     """
-    known = _STATISTICS.get(name)
-    if known is None:
+    found = _STATISTICS.get(name)
+    if found is None:
         raise ConfigurationError(f"unknown statistic {name!r}", f"known here: {', '.join(names())}; update Undersong")
-    fields = {field.name for field in dataclasses.fields(known) if field.init}
+    fields = {field.name for field in dataclasses.fields(found) if field.init}
     unknown = sorted(set(parameters) - fields)
     if unknown:
         raise ConfigurationError(f"statistic {name!r} has no parameter {unknown[0]!r}", f"it takes {sorted(fields)}")
     try:
-        statistic: Statistic = known(**{key: _frozen(value) for key, value in parameters.items()})
+        statistic: Statistic = found(**{key: _frozen(value) for key, value in parameters.items()})
     except TypeError:
         raise ConfigurationError(f"statistic {name!r}: a parameter is missing or of a wrong type") from None
     return statistic

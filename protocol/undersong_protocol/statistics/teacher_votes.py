@@ -12,6 +12,7 @@ from undersong_common.arrays import Bools, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.limits import LARGEST_LABELS
 from undersong_protocol.statistics import fine_tuned_teachers, teachers
+from undersong_protocol.statistics.examples import WORDS, Chooser, GridNumbers, Inputs
 from undersong_protocol.statistics.histogram import COUNT_SCALE
 from undersong_protocol.statistics.inputs import (
     NO_LABEL,
@@ -66,6 +67,10 @@ class TeacherVotes(Statistic):
 
     name: ClassVar[str] = "teacher_votes"
     whole: ClassVar[bool] = True  # units of the rows are shards: a Poisson subsample of units cannot be taken of them
+    consent: ClassVar[str] = (
+        "for each of a few public texts, how many of the classifiers that are trained here, each on a part of your"
+        " records, take it for one of yours; the classifiers stay here"
+    )
     queries: int
     teachers: int
     labels: int = 0
@@ -105,6 +110,31 @@ class TeacherVotes(Statistic):
         """Raises ConfigurationError where a party with that local model could not contribute."""
         if self.fine_tuned:
             fine_tuned_teachers.check(local_model)
+
+    @classmethod
+    def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[TeacherVotes, Inputs]:
+        queries = choose.integer(0, 12)
+        statistic = cls(
+            queries=max(1, queries + choose.integer(0, 3)),
+            teachers=choose.one_of([1, 3, 70]),
+            labels=choose.labels(facts),
+            half=choose.yes(),
+        )
+        return statistic, (
+            ("queries", choose.embeddings(queries, facts, labelled=True)),
+            ("contrast", choose.embeddings(choose.integer(1, 12), facts, labelled=True)),
+        )
+
+    @classmethod
+    def fine_tuned_example(cls, choose: Chooser, facts: PublicFacts) -> tuple[TeacherVotes, Inputs]:
+        """Draws an example for teachers that are fine-tuned; each of its vectors takes seconds."""
+        labels = choose.labels(facts)
+        pieces: Inputs = ()
+        for name in INPUTS:
+            texts = tuple(" ".join(choose.rng.choice(WORDS, 3)) for _ in range(choose.integer(1, 6)))
+            classes = choose.rng.integers(0, max(1, labels), len(texts)).astype(np.float64)
+            pieces += ((name, texts), (_classes_of(name), GridNumbers(classes, WHOLE_NUMBERS)))
+        return cls(queries=6, teachers=2, labels=labels, half=choose.yes(), fine_tuned=True), pieces
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_task_labels(self.name, self.labels, facts)

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 from undersong_common.arrays import Int64
 from undersong_common.errors import ConfigurationError
+from undersong_protocol.statistics.examples import Chooser, Inputs
 from undersong_protocol.statistics.histogram import COUNT_SCALE
 from undersong_protocol.statistics.inputs import check_names
 from undersong_protocol.statistics.interface import PublicFacts, PublicInputs, RecordView, Rows, Sensitivity, Statistic
@@ -38,6 +39,7 @@ class TermHistogram(Statistic):
 
     name: ClassVar[str] = "term_histogram"
     whole: ClassVar[bool] = False
+    consent: ClassVar[str] = "in how many of your records each word of a public list occurs"
     vocabulary: int
     distinct: int
 
@@ -57,6 +59,11 @@ class TermHistogram(Statistic):
     @property
     def base_scale(self) -> int:
         return COUNT_SCALE
+
+    @classmethod
+    def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[TermHistogram, Inputs]:
+        terms = choose.terms(choose.integer(1, 20))
+        return cls(vocabulary=len(terms), distinct=choose.integer(1, 6)), (("vocabulary", terms),)
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_names(self.name, public, texts=("vocabulary",))

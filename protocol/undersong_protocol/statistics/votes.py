@@ -17,6 +17,7 @@ import scipy.sparse as sp
 from undersong_common.arrays import Float32, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.limits import LARGEST_LABELS
+from undersong_protocol.statistics.examples import Chooser, Inputs
 from undersong_protocol.statistics.inputs import check_embeddings, check_names, check_task_labels
 from undersong_protocol.statistics.interface import (
     LabelledEmbeddings,
@@ -53,6 +54,9 @@ class TopQVotes(Statistic):
 
     name: ClassVar[str] = "top_q_votes"
     whole: ClassVar[bool] = False
+    consent: ClassVar[str] = (
+        "for each candidate text, how many of your records have it among their nearest (and furthest) ones"
+    )
     q: int
     candidates: int
     labels: int = 0
@@ -84,6 +88,17 @@ class TopQVotes(Statistic):
     @property
     def base_scale(self) -> int:
         return 1 << (self.q - 1)
+
+    @classmethod
+    def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[TopQVotes, Inputs]:
+        count = choose.integer(0, 40)
+        statistic = cls(
+            q=choose.one_of([1, 3, 8]),
+            candidates=count + choose.integer(0 if count else 1, 5),
+            labels=choose.labels(facts),
+            furthest=choose.yes(),
+        )
+        return statistic, (("candidates", choose.embeddings(count, facts)),)
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_names(self.name, public, embeddings=("candidates",))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from undersong.noninterference import coordinator as hostile
 from undersong.noninterference.coordinator import Course, request
 from undersong.noninterference.hospital import NAME, Interference, Pair
-from undersong.noninterference.public_examples import WORDS, Example, well_formed
+from undersong.noninterference.public_examples import Example, well_formed
 from undersong.noninterference.questions import LABELS, NAMES, Asked, facts_of, spoilt
 from undersong_client.consent import policy
 from undersong_common.table import Table
@@ -20,6 +20,7 @@ from undersong_protocol import statistics
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Privacy
 from undersong_protocol.secagg import ring
+from undersong_protocol.statistics.examples import WORDS
 from undersong_protocol.wire.messages import federation_pb2 as wire
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]

@@ -1,6 +1,6 @@
 """What a coordinator asks about: well formed public inputs of every statistic, malformed and randomly spoilt ones.
 
-The examples are those of undersong.noninterference.public_examples, where a new statistic has to have an entry.
+The examples are those that statistics draw of themselves (undersong.noninterference.public_examples).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from undersong.noninterference import public_examples
 from undersong.noninterference.hospital import DIMENSION
 from undersong.noninterference.public_examples import FINE_TUNED, Example
 from undersong_common.embedding import PUBLIC_GRID
-from undersong_protocol import statistics
 from undersong_protocol.statistics import PublicFacts
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_protocol.wire.public import (
@@ -54,11 +53,6 @@ class Asked:
     @property
     def question(self) -> bytes:
         return question(self.inputs)
-
-
-def without_examples() -> list[str]:
-    """Registered statistics that no example is of."""
-    return sorted(set(statistics.names()) - set(NAMES))
 
 
 @st.composite

@@ -292,12 +292,6 @@ def test_a_policy_signed_with_the_former_rule_demands_post_quantum_masks(home):
     assert policy_file.read(opened).require_post_quantum == "always"
 
 
-def test_words_are_of_statistics_that_exist():
-    from undersong_client.consent.preview import WORDS
-
-    assert set(WORDS) <= set(statistics.names())
-
-
 def test_what_the_records_speak_against_is_confirmed_by_a_person_and_told_to_nobody_else(home, tmp_path):
     manifest = proposed(home)
     other = write_notes(tmp_path / "other.jsonl", labels=("good", "elsewhere"))

@@ -30,6 +30,10 @@ class _Body:
     def base_scale(self):
         return 256
 
+    @classmethod
+    def example(cls, choose, facts):
+        return cls(), ()
+
     def rows(self, records, public, memory):
         return Rows(np.ones((len(records), 1)), records.units)
 
@@ -37,6 +41,12 @@ class _Body:
 def test_a_statistic_that_does_not_state_whole_cannot_even_be_written():
     with pytest.raises(InternalError, match="Forgetful does not state `whole`"):
         type("Forgetful", (_Body, Statistic), {"name": "forgetful"})
+
+
+@pytest.mark.parametrize("stated", [{}, {"consent": ""}, {"consent": 3}])
+def test_a_statistic_without_a_consent_sentence_cannot_be_written(stated):
+    with pytest.raises(InternalError):
+        type("Silent", (_Body, Statistic), {"name": "silent", "whole": False, **stated})
 
 
 @pytest.mark.parametrize("stated", [None, 0, "no"])
@@ -54,6 +64,7 @@ def test_a_statistic_without_a_bound_cannot_be_made():
     class Boundless(Statistic):
         name: ClassVar[str] = "boundless"
         whole: ClassVar[bool] = False
+        consent: ClassVar[str] = "nothing"
 
     with pytest.raises(TypeError, match="sensitivity"):
         Boundless()

@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from tests.doubles.example_records import ExampleRecords
 from tests.doubles.tiny_bert import write_bert
-from undersong.noninterference.public_examples import FINE_TUNED, WORDS, labels_of, malformed, names, well_formed
+from undersong.noninterference.public_examples import FINE_TUNED, labels_of, malformed, names, well_formed
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError, PeerFault
 from undersong_protocol import statistics
@@ -30,6 +30,7 @@ from undersong_protocol.statistics.classifier_gradients import ClassifierGradien
 from undersong_protocol.statistics.classifier_probabilities import ClassifierProbabilities
 from undersong_protocol.statistics.classifier_votes import ClassifierVotes
 from undersong_protocol.statistics.contribution import contribute
+from undersong_protocol.statistics.examples import WORDS
 from undersong_protocol.statistics.inputs import COEFFICIENTS, LARGEST_EMBEDDING, Grid
 from undersong_protocol.statistics.outer_products import MEANS, PROJECTION, OuterProducts
 from undersong_protocol.statistics.projections import Projections
@@ -76,10 +77,6 @@ def units_of(statistic: Statistic, records: ExampleRecords, rows: Int64) -> set[
         return set(records.units[rows].tolist())
     teachers: Any = statistic
     return set((records.unit_hashes[rows] % np.uint64(teachers.teachers)).astype(int).tolist())
-
-
-def test_every_registered_statistic_has_examples() -> None:
-    assert set(names()) - {FINE_TUNED} == set(statistics.names())
 
 
 @pytest.mark.heavy
