@@ -5,16 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 
 from undersong_common.arrays import Bools, Float32, Float64, Int64, UInt64
 from undersong_common.errors import ConfigurationError, InternalError
-
-if TYPE_CHECKING:
-    from undersong_protocol.statistics.examples import Chooser, Inputs
 
 _Value = TypeVar("_Value")
 Matrix: TypeAlias = "sp.csr_array[Any] | Float64"
@@ -241,8 +238,15 @@ class Statistic(ABC):
 
     @classmethod
     @abstractmethod
-    def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[Statistic, Inputs]:
-        """Draws a well-formed example of the statistic and of its public inputs, extreme ones included."""
+    def example(cls, choose: Any, facts: PublicFacts) -> tuple[Statistic, Any]:
+        """Draws a well-formed example of the statistic and of its public inputs, extreme ones included.
+
+        Args:
+            choose: random choices (:class:`undersong_protocol.statistics.examples.Chooser`).
+
+        Returns:
+            The statistic and its inputs (``undersong_protocol.statistics.examples.Inputs``).
+        """
 
     @abstractmethod
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
