@@ -432,15 +432,15 @@ def _request(path: Path) -> Request:
     try:
         value = read_json(path)
         request = Request(**{**value, "changes": tuple(value.get("changes", ()))})
-        numbers = request.received_s, request.decided_s, request.delta, request.parties, request.number
-        numbers += request.epsilon or 0.0, request.ended_s, request.suspended_s
+        times = request.received_s, request.decided_s, request.ended_s, request.suspended_s
+        figures = request.epsilon or 0.0, request.delta, request.parties, request.number
         if (
             request.decision not in get_args(Decision)
             or path.stem != request.manifest
             or not isinstance(request.run, str)
         ):
             raise TypeError
-        if not all(isinstance(each, (int, float)) for each in numbers):
+        if not all(isinstance(each, (int, float)) for each in (*times, *figures)):
             raise TypeError
     except TypeError:
         raise ConfigurationError(
