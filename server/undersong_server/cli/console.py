@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -145,7 +145,6 @@ def tokens(
     as_json: AsJson = False,
 ) -> None:
     """Lists the tokens with which scripts read `/api/parties`, `/api/runs` and `/api/runs/NAME` of the console."""
-
     made = ""
     with _accounts(home) as accounts:
         if end is not None:
@@ -172,11 +171,8 @@ def _accounts(home: Path) -> Iterator[Accounts]:
     from undersong_common.pages.accounts import Accounts
     from undersong_common.pages.store import PageStore
 
-    store = PageStore(operations.coordinator.console_folder(home))
-    try:
+    with closing(PageStore(operations.coordinator.console_folder(home))) as store:
         yield Accounts(store)
-    finally:
-        store.close()
 
 
 @app.command("audit")
