@@ -26,8 +26,8 @@ from rich.console import Console
 from scipy.stats import t as student
 
 from undersong.compare_cell import PRIVATE_ONLY
-from undersong.compare_cells import CELLS
-from undersong.comparison import compared
+from undersong.comparison import CELLS, compared
+from undersong.options import ComparisonOptions
 from undersong_common import entry
 from undersong_common.errors import ConfigurationError
 from undersong_server.cli.display import Display
@@ -123,14 +123,16 @@ def measure(name: str, data: Path, out: Path, *, seeds: int, quick: bool, jobs: 
         for table, (parties, epsilons) in grids.items():
             compared(
                 task,
-                test=test,
-                methods=METHODS,
-                epsilons=epsilons,
-                parties=parties,
-                records=[],
-                seeds=range(seeds),
-                out=out / name,
-                jobs=jobs,
+                ComparisonOptions(
+                    test=test,
+                    methods=METHODS,
+                    epsilons=epsilons,
+                    parties=parties,
+                    records=[],
+                    seeds=range(seeds),
+                    out=out / name,
+                    jobs=jobs,
+                ),
                 assignments=(f"data.root={json.dumps(root)}", f"method.samples={samples}"),
                 command="python -m benchmarks.discriminator",
                 progress=display,

@@ -61,6 +61,7 @@ def invented(count: int, seed: int) -> tuple[Table, Float32]:
 def measure(texts: int, embedded: int) -> dict[str, float]:
     """All figures of the page's head."""
     from undersong_server.evaluation.evaluate import evaluate_tables
+    from undersong_server.evaluation.options import EvaluationOptions
 
     names = ("synthetic", "test", "private", "others")
     made = {name: invented(texts, seed) for seed, name in enumerate(names)}
@@ -70,11 +71,13 @@ def measure(texts: int, embedded: int) -> dict[str, float]:
     report = evaluate_tables(
         "benchmark",
         tables["synthetic"],
-        test=tables["test"],
+        EvaluationOptions(
+            test=tables["test"],
+            train_private=tables["private"],
+            overlap=tables["private"],
+            membership=(tables["private"], tables["others"]),
+        ),
         embed=lambda given: known[tuple(given)],
-        train_private=tables["private"],
-        overlap=tables["private"],
-        membership=(tables["private"], tables["others"]),
     )
     seconds, worked = time.perf_counter() - begun, time.process_time() - worked
     assert len(report.distances) == 2

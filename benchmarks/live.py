@@ -35,11 +35,13 @@ from sklearn.linear_model import LogisticRegression
 from benchmarks.live_pool import POOLS, Generator, as_toml, endpoint, heated, ngrams, prefixed
 from undersong.compare_cell import read_test
 from undersong.comparison import compared
+from undersong.options import ComparisonOptions
 from undersong_common.arrays import Float32
 from undersong_common.embedding import Embedder
 from undersong_common.errors import GenerationError
 from undersong_common.table import Table, read_table
 from undersong_server.evaluation.evaluate import evaluate_tables
+from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.generators.author import Author
 from undersong_server.generators.interface import Surroundings
 from undersong_server.generators.kinds import GeneratorTable
@@ -152,7 +154,7 @@ class Bench:
             for row, label in enumerate(labels)
         ]
         corpus = Table(tuple(sample.text for sample in samples), tuple(labels), None)
-        report = evaluate_tables("live", corpus, test=self.test, embed=self.embed, seed=0)
+        report = evaluate_tables("live", corpus, EvaluationOptions(test=self.test, seed=0), embed=self.embed)
         return {
             "adherence": float(np.mean(self.classifier.predict(texts) == np.array(labels))),
             "distance": 1.0 - float(np.mean(closest)),
@@ -259,15 +261,17 @@ def methods(given: argparse.Namespace) -> dict[str, Any]:
     sizes = (f"method.samples={given.samples}", f"privacy.expected_records={RECORDS}")
     return compared(
         path,
-        test=test_file(given),
-        methods=given.methods,
-        epsilons=[4.0],
-        parties=[5],
-        records=[RECORDS],
-        seeds=range(given.seeds),
-        baseline="mixture" if "mixture" in given.methods else None,
-        out=given.out,
-        jobs=1,
+        ComparisonOptions(
+            test=test_file(given),
+            methods=given.methods,
+            epsilons=[4.0],
+            parties=[5],
+            records=[RECORDS],
+            seeds=range(given.seeds),
+            baseline="mixture" if "mixture" in given.methods else None,
+            out=given.out,
+            jobs=1,
+        ),
         assignments=(data_root(given), *sizes, *given.set),
         command="python -m benchmarks.live",
         progress=Silent(),

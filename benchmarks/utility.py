@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from undersong.comparison import compared
+from undersong.options import ComparisonOptions
 from undersong_common import entry
 from undersong_common.errors import ConfigurationError
 from undersong_server.cli.display import Display
@@ -44,15 +45,17 @@ def measure(task: str, data: Path, out: Path, *, quick: bool, jobs: int) -> dict
         for name, (methods, epsilons, seeds) in grids.items():
             tables[name] = compared(
                 TASKS / f"{task}.toml",
-                test=data / TESTS[task],
-                methods=methods,
-                epsilons=epsilons,
-                parties=PARTIES,
-                records=RECORDS,
-                seeds=range(seeds),
-                baseline="wasp",
-                out=out / task,
-                jobs=jobs,
+                ComparisonOptions(
+                    test=data / TESTS[task],
+                    methods=methods,
+                    epsilons=epsilons,
+                    parties=PARTIES,
+                    records=RECORDS,
+                    seeds=range(seeds),
+                    baseline="wasp",
+                    out=out / task,
+                    jobs=jobs,
+                ),
                 assignments=(root,),
                 command="python -m benchmarks.utility" + (" --quick" if quick else ""),
                 progress=display,

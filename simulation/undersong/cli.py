@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from undersong.audit_cli import audit
-from undersong.compare_cli import compare
-from undersong.engines import Engine
+from undersong.options import ComparisonOptions, Engine
 from undersong_common import entry, logs
+from undersong_common.errors import ConfigurationError
 from undersong_common.rows import screen
 from undersong_server.cli.app import app
 from undersong_server.cli.options import (
@@ -22,12 +25,12 @@ from undersong_server.cli.options import (
     overrides,
     print_json,
     with_cache,
+    with_options,
 )
 
 __all__ = ("app", "main")
 
 app.command()(audit)
-app.command()(compare)
 
 
 @app.command()
@@ -79,6 +82,41 @@ def simulate(
         print_json(run.to_json())
     else:
         screen().print(run.screen())
+
+
+@app.command()
+@with_options(ComparisonOptions)
+def compare(
+    task_file: TaskFile,
+    options: ComparisonOptions,
+    engine: Annotated[
+        Literal["processes", "ray"], typer.Option(help="What spreads the cells: this machine's processes, or Ray.")
+    ] = "processes",
+    ray_address: Annotated[
+        str, typer.Option(help="Of a Ray cluster, with the same files under the same paths (else this machine).")
+    ] = "",
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+    quiet: entry.Quiet = False,
+) -> None:
+    """Compares methods by what the panel's task models learn from their corpora; the same command continues.
+
+    The folder has one table: another command with the same task adds its methods, budgets, sizes and seeds to it.
+    """
+    from undersong import front
+    from undersong.task_files import Task
+    from undersong_server.cli.display import display
+
+    if ray_address and engine != "ray":
+        raise ConfigurationError("--ray-address without --engine ray", "add --engine ray")
+    options = replace(options, ray=ray_address if engine == "ray" else None)
+    command = shlex.join(["undersong", *sys.argv[1:]])
+    with display(quiet) as progress:
+        comparison = front.compare_by(Task.load(task_file, *(assignments or ())), options, command, progress)
+    if as_json:
+        print_json(comparison.to_json())
+    else:
+        print(comparison)
 
 
 def main() -> None:

@@ -15,8 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from undersong.compare_cell import HEADINGS, Cell
-from undersong.compare_cells import Grid
+from undersong.compare_cell import HEADINGS, PRIVATE_ONLY, Cell, Variant
+from undersong.options import ComparisonOptions
+from undersong_common.errors import ConfigurationError
+from undersong_server import methods as all_methods
 from undersong_server.evaluation import panel
 from undersong_server.evaluation.panel import MODELS
 
@@ -31,6 +33,112 @@ METRICS = (
     "rows",
     *HEADINGS,
 )
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is compared.
+
+    Attributes:
+        variants: the first one is the reference of the paired differences, unless ``baseline`` names another.
+        epsilons: budgets; ``inf`` adds no noise.
+        federations: (parties, private records in all); records None takes the whole file.
+        seeds: of the simulations.
+    """
+
+    variants: tuple[Variant, ...]
+    epsilons: tuple[float, ...]
+    federations: tuple[tuple[int | None, int | None], ...]
+    seeds: tuple[int, ...]
+    baseline: str
+
+    @classmethod
+    def of(cls, options: ComparisonOptions, others: Sequence[str] = ()) -> Grid:
+        """Checks what the caller gave.
+
+        Args:
+            options: with one number of records for all numbers of parties, or one for each.
+            others: variants that the folder's table has already, any of which may be the baseline.
+        """
+        methods, epsilons, seeds = options.methods, options.epsilons, options.every_seed
+        parties, records, baseline = options.parties, options.records, options.baseline
+        if not methods or not epsilons or not seeds:
+            raise ConfigurationError("a comparison needs methods, epsilons and seeds", "see undersong compare --help")
+        if any(not epsilon > 0 for epsilon in epsilons):
+            raise ConfigurationError("--epsilon: not positive", "give positive numbers, or inf for no privacy")
+        if len(records) not in (0, 1, max(1, len(parties))):
+            raise ConfigurationError(
+                f"--records names {len(records)} sizes for {len(parties)} numbers of parties",
+                "give one, or one for each number of parties",
+            )
+        variants = tuple(Variant.parse(name) for name in dict.fromkeys(methods))
+        names = [variant.name for variant in variants]
+        reference = baseline or next((name for name in names if name != PRIVATE_ONLY), names[0])
+        if reference not in (*names, *others):
+            known = ", ".join(dict.fromkeys((*names, *others)))
+            raise ConfigurationError(f"--baseline {reference!r} is not among --methods", f"choose {known}")
+        shapes: list[int | None] = list(parties) or [None]
+        sizes: list[int | None] = list(records) or [None]
+        sizes = sizes * len(shapes) if len(sizes) == 1 else sizes
+        return cls(
+            variants,
+            tuple(dict.fromkeys(epsilons)),
+            tuple(zip(shapes, sizes, strict=True)),
+            tuple(dict.fromkeys(seeds)),
+            reference,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """What :meth:`from_json` reads."""
+        return {
+            "methods": [variant.name for variant in self.variants],
+            "epsilons": [f"{epsilon:g}" for epsilon in self.epsilons],
+            "federations": [list(federation) for federation in self.federations],
+            "seeds": list(self.seeds),
+            "baseline": self.baseline,
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Grid:
+        return cls(
+            tuple(Variant.parse(name) for name in value["methods"]),
+            tuple(float(epsilon) for epsilon in value["epsilons"]),
+            tuple((parties, records) for parties, records in value["federations"]),
+            tuple(value["seeds"]),
+            value["baseline"],
+        )
+
+    def with_more(self, other: Grid) -> Grid:
+        """Both grids as one, this one's values first; the reference stays."""
+        return Grid(
+            tuple(dict.fromkeys((*self.variants, *other.variants))),
+            tuple(dict.fromkeys((*self.epsilons, *other.epsilons))),
+            tuple(dict.fromkeys((*self.federations, *other.federations))),
+            tuple(sorted({*self.seeds, *other.seeds})),
+            self.baseline,
+        )
+
+    def cell(self, variant: Variant, epsilon: float, federation: tuple[int | None, int | None], seed: int) -> Cell:
+        """The cell behind a point of the grid: what a variant does not depend on is left out, so it is run once."""
+        parties, records = federation
+        if variant.name == PRIVATE_ONLY:
+            return Cell(variant, None, None, records, seed)
+        if variant.training is not None:  # on all records together, whoever holds them
+            return Cell(variant, epsilon, None, records, seed)
+        if not all_methods.load(variant.method).makes_private_sums:
+            return Cell(variant, None, None, None, seed)
+        return Cell(variant, epsilon, parties, records, seed)
+
+    def cells(self) -> list[Cell]:
+        """Every cell once, seed by seed, so that a stopped comparison has whole seeds."""
+        every = (
+            self.cell(variant, epsilon, federation, seed)
+            for seed in self.seeds
+            for federation in self.federations
+            for epsilon in self.epsilons
+            for variant in self.variants
+        )
+        return list(dict.fromkeys(every))
 
 
 @dataclass(frozen=True)

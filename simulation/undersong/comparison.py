@@ -1,23 +1,233 @@
-"""A whole comparison: measure every cell of the grid, write the table as Markdown, CSV and a page while cells end."""
+"""A whole comparison: every cell of a grid is one real simulation, judged by one task model on one test set.
+
+Cells are independent, so they run in several processes; each leaves one JSON file, and the same command continues a
+comparison that was stopped. Every variant has the same epsilon, delta, unit and number of generator calls, and the same
+seed gives the same private records, so that differences are paired by seed. The table is written as Markdown, CSV and a
+page while cells end.
+"""
 
 from __future__ import annotations
 
 import json
+import math
+import multiprocessing
+import os
 import shutil
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from undersong import compare_table
 from undersong.compare_cell import Bench, Cell, read_test
-from undersong.compare_cells import CELLS, Grid, compare, default_jobs, frechet_rows, known_cells, over_ray, read_kept
-from undersong_common.errors import ConfigurationError
+from undersong.compare_table import Grid
+from undersong.options import ComparisonOptions
+from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.files import holding
+from undersong_server.cluster import SINGLE_THREAD, Cluster
 from undersong_server.progress import Progress
 from undersong_server.release.files import write_files
 from undersong_server.runs import task as tasks
+
+CELLS = "cells"
+Measured = tuple[Cell, "dict[str, Any] | UndersongError"]
+FRECHET_ROWS = 2000  # of corpus and test set each, or as many as the test set has
+
+
+def check(bench: Bench, grid: Grid, progress: Progress) -> None:
+    """Finds before the first cell what would stop one, and says what of the task is set aside.
+
+    Raises ConfigurationError for a variant that cannot run, a file that is missing or cannot be read, a generator that
+    cannot be built, or records that no federation of the grid can hold.
+    """
+    remarks: dict[str, None] = {}
+    different = {(cell.variant, cell.epsilon, cell.parties, cell.records): cell for cell in grid.cells()}
+    for cell in different.values():
+        remarks |= dict.fromkeys(f"{cell.variant.name}: {remark}" for remark in bench.check(cell))
+    for remark in remarks:
+        progress.say(remark)
+
+
+def known_cells(bench: Bench, grid: Grid, folder: Path) -> dict[Cell, dict[str, Any]]:
+    """The grid's cells that ``folder`` holds. Raises ConfigurationError for cells of another comparison."""
+    kept, fingerprint = folder / CELLS, bench.fingerprint()
+    return {cell: value for cell in grid.cells() if (value := _read(kept, cell, fingerprint)) is not None}
+
+
+def compare(
+    bench: Bench,
+    grid: Grid,
+    folder: Path,
+    *,
+    jobs: int,
+    progress: Progress,
+    ended: Callable[[Cell, dict[str, Any]], None] = lambda _cell, _value: None,
+    measure: Callable[[Bench, Sequence[Cell], int], Iterable[Measured]] | None = None,
+) -> dict[Cell, dict[str, Any]]:
+    """Measures every cell that ``folder`` does not hold yet; returns all of them.
+
+    A cell that fails is reported and left out (the rest is still worth having); the same command tries it again.
+
+    Args:
+        ended: told of each cell that was measured now, when it has been written.
+        measure: gives (cell, figures or the error that stopped it) as each completes; by default processes of this
+            machine.
+
+    Raises:
+        ConfigurationError: what :func:`check` finds, a folder of another comparison, or no cell that succeeded.
+    """
+    check(bench, grid, progress)
+    cells = grid.cells()
+    kept = folder / CELLS
+    fingerprint = bench.fingerprint()
+    known = known_cells(bench, grid, folder)
+    open_cells = [cell for cell in cells if cell not in known]
+    if known:
+        progress.say(f"{len(known)} of {len(cells)} cells are known from {kept}")
+    progress.update("cells", len(known), len(cells))
+    failures = []
+    for cell, value in (measure or _measured)(bench, open_cells, jobs):
+        if isinstance(value, UndersongError):
+            failures.append(f"{cell.name}: {value.problem}")
+            progress.say(f"left out: {failures[-1]}")
+        else:
+            write_files(kept, {f"{cell.name}.json": json.dumps(value | {"comparison": fingerprint}, sort_keys=True)})
+            known[cell] = value
+            ended(cell, value)
+        progress.update("cells", len(known) + len(failures), len(cells))
+    if not known:
+        raise ConfigurationError(f"no cell succeeded; the first: {failures[0]}", "see the messages above")
+    return known
+
+
+def _read(folder: Path, cell: Cell, fingerprint: str) -> dict[str, Any] | None:
+    return read_kept(
+        folder / f"{cell.name}.json",
+        fingerprint,
+        another=f"{folder}: holds cells of another comparison",
+        without_it="the cell is run again",
+    )
+
+
+def read_kept(path: Path, fingerprint: str, *, another: str, without_it: str) -> dict[str, Any] | None:
+    """What an earlier command left of the comparison of that fingerprint, which it names; None where there is nothing.
+
+    Args:
+        another: what it is where it names another one.
+        without_it: what happens where it is deleted.
+
+    Raises ConfigurationError for a file that is damaged, or of another comparison.
+    """
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        raise ConfigurationError(f"{path}: cannot be read", f"delete it; {without_it}") from None
+    if value.pop("comparison", None) != fingerprint:
+        raise ConfigurationError(
+            f"{another} (another task file, option or test file)",
+            "name another folder with --out, or start over with --fresh",
+        )
+    return value
+
+
+def _measured(bench: Bench, cells: Sequence[Cell], jobs: int) -> Iterator[Measured]:
+    """(cell, figures or the error that stopped it), as each completes."""
+    if not cells:
+        return
+    if jobs == 1:
+        for cell in cells:
+            yield cell, guarded(bench, cell)
+        return
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+
+    # Fresh processes: forking one that has started torch's threads would hang.
+    context = multiprocessing.get_context("spawn")
+    before = {name: os.environ.get(name) for name in SINGLE_THREAD}
+    os.environ.update(SINGLE_THREAD)  # read by the libraries when a worker loads them
+    try:
+        with ProcessPoolExecutor(
+            jobs, mp_context=context, initializer=_begin, initargs=(replace(bench, _loaded={}),)
+        ) as pool:
+            waiting = {pool.submit(_in_worker, cell): cell for cell in cells}
+            try:
+                for finished in as_completed(waiting):
+                    yield waiting[finished], finished.result()
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+_bench: Bench | None = None
+
+
+def _begin(bench: Bench) -> None:
+    global _bench
+    _bench = bench
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed would wait for its next cell for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _in_worker(cell: Cell) -> dict[str, Any] | UndersongError:
+    assert _bench is not None
+    return guarded(_bench, cell)
+
+
+def guarded(bench: Bench, cell: Cell) -> dict[str, Any] | UndersongError:
+    """A cell's figures, or the error that stopped it, so that the others go on."""
+    try:
+        return bench.measure(cell)
+    except UndersongError as error:
+        return UndersongError(error.problem)  # plain, so that it travels between processes
+
+
+def default_jobs() -> int:
+    """One worker per core."""
+    return max(1, len(os.sched_getaffinity(0)))
+
+
+def frechet_rows(test_rows: int, samples: int) -> int:
+    """Texts of each side in the Frechet distance: below every corpus's size, since a few orders are always dropped."""
+    return max(2, min(FRECHET_ROWS, test_rows, math.floor(samples * 0.5)))
+
+
+_benches: dict[tuple[Any, ...], Bench] = {}  # of this worker: what its cells share stays loaded
+
+
+def over_ray(address: str) -> Callable[[Bench, Sequence[Cell], int], Iterator[Measured]]:
+    """What measures cells over the cluster at ``address`` (``auto``, ``HOST:PORT``, ``ray://HOST:PORT``).
+
+    An empty address begins Ray on this machine, with as many workers as are asked for; the cluster's own number of
+    cores counts elsewhere.
+    """
+
+    def measured(bench: Bench, cells: Sequence[Cell], jobs: int) -> Iterator[Measured]:
+        """(cell, figures or the error that stopped it), as each completes. Raises ConfigurationError without Ray."""
+        shared = replace(bench, _loaded={})
+        with Cluster(address, jobs, option="--ray-address") as cluster:
+            for number, value in cluster.each(_in_ray_worker, [(shared, cell) for cell in cells]):
+                yield cells[number], value
+
+    return measured
+
+
+def _in_ray_worker(bench: Bench, cell: Cell) -> dict[str, Any] | UndersongError:
+    key = (bench.task_file, bench.assignments, bench.test, bench.frechet_rows, bench.insecure_noise_seed)
+    return guarded(_benches.setdefault(key, bench), cell)
+
 
 LOCK = "comparison.lock"  # held by the one command that measures cells and writes the tables of a folder
 WRITING_SHARE = 0.05  # of the time, at most, that writing tables between two cells takes
@@ -25,43 +235,25 @@ WRITING_SHARE = 0.05  # of the time, at most, that writing tables between two ce
 
 def compared(
     task_file: Path,
+    options: ComparisonOptions,
     *,
-    test: Path,
-    methods: Sequence[str],
-    epsilons: Sequence[float],
-    parties: Sequence[int],
-    records: Sequence[int],
-    seeds: Sequence[int],
-    out: Path,
-    jobs: int,
     command: str,
     progress: Progress,
-    baseline: str | None = None,
     assignments: Sequence[str] = (),
-    fresh: bool = False,
-    public_data: bool = False,
-    insecure_noise_seed: int | None = None,
     name: str = "comparison",
-    ray: str | None = None,
 ) -> dict[str, Any]:
     """Runs or continues a comparison, writes ``NAME.md``, ``.csv``, ``.html`` and ``.json``, returns the table.
 
     The table of a folder grows: what another command adds stands beside what is there. It is written as cells end.
 
     Args:
-        test: test set, labelled where the task has labels; else usefulness is the loss of a small language model.
-        methods, epsilons, parties, records, baseline: the grid (:meth:`Grid.of`); without ``baseline`` the table keeps
-            the one that it has.
-        jobs: worker processes; 0 is one per core.
-        command: what made it, for the tables.
+        options: with ``test`` and ``out``.
+        command: the command that is stated beside the tables.
         assignments: ``section.key=value`` overrides of the task file.
-        fresh: forgets the cells that ``out`` holds, and the table.
-        ray: measures the cells over the Ray cluster at this address, on this machine where it is empty; None: over
-            processes of this machine.
-        public_data: the private records are public: their embeddings are kept on this disk.
 
     Raises ConfigurationError for a grid or a task that cannot run, and where another command writes into ``out``.
     """
+    test, out = Path(str(options.test)), Path(str(options.out))
     task = tasks.load(task_file, assignments)
     table = read_test(test, task)
     samples = task.options.samples or 2 * len(table)
@@ -70,7 +262,7 @@ def compared(
         f"{out}: another command is comparing into this folder", "wait until it ends, or name another folder with --out"
     )
     with holding(out / LOCK, busy):
-        if fresh:
+        if options.fresh:
             shutil.rmtree(out / CELLS, ignore_errors=True)
             (out / f"{name}.json").unlink(missing_ok=True)
         bench = Bench(
@@ -78,9 +270,9 @@ def compared(
             tuple(assignments),
             test.absolute(),
             frechet_rows(len(table), samples),
-            insecure_noise_seed=insecure_noise_seed,
+            insecure_noise_seed=options.insecure_noise_seed,
             test_table=table,
-            public_data=public_data,
+            public_data=options.public_data,
         )
         path = out / f"{name}.json"
         kept = read_kept(
@@ -91,22 +283,16 @@ def compared(
         )
         before = None if kept is None else Grid.from_json(kept["grid"])
         known = () if before is None else tuple(variant.name for variant in before.variants)
-        given = Grid.of(
-            methods=methods,
-            epsilons=epsilons,
-            parties=parties,
-            records=records,
-            seeds=seeds,
-            baseline=baseline,
-            others=known,
-        )
+        given = Grid.of(options, known)
         whole = given if before is None else before.with_more(given)
-        if baseline is not None:
-            whole = replace(whole, baseline=baseline)
+        if options.baseline is not None:
+            whole = replace(whole, baseline=options.baseline)
         commands = [*dict.fromkeys([*(kept["commands"] if kept else ()), command])]
         tables = _Tables(bench, whole, out, name, f"{task.task.name}", commands)
-        measure = None if ray is None else over_ray(ray)
-        compare(bench, given, out, jobs=jobs or default_jobs(), progress=progress, ended=tables.add, measure=measure)
+        measure = None if options.ray is None else over_ray(options.ray)
+        compare(
+            bench, given, out, jobs=options.jobs or default_jobs(), progress=progress, ended=tables.add, measure=measure
+        )
         return tables.write()
 
 

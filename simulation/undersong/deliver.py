@@ -10,17 +10,17 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from undersong.engines import Engine
+from undersong.options import Engine
 from undersong.records import private_tables
 from undersong.simulation import Simulated, simulate
 from undersong.workspace import Workspace, read_keys
 from undersong_common.embedding import PublicFileCache
 from undersong_common.errors import ConfigurationError
-from undersong_common.fine_tuning import FineTuning
-from undersong_common.model_files import PACKAGED, model_folder
+from undersong_common.model_files import PACKAGED
 from undersong_common.table import Table, concatenate
 from undersong_server.cluster import Cluster
 from undersong_server.evaluation.evaluate import evaluate_tables
+from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.evaluation.trained import FIGURES, Trained
 from undersong_server.methods import mixture
 from undersong_server.pool import Sample
@@ -150,28 +150,27 @@ def _evaluated(
     settings = run_plan.task.evaluation
     corpora = {OURS: _table(simulated.outcome.samples)}
     if test.labels is None:
-        report = evaluate_tables(OURS, corpora[OURS], test=test, embed=simulated.embed_any, seed=seed)
+        report = evaluate_tables(
+            OURS, corpora[OURS], EvaluationOptions(test=test, seed=seed), embed=simulated.embed_any
+        )
         return (), measures_of(report)
     if all(generator.kind in FREE_KINDS for generator in run_plan.task.generators):
         corpora[MIXTURE] = _table(_mixture(run_plan, workspace, simulated, environment, seed, progress))
     corpora[NO_PRIVACY] = concatenate(list(simulated.tables.values()))
+    options = EvaluationOptions(
+        test=test,
+        head=settings.head,
+        bert=None if settings.encoder is None else _encoder(run_plan.task, settings.encoder),
+        repeats=settings.repeats,
+        seed=seed,
+    )
     rows: list[Accuracy] = []
     measures: tuple[Measure, ...] = ()
     for number, (data, corpus) in enumerate(corpora.items()):
         progress.update("training the task models", number, len(corpora))
         if len(set(corpus.labels or ())) < 2:
             continue
-        report = evaluate_tables(
-            data,
-            corpus,
-            test=test,
-            embed=simulated.embed_any,
-            head=settings.head,
-            fine_tuning=None if settings.encoder is None else _encoder(run_plan.task, settings.encoder),
-            repeats=settings.repeats,
-            only_task_models=data != OURS,
-            seed=seed,
-        )
+        report = evaluate_tables(data, corpus, options, embed=simulated.embed_any, only_task_models=data != OURS)
         if data == OURS:
             measures = measures_of(report)
         rows += [_accuracy(data, each, panel=each is report.trained[0]) for each in report.trained]
@@ -190,8 +189,8 @@ def _accuracy(data: str, trained: Trained, *, panel: bool) -> Accuracy:
     )
 
 
-def _encoder(task: Task, encoder: str) -> FineTuning:
-    return FineTuning(model_folder(encoder if encoder == PACKAGED else task.locate(encoder)))
+def _encoder(task: Task, encoder: str) -> Path:
+    return Path(encoder) if encoder == PACKAGED else task.locate(encoder)
 
 
 def _mixture(

@@ -14,8 +14,9 @@ from undersong_common.table import Table, table_of
 if TYPE_CHECKING:
     import pandas
 
+    from undersong.options import FrameOrPath
+
 Frame: TypeAlias = "pandas.DataFrame"
-FrameOrPath: TypeAlias = "pandas.DataFrame | Path | str"
 
 
 def is_frame(value: object) -> bool:

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from undersong.engines import Engine
 from undersong.inprocess import InProcess
+from undersong.options import Engine
 from undersong.parties import SimulatedParties, clocks
 from undersong.records import check_units
 from undersong.workspace import Workspace

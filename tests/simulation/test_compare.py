@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 import scipy
 
-from undersong import compare_cells as comparing
 from undersong import compare_table
+from undersong import comparison as comparing
 from undersong.compare_cell import HEADINGS, Bench, Variant, measured
-from undersong.compare_cells import Grid
-from undersong.compare_table import lines, markdown, page, to_csv
+from undersong.compare_table import Grid, lines, markdown, page, to_csv
 from undersong.comparison import compared
+from undersong.options import ComparisonOptions
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.table import read_table
 from undersong_server.evaluation.metrics import equal_rows, frechet_distance
@@ -35,7 +35,7 @@ def grid(**changes):
         "records": [100, 300],
         "seeds": [0, 1, 2],
     }
-    return Grid.of(**(given | changes))
+    return Grid.of(ComparisonOptions(**(given | changes)))
 
 
 def figures(accuracy, frechet=0.1):
@@ -252,7 +252,8 @@ def test_a_task_without_labels_is_judged_by_the_next_word(bench, tmp_path, embed
     assert "trigram model" in page("t", shape, table, "c")
 
 
-COMMAND = {"epsilons": [4.0], "parties": [], "records": [], "jobs": 1, "command": "one"}
+COMMAND = {"epsilons": [4.0], "jobs": 1}
+ONE = {"command": "one", "progress": Silent()}
 
 
 def test_a_second_command_adds_to_the_folder_s_table_which_is_written_while_cells_end(bench, tmp_path, monkeypatch):
@@ -263,11 +264,16 @@ def test_a_second_command_adds_to_the_folder_s_table_which_is_written_while_cell
         return figures(0.5 + 0.01 * cell.seed)
 
     monkeypatch.setattr(Bench, "measure", measure)
-    given = {**COMMAND, "test": bench.test, "out": out, "progress": Silent()}
-    compared(bench.task_file, methods=["wasp", "private-only"], seeds=range(2), **given)
+    given = {**COMMAND, "test": bench.test, "out": out}
+    compared(bench.task_file, ComparisonOptions(methods=["wasp", "private-only"], seeds=range(2), **given), **ONE)
     assert written[0] is False
     assert all(written[1:])
-    found = compared(bench.task_file, methods=["mixture+labels"], seeds=range(1, 4), **(given | {"command": "two"}))
+    found = compared(
+        bench.task_file,
+        ComparisonOptions(methods=["mixture+labels"], seeds=range(1, 4), **given),
+        command="two",
+        progress=Silent(),
+    )
     assert [(row["method"], row["metrics"]["accuracy"]["seeds"]) for row in found["rows"]] == [
         ("wasp", 2),
         ("private-only", 2),
@@ -278,28 +284,35 @@ def test_a_second_command_adds_to_the_folder_s_table_which_is_written_while_cell
     document = (out / "comparison.md").read_text()
     assert "    one\n    two\n" in document
     assert len(written) == 2 * 2 + 3
-    found = compared(bench.task_file, methods=["wasp"], seeds=range(1), baseline="private-only", **given)
+    found = compared(
+        bench.task_file, ComparisonOptions(methods=["wasp"], seeds=range(1), baseline="private-only", **given), **ONE
+    )
     assert (found["baseline"], len(found["rows"]), len(written)) == ("private-only", 3, 7)
     with pytest.raises(ConfigurationError, match="another comparison"):
-        compared(bench.task_file, methods=["pretext"], seeds=range(1), **given, assignments=["privacy.delta=1e-6"])
+        compared(
+            bench.task_file,
+            ComparisonOptions(methods=["pretext"], seeds=range(1), **given),
+            assignments=["privacy.delta=1e-6"],
+            **ONE,
+        )
 
 
 def test_two_commands_do_not_write_into_one_folder_at_once(bench, tmp_path, monkeypatch):
-    given = {**COMMAND, "test": bench.test, "out": tmp_path / "out", "progress": Silent(), "seeds": [0]}
+    given = {**COMMAND, "test": bench.test, "out": tmp_path / "out", "seeds": [0]}
     refused = []
 
     def measure(self, cell):
         with pytest.raises(ConfigurationError, match="another command") as second:
-            compared(bench.task_file, methods=["mixture"], fresh=True, **given)
+            compared(bench.task_file, ComparisonOptions(methods=["mixture"], fresh=True, **given), **ONE)
         refused.append(second.value.remedy)
         return figures(0.5)
 
     monkeypatch.setattr(Bench, "measure", measure)
-    found = compared(bench.task_file, methods=["wasp", "mixture"], **given)
+    found = compared(bench.task_file, ComparisonOptions(methods=["wasp", "mixture"], **given), **ONE)
     assert len(refused) == len(found["rows"]) == 2
     monkeypatch.setattr(Bench, "measure", lambda _self, _cell: figures(0.6))
     found = compared(
-        bench.task_file, methods=["wasp", "mixture", "private-only"], **given
+        bench.task_file, ComparisonOptions(methods=["wasp", "mixture", "private-only"], **given), **ONE
     )  # the lock went with its command
     assert [row["metrics"]["accuracy"]["mean"] for row in found["rows"]] == [0.5, 0.5, 0.6]
 
@@ -366,10 +379,10 @@ def test_workers_end_with_a_parent_that_was_killed():
     script = (
         "import multiprocessing, os, time\n"
         "from concurrent.futures import ProcessPoolExecutor\n"
-        "from undersong import compare_cells\n"
+        "from undersong import comparison\n"
         "if __name__ == '__main__':\n"
         "    context = multiprocessing.get_context('spawn')\n"
-        "    pool = ProcessPoolExecutor(1, mp_context=context, initializer=compare_cells._begin, initargs=(None,))\n"
+        "    pool = ProcessPoolExecutor(1, mp_context=context, initializer=comparison._begin, initargs=(None,))\n"
         "    print(pool.submit(os.getpid).result(), flush=True)\n"
         "    time.sleep(60)\n"
     )

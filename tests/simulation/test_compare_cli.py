@@ -10,15 +10,16 @@ from typer.testing import CliRunner
 
 from tests.doubles.tasks import make_task
 from undersong.cli import app
+from undersong.options import ComparisonOptions
 from undersong_common.errors import ConfigurationError
 
 
 @pytest.fixture
-def called(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    calls: list[dict[str, Any]] = []
+def called(monkeypatch: pytest.MonkeyPatch) -> list[ComparisonOptions]:
+    calls: list[ComparisonOptions] = []
 
-    def compared(_task: Path, **arguments: Any) -> list[Any]:
-        calls.append(arguments)
+    def compared(_task: Path, options: ComparisonOptions, **_arguments: Any) -> list[Any]:
+        calls.append(options)
         return []
 
     monkeypatch.setattr("undersong.comparison.compared", compared)
@@ -27,17 +28,17 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(("options", "test"), [([], "test.jsonl"), (["--test", "other.jsonl"], "other.jsonl")])
 def test_without_a_test_file_the_task_s_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, called: list[dict[str, Any]], options: list[str], test: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, called: list[ComparisonOptions], options: list[str], test: str
 ) -> None:
     path = make_task(tmp_path)
     monkeypatch.chdir(tmp_path)
     CliRunner().invoke(app, ["compare", str(path), "--methods", "wasp,dpkps", *options], standalone_mode=False)
     (arguments,) = called
-    assert arguments["methods"] == ["wasp", "dpkps"]
-    assert arguments["test"].resolve() == tmp_path / test
+    assert arguments.methods == ["wasp", "dpkps"]
+    assert Path(str(arguments.test)).resolve() == tmp_path / test
 
 
-def test_a_task_without_one_is_refused_with_both_remedies(tmp_path: Path, called: list[dict[str, Any]]) -> None:
+def test_a_task_without_one_is_refused_with_both_remedies(tmp_path: Path, called: list[ComparisonOptions]) -> None:
     path = make_task(tmp_path)
     path.write_text(path.read_text().replace('test = "test.jsonl"\n', ""))
     done = CliRunner().invoke(app, ["compare", str(path)], standalone_mode=False)

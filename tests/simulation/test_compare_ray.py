@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.simulation.test_compare import figures, grid
-from undersong import compare_cells as comparing
+from undersong import comparison as comparing
 from undersong.compare_cell import Bench, Cell
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_server.progress import Silent

@@ -5,8 +5,9 @@ import pytest
 
 from tests.doubles.tasks import make_replay_task
 from tests.doubles.tiny_bert import write_bert
-from undersong import compare_cells, compare_table, dp_classifier
+from undersong import compare_table, comparison, dp_classifier
 from undersong.compare_cell import Bench, Variant
+from undersong.options import ComparisonOptions
 from undersong_common.errors import ConfigurationError
 from undersong_server.progress import Silent
 from undersong_server.runs import task as tasks
@@ -87,10 +88,12 @@ def test_a_step_that_drew_nobody_is_noise(bert):
 def test_a_cell_has_the_scores_of_a_classifier_and_no_corpus(task_file, tmp_path, embedded_by, name):
     embedded_by(embed)
     bench = Bench(task_file, (), tmp_path / "test.jsonl", 10, insecure_noise_seed=1)
-    grid = compare_cells.Grid.of(
-        methods=[f"{name}:epochs=5+batch=60+rate=0.05"], epsilons=[4.0], parties=[], records=[], seeds=[0]
+    grid = compare_table.Grid.of(
+        ComparisonOptions(
+            methods=[f"{name}:epochs=5+batch=60+rate=0.05"], epsilons=[4.0], parties=[], records=[], seeds=[0]
+        )
     )
-    (value,) = compare_cells.compare(bench, grid, tmp_path / "out", jobs=1, progress=Silent()).values()
+    (value,) = comparison.compare(bench, grid, tmp_path / "out", jobs=1, progress=Silent()).values()
     assert value["accuracy"] > 0.9
     assert value["epsilon_spent"] == pytest.approx(4.0, rel=1e-2)
     assert value["rows"] is None

@@ -10,8 +10,9 @@ from tests.doubles.tasks import make_replay_task
 from tests.doubles.tiny_llama import save_tiny_llama
 from undersong import compare_table, dpsgd
 from undersong.compare_cell import Bench, Variant
-from undersong.compare_cells import Grid
+from undersong.compare_table import Grid
 from undersong.dpsgd_training import Example, Schedule, Trainer
+from undersong.options import ComparisonOptions
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import accounting
 from undersong_server.runs import task as tasks
@@ -114,13 +115,17 @@ def test_a_schedule_spends_the_tasks_epsilon_and_no_more():
 
 
 def test_cells_do_not_depend_on_the_parties_and_the_table_says_centralised():
-    shape = Grid.of(methods=["dp-lora", "mixture"], epsilons=[1.0, 4.0], parties=[1, 10], records=[6], seeds=[0, 1])
+    shape = Grid.of(
+        ComparisonOptions(
+            methods=["dp-lora", "mixture"], epsilons=[1.0, 4.0], parties=[1, 10], records=[6], seeds=[0, 1]
+        )
+    )
     cells = [cell for cell in shape.cells() if cell.variant.training is not None]
     assert [(cell.epsilon, cell.parties, cell.seed) for cell in cells] == [
         (1.0, None, 0), (4.0, None, 0), (1.0, None, 1), (4.0, None, 1)
     ]  # fmt: skip
     assert "dp-lora: a centralised reference" in compare_table.explanation(shape, compare_table.ACCURACY)
-    without = Grid.of(methods=["wasp"], epsilons=[1.0], parties=[], records=[], seeds=[0])
+    without = Grid.of(ComparisonOptions(methods=["wasp"], epsilons=[1.0], parties=[], records=[], seeds=[0]))
     assert "centralised" not in compare_table.explanation(without, compare_table.ACCURACY)
 
 
@@ -128,7 +133,7 @@ def test_a_cell_trains_writes_and_repeats_itself(task_file, llama, monkeypatch, 
     pytest.importorskip("opacus")
     monkeypatch.setenv("UNDERSONG_CACHE", str(tmp_path / "cache"))
     variants = [f"{kind}:model={llama}+batch=4+epochs=1+tokens=8" for kind in ("dp-lora", "dp-sgd")]
-    shape = Grid.of(methods=variants, epsilons=[4.0], parties=[], records=[10], seeds=[3])
+    shape = Grid.of(ComparisonOptions(methods=variants, epsilons=[4.0], parties=[], records=[10], seeds=[3]))
     bench = Bench(task_file, ("data.file_records=20",), task_file.parent / "test.jsonl", 10, insecure_noise_seed=5)
     lora, full = (bench.measure(cell) for cell in shape.cells())
     for value in (lora, full):

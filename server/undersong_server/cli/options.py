@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -65,6 +68,52 @@ RunName = Annotated[
     str,
     typer.Argument(metavar="RUN", help="The run's name (`undersong run list`).", autocompletion=_run_names),
 ]
+
+
+def with_options(options: type[Any], *names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command an option for each named field of a frozen options class, or for every annotated field.
+
+    The decorated function receives the value as its parameter ``options``. The fields are annotated with
+    :class:`undersong_server.evaluation.options.Option`.
+    """
+    hints = get_type_hints(options, include_extras=True)
+    declared = {
+        each.name: {"default": each.default, "type": get_args(hints[each.name])[0], **get_args(hints[each.name])[1]}
+        for each in fields(options)
+        if get_origin(hints[each.name]) is Annotated and each.name in (names or hints)
+    }
+    lists = {name: settings.pop("each") for name, settings in declared.items() if "each" in settings}
+    flags = {name: settings.pop("name", f"--{name.replace('_', '-')}") for name, settings in declared.items()}
+
+    def parameter_of(name: str) -> inspect.Parameter:
+        settings = dict(declared[name])
+        default, kind = settings.pop("default"), settings.pop("type")
+        annotation = Annotated[kind, typer.Option(flags[name], **settings)]
+        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            values = {name: given.pop(name) for name in declared}
+            values |= {name: _split(values[name], each, flags[name]) for name, each in lists.items()}
+            command(options=options(**values), **given)
+
+        parameters: list[inspect.Parameter] = []
+        for parameter in inspect.signature(command, eval_str=True).parameters.values():
+            own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
+            parameters += map(parameter_of, declared) if parameter.name == "options" else own
+        run.__dict__["__signature__"] = inspect.Signature(parameters)
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return run
+
+    return decorate
+
+
+def _split(text: str, convert: Callable[[str], Any], option: str) -> list[Any]:
+    try:
+        return [convert(part.strip()) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise ConfigurationError(f"{option} {text!r}: not a list of numbers", "separate them by commas") from None
 
 
 def overrides(

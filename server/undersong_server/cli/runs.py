@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,7 +29,9 @@ from undersong_server.cli.options import (
     print_table,
     warn_if_not_served,
     with_cache,
+    with_options,
 )
+from undersong_server.evaluation.options import EvaluationOptions
 
 if TYPE_CHECKING:
     from undersong_server.operations.releases import Verdict
@@ -238,26 +241,16 @@ def compare(
 
 
 @app.command()
+@with_options(EvaluationOptions, "text_field", "label_field", "repeats", "embedder")
 def evaluate(
     name: RunName,
     test: Annotated[Path, typer.Option("--test", metavar="FILE", help="Real texts that are public.")],
-    text_field: Annotated[str, typer.Option(help="Its text column.")] = "text",
-    label_field: Annotated[str, typer.Option(help='Its label column; "" if it has none.')] = "label",
-    repeats: Annotated[int, typer.Option(help="Seeds with each of which every model is trained.", min=1)] = 1,
-    embedder: Annotated[str, typer.Option(help='"packaged" or a local sentence-transformers folder.')] = "packaged",
+    options: EvaluationOptions,
     home: HomeFolder = DEFAULT_HOME,
     as_json: AsJson = False,
 ) -> None:
     """Evaluates a finished run's texts with a public test file, and keeps the figures for `compare` and the console."""
-    found = operations.run_evaluation.evaluate_run(
-        home,
-        name,
-        test,
-        embed=operations.evaluation.embedder(embedder),
-        text_field=text_field,
-        label_field=label_field or None,
-        repeats=repeats,
-    )
+    found = operations.run_evaluation.evaluate_run(home, name, replace(options, test=test))
     print_result(found, printable(f"{name}, by {_figures(found)}", 2000), as_json=as_json)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -14,18 +14,19 @@ from undersong_common.arrays import Float32
 from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning
-from undersong_common.table import Table
+from undersong_common.model_files import model_folder
+from undersong_common.table import Table, read_table
 from undersong_common.workers import one_numpy_thread
 from undersong_server.evaluation import metrics, panel, task_model
 from undersong_server.evaluation.fine_tuning import fine_tune
-from undersong_server.evaluation.heads import Head
 from undersong_server.evaluation.intervals import over_seeds
 from undersong_server.evaluation.label_errors import LabelErrors, corpus_label_errors
 from undersong_server.evaluation.membership import Membership, attacks_over_trainings, train_and_attack
 from undersong_server.evaluation.metrics import FEWEST_TEXTS, ClosestRecords, closest_records, mauve, neighbourhoods
 from undersong_server.evaluation.next_word import next_word_loss
+from undersong_server.evaluation.options import EvaluationOptions, Head, Source
 from undersong_server.evaluation.overlap import Overlap, find_overlap
-from undersong_server.evaluation.personal_data import Find, PersonalData, personal_data
+from undersong_server.evaluation.personal_data import PersonalData, personal_data, presidio
 from undersong_server.evaluation.sequences import sequences_of
 from undersong_server.evaluation.task_model import adapt
 from undersong_server.evaluation.trained import Predicted, Trained, judged, over_trainings
@@ -163,48 +164,45 @@ class EvaluationReport:
 def evaluate_tables(
     run: str,
     synthetic: Table,
+    options: EvaluationOptions,
     *,
-    test: Table | None,
     embed: Embed,
-    train_private: Table | None = None,
-    overlap: Table | None = None,
-    target: Table | None = None,
     sequences: Table | None = None,
-    membership: tuple[Table, Table] | None = None,
-    head: Head | None = None,
-    fine_tuning: FineTuning | None = None,
     groups: Sequence[str] | None = None,
-    repeats: int = 1,
-    finder: tuple[Find, str] | None = None,
     only_task_models: bool = False,
-    seed: int = 0,
     compute: Compute = in_this_process,
 ) -> EvaluationReport:
     """Evaluates synthetic texts.
 
     Args:
-        run: what the report calls them.
-        test: real texts the task model is judged on and compared with, with labels or without; None trains none.
+        run: the report's name for them.
         embed: texts to float32 unit vectors [n, d].
-        train_private: the real training texts, for the reference "private data only, no privacy".
-        overlap: private texts to search the synthetic texts' words in.
-        target: unlabelled texts of the place where the task model will work: it is adapted to them too (Deep CORAL).
         sequences: the keyphrase sequences of the run, judged alone as well.
-        membership: members and non-members of the private training data: the task model is attacked with them.
-        head: of one more task model, beside the panel.
-        fine_tuning: fine-tunes a local encoder beside the panel, where given.
-        groups: the group of each test text: task models are judged by group too.
-        repeats: seeds, from ``seed`` on, with each of which every model is trained.
-        finder: looks for personal data (personal_data.presidio); what it finds is looked up in ``overlap``.
+        groups: the group of each test text; task models are judged by group too.
         only_task_models: leaves out distances and label errors, which take most of the time.
         compute: gives the independent pieces their values, in this process or elsewhere; the figures are the same.
 
-    Raises ConfigurationError where a table is not usable.
+    Raises ConfigurationError where a file or table is not usable.
     """
+    labelled = {options.test, options.train_private, *(options.membership or ())}
+
+    @cache  # one file may be named for several purposes
+    def read(source: Source | None) -> Table | None:
+        if source is None or isinstance(source, Table):
+            return source
+        return read_table(source, options.text_field, (options.label_field or None) if source in labelled else None)
+
+    test, train_private, overlap, target = (
+        read(source) for source in (options.test, options.train_private, options.overlap, options.adapt_to)
+    )
+    membership = [table for table in map(read, options.membership or ()) if table is not None]
+    head, seed = options.head, options.seed
+    fine_tuning = None if options.bert is None else FineTuning(model_folder(options.bert))
+    finder = presidio() if options.personal_data else None
     notes: list[str] = []
     pieces = Pieces()
-    seeds = range(seed, seed + max(1, repeats))
-    needed = test is not None or train_private is not None or membership is not None  # an overlap alone needs no model
+    seeds = range(seed, seed + max(1, options.repeats))
+    needed = test is not None or train_private is not None or membership  # an overlap alone needs no model
     synthetic_x = embed(synthetic.texts) if needed else np.zeros((0, 0), dtype=np.float32)
     test_x = None if test is None else embed(test.texts)
     private_x = None if train_private is None else embed(train_private.texts)
@@ -239,7 +237,7 @@ def evaluate_tables(
                 trained.append([pieces.add(_panel, OWN_SEQUENCES, own, x, each) for each in testing])
         notes.extend(_unknown_labels(synthetic, test))
     attacked: list[list[Later[Membership]]] = []  # as ``trained``
-    if membership is not None:
+    if membership:
         attacks = [partial(train_and_attack, head=head or "auto", seeds=(number,)) for number in seeds]
         real = _Embedded({table.texts: embed(table.texts) for table in membership})
         attacked.append(

@@ -18,8 +18,8 @@ from undersong_common.arrays import Float32, Float64
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table
 from undersong_server.evaluation import task_model
-from undersong_server.evaluation.heads import Head
 from undersong_server.evaluation.intervals import CONFIDENCE_LEVEL, Interval, clopper_pearson, over_seeds
+from undersong_server.evaluation.options import Head
 from undersong_server.evaluation.task_model import TaskModel
 
 FALSE_POSITIVES = 0.01  # the rate at which true positives are reported (Carlini et al. 2022)

@@ -23,7 +23,7 @@ import numpy as np
 from undersong_common.arrays import Float32, Float64, Floats, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.workers import one_numpy_thread, one_torch_thread
-from undersong_server.evaluation.heads import HEADS, Head
+from undersong_server.evaluation.options import HEADS, Head
 from undersong_server.evaluation.scores import Scores, score
 
 VALIDATION_SHARE = 0.2

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import cache
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from undersong_common import embedders
 from undersong_common.embedding import Embed, MemoryCache, PublicFileCache
 from undersong_common.errors import ConfigurationError, UndersongError
-from undersong_common.fine_tuning import FineTuning
-from undersong_common.model_files import model_folder
 from undersong_common.table import Table, read_column, read_table
 from undersong_server.cluster import Cluster, connected, spread
 from undersong_server.evaluation.evaluate import (
@@ -23,12 +20,10 @@ from undersong_server.evaluation.evaluate import (
     evaluate_tables,
     in_this_process,
 )
-from undersong_server.evaluation.heads import Head
-from undersong_server.evaluation.personal_data import presidio
+from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.evaluation.sequences import read_sequences
+from undersong_server.operations.caches import public_cache_path
 from undersong_server.release.files import JSONL_NAME, SEQUENCES_NAME
-
-Source: TypeAlias = Path | Table
 
 
 def embedder(model: str, cluster: Cluster | None = None, public_cache: Path | None = None) -> Embed:
@@ -42,17 +37,6 @@ def embedder(model: str, cluster: Cluster | None = None, public_cache: Path | No
     """
     cache = MemoryCache() if public_cache is None else PublicFileCache(public_cache)
     return spread(embedders.load(model), model, cache, cluster).encode
-
-
-@contextmanager
-def workplace(model: str, ray: str | None, public_cache: Path | None) -> Iterator[tuple[Embed, Compute]]:
-    """What embeds and what computes an evaluation, over the Ray cluster at an address or, for None, in this process.
-
-    Args:
-        model, public_cache: as of :func:`embedder`.
-    """
-    with connected(ray) as cluster:
-        yield embedder(model, cluster, public_cache), over(cluster)
 
 
 def over(cluster: Cluster | None) -> Compute:
@@ -82,44 +66,11 @@ def _in_worker(function: Callable[..., Any], *arguments: Any) -> Any:
         return error
 
 
-def evaluate(
-    folder: Path,
-    *,
-    test: Source | None,
-    embed: Embed,
-    train_private: Source | None = None,
-    overlap: Source | None = None,
-    adapt_to: Source | None = None,
-    sequences: bool = False,
-    membership: tuple[Source, Source] | None = None,
-    head: Head | None = None,
-    bert: Path | None = None,
-    text_field: str = "text",
-    label_field: str | None = "label",
-    group_field: str | None = None,
-    repeats: int = 1,
-    personal_data: bool = False,
-    seed: int = 0,
-    compute: Compute = in_this_process,
-) -> EvaluationReport:
+def evaluate(folder: Path, options: EvaluationOptions, embed: Embed | None = None) -> EvaluationReport:
     """Evaluates the synthetic texts in ``folder``, the output of a finished run.
 
     Args:
-        test: real texts the task model is judged on and compared with; with labels unless ``label_field`` is None;
-            None where the overlap or the distances to ``train_private`` are enough. Here and below a table that has
-            been read counts like a file; its columns are chosen already.
-        embed: texts to float32 unit vectors [n, d]; :func:`embedder` makes one.
-        train_private: the real training texts, for the reference "private data only, no privacy".
-        overlap: a private file to search the synthetic texts' words in.
-        adapt_to: unlabelled texts of the place where the task model will work: it is adapted to them too (Deep CORAL).
-        sequences: judges the keyphrase sequences of the run alone as well.
-        membership: members and non-members of the private training data: the task model is attacked with them.
-        head: of one more task model, beside the panel.
-        bert: a local encoder folder, or "packaged", that is fine-tuned as well, where given.
-        group_field: column of the test, which is a file then; task models are judged for each of its groups too.
-        repeats: seeds, from ``seed`` on, with each of which every model is trained.
-        personal_data: counts names, numbers and dates in the synthetic texts, and which of them ``overlap`` holds.
-        compute: where the figures are computed; :func:`over` makes one.
+        embed: texts to float32 unit vectors [n, d], in this process; None loads the embedder of the options.
 
     Raises ConfigurationError where a file is missing or not usable.
     """
@@ -130,39 +81,24 @@ def evaluate(
             f"{folder}: holds no {JSONL_NAME}", "the run has not finished; start it again and it continues"
         )
     synthetic = _read_synthetic(folder / JSONL_NAME)
-    if test is None and train_private is None and overlap is None and membership is None and not personal_data:
+    compared = (options.test, options.train_private, options.overlap, options.membership)
+    if all(each is None for each in compared) and not options.personal_data:
         raise ConfigurationError(f"{folder}: nothing to compare with", "name a file with --test or --overlap")
-    if group_field is not None and not isinstance(test, Path):
+    if options.group_field and not isinstance(options.test, Path):
         raise ConfigurationError("a group column is the test file's, and no test file is named", "name it with --test")
-    labelled = {test, train_private, *(membership or ())}
-
-    @cache  # one file may be named for several purposes
-    def read(source: Source) -> Table:
-        if isinstance(source, Table):
-            return source
-        return read_table(source, text_field, label_field if source in labelled else None)
-
-    tested, trained_on, searched, target = (
-        None if source is None else read(source) for source in (test, train_private, overlap, adapt_to)
-    )
-    return evaluate_tables(
-        str(folder),
-        synthetic,
-        test=tested,
-        embed=embed,
-        train_private=trained_on,
-        overlap=searched,
-        target=target,
-        sequences=read_sequences(folder / SEQUENCES_NAME) if sequences else None,
-        membership=None if membership is None else (read(membership[0]), read(membership[1])),
-        head=head,
-        fine_tuning=None if bert is None else FineTuning(model_folder(bert)),
-        groups=read_column(test, group_field) if group_field is not None and isinstance(test, Path) else None,
-        repeats=repeats,
-        finder=presidio() if personal_data else None,
-        seed=seed,
-        compute=compute,
-    )
+    groups = read_column(options.test, options.group_field) if options.group_field else None  # type: ignore[arg-type]
+    sequences = read_sequences(folder / SEQUENCES_NAME) if options.sequences else None
+    with connected(options.ray) as cluster:
+        public_cache = public_cache_path(os.environ) if options.public_data else None
+        return evaluate_tables(
+            str(folder),
+            synthetic,
+            options,
+            embed=embed or embedder(options.embedder, cluster, public_cache),
+            sequences=sequences,
+            groups=groups,
+            compute=over(cluster),
+        )
 
 
 def _read_synthetic(path: Path) -> Table:

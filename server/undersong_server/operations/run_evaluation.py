@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from undersong_common.embedding import Embed
+from undersong_common.errors import ConfigurationError
 from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.operations import evaluation
 from undersong_server.report.data import measures_of
 from undersong_server.runs.folder import RunFolder, read_json, replace_json
@@ -32,24 +33,18 @@ class Evaluated:
 def evaluate_run(
     home: Path,
     run: str,
-    test: Path,
-    *,
-    embed: Embed,
-    text_field: str = "text",
-    label_field: str | None = "label",
-    repeats: int = 1,
+    options: EvaluationOptions,
 ) -> Evaluated:
     """Evaluates a finished run's corpus beside a test file that is public, and keeps the figures for comparisons.
 
-    Args:
-        test, embed, text_field, label_field, repeats: as of :func:`undersong_server.operations.evaluation.evaluate`.
-
-    Raises ConfigurationError for a run that has not finished, and as that function does.
+    Raises ConfigurationError for a run that has not finished, and as
+    :func:`undersong_server.operations.evaluation.evaluate` does.
     """
     folder = CoordinatorHome(home).finished(run, "evaluate it when it has finished")
-    report = evaluation.evaluate(
-        folder.output, test=test, embed=embed, text_field=text_field, label_field=label_field, repeats=repeats
-    )
+    test = options.test
+    if not isinstance(test, Path):
+        raise ConfigurationError(f"{run}: is evaluated beside a test file only", "name one with --test")
+    report = evaluation.evaluate(folder.output, options)
     digest = hashlib.sha256(test.read_bytes()).hexdigest()
     found = Evaluated(f"{test.name}, {digest[:8]}", {each.name: each.shown for each in measures_of(report)})
     replace_json(folder.path / FILE, asdict(found), durable=False)

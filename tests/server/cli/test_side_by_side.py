@@ -17,7 +17,8 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.pages.accounts import Accounts
 from undersong_common.pages.store import PageStore
 from undersong_server.coordinator.home import CoordinatorHome
-from undersong_server.operations import coordinator, releases, runs
+from undersong_server.evaluation.options import EvaluationOptions
+from undersong_server.operations import runs
 from undersong_server.operations.run_evaluation import FILE, Evaluated, evaluate_run
 from undersong_server.runs.folder import RunStatus, replace_json
 
@@ -132,7 +133,7 @@ def test_links_people_and_the_support_bundle_by_command(home, tmp_path):
 
 def test_figures_that_were_kept_stand_beside_other_runs(home):
     with pytest.raises(ConfigurationError, match="evaluate it when it has finished"):
-        evaluate_run(home, "first", Path("test.jsonl"), embed=embed)
+        evaluate_run(home, "first", EvaluationOptions(test=Path("test.jsonl")))
     folder = CoordinatorHome(home).run("first")
     replace_json(folder.path / FILE, asdict(Evaluated("test.jsonl, 0123abcd", {"accuracy": "87.5 %"})), durable=False)
     first, second = releases.compare(home, ["first", "second"])
@@ -144,7 +145,7 @@ def test_figures_that_were_kept_stand_beside_other_runs(home):
 
 @pytest.mark.slow
 def test_a_finished_run_is_judged_beside_a_test_file_and_compared_by_it(home, tmp_path, monkeypatch):
-    monkeypatch.setattr("undersong_server.operations.evaluation.embedder", lambda _model: embed)
+    monkeypatch.setattr("undersong_server.operations.evaluation.embedder", lambda *_given: embed)
     test = tmp_path / "test.jsonl"
     rows = [{"text": f"a text number {n}", "label": "ab"[n % 2]} for n in range(30)]
     test.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -8,6 +8,7 @@ import pytest
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table
 from undersong_server.evaluation import evaluate as evaluation
+from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.evaluation.sequences import read_sequences, sequences_of
 from undersong_server.evaluation.task_model import WEIGHTS, adapt, covariance_distance, evaluate
 from undersong_server.operations.evaluation import evaluate as evaluate_run
@@ -69,10 +70,12 @@ def test_sequences_and_the_records_own_are_judged(tmp_path):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"text": t, "label": y}) + "\n" for t, y in rows))
     report = evaluate_run(
         tmp_path,
-        test=tmp_path / "test.jsonl",
-        train_private=tmp_path / "private.jsonl",
-        adapt_to=tmp_path / "private.jsonl",
-        sequences=True,
+        EvaluationOptions(
+            test=tmp_path / "test.jsonl",
+            train_private=tmp_path / "private.jsonl",
+            adapt_to=tmp_path / "private.jsonl",
+            sequences=True,
+        ),
         embed=embed,
     )
     found = {each.data: each for each in report.trained}

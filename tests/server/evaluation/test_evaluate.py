@@ -9,6 +9,7 @@ from tests.doubles.corpora import write_corpus
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import read_table
 from undersong_server.cli.evaluation_screen import render
+from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.evaluation.panel import settings
 from undersong_server.operations.evaluation import evaluate
 from undersong_server.pool import Sample
@@ -53,9 +54,7 @@ def test_a_whole_evaluation(run):
     write(run / "private.jsonl", private)
     report = evaluate(
         run / "run",
-        test=run / "test.jsonl",
-        train_private=run / "train.jsonl",
-        overlap=run / "private.jsonl",
+        EvaluationOptions(test=run / "test.jsonl", train_private=run / "train.jsonl", overlap=run / "private.jsonl"),
         embed=bag_of_words,
     )
     assert [each.data for each in report.trained] == ["synthetic", "private data only, no privacy"]
@@ -92,18 +91,20 @@ def test_repeats_groups_closest_records_and_personal_data(run, monkeypatch):
         "".join(json.dumps({"text": t, "label": y, "site": "abc"[i % 3]}) + "\n" for i, (t, y) in enumerate(rows))
     )
     finder = (lambda text: [("names", word) for word in text.split() if word == "heart"], "hearts")
-    monkeypatch.setattr("undersong_server.operations.evaluation.presidio", lambda: finder)
+    monkeypatch.setattr("undersong_server.evaluation.evaluate.presidio", lambda: finder)
     report = evaluate(
         run / "run",
-        test=run / "test.jsonl",
-        train_private=run / "train.jsonl",
-        overlap=run / "train.jsonl",
-        membership=(run / "train.jsonl", run / "test.jsonl"),
+        EvaluationOptions(
+            test=run / "test.jsonl",
+            train_private=run / "train.jsonl",
+            overlap=run / "train.jsonl",
+            membership=(run / "train.jsonl", run / "test.jsonl"),
+            head="mlp",
+            group_field="site",
+            repeats=3,
+            personal_data=True,
+        ),
         embed=bag_of_words,
-        head="mlp",
-        group_field="site",
-        repeats=3,
-        personal_data=True,
     )
     trained = report.trained[0]
     assert len(trained.runs) == 3
@@ -138,9 +139,13 @@ def test_repeats_groups_closest_records_and_personal_data(run, monkeypatch):
 
 def test_a_group_column_needs_a_test_file_that_has_it(run):
     with pytest.raises(ConfigurationError, match="no test file is named"):
-        evaluate(run / "run", test=None, overlap=run / "train.jsonl", embed=bag_of_words, group_field="site")
+        evaluate(
+            run / "run",
+            EvaluationOptions(overlap=run / "train.jsonl", group_field="site"),
+            embed=bag_of_words,
+        )
     with pytest.raises(ConfigurationError, match="no column 'site'"):
-        evaluate(run / "run", test=run / "test.jsonl", embed=bag_of_words, group_field="site")
+        evaluate(run / "run", EvaluationOptions(test=run / "test.jsonl", group_field="site"), embed=bag_of_words)
 
 
 def test_a_file_that_is_named_for_several_purposes_is_read_once(run, monkeypatch):
@@ -150,9 +155,12 @@ def test_a_file_that_is_named_for_several_purposes_is_read_once(run, monkeypatch
         read.append(path.name)
         return read_table(path, *columns, **further)
 
-    monkeypatch.setattr("undersong_server.operations.evaluation.read_table", counted)
+    for module in ("operations.evaluation", "evaluation.evaluate"):
+        monkeypatch.setattr(f"undersong_server.{module}.read_table", counted)
     train = run / "train.jsonl"
-    report = evaluate(run / "run", test=run / "test.jsonl", train_private=train, overlap=train, embed=bag_of_words)
+    report = evaluate(
+        run / "run", EvaluationOptions(test=run / "test.jsonl", train_private=train, overlap=train), embed=bag_of_words
+    )
     assert sorted(read) == ["synthetic.jsonl", "test.jsonl", "train.jsonl"]
     assert report.trained[1].data == "private data only, no privacy"  # read with its labels
     assert report.overlap.rows == 120
@@ -160,17 +168,21 @@ def test_a_file_that_is_named_for_several_purposes_is_read_once(run, monkeypatch
 
 def test_without_labels_there_is_no_task_model_but_the_distances_stand(run):
     write_corpus(run / "plain", [Sample(t, "", "ngram", 0, "zero_shot") for t, _ in notes(50, 0)])
-    report = evaluate(run / "plain", test=run / "test.jsonl", embed=bag_of_words, label_field=None)
+    report = evaluate(
+        run / "plain",
+        EvaluationOptions(test=run / "test.jsonl", label_field=None),
+        embed=bag_of_words,
+    )
     assert report.trained == ()
     assert report.distances[0].label is None
     assert "no task model" in report.notes[0]
-    report = evaluate(run / "plain", test=run / "test.jsonl", embed=bag_of_words)
+    report = evaluate(run / "plain", EvaluationOptions(test=run / "test.jsonl"), embed=bag_of_words)
     assert "fewer than two labels" in report.notes[0]
 
 
 def test_a_label_nobody_wrote_is_named(run):
     write(run / "test.jsonl", [*notes(20, 1), ("quiet heart", "fever")])
-    report = evaluate(run / "run", test=run / "test.jsonl", embed=bag_of_words)
+    report = evaluate(run / "run", EvaluationOptions(test=run / "test.jsonl"), embed=bag_of_words)
     assert any("fever" in note for note in report.notes)
 
 
@@ -178,7 +190,7 @@ def test_markup_in_a_label_is_shown_not_interpreted(run):
     rows = [(t, f"[red]{y}[/red]") for t, y in notes(40, 0)]
     write_corpus(run / "run", [Sample(t, y, "ngram", 0, "zero_shot") for t, y in rows])
     write(run / "test.jsonl", rows)
-    report = evaluate(run / "run", test=run / "test.jsonl", embed=bag_of_words)
+    report = evaluate(run / "run", EvaluationOptions(test=run / "test.jsonl"), embed=bag_of_words)
     console = Console(width=160, record=True, file=io.StringIO())
     console.print(render(report))
     assert "[red]chest[/red]" in console.export_text()
@@ -186,20 +198,20 @@ def test_markup_in_a_label_is_shown_not_interpreted(run):
 
 def test_tiny_sets_give_gaps_instead_of_crashes(run):
     write(run / "test.jsonl", notes(2, 1))
-    report = evaluate(run / "run", test=run / "test.jsonl", embed=bag_of_words)
+    report = evaluate(run / "run", EvaluationOptions(test=run / "test.jsonl"), embed=bag_of_words)
     assert report.to_json()["distances"][0]["precision"] is None
 
 
 def test_missing_pieces_are_named(run):
     with pytest.raises(ConfigurationError, match="no such folder"):
-        evaluate(run / "nowhere", test=run / "test.jsonl", embed=bag_of_words)
+        evaluate(run / "nowhere", EvaluationOptions(test=run / "test.jsonl"), embed=bag_of_words)
     (run / "begun").mkdir()
     with pytest.raises(ConfigurationError, match="has not finished"):
-        evaluate(run / "begun", test=run / "test.jsonl", embed=bag_of_words)
+        evaluate(run / "begun", EvaluationOptions(test=run / "test.jsonl"), embed=bag_of_words)
     with pytest.raises(ConfigurationError, match=r"gone\.jsonl"):
-        evaluate(run / "run", test=run / "gone.jsonl", embed=bag_of_words)
+        evaluate(run / "run", EvaluationOptions(test=run / "gone.jsonl"), embed=bag_of_words)
     with pytest.raises(ConfigurationError, match="label column"):
-        evaluate(run / "run", test=run / "test.jsonl", embed=bag_of_words, label_field="labels")
+        evaluate(run / "run", EvaluationOptions(test=run / "test.jsonl", label_field="labels"), embed=bag_of_words)
 
 
 def test_a_corpus_of_an_earlier_version_is_read_without_its_weights(run):
@@ -208,5 +220,5 @@ def test_a_corpus_of_an_earlier_version_is_read_without_its_weights(run):
     wrong = {"chest": "ankle", "ankle": "chest"}
     rows += [{**row, "label": wrong[row["label"]], "weight": 0.01} for row in rows]
     (run / "run" / "synthetic.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    [trained] = evaluate(run / "run", test=run / "test.jsonl", embed=bag_of_words).trained
+    [trained] = evaluate(run / "run", EvaluationOptions(test=run / "test.jsonl"), embed=bag_of_words).trained
     assert trained.scores.accuracy < 0.8

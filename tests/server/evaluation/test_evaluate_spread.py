@@ -11,6 +11,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table
 from undersong_server.evaluation.evaluate import computed, evaluate_tables
 from undersong_server.evaluation.membership import attacks_over_trainings, train_and_attack
+from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.operations.evaluation import over
 
 pytestmark = pytest.mark.heavy  # trains task models
@@ -25,15 +26,17 @@ def evaluated(compute, repeats=2, synthetic=None):
     return evaluate_tables(
         "run",
         table(40, 0) if synthetic is None else synthetic,
-        test=table(30, 1),
+        EvaluationOptions(
+            test=table(30, 1),
+            train_private=table(20, 2),
+            overlap=table(20, 2),
+            adapt_to=table(20, 3),
+            membership=(table(20, 2), table(20, 4)),
+            head="linear",
+            repeats=repeats,
+        ),
         embed=bag_of_words,
-        train_private=table(20, 2),
-        overlap=table(20, 2),
-        target=table(20, 3),
-        membership=(table(20, 2), table(20, 4)),
-        head="linear",
         groups=["a", "b", "b"] * 10,
-        repeats=repeats,
         compute=compute,
     )
 

@@ -18,6 +18,7 @@ from undersong_server.cli.evaluation_screen import render
 from undersong_server.evaluation import membership as attacks
 from undersong_server.evaluation.intervals import clopper_pearson
 from undersong_server.evaluation.membership import auc_interval, membership
+from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.operations.evaluation import evaluate
 from undersong_server.pool import Sample
 
@@ -112,7 +113,9 @@ def hashed(texts):
 
 def test_the_report_shows_the_attacks_on_both_models(run):
     pair = (run / "members.jsonl", run / "others.jsonl")
-    report = evaluate(run / "run", test=None, train_private=pair[0], membership=pair, embed=hashed, head="linear")
+    report = evaluate(
+        run / "run", EvaluationOptions(train_private=pair[0], membership=pair, head="linear"), embed=hashed
+    )
     assert [each.data for each in report.membership] == ["synthetic", "private data only, no privacy"]
     shown = report.to_json()["membership"][0]
     assert (shown["members"], shown["nonmembers"]) == (30, 30)

@@ -3,7 +3,7 @@ import pytest
 
 from undersong_common.errors import ConfigurationError
 from undersong_server.evaluation import task_model
-from undersong_server.evaluation.heads import HEADS
+from undersong_server.evaluation.options import HEADS
 from undersong_server.evaluation.scores import score
 
 

@@ -17,6 +17,7 @@ from rich.console import Console
 from undersong_common.table import Table
 from undersong_server.evaluation.evaluate import evaluate_tables
 from undersong_server.evaluation.intervals import Interval
+from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.pool import Sample
 from undersong_server.release.files import corpus_files
 from undersong_server.report import charts, html
@@ -283,7 +284,9 @@ def test_the_measures_are_those_of_the_corpus_and_the_test_file():
         return x / np.linalg.norm(x, axis=1, keepdims=True)
 
     corpus, test, private = table(60), table(50), table(50)
-    report = evaluate_tables("run", corpus, test=test, embed=embed, train_private=private, overlap=private, repeats=2)
+    report = evaluate_tables(
+        "run", corpus, EvaluationOptions(test=test, train_private=private, overlap=private, repeats=2), embed=embed
+    )
     found = {each.name: each for each in measures_of(report)}
     assert found["panel score"].value == report.trained[0].interval("accuracy").value
     assert found["MAUVE"].value == report.distances[0].mauve  # of the test file, not of the private one
@@ -291,7 +294,7 @@ def test_the_measures_are_those_of_the_corpus_and_the_test_file():
     assert found["wrong labels"].interval is not None
     assert found["coverage"].interval is None  # nothing was trained for it
     assert len(found) == 18
-    alone = evaluate_tables("run", corpus, test=test, embed=embed, repeats=2)
+    alone = evaluate_tables("run", corpus, EvaluationOptions(test=test, repeats=2), embed=embed)
     # A private file changes none of them; as text, for a figure that nobody has (NaN) equals none.
     assert repr(measures_of(alone)) == repr(measures_of(report))
 

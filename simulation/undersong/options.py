@@ -1,0 +1,93 @@
+"""Options of simulations and comparisons. The commands and the library make them from one declaration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_args
+
+from undersong_common.errors import ConfigurationError
+from undersong_server.evaluation.options import Option
+
+Engine = Literal["inprocess", "flower"]  # parties in this process, or Flower's simulation engine (on Ray)
+
+if TYPE_CHECKING:
+    import pandas
+
+    FrameOrPath: TypeAlias = pandas.DataFrame | Path | str
+else:
+    FrameOrPath = Path  # on the command line
+
+
+def check_engine(engine: str) -> None:
+    """Raises ConfigurationError for an engine that does not exist."""
+    if engine not in get_args(Engine):
+        raise ConfigurationError(f"engine: there is no {engine!r}", f"choose {' or '.join(get_args(Engine))}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonOptions:
+    """What is compared, and where its cells are computed.
+
+    Attributes:
+        methods: NAME, "NAME:key=value+key=value", "single:GENERATOR" or "private-only".
+        test: test set, labelled where the task has labels; None takes the task's ``evaluation.test``.
+        epsilons: budgets; empty takes the task's.
+        parties, records: numbers of parties and of private records; empty takes the task's.
+        seeds: how many, counted from ``first_seed``, or which.
+        baseline: reference of the paired differences; None keeps the table's, or takes the first method.
+        out: folder of cells and tables. Further calls with the same task add to its table. None takes
+            "OUTPUT.DIR-comparison" of the task.
+        jobs: worker processes, each of which loads the models; 0 is one per core.
+        ray: address of a Ray cluster, with the same files under the same paths, that computes the cells; "" for Ray on
+            this machine, None for processes of this machine.
+        fresh: forgets the folder's cells and its table.
+        public_data: the private records are public, so their embeddings are kept on this disk.
+        insecure_noise_seed: for tests only: reproducible noise.
+    """
+
+    methods: Annotated[
+        Sequence[str],
+        Option(
+            help="NAME, NAME:key=value+key=value, single:GENERATOR, private-only, and, centralised (one trainer "
+            "sees every record), dp-lora:model=FOLDER, dp-sgd:model=FOLDER, dp-sgd-classifier, ghost-classifier; "
+            "commas between.",
+            each=str,
+            default="wasp,mixture,private-only",
+        ),
+    ] = ()
+    test: Annotated[
+        FrameOrPath | None,
+        Option(help="Test set, labelled where the task has labels (else its evaluation.test).", metavar="FILE"),
+    ] = None
+    epsilons: Annotated[
+        Sequence[float], Option(help="Budgets; inf adds no noise.", name="--epsilon", each=float, default="1,4,8")
+    ] = ()
+    parties: Annotated[Sequence[int], Option(help="Numbers of parties (else the task's).", each=int, default="")] = ()
+    records: Annotated[
+        Sequence[int],
+        Option(help="Private records in all, about: one number, or one for each of --parties.", each=int, default=""),
+    ] = ()
+    seeds: Annotated[
+        int | Iterable[int], Option(help="How many, counted from --first-seed.", type=int, default=20, min=1)
+    ] = 3
+    first_seed: Annotated[int, Option(min=0)] = 0
+    baseline: Annotated[str | None, Option(help="Reference of the paired differences (else the table's).")] = None
+    out: Annotated[
+        Path | str | None, Option(help="Folder of cells and tables.", type=Path, default=Path("runs/comparison"))
+    ] = None
+    jobs: Annotated[int, Option(help="Worker processes; 0 is one per core.", default=0, min=0)] = 1
+    ray: str | None = None  # the command has its own options for it
+    fresh: Annotated[bool, Option(help="Forget the folder's cells.")] = False
+    public_data: Annotated[bool, Option(help="The records are public: keep their embeddings on this disk.")] = False
+    insecure_noise_seed: Annotated[
+        int | None, Option(help="Reproducible noise: the cells are then private to nobody.", min=0)
+    ] = None
+
+    @property
+    def every_seed(self) -> Sequence[int]:
+        """The seeds by number."""
+        if isinstance(self.seeds, int):
+            return range(self.first_seed, self.first_seed + self.seeds)
+        return tuple(self.seeds)
