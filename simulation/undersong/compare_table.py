@@ -6,21 +6,23 @@ A difference is called higher or lower only where its 95 % interval, over seeds 
 from __future__ import annotations
 
 import csv
-import html
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
 from undersong.compare_cell import HEADINGS, PRIVATE_ONLY, Cell, Variant
 from undersong.options import ComparisonOptions
 from undersong_common.errors import ConfigurationError
 from undersong_server import methods as all_methods
 from undersong_server.evaluation import panel
+from undersong_server.evaluation.intervals import over_seeds
 from undersong_server.evaluation.panel import MODELS
+from undersong_server.report import charts
 
 LEVEL = 0.95
 METRICS = (
@@ -143,21 +145,20 @@ class Grid:
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean, sample deviation, lowest and highest value over ``count`` seeds; ``deviation`` is NaN for a single one."""
+    """Mean, sample deviation, lowest and highest value over ``seeds``; ``deviation`` is NaN for a single one."""
 
-    mean: float
-    deviation: float
-    count: int
-    lowest: float
-    highest: float
+    mean: float = math.nan
+    deviation: float = math.nan
+    lowest: float = math.nan
+    highest: float = math.nan
+    seeds: int = 0
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        found = np.asarray(values, dtype=np.float64)
-        deviation = float(found.std(ddof=1)) if len(found) > 1 else math.nan
-        if not len(found):
-            return cls(math.nan, math.nan, 0, math.nan, math.nan)
-        return cls(float(found.mean()), deviation, len(found), float(found.min()), float(found.max()))
+        if not values:
+            return cls()
+        deviation = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+        return cls(float(np.mean(values)), deviation, float(min(values)), float(max(values)), len(values))
 
 
 @dataclass(frozen=True)
@@ -177,15 +178,9 @@ class Difference:
         >>> round(found.mean, 3), round(found.low, 3), round(found.high, 3)
         (2.0, 0.758, 3.242)
         """
-        from scipy.stats import t
-
-        both = sorted(set(ours) & set(theirs))
-        gaps = np.array([ours[seed] - theirs[seed] for seed in both])
-        if len(gaps) < 2:
-            return cls(float(gaps.mean()) if len(gaps) else math.nan, math.nan, math.nan, len(gaps))
-        half = float(t.ppf((1 + LEVEL) / 2, len(gaps) - 1) * gaps.std(ddof=1) / math.sqrt(len(gaps)))
-        mean = float(gaps.mean())
-        return cls(mean, mean - half, mean + half, len(gaps))
+        gaps = [ours[seed] - theirs[seed] for seed in sorted(set(ours) & set(theirs))]
+        found = over_seeds(gaps)
+        return cls(found.value, found.low, found.high, len(gaps))
 
     @property
     def verdict(self) -> str:
@@ -293,7 +288,7 @@ NEXT_WORD = Usefulness("bits_per_word", "bits per word", 1.0, 3, "highest", ())
 
 def usefulness(table: Sequence[Line]) -> Usefulness:
     """The panel score; where the task has no labels, the loss of a small language model."""
-    return NEXT_WORD if any(line.metrics["bits_per_word"].count for line in table) else ACCURACY
+    return NEXT_WORD if any(line.metrics["bits_per_word"].seeds for line in table) else ACCURACY
 
 
 def _headings(useful: Usefulness) -> tuple[str, ...]:
@@ -321,7 +316,7 @@ def _row(line: Line, useful: Usefulness) -> list[str]:
     found, rows = line.metrics[useful.metric], line.metrics["rows"].mean
     row = [
         *_where(line),
-        str(found.count),
+        str(found.seeds),
         useful.shown(found.mean),
         useful.shown(found.deviation),
         useful.shown(getattr(found, useful.worst)),
@@ -389,185 +384,150 @@ def _measures(line: Line) -> list[str]:
     return [*_where(line), *("-" if math.isnan(mean) else f"{mean:.4g}" for mean in shown)]
 
 
-MEASURE_HEADINGS = (*WHERE, *HEADINGS.values())
-
-
 WEIGHTS = "Means over the seeds of the generators' last weights; methods that give their generators none are left out."
 
 
-def _weights(table: Sequence[Line]) -> tuple[tuple[str, ...], list[list[str]]]:
-    """The third table: its headings, one per generator, and its rows."""
-    weighed = [line for line in table if line.weights]
-    names = tuple(dict.fromkeys(name for line in weighed for name in line.weights))
-    rows = [
-        [*_where(line), *(f"{line.weights[name]:.3f}" if name in line.weights else "-" for name in names)]
-        for line in weighed
+@dataclass(frozen=True)
+class Section:
+    """One table of the document and of the page, with its heading and what its columns mean."""
+
+    heading: str
+    about: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def markdown(self) -> str:
+        cells = [self.columns, *([cell.replace("|", "/") for cell in row] for row in self.rows)]
+        head, *rows = ("| " + " | ".join(row) + " |" for row in cells)
+        return "\n".join([head, "|" + "---|" * len(self.columns), *rows])
+
+    def html(self) -> Markup:
+        head = Markup("").join(Markup("<th>{}</th>").format(name) for name in self.columns)
+        rows = (Markup("").join(Markup('<td class="{0}">{0}</td>').format(cell) for cell in row) for row in self.rows)
+        body = Markup("").join(Markup("<tr>{}</tr>").format(row) for row in rows)
+        return Markup(
+            '<div style="overflow:auto"><table><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>'
+        ).format(head, body)
+
+
+def sections(grid: Grid, table: Sequence[Line]) -> list[Section]:
+    """The tables in reading order: usefulness, closeness and diversity, and weights if a method gives any."""
+    useful = usefulness(table)
+    found = [
+        Section("", explanation(grid, useful), _headings(useful), [_row(line, useful) for line in table]),
+        Section("Closeness and diversity", MEASURES, (*WHERE, *HEADINGS.values()), [_measures(line) for line in table]),
     ]
-    return (*WHERE, *names), rows
+    weighed = [line for line in table if line.weights]
+    if weighed:
+        names = _generators(weighed)
+        rows = [
+            [*_where(line), *(f"{line.weights[name]:.3f}" if name in line.weights else "-" for name in names)]
+            for line in weighed
+        ]
+        found.append(Section("Weights of the generators", WEIGHTS, (*WHERE, *names), rows))
+    return found
+
+
+def _generators(table: Sequence[Line]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for line in table for name in line.weights))
 
 
 def markdown(title: str, grid: Grid, table: Sequence[Line], command: str) -> str:
-    """A document with the table and the command that made it."""
-    useful = usefulness(table)
-    rows = [_row(line, useful) for line in table]
-    text = [f"# {title}", "", explanation(grid, useful), "", *(f"    {line}" for line in command.splitlines()), ""]
-    text += _markdown_table(_headings(useful), rows)
-    text += ["", "## Closeness and diversity", "", MEASURES, ""]
-    text += _markdown_table(MEASURE_HEADINGS, [_measures(line) for line in table])
-    headings, weights = _weights(table)
-    if weights:
-        text += ["", "## Weights of the generators", "", WEIGHTS, "", *_markdown_table(headings, weights)]
-    return "\n".join(text) + "\n"
-
-
-def _markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    text = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
-    return text + ["| " + " | ".join(cell.replace("|", "/") for cell in row) + " |" for row in rows]
+    """A document with the tables and the command that made them."""
+    first, *others = sections(grid, table)
+    commands = "\n".join(f"    {line}" for line in command.splitlines())
+    parts = [f"# {title}", first.about, commands, first.markdown()]
+    for each in others:
+        parts += [f"## {each.heading}", each.about, each.markdown()]
+    return "\n\n".join(parts) + "\n"
 
 
 def to_csv(table: Sequence[Line]) -> str:
     """Every figure at full precision, one row per variant, epsilon and federation."""
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    head = [*WHERE]
-    for metric in METRICS:
-        head += [f"{metric}_{part}" for part in ("mean", "deviation", "lowest", "highest", "seeds")]
-        head += [f"{metric}_difference", f"{metric}_low", f"{metric}_high", f"{metric}_called"]
-    generators = tuple(dict.fromkeys(name for line in table for name in line.weights))
-    writer.writerow([*head, *(f"weight {name}" for name in generators), "seconds"])
-    for line in table:
-        row: list[object] = [line.variant, line.epsilon, line.parties, line.records]
-        for metric in METRICS:
-            spread, gap = line.metrics[metric], line.differences.get(metric)
-            row += [spread.mean, spread.deviation, spread.lowest, spread.highest, spread.count]
-            row += ["", "", "", ""] if gap is None else [gap.mean, gap.low, gap.high, gap.verdict]
-        writer.writerow([*row, *(line.weights.get(name, "") for name in generators), line.seconds])
+    rows = [_figures(line, _generators(table)) for line in table]
+    writer = csv.DictWriter(out, rows[0] if rows else WHERE, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     return out.getvalue()
 
 
-COLOURS = ("#1b6ca8", "#d1495b", "#3a7d44", "#8d5a97", "#c77d0a", "#4f5d75", "#0f8b8d", "#9a031e")
-PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
+def _figures(line: Line, generators: Sequence[str]) -> dict[str, Any]:
+    row: dict[str, Any] = dict(zip(WHERE, (line.variant, line.epsilon, line.parties, line.records), strict=True))
+    for metric in METRICS:
+        gap = line.differences.get(metric)
+        row |= {f"{metric}_{part}": value for part, value in asdict(line.metrics[metric]).items()}
+        found = ("", "", "", "") if gap is None else (gap.mean, gap.low, gap.high, gap.verdict)
+        row |= dict(zip((f"{metric}_{part}" for part in ("difference", "low", "high", "called")), found, strict=True))
+    return row | {f"weight {name}": line.weights.get(name, "") for name in generators} | {"seconds": line.seconds}
+
+
+PAGE = Markup("""<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
 <style>body{{font:15px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem;color:#222}}
 table{{border-collapse:collapse;font-size:13px}}
 td,th{{padding:.25rem .6rem;border-bottom:1px solid #ddd;text-align:right}}
 td:first-child,th:first-child{{text-align:left}}pre{{background:#f4f4f4;padding:.6rem;overflow:auto}}
-.higher,.lower{{font-weight:600}}svg{{max-width:36rem;display:inline-block;vertical-align:top}}</style>
-<h1>{title}</h1><p>{explanation}</p><pre>{command}</pre>{plots}<div style="overflow:auto"><table><thead><tr>{head}</tr>
-</thead><tbody>{body}</tbody></table></div><h2>Closeness and diversity</h2><p>{about_measures}</p>
-<div style="overflow:auto"><table><thead><tr>{measure_head}</tr></thead><tbody>{measures}</tbody></table></div>
-{weights}</html>
-"""
+.higher,.lower{{font-weight:600}}svg{{max-width:36rem;display:inline-block;vertical-align:top}}
+svg text{{font-size:12px}}.end{{text-anchor:end}}.middle{{text-anchor:middle}}.strong{{font-weight:600}}
+.grid{{stroke:#e4e4e4}}.interval{{stroke-width:2}}{colours}</style>
+<h1>{title}</h1><p>{about}</p><pre>{command}</pre>{plots}{tables}</html>
+""")
+COLOURS = ["#1b6ca8", "#d1495b", "#3a7d44", "#8d5a97", "#c77d0a", "#4f5d75", "#0f8b8d", "#9a031e", "#6b705c", "#808080"]
 
 
 def page(title: str, grid: Grid, table: Sequence[Line], command: str) -> str:
-    """The table as a self-contained page with a plot of each metric and federation; it loads nothing."""
-
-    def cells(rows: Sequence[Sequence[str]]) -> str:
-        return "".join(
-            "<tr>" + "".join(f'<td class="{html.escape(c)}">{html.escape(c)}</td>' for c in row) + "</tr>"
-            for row in rows
-        )
-
-    headings, weights = _weights(table)
+    """The tables as a self-contained page with a plot of each metric and federation; it loads nothing."""
+    first, *others = sections(grid, table)
     useful = usefulness(table)
-    shown = (useful.metric, useful.heading.replace(" %", ", %"), useful.factor)
-    plots = "".join(
-        _plot(table, federation, grid.epsilons, metric, heading, factor)
-        for federation in grid.federations
-        for metric, heading, factor in (shown, ("frechet", "Frechet distance", 1.0))
+    plotted = (
+        (useful.metric, useful.heading.replace(" %", ", %"), useful.factor),
+        ("frechet", "Frechet distance", 1.0),
     )
+    tables = [first.html()]
+    for each in others:
+        tables += [Markup("<h2>{}</h2><p>{}</p>").format(each.heading, each.about), each.html()]
     return PAGE.format(
-        title=html.escape(title),
-        explanation=html.escape(explanation(grid, useful)),
-        command=html.escape(command),
-        plots=plots,
-        head="".join(f"<th>{html.escape(name)}</th>" for name in _headings(useful)),
-        body=cells([_row(line, useful) for line in table]),
-        about_measures=html.escape(MEASURES),
-        measure_head="".join(f"<th>{html.escape(name)}</th>" for name in MEASURE_HEADINGS),
-        measures=cells([_measures(line) for line in table]),
-        weights=""
-        if not weights
-        else f"<h2>Weights of the generators</h2><p>{html.escape(WEIGHTS)}</p>"
-        '<div style="overflow:auto"><table><thead><tr>'
-        + "".join(f"<th>{html.escape(name)}</th>" for name in headings)
-        + f"</tr></thead><tbody>{cells(weights)}</tbody></table></div>",
+        title=title,
+        about=first.about,
+        command=command,
+        colours=Markup("".join(f".c{n}{{stroke:{each};fill:{each}}}" for n, each in enumerate(COLOURS))),  # noqa: S704
+        plots=Markup("").join(_plot(grid, table, each, *plot) for each in grid.federations for plot in plotted),
+        tables=Markup("").join(tables),
     )
 
 
 def _plot(
+    grid: Grid,
     table: Sequence[Line],
     federation: tuple[int | None, int | None],
-    epsilons: Sequence[float],
     metric: str,
     heading: str,
     factor: float,
-) -> str:
-    """An SVG of one metric over epsilon: mean and 95 % interval of the mean, one colour per variant."""
+) -> Markup:
+    """One metric over epsilon: mean and 95 % interval of the mean, one colour per variant."""
     from scipy.stats import t
 
-    chosen = [line for line in table if (line.parties, line.records) == federation]
-    chosen = [line for line in chosen if line.metrics[metric].count and not math.isnan(line.metrics[metric].mean)]
-    if not chosen:
-        return ""
-    names = list(dict.fromkeys(line.variant for line in chosen))
     points = []
-    for line in chosen:
+    for line in table:
         spread = line.metrics[metric]
+        if (line.parties, line.records) != federation or math.isnan(spread.mean):
+            continue
         half = 0.0
-        if spread.count > 1:
-            half = float(t.ppf((1 + LEVEL) / 2, spread.count - 1)) * spread.deviation / math.sqrt(spread.count)
-        points.append((line, factor * spread.mean, factor * half))
-    low = min(mean - half for _, mean, half in points)
-    high = max(mean + half for _, mean, half in points)
-    gap = (high - low) or 1.0
-    low, high = low - 0.05 * gap, high + 0.05 * gap
-    width, height, left, top, right = 560, 300 + 18 * len(names), 56, 30, 14
-    bottom = 260
-
-    def y(value: float) -> float:
-        return bottom - (value - low) / (high - low) * (bottom - top)
-
-    step = (width - left - right) / len(epsilons)
+        if spread.seeds > 1:
+            half = float(t.ppf((1 + LEVEL) / 2, spread.seeds - 1)) * spread.deviation / math.sqrt(spread.seeds)
+        points.append((line.variant, grid.epsilons.index(line.epsilon), factor * spread.mean, factor * half))
+    if not points:
+        return Markup("")
     parties, records = federation
-    where = f"{parties or 'task’s'} parties, {records or 'all'} records"
-    parts = [
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{html.escape(heading)}: {html.escape(where)}">',
-        f'<text x="{left}" y="18" font-size="13" font-weight="600">{html.escape(heading)}: {html.escape(where)}</text>',
-    ]
-    parts += [
-        f'<line x1="{left}" x2="{width - right}" y1="{y(tick):.1f}" y2="{y(tick):.1f}" stroke="#e4e4e4"/>'
-        f'<text x="{left - 6}" y="{y(tick) + 4:.1f}" font-size="11" text-anchor="end">{tick:.4g}</text>'
-        for tick in np.linspace(low, high, 5)
-    ]
-    for number, epsilon in enumerate(epsilons):
-        centre = left + (number + 0.5) * step
-        parts.append(
-            f'<text x="{centre:.1f}" y="{bottom + 18}" font-size="12" text-anchor="middle">ε = {epsilon:g}</text>'
-        )
-    for line, mean, half in points:
-        rank = names.index(line.variant)
-        x = left + epsilons.index(line.epsilon) * step + (rank + 1) * step / (len(names) + 1)
-        colour = COLOURS[rank % len(COLOURS)]
-        parts.append(
-            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{y(mean - half):.1f}" y2="{y(mean + half):.1f}" stroke="{colour}"'
-            f' stroke-width="2"/><circle cx="{x:.1f}" cy="{y(mean):.1f}" r="4" fill="{colour}">'
-            f"<title>{html.escape(line.variant)}: {mean:.4g} ± {half:.2g}</title></circle>"
-        )
-    for rank, name in enumerate(names):
-        at = bottom + 40 + 18 * rank
-        parts.append(
-            f'<circle cx="{left + 4}" cy="{at - 4}" r="4" fill="{COLOURS[rank % len(COLOURS)]}"/>'
-            f'<text x="{left + 14}" y="{at}" font-size="12">{html.escape(name)}</text>'
-        )
-    return "".join(parts) + "</svg>"
+    title = f"{heading}: {parties or 'task’s'} parties, {records or 'all'} records"
+    return charts.interval_chart(title, [f"ε = {epsilon:g}" for epsilon in grid.epsilons], points)
 
 
 def to_json(grid: Grid, table: Sequence[Line]) -> dict[str, Any]:
     """The table as plain JSON values; NaN becomes None."""
 
-    def number(value: float) -> float | None:
-        return None if math.isnan(value) else value
+    def finite(found: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: None if isinstance(each, float) and math.isnan(each) else each for name, each in found.items()}
 
     return {
         "baseline": grid.baseline,
@@ -578,20 +538,11 @@ def to_json(grid: Grid, table: Sequence[Line]) -> dict[str, Any]:
                 "epsilon": f"{line.epsilon:g}",
                 "parties": line.parties,
                 "records": line.records,
-                "metrics": {
-                    name: {
-                        "mean": number(s.mean),
-                        "deviation": number(s.deviation),
-                        "lowest": number(s.lowest),
-                        "highest": number(s.highest),
-                        "seeds": s.count,
-                    }
-                    for name, s in line.metrics.items()
-                },
+                "metrics": {name: finite(asdict(each)) for name, each in line.metrics.items()},
                 "weights": dict(line.weights),
                 "differences": {
-                    name: {"mean": number(d.mean), "low": number(d.low), "high": number(d.high), "called": d.verdict}
-                    for name, d in line.differences.items()
+                    name: finite({"mean": each.mean, "low": each.low, "high": each.high}) | {"called": each.verdict}
+                    for name, each in line.differences.items()
                 },
             }
             for line in table
