@@ -11,23 +11,35 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from undersong import dp_classifier, dpsgd
+from undersong.records import check_units, dealt
+from undersong.simulation import simulate
+from undersong.workspace import Workspace
+from undersong_client.storage import store
+from undersong_common import embedders
 from undersong_common.arrays import Float32, Int16
+from undersong_common.embedding import CachedEmbedder, Embedder, EmbeddingCache, MemoryCache, PublicFileCache
 from undersong_common.errors import ConfigurationError, InternalError
-from undersong_common.workers import one_numpy_thread
+from undersong_common.table import Table, read_table
+from undersong_common.threads import one_numpy_thread
 from undersong_server import methods
-from undersong_server.evaluation import panel
+from undersong_server.evaluation import metrics, panel
+from undersong_server.evaluation.label_errors import corpus_label_errors
 from undersong_server.evaluation.next_word import next_word_loss
+from undersong_server.evaluation.scores import score
+from undersong_server.evaluation.trained import FIGURES
+from undersong_server.generators.interface import Surroundings
+from undersong_server.operations.caches import public_cache_path
+from undersong_server.progress import Silent
 from undersong_server.runs import task as tasks
+from undersong_server.runs.plan_figures import cap_faults
+from undersong_server.runs.planning import plan_run
+from undersong_server.runs.tables import read_private_files, task_faults
 from undersong_server.runs.task import Task
-
-if TYPE_CHECKING:
-    from undersong_common.embedding import Embedder, EmbeddingCache
-    from undersong_common.table import Table
 
 PRIVATE_ONLY = "private-only"  # the task model trained on the private records themselves: no privacy, no generator
 SINGLE = "single:"  # one generator alone, chosen from by the vote of Aug-PE
@@ -172,12 +184,6 @@ class Bench:
 
         Reads every file that the cell reads and builds its generators, but asks and embeds nothing.
         """
-        from undersong.records import check_units
-        from undersong_server.generators.interface import Surroundings
-        from undersong_server.runs.plan_figures import cap_faults
-        from undersong_server.runs.planning import plan_run
-        from undersong_server.runs.tables import task_faults
-
         task = self.task(cell)
         remarks: tuple[str, ...] = ()
         if isinstance(cell.variant.training, dpsgd.Options):
@@ -202,8 +208,6 @@ class Bench:
 
     def measure(self, cell: Cell) -> dict[str, Any]:
         """Runs the cell; plain JSON values. NaN never occurs: what cannot be computed is None."""
-        from undersong_common.embedding import CachedEmbedder
-
         start = time.monotonic()
         task = self.task(cell)
         embedder, public, private = self._shared(task)
@@ -230,11 +234,12 @@ class Bench:
         if test.labels is None:
             scores = {"bits_per_word": next_word_loss(texts, test.texts)}
         else:
-            scores = self._judged(
+            judged = panel.judge(
                 panel.Labelled(texts, labels, embeddings),
                 panel.Labelled(test.texts, test.labels, test_embeddings),
-                cell.seed,
+                seed=cell.seed,
             )
+            scores = {name: figure(judged) for name, figure in FIGURES.items()} | judged.accuracies()
         return found | {
             **cell.described(),
             "rows": len(texts),
@@ -250,13 +255,6 @@ class Bench:
         self, task: Task, seed: int, test: tuple[Float32, Sequence[str]]
     ) -> tuple[Sequence[str], Sequence[str], dict[str, Any]]:
         """Texts, labels and facts of the run."""
-        from undersong.simulation import simulate
-        from undersong.workspace import Workspace
-        from undersong_client.storage import store
-        from undersong_common.embedding import CachedEmbedder
-        from undersong_server.progress import Silent
-        from undersong_server.runs.planning import plan_run
-
         embedder, public, private = self._shared(task)
         run_plan = plan_run(task)
         tables = self._tables(task, seed)
@@ -272,7 +270,7 @@ class Bench:
                     workspace,
                     tables,
                     seed=seed,
-                    insecure_noise_seed=None if self.insecure_noise_seed is None else self.insecure_noise_seed + seed,
+                    insecure_noise_seed=self._noise_seed(seed),
                     public_cache=public,
                     environment=self._loaded["environment"],
                     progress=Silent(),
@@ -298,8 +296,6 @@ class Bench:
 
     def _figures(self, task: Task, records: Any, test: tuple[Float32, Sequence[str]]) -> dict[str, dict[str, Any]]:
         """What a method's own ``figures`` say of its records beside the test set, under "figures"."""
-        from undersong_common.embedding import CachedEmbedder
-
         embedder, public, _ = self._shared(task)
         numbers = {name: number for number, name in enumerate(task.task.labels)}
         labels = np.array([numbers.get(label, -1) for label in test[1]] or [-1] * len(test[0]), dtype=np.int64)
@@ -309,18 +305,12 @@ class Bench:
 
     def _trained(self, task: Task, options: dpsgd.Options, seed: int) -> dpsgd.Corpus:
         texts, labels = self._private_records(task, seed)
-        fixed = self.insecure_noise_seed
-        noise_seed = None if fixed is None else fixed + seed
-        return dpsgd.corpus(task, options, texts, labels, seed=seed, insecure_noise_seed=noise_seed)
+        return dpsgd.corpus(task, options, texts, labels, seed=seed, insecure_noise_seed=self._noise_seed(seed))
 
     def _classified(self, task: Task, options: dp_classifier.Options, seed: int, test: Table) -> dict[str, Any]:
         """Scores of a classifier that was trained on the records themselves, and facts of its training."""
-        from undersong_common.embedding import CachedEmbedder
-        from undersong_server.evaluation.scores import score
-
         texts, labels = self._private_records(task, seed)
         embedder, _, private = self._shared(task)
-        fixed = self.insecure_noise_seed
         predicted, facts = dp_classifier.predictions(
             task,
             options,
@@ -329,15 +319,13 @@ class Bench:
             test.texts,
             embed=CachedEmbedder(embedder, private).encode,
             seed=seed,
-            insecure_noise_seed=None if fixed is None else fixed + seed,
+            insecure_noise_seed=self._noise_seed(seed),
         )
         found = score(test.labels or (), predicted)
-        return facts | {
-            "accuracy": found.accuracy,
-            "balanced_accuracy": found.balanced_accuracy,
-            "macro_f1": found.macro_f1,
-            "rarest_recall": found.rarest_recall,
-        }
+        return facts | {name: figure(found) for name, figure in FIGURES.items()}
+
+    def _noise_seed(self, seed: int) -> int | None:
+        return None if self.insecure_noise_seed is None else self.insecure_noise_seed + seed
 
     def _private_records(self, task: Task, seed: int) -> tuple[Sequence[str], Sequence[str]]:
         tables = self._tables(task, seed).values()
@@ -348,28 +336,11 @@ class Bench:
 
     def _tables(self, task: Task, seed: int) -> dict[str, Table]:
         """Each party's records by its name. All cells deal the same files, which are read once."""
-        from undersong.records import dealt
-        from undersong_server.runs.tables import read_private_files
-
         if "private files" not in self._loaded:
             self._loaded["private files"] = read_private_files(task)
         return dealt(task, self._loaded["private files"], seed)
 
-    def _judged(self, corpus: panel.Labelled, test: panel.Labelled, seed: int) -> dict[str, float]:
-        found = panel.judge(corpus, test, seed=seed)
-        return {
-            "accuracy": found.accuracy,
-            "balanced_accuracy": found.balanced_accuracy,
-            "macro_f1": found.macro_f1,
-            "rarest_recall": found.rarest_recall,
-            **found.accuracies(),
-        }
-
     def _shared(self, task: Task) -> tuple[Embedder, EmbeddingCache, EmbeddingCache]:
-        from undersong_common import embedders
-        from undersong_common.embedding import MemoryCache, PublicFileCache
-        from undersong_server.operations.caches import public_cache_path
-
         if "embedder" not in self._loaded:
             environment = dict(os.environ)
             public = LayeredCache(MemoryCache(), PublicFileCache(public_cache_path(environment)))
@@ -382,8 +353,6 @@ class Bench:
         return self._loaded["embedder"], self._loaded["public"], self._loaded["private"]
 
     def _test(self, task: Task) -> tuple[Table, Float32]:
-        from undersong_common.embedding import CachedEmbedder
-
         if "test" not in self._loaded:
             table = self.test_table or read_test(self.test, task)
             embedder, public, _ = self._shared(task)
@@ -398,8 +367,6 @@ def _embed_nothing(texts: Sequence[str]) -> Float32:
 
 def read_test(path: Path, task: Task) -> Table:
     """A test file, labelled where the task has labels. Raises ConfigurationError that names file and row."""
-    from undersong_common.table import read_table
-
     if not task.task.labels:
         return read_table(path, task.data.text)
     return read_table(path, task.data.text, task.data.label or "label", labels=task.task.labels)
@@ -454,9 +421,6 @@ def measured(
     All but the share of wrong labels are of ``rows`` texts of the corpus, [n, d], and as many of the test set:
     figures compare at equal numbers only. They are None where a side has fewer.
     """
-    from undersong_server.evaluation import metrics
-    from undersong_server.evaluation.label_errors import corpus_label_errors
-
     found: dict[str, float | None] = dict.fromkeys(HEADINGS)
     with one_numpy_thread():
         if len(set(labels)) > 1:

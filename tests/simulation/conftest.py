@@ -42,6 +42,6 @@ def embedded_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Sequence
     def replace(embed: Callable[[Sequence[str]], np.ndarray]) -> None:
         shared = (SimpleNamespace(encode=lambda texts, progress=None: embed(texts)), None, None)
         monkeypatch.setattr(Bench, "_shared", lambda _bench, _task: shared)
-        monkeypatch.setattr("undersong_common.embedding.CachedEmbedder", lambda embedder, _cache: embedder)
+        monkeypatch.setattr("undersong.compare_cell.CachedEmbedder", lambda embedder, _cache: embedder)
 
     return replace

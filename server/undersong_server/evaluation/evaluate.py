@@ -138,6 +138,8 @@ class EvaluationReport:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; NaN becomes None."""
+        several = len(self.label_error_shares) > 1
+        spread = {"share_over_seeds": asdict(over_seeds(self.label_error_shares))} if several else {}
         result = {
             "run": self.run,
             "private": False,
@@ -147,18 +149,14 @@ class EvaluationReport:
             "distances": [asdict(each) for each in self.distances],
             "overlap": None if self.overlap is None else self.overlap.as_dict(),
             "overlap_of_test_file": None if self.overlap_base_rate is None else _counts(self.overlap_base_rate),
-            "membership": [each.as_dict() for each in self.membership],
-            "label_errors": None if self.label_errors is None else self._label_errors_json(self.label_errors),
-            "closest_records": None if self.closest is None else self.closest.to_json(),
-            "personal_data": None if self.personal is None else self.personal.to_json(),
+            "membership": [asdict(each) for each in self.membership],
+            "label_errors": None if self.label_errors is None else self.label_errors.to_json() | spread,
+            "closest_records": None if self.closest is None else asdict(self.closest),
+            "personal_data": None if self.personal is None else asdict(self.personal),
             "notes": list(self.notes),
         }
         finite: dict[str, Any] = _finite(result)
         return finite
-
-    def _label_errors_json(self, found: LabelErrors) -> dict[str, Any]:
-        several = len(self.label_error_shares) > 1
-        return found.to_json() | ({"share_over_seeds": asdict(over_seeds(self.label_error_shares))} if several else {})
 
 
 def evaluate_tables(
@@ -213,6 +211,10 @@ def evaluate_tables(
         notes.append("The test file was read without labels: no task model was trained.")
     else:
         testing = [_Testing(test.texts, test.labels, test_x, (number,), groups) for number in seeds]
+
+        def add(data: str, train: Predictor, table: Table, x: Float32, *settings: Any) -> None:
+            trained.append([pieces.add(_judged, data, train, table, x, each, *settings) for each in testing])
+
         sources = [("synthetic", synthetic, synthetic_x)]
         if train_private is not None and private_x is not None:
             sources.append(("private data only, no privacy", train_private, private_x))
@@ -220,21 +222,19 @@ def evaluate_tables(
             if table.labels is None or len(set(table.labels)) < 2:
                 notes.append(f"The {data} texts have fewer than two labels: no task model was trained on them.")
                 continue
-            trained.append([pieces.add(_panel, data, table, x, each) for each in testing])
-            if head is not None:
-                trained.append([pieces.add(_head, data, table, x, each, head) for each in testing])
-            if fine_tuning is not None:
-                trained.append([pieces.add(_fine_tuned, data, table, each, fine_tuning) for each in testing])
+            models: list[tuple[Any, ...]] = [(_panel,)]
+            models += [(_head, head)] if head is not None else []
+            models += [(_fine_tuned, fine_tuning)] if fine_tuning is not None else []
+            for train, *settings in models:
+                add(data, train, table, x, *settings)
         if target is not None:
-            adapting = (synthetic, synthetic_x, len(target), embed(target.texts))
-            trained.append([pieces.add(_adapted, *adapting, each) for each in testing])
+            data = f"synthetic, adapted to {len(target)} unlabelled texts"
+            add(data, _adapted, synthetic, synthetic_x, embed(target.texts))
         if sequences is not None:
-            x = embed(sequences.texts)
-            trained.append([pieces.add(_panel, SEQUENCES, sequences, x, each) for each in testing])
+            add(SEQUENCES, _panel, sequences, embed(sequences.texts))
             if train_private is not None:
                 own = sequences_of(train_private, sequences)
-                x = embed(own.texts)
-                trained.append([pieces.add(_panel, OWN_SEQUENCES, own, x, each) for each in testing])
+                add(OWN_SEQUENCES, _panel, own, embed(own.texts))
         notes.extend(_unknown_labels(synthetic, test))
     attacked: list[list[Later[Membership]]] = []  # as ``trained``
     if membership:
@@ -252,7 +252,11 @@ def evaluate_tables(
     if only_task_models:
         references = []
     distances = [_Comparing(pieces, synthetic, synthetic_x, *reference, seed) for reference in references]
-    errors = [] if only_task_models else _label_errors(pieces, synthetic, synthetic_x, seeds)
+    errors: list[Later[LabelErrors]] = []
+    if not only_task_models and len(synthetic_x) and len(set(synthetic.labels or ())) > 1:
+        errors = [
+            pieces.add(partial(corpus_label_errors, seed=number), synthetic_x, synthetic.labels) for number in seeds
+        ]
     closest = None
     if test_x is not None and private_x is not None and len(synthetic_x):
         closest = pieces.add(partial(closest_records, seed=seed), synthetic_x, private_x, test_x)
@@ -297,59 +301,39 @@ class _Testing:
     seeds: Sequence[int]
     groups: Sequence[str] | None
 
-    def judged(self, data: str, rows: int, train: Callable[[int], tuple[str, Predicted]]) -> Trained:
-        return judged(data, rows, train, self.labels, seeds=self.seeds, groups=self.groups)
+
+Predictor: TypeAlias = Callable[..., tuple[str, Predicted]]  # of texts with embeddings, for a test set, with a seed
 
 
-def _panel(data: str, table: Table, x: Float32, testing: _Testing) -> Trained:
-    assert table.labels is not None
-    corpus = panel.Labelled(table.texts, table.labels, x)
+def _judged(
+    data: str, train: Predictor, table: Table, x: Float32, testing: _Testing, *settings: Head | FineTuning | Float32
+) -> Trained:
+    def predicted(seed: int) -> tuple[str, Predicted]:
+        return train(panel.Labelled(table.texts, table.labels or (), x), testing, seed, *settings)
 
-    def train(seed: int) -> tuple[str, Predicted]:
-        texts, embeddings = testing.texts, testing.embeddings
-        return "panel", {model: panel.predict(model, corpus, texts, embeddings, seed) for model in panel.MODELS}
-
-    return testing.judged(data, len(table), train)
+    return judged(data, len(table), predicted, testing.labels, seeds=testing.seeds, groups=testing.groups)
 
 
-def _head(data: str, table: Table, x: Float32, testing: _Testing, head: Head) -> Trained:
-    labels = table.labels
-    assert labels is not None
-
-    def train(seed: int) -> tuple[str, Sequence[str]]:
-        model = task_model.train(x, labels, head=head, seed=seed)
-        return model.description, task_model.predict(model, testing.embeddings)
-
-    return testing.judged(data, len(table), train)
+def _panel(corpus: panel.Labelled, testing: _Testing, seed: int) -> tuple[str, Predicted]:
+    texts, embeddings = testing.texts, testing.embeddings
+    return "panel", {model: panel.predict(model, corpus, texts, embeddings, seed) for model in panel.MODELS}
 
 
-def _adapted(table: Table, x: Float32, target_rows: int, target_x: Float32, testing: _Testing) -> Trained:
-    labels = table.labels
-    if labels is None:
+def _head(corpus: panel.Labelled, testing: _Testing, seed: int, head: Head) -> tuple[str, Predicted]:
+    model = task_model.train(corpus.embeddings, corpus.labels, head=head, seed=seed)
+    return model.description, task_model.predict(model, testing.embeddings)
+
+
+def _adapted(corpus: panel.Labelled, testing: _Testing, seed: int, target: Float32) -> tuple[str, Predicted]:
+    if not corpus.labels:
         raise ConfigurationError("the synthetic texts have no labels: nothing to adapt", "leave out --adapt")
-
-    def train(seed: int) -> tuple[str, Sequence[str]]:
-        model = adapt(x, labels, target_x, seed=seed)
-        return model.description, task_model.predict(model, testing.embeddings)
-
-    return testing.judged(f"synthetic, adapted to {target_rows} unlabelled texts", len(table), train)
+    model = adapt(corpus.embeddings, tuple(corpus.labels), target, seed=seed)
+    return model.description, task_model.predict(model, testing.embeddings)
 
 
-def _fine_tuned(data: str, table: Table, testing: _Testing, settings: FineTuning) -> Trained:
-    labels = table.labels
-    assert labels is not None
-
-    def train(seed: int) -> tuple[str, Sequence[str]]:
-        model = fine_tune(table.texts, labels, settings, seed=seed)
-        return model.description, model.predict(testing.texts)
-
-    return testing.judged(data, len(table), train)
-
-
-def _label_errors(pieces: Pieces, synthetic: Table, x: Float32, seeds: Sequence[int]) -> list[Later[LabelErrors]]:
-    if synthetic.labels is None or len(x) == 0 or len(set(synthetic.labels)) < 2:
-        return []
-    return [pieces.add(partial(corpus_label_errors, seed=seed), x, synthetic.labels) for seed in seeds]
+def _fine_tuned(corpus: panel.Labelled, testing: _Testing, seed: int, settings: FineTuning) -> tuple[str, Predicted]:
+    model = fine_tune(corpus.texts, corpus.labels, settings, seed=seed)
+    return model.description, model.predict(testing.texts)
 
 
 def _unknown_labels(synthetic: Table, test: Table) -> list[str]:

@@ -10,8 +10,7 @@ something about them, so these functions are called only where the caller holds 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -379,10 +378,6 @@ class ClosestRecords:
     closer: Interval
     training: tuple[float, float]
     holdout: tuple[float, float]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return asdict(self)
 
 
 def closest_records(synthetic: Float32, training: Float32, holdout: Float32, *, seed: int = 0) -> ClosestRecords:

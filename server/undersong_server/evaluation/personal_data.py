@@ -55,17 +55,6 @@ class PersonalData:
     private_rows: tuple[int, ...]
     finder: str
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {
-            "rows": self.rows,
-            "found": self.found,
-            "different": self.different,
-            "in_private": self.in_private,
-            "private_rows": list(self.private_rows),
-            "finder": self.finder,
-        }
-
 
 def personal_data(texts: Sequence[str], private: Sequence[str] | None, find: Find, finder: str) -> PersonalData:
     """Counts what ``find`` finds in the texts, and which of it stands word for word in the private ones.

@@ -6,7 +6,6 @@ Everything here is public or synthetic. No count, text or statistic of private r
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -335,31 +334,28 @@ def measures_of(report: EvaluationReport) -> tuple[Measure, ...]:
 
     Reads the panel's scores, the distances to the first reference and the label errors, nothing else.
     """
-    found = [*_useful(report), *(_beside(report.distances[0]) if report.distances else ()), *_labels(report)]
+    found = [_over_seeds(name, says, report.trained[0].interval(key)) for key, name, says in USEFUL if report.trained]
+    found += _beside(report.distances[0]) if report.distances else []
+    if report.label_errors is not None:
+        says = "labels that models which did not see the text disagree with (confident learning)"
+        found.append(_over_seeds("wrong labels", says, over_seeds(report.label_error_shares), "low"))
     return tuple(each for each in found if math.isfinite(each.value))
 
 
-def _useful(report: EvaluationReport) -> Iterator[Measure]:
-    if not report.trained:
-        return
-    trained = report.trained[0]
-    names = {
-        "accuracy": (
-            "panel score",
-            "share of the test texts that small models of the corpus label rightly; their mean",
-        ),
-        "balanced_accuracy": ("balanced accuracy", "the same with every label weighing alike"),
-        "macro_f1": ("macro-F1", "precision and recall of each label together, every label weighing alike"),
-        "rarest_recall": ("rarest label", "share of the test texts of the rarest label that are found"),
-    }
-    for figure, (name, says) in names.items():
-        interval = trained.interval(figure)
-        yield Measure(
-            name, says, interval.value, 0.0, 1.0, "0 to 100 %", "high", interval=_known(interval), percent=True
-        )
+USEFUL = (
+    ("accuracy", "panel score", "share of the test texts that small models of the corpus label rightly; their mean"),
+    ("balanced_accuracy", "balanced accuracy", "the same with every label weighing alike"),
+    ("macro_f1", "macro-F1", "precision and recall of each label together, every label weighing alike"),
+    ("rarest_recall", "rarest label", "share of the test texts of the rarest label that are found"),
+)
 
 
-def _beside(found: Distances) -> Iterator[Measure]:
+def _over_seeds(name: str, says: str, found: Interval, good: Good = "high") -> Measure:
+    known = None if math.isnan(found.low) else found
+    return Measure(name, says, found.value, 0.0, 1.0, "0 to 100 %", good, interval=known, percent=True)
+
+
+def _beside(found: Distances) -> list[Measure]:
     real = "the test texts'"
 
     def share(name: str, value: float, says: str, good: Good = "high") -> Measure:
@@ -368,78 +364,63 @@ def _beside(found: Distances) -> Iterator[Measure]:
     def alike(name: str, value: float, mark: float, says: str) -> Measure:
         return Measure(name, says, value, 0.0, 1.0, "0 to 1", "beside", mark, real)
 
-    yield Measure(
-        "Frechet distance",
-        "how far mean and spread of the embeddings are from the test texts'; depends on the number of texts",
-        found.frechet,
-        0.0,
-        max(1.0, found.frechet),
-        "0 and up",
-        "low",
-    )
-    yield share("precision", found.precision, "synthetic texts that lie where test texts lie")
-    yield share("recall", found.recall, "test texts that lie where synthetic texts lie")
-    yield Measure(
-        "density",
-        "how many test texts have a synthetic text near, seen from the synthetic ones",
-        found.density,
-        0.0,
-        max(2.0, found.density),
-        "0 and up",
-        "beside",
-        1.0,
-        "equal sets'",
-    )
-    yield share(
-        "coverage", found.coverage, "test texts with a synthetic text near; about 0.97 for two halves of one set"
-    )
-    yield share("MAUVE", found.mauve, "how far the two sets are one distribution, seen from all their mixtures")
-    yield alike("different word pairs", found.distinct_bigrams, found.reference_distinct_bigrams, "of all word pairs")
-    yield alike("self-BLEU", found.self_bleu, found.reference_self_bleu, "how much a text repeats the other texts")
-    yield Measure(
-        "Vendi score",
-        "how many different texts the corpus holds in effect",
-        found.vendi,
-        1.0,
-        max(1.25 * found.vendi, 1.25 * found.reference_vendi, 2.0),
-        f"1 to {found.rows}",
-        "beside",
-        found.reference_vendi,
-        real,
-    )
-    yield alike("self-similarity", found.self_similarity, found.reference_self_similarity, "mean cosine of two texts")
-    yield Measure(
-        "bits per word",
-        "what a small language model that read the corpus needs per word of the test texts",
-        found.next_word_after,
-        0.0,
-        1.1 * max(found.next_word_before, found.next_word_after),
-        "0 and up",
-        "low",
-        found.next_word_before,
-        "before the corpus",
-    )
-    yield share("length divergence", found.length, "between the lengths of both sets, in bits", "low")
-    if found.label is not None:
-        yield share("label divergence", found.label, "between the label shares of both sets, in bits", "low")
-
-
-def _labels(report: EvaluationReport) -> Iterator[Measure]:
-    if report.label_errors is None:
-        return
-    interval = over_seeds(report.label_error_shares)
-    yield Measure(
-        "wrong labels",
-        "labels that models which did not see the text disagree with (confident learning)",
-        interval.value,
-        0.0,
-        1.0,
-        "0 to 100 %",
-        "low",
-        interval=_known(interval),
-        percent=True,
-    )
-
-
-def _known(interval: Interval) -> Interval | None:
-    return None if math.isnan(interval.low) else interval
+    return [
+        Measure(
+            "Frechet distance",
+            "how far mean and spread of the embeddings are from the test texts'; depends on the number of texts",
+            found.frechet,
+            0.0,
+            max(1.0, found.frechet),
+            "0 and up",
+            "low",
+        ),
+        share("precision", found.precision, "synthetic texts that lie where test texts lie"),
+        share("recall", found.recall, "test texts that lie where synthetic texts lie"),
+        Measure(
+            "density",
+            "how many test texts have a synthetic text near, seen from the synthetic ones",
+            found.density,
+            0.0,
+            max(2.0, found.density),
+            "0 and up",
+            "beside",
+            1.0,
+            "equal sets'",
+        ),
+        share(
+            "coverage", found.coverage, "test texts with a synthetic text near; about 0.97 for two halves of one set"
+        ),
+        share("MAUVE", found.mauve, "how far the two sets are one distribution, seen from all their mixtures"),
+        alike("different word pairs", found.distinct_bigrams, found.reference_distinct_bigrams, "of all word pairs"),
+        alike("self-BLEU", found.self_bleu, found.reference_self_bleu, "how much a text repeats the other texts"),
+        Measure(
+            "Vendi score",
+            "how many different texts the corpus holds in effect",
+            found.vendi,
+            1.0,
+            max(1.25 * found.vendi, 1.25 * found.reference_vendi, 2.0),
+            f"1 to {found.rows}",
+            "beside",
+            found.reference_vendi,
+            real,
+        ),
+        alike("self-similarity", found.self_similarity, found.reference_self_similarity, "mean cosine of two texts"),
+        Measure(
+            "bits per word",
+            "what a small language model that read the corpus needs per word of the test texts",
+            found.next_word_after,
+            0.0,
+            1.1 * max(found.next_word_before, found.next_word_after),
+            "0 and up",
+            "low",
+            found.next_word_before,
+            "before the corpus",
+        ),
+        share("length divergence", found.length, "between the lengths of both sets, in bits", "low"),
+        share(
+            "label divergence",
+            math.nan if found.label is None else found.label,
+            "between the label shares of both sets, in bits",
+            "low",
+        ),
+    ]
