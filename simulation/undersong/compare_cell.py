@@ -116,7 +116,7 @@ class Cell:
 
 @dataclass
 class Bench:
-    """What the cells of one worker share: the loaded embedder, and caches.
+    """State that the cells of one worker share: the loaded embedder, and caches.
 
     Private embeddings are kept in memory only: they reach no disk, unless ``public_data`` says that nobody minds.
 
@@ -295,7 +295,7 @@ class Bench:
         )
 
     def _figures(self, task: Task, records: Any, test: tuple[Float32, Sequence[str]]) -> dict[str, dict[str, Any]]:
-        """What a method's own ``figures`` say of its records beside the test set, under "figures"."""
+        """Returns a method's own ``figures`` of its records beside the test set, under "figures"."""
         embedder, public, _ = self._shared(task)
         numbers = {name: number for number, name in enumerate(task.task.labels)}
         labels = np.array([numbers.get(label, -1) for label in test[1]] or [-1] * len(test[0]), dtype=np.int64)

@@ -39,7 +39,7 @@ METRICS = (
 
 @dataclass(frozen=True)
 class Grid:
-    """What is compared.
+    """The points of a comparison.
 
     Attributes:
         variants: the first one is the reference of the paired differences, unless ``baseline`` names another.
@@ -91,7 +91,7 @@ class Grid:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """What :meth:`from_json` reads."""
+        """Plain JSON values; :meth:`from_json` reads them."""
         return {
             "methods": [variant.name for variant in self.variants],
             "epsilons": [f"{epsilon:g}" for epsilon in self.epsilons],
@@ -262,7 +262,7 @@ CALLED = ("95 % interval", "called")
 
 @dataclass(frozen=True)
 class Usefulness:
-    """What the table's first columns say of a corpus: its name, its heading, and what multiplies it for the screen."""
+    """The measure of usefulness in the table's first columns: its name, its heading, and its factor for the screen."""
 
     metric: str
     heading: str
@@ -358,7 +358,7 @@ SAYS = {
 
 
 def explanation(grid: Grid, useful: Usefulness) -> str:
-    """What the columns mean, in a few sentences."""
+    """Explains the columns in a few sentences."""
     centralised = ", ".join(variant.name for variant in grid.variants if variant.training is not None)
     return (
         f"Differences are against {grid.baseline}, paired by seed, with Student intervals of 95 % over "

@@ -112,7 +112,7 @@ def _read(folder: Path, cell: Cell, fingerprint: str) -> dict[str, Any] | None:
 
 
 def read_kept(path: Path, fingerprint: str, *, another: str, without_it: str) -> dict[str, Any] | None:
-    """What an earlier command left of the comparison of that fingerprint, which it names; None where there is nothing.
+    """Reads a file that an earlier command of the same comparison left; None if there is no file.
 
     Args:
         another: what it is where it names another one.
@@ -208,7 +208,7 @@ _benches: dict[tuple[Any, ...], Bench] = {}  # of this worker: what its cells sh
 
 
 def over_ray(address: str) -> Callable[[Bench, Sequence[Cell], int], Iterator[Measured]]:
-    """What measures cells over the cluster at ``address`` (``auto``, ``HOST:PORT``, ``ray://HOST:PORT``).
+    """Returns a function that measures cells over the cluster at ``address`` (``auto``, ``HOST:PORT``, ``ray://HOST:PORT``).
 
     An empty address begins Ray on this machine, with as many workers as are asked for; the cluster's own number of
     cores counts elsewhere.

@@ -20,7 +20,7 @@ Frame: TypeAlias = "pandas.DataFrame"
 
 
 def is_frame(value: object) -> bool:
-    """Whether it is a DataFrame; asks without importing pandas."""
+    """Returns true for a DataFrame; does not import pandas."""
     return type(value).__module__.partition(".")[0] == "pandas"
 
 

@@ -28,7 +28,7 @@ def check_engine(engine: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonOptions:
-    """What is compared, and where its cells are computed.
+    """Options of one comparison: the grid, and where its cells are computed.
 
     Attributes:
         methods: NAME, "NAME:key=value+key=value", "single:GENERATOR" or "private-only".

@@ -33,7 +33,7 @@ class Shown(ABC):
 
     @abstractmethod
     def screen(self) -> RenderableType:
-        """What the command line shows of it."""
+        """The value as the command line shows it."""
 
     def __str__(self) -> str:
         console = _console()
@@ -73,7 +73,7 @@ class Page:
 
 @dataclass(frozen=True)
 class Promise:
-    """What a run promises about one ``unit``; ``alone``: its epsilon where every other party colludes, if any."""
+    """The promise of a run about one ``unit``. ``alone``: its epsilon if every other party colludes, or None."""
 
     epsilon: float
     delta: float
@@ -87,7 +87,7 @@ class Promise:
 
 @dataclass(frozen=True)
 class Calls:
-    """How often models are asked, without retries; ``tokens`` and ``time_s`` are (low, high), None where unknown."""
+    """The number of calls of models without retries. ``tokens`` and ``time_s`` are (low, high), or None if unknown."""
 
     texts: int
     generators: tuple[str, ...]
@@ -105,7 +105,7 @@ class Calls:
 
 @dataclass(frozen=True)
 class Money:
-    """What the calls cost in US dollars, (low, high); None where a generator that counts tokens has no price."""
+    """The cost of the calls in US dollars, (low, high); None if a generator that counts tokens has no price."""
 
     usd: tuple[float, float] | None
 
@@ -117,7 +117,7 @@ class Money:
 
 @dataclass(frozen=True, repr=False)
 class Plan(Shown):
-    """What a simulation will spend, before it spends anything."""
+    """The spending of a simulation, before it spends anything."""
 
     planned: TaskPlan
 
@@ -132,7 +132,7 @@ class Plan(Shown):
 
     @property
     def epsilon(self) -> float:
-        """Of the whole run."""
+        """Epsilon of the whole run."""
         return self.figures.privacy.epsilon
 
     @property
@@ -156,7 +156,7 @@ class Plan(Shown):
         return frame_of([asdict(each) for each in self.figures.sums])
 
     def to_json(self) -> dict[str, Any]:
-        """As ``undersong plan --json``."""
+        """The value of ``undersong plan --json``."""
         return self.planned.to_json()
 
     def screen(self) -> RenderableType:
@@ -192,7 +192,7 @@ class Simulation(Shown):
 
     @property
     def ledger(self) -> Frame:
-        """What each party has charged for each private sum, from its signed receipt."""
+        """Each party's charges for each private sum, from its signed receipt."""
         return jsonl_frame(self.folder / LEDGER_NAME)
 
     @property
@@ -209,7 +209,7 @@ class Simulation(Shown):
         return privacy.epsilon_after[-1] if privacy.is_private else float("inf")
 
     def to_json(self) -> dict[str, Any]:
-        """As ``undersong simulate --json``."""
+        """The value of ``undersong simulate --json``."""
         return self.delivered.to_json()
 
     def screen(self) -> RenderableType:
@@ -220,7 +220,7 @@ class Simulation(Shown):
 
 @dataclass(frozen=True, repr=False)
 class Evaluation(Shown):
-    """How useful, close and revealing a corpus is. These figures are not private: no budget covers them."""
+    """Usefulness, closeness and leakage of a corpus. These figures are not private: no budget covers them."""
 
     found: EvaluationReport
 
@@ -235,7 +235,7 @@ class Evaluation(Shown):
         return frame_of(self.to_json()["distances"])
 
     def to_json(self) -> dict[str, Any]:
-        """As ``undersong evaluate --json``."""
+        """The value of ``undersong evaluate --json``."""
         return self.found.to_json()
 
     def screen(self) -> RenderableType:
@@ -267,7 +267,7 @@ class Comparison:
         return Page(self.folder / f"{self.name}.html")
 
     def to_json(self) -> Mapping[str, Any]:
-        """As ``undersong compare --json``."""
+        """The value of ``undersong compare --json``."""
         return self.rows
 
     def __str__(self) -> str:
@@ -282,13 +282,13 @@ class Comparison:
 
 @dataclass(frozen=True, repr=False)
 class Verification(Shown):
-    """What can be shown of a published data set from its files alone."""
+    """The verification of a published data set from its files alone."""
 
     verdict: Verdict
 
     @property
     def holds(self) -> bool:
-        """Whether all papers fit together, and are a simulation's or signed by a coordinator that the caller knows."""
+        """True if all papers fit together, and are a simulation's or signed by a coordinator that the caller knows."""
         return self.verdict.holds
 
     @property
@@ -302,7 +302,7 @@ class Verification(Shown):
         return self.verdict.faults
 
     def to_json(self) -> dict[str, Any]:
-        """As ``undersong verify --json``."""
+        """The value of ``undersong verify --json``."""
         return self.verdict.to_json()
 
     def screen(self) -> RenderableType:

@@ -66,7 +66,7 @@ STAKES = np.array([[0.125], [0.25], [0.5], [1.0]])  # shares of the wealth that 
 
 @dataclass(frozen=True)
 class Detection:
-    """How often an attack with a threshold fixed beforehand was right about which records were there.
+    """Success of an attack with a threshold fixed beforehand at telling which records were there.
 
     The records of one run share its noise, its candidates and its corpus, so that guesses about them are dependent.
     Bounds are therefore computed over runs, which are independent.

@@ -16,7 +16,7 @@ FOLDS = 5
 
 @dataclass(frozen=True, eq=False)
 class LabelErrors:
-    """What confident learning says of a labelled corpus.
+    """Estimated label errors of a corpus, by confident learning.
 
     Attributes:
         joint: estimated number of texts by given label (rows) and true label (columns), float64 [C, C], sums to n.
@@ -83,7 +83,7 @@ def label_errors(labels: Int64, probabilities: Float64) -> LabelErrors:
 
 
 def _another_is_likelier(probabilities: Float64, row: int, label: int) -> bool:
-    """Whether the model's first choice for a text is another label than the given one."""
+    """Returns true if the model's first choice for a text is another label than the given one."""
     return int(probabilities[row].argmax()) != label
 
 

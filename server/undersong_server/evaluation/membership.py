@@ -186,7 +186,7 @@ def _best_threshold(members: Float64, nonmembers: Float64) -> float:
 
 
 def entropy(probabilities: Float64) -> Float64:
-    """Of each row of probabilities [n, L], in nats, float64 [n]."""
+    """Entropy of each row of probabilities [n, L], in nats, float64 [n]."""
     found: Float64 = -(probabilities * np.log(np.maximum(probabilities, 1e-300))).sum(axis=1)
     return found
 

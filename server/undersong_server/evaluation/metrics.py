@@ -141,7 +141,7 @@ BLOCK_ROWS = 1024  # rows of a distance block: 1 024 x 50 000 float32 are 200 MB
 
 @dataclass(frozen=True)
 class Neighbourhoods:
-    """How the balls of the synthetic and of the real texts cover each other.
+    """Mutual coverage of the synthetic and the real texts by the balls around them.
 
     Attributes:
         precision: share of synthetic texts within at least one real text's ball.

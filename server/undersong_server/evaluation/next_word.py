@@ -1,4 +1,4 @@
-"""How much a corpus teaches a small language model about real texts: the utility of a corpus without labels."""
+"""Utility of a corpus without labels: the loss of a small language model that has read it on real texts."""
 
 from __future__ import annotations
 

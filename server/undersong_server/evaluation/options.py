@@ -18,7 +18,7 @@ else:
 
 
 class Option(dict[str, Any]):
-    """How the command line declares a field of an options class, as arguments of ``typer.Option``.
+    """A field's declaration on the command line, as arguments of ``typer.Option``.
 
     Beside these: ``name``, ``type`` and ``default`` if they differ from the field's, and ``each`` for the type of the
     parts of a comma-separated list.
@@ -27,7 +27,7 @@ class Option(dict[str, Any]):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions:
-    """What a corpus is compared with, and how.
+    """Options of one evaluation: the data to compare a corpus with, and the models to train.
 
     Attributes:
         test: real texts that the task models are judged on and the corpus is compared with; None trains none.

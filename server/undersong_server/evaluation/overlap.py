@@ -32,7 +32,7 @@ _PAIRS = 20_000
 
 @dataclass(frozen=True)
 class Overlap:
-    """What a synthetic file shares with another one; rows are counted from 1 in the synthetic file.
+    """Overlap of a synthetic file with another one; rows are counted from 1 in the synthetic file.
 
     Every row is in at most one of the three lists: the gravest that holds.
 
@@ -153,7 +153,7 @@ def _verbatim(ours: _Corpus, theirs: _Corpus) -> Bools:
 
 
 def _runs(ours: _Corpus, theirs: _Corpus, values: UInt64) -> tuple[Float64, Int64]:
-    """Of each of our texts: the share of its 8-word runs found in theirs, and its longest shared run (0 if below 8)."""
+    """Returns per text of ours the share of its 8-word runs found in theirs, and its longest shared run (0 below 8)."""
     shared = _Shared.find(ours, theirs, RUN_WORDS, values)
     all_runs = np.bincount(ours.sequences(RUN_WORDS, values)[1], minlength=len(ours))
     hits = np.bincount(shared.ours, minlength=len(ours))
@@ -210,7 +210,7 @@ def _members(hashes: UInt64, ordered: UInt64) -> Bools:
 
 
 def _resembling(ours: _Corpus, theirs: _Corpus) -> Bools:
-    """Which of our texts have a Jaccard index >= JACCARD with a record, over pairs of neighbouring words (ends too).
+    """Marks our texts that have a Jaccard index >= JACCARD with a record, over pairs of neighbouring words (ends too).
 
     Pairs and not single words: they tell a rewritten sentence from one that merely has the same subject. Two sets
     with that index must meet within their rarest n - ceil(JACCARD n) + 1 members (prefix filtering, Chaudhuri et al.

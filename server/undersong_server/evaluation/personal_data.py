@@ -36,7 +36,7 @@ Find = Callable[[str], Iterable[tuple[str, str]]]
 
 @dataclass(frozen=True)
 class PersonalData:
-    """What was found in the synthetic texts.
+    """Names, numbers and dates that were found in the synthetic texts.
 
     Attributes:
         rows: texts examined.
@@ -143,7 +143,7 @@ def _apart(results: Iterable[Any], text: str) -> list[tuple[str, int, int]]:
 
 
 def _is_one(entity: str, value: str) -> bool:
-    """Whether it is what Presidio takes it for, as far as figures in notes are mistaken for it."""
+    """Returns false for figures in notes that Presidio mistakes for dates or telephone numbers."""
     if entity == "DATE_TIME":
         return CALENDAR.search(value) is not None
     return entity != "PHONE_NUMBER" or sum(map(str.isdigit, value)) >= FEWEST_DIGITS

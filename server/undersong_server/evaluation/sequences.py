@@ -42,5 +42,5 @@ def sequences_of(table: Table, sequences: Table) -> Table:
 
 
 def joined(terms: Sequence[str]) -> str:
-    """How a sequence is written for the embedder."""
+    """Writes a sequence for the embedder."""
     return ", ".join(terms)

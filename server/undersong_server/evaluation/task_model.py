@@ -53,7 +53,7 @@ class TaskModel(Protocol):
 
     @property
     def description(self) -> str:
-        """Which head was chosen, in a few words."""
+        """The chosen head, in a few words."""
         ...
 
     def probabilities(self, embeddings: Float32) -> Float64:
@@ -431,7 +431,7 @@ def adapt(source: Float32, labels: list[str] | tuple[str, ...], target: Float32,
 
 
 def _no_worse(excess: Float64) -> bool:
-    """Whether a mean excess loss is within its own standard error."""
+    """Returns true if a mean excess loss is within its own standard error."""
     return bool(float(excess.mean()) <= float(excess.std()) / len(excess) ** 0.5)
 
 

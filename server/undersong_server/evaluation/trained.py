@@ -1,4 +1,4 @@
-"""What task models trained on one set of texts reach on a test set: per seed, and per group of the test file."""
+"""Scores of task models trained on one set of texts, per seed and per group of the test file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a finished run writes for everyone: corpus, dataset card, manifest with receipts, ledgers and report."""
+"""Writes a finished run's public files: corpus, dataset card, manifest with receipts, ledgers and report."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class SimulationSigner:
 
 @dataclass(frozen=True)
 class PublisherSignature:
-    """Who published a data set, by its own checked signature; the fingerprint is what a stranger compares."""
+    """The publisher of a data set by its checked signature; a stranger compares the fingerprint."""
 
     name: str
     fingerprint: str

@@ -302,7 +302,7 @@ class Opened:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a data set cost, recomputed.
+    """The recomputed privacy cost of a data set, and every fault of its papers.
 
     Attributes:
         epsilon, delta: of the whole data set for any one privacy unit at any party; inf where it is not private.
@@ -351,7 +351,7 @@ class Verdict:
 
     @property
     def holds(self) -> bool:
-        """Whether everything fits together, and is what it claims to be.
+        """True if everything fits together and is what it claims to be.
 
         A federation's has to be the stated coordinator's and its enrolled parties'; a simulation claims no hospital.
         """
@@ -438,7 +438,7 @@ class Verdict:
         return found
 
     def _doubts(self) -> list[str]:
-        """What nothing here shows, first of all; empty where everything of a federation is confirmed."""
+        """Lists first what no paper proves; empty if everything of a federation is confirmed."""
         if self.simulated:
             return [
                 "SIMULATION, CONFIRMED: one program held every party's key and signed these files and papers with all.",

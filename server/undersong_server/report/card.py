@@ -83,7 +83,7 @@ def _header(data: ReportData) -> str:
 
 
 def _header_of(said: Publication) -> list[str]:
-    """What catalogues read: a licence by its SPDX name, the language."""
+    """Header lines that catalogues read: the licence by its SPDX name, and the language."""
     lines = []
     if re.fullmatch(r"[A-Za-z0-9.+-]+", said.licence):
         lines.append(f"license: {json.dumps(said.licence.lower())}")

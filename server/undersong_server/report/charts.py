@@ -132,7 +132,7 @@ def step_chart(after: Sequence[float], budget: float, *, height: int = 220, widt
 
 
 def gauge(measure: Measure, *, width: int = 220, height: int = 30) -> Markup:
-    """Where a figure stands on its scale: a dot, its interval, the figure it is compared with, and the good side."""
+    """A figure on its scale: a dot, its interval, the figure it is compared with, and the good side."""
     chart, y = Chart(width, height, (6, 6, 0, 0), 1.0, tick=""), 13
 
     def x(value: float) -> float:

@@ -1,4 +1,4 @@
-"""What a finished run tells its readers: one plain value from which the report, the card and the screen are made.
+"""One plain value of a finished run, from which the report, the card and the screen are made.
 
 Everything here is public or synthetic. No count, text or statistic of private records has a place in it.
 """
@@ -26,7 +26,7 @@ UNITS = {
 
 @dataclass(frozen=True)
 class PrivacyStatement:
-    """What was promised and spent.
+    """The privacy that was promised and spent.
 
     Attributes:
         epsilon, delta: of the whole run; epsilon is inf for a run without noise.
@@ -54,7 +54,7 @@ class PrivacyStatement:
 
     @property
     def is_private(self) -> bool:
-        """Whether the release carries any guarantee."""
+        """True if the release carries any guarantee."""
         return math.isfinite(self.epsilon) and not self.insecure_noise
 
     @property
@@ -94,7 +94,7 @@ class PrivacyStatement:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What must hold for the guarantee to hold."""
+        """Conditions of the guarantee."""
         if not self.is_private or not self.epsilon_after:
             return ()
         return impact.assumptions(self.colluders, self.parties, self.unit)
@@ -102,7 +102,7 @@ class PrivacyStatement:
 
 @dataclass(frozen=True)
 class GeneratorUse:
-    """What one generator was asked and gave.
+    """The orders and answers of one generator.
 
     Attributes:
         orders: texts that were ordered, of which so many were kept and dropped.
@@ -156,7 +156,7 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Publication:
-    """What its makers say of a corpus to those who receive it; "" where they have said nothing.
+    """Statements of its makers to those who receive a corpus; "" where they have made none.
 
     Attributes:
         licence: an SPDX name, or a sentence.
@@ -330,7 +330,7 @@ class Measure:
 
 
 def measures_of(report: EvaluationReport) -> tuple[Measure, ...]:
-    """Of a corpus against a test file, in reading order; what could not be computed is left out.
+    """Returns a corpus's figures beside a test file, in reading order, without those that could not be computed.
 
     Reads the panel's scores, the distances to the first reference and the label errors, nothing else.
     """
