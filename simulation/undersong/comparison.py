@@ -52,8 +52,12 @@ def check(bench: Bench, grid: Grid, progress: Progress) -> None:
 
 def known_cells(bench: Bench, grid: Grid, folder: Path) -> dict[Cell, dict[str, Any]]:
     """The grid's cells that ``folder`` holds. Raises ConfigurationError for cells of another comparison."""
-    kept, fingerprint = folder / CELLS, bench.fingerprint()
-    return {cell: value for cell in grid.cells() if (value := _read(kept, cell, fingerprint)) is not None}
+    kept, another = folder / CELLS, f"{folder / CELLS}: holds cells of another comparison"
+    found = {
+        cell: read_kept(kept / f"{cell.name}.json", bench.fingerprint(), another, "the cell is run again")
+        for cell in grid.cells()
+    }
+    return {cell: value for cell, value in found.items() if value is not None}
 
 
 def compare(
@@ -102,16 +106,7 @@ def compare(
     return known
 
 
-def _read(folder: Path, cell: Cell, fingerprint: str) -> dict[str, Any] | None:
-    return read_kept(
-        folder / f"{cell.name}.json",
-        fingerprint,
-        another=f"{folder}: holds cells of another comparison",
-        without_it="the cell is run again",
-    )
-
-
-def read_kept(path: Path, fingerprint: str, *, another: str, without_it: str) -> dict[str, Any] | None:
+def read_kept(path: Path, fingerprint: str, another: str, without_it: str) -> dict[str, Any] | None:
     """Reads a file that an earlier command of the same comparison left; None if there is no file.
 
     Args:
@@ -275,12 +270,8 @@ def compared(
             public_data=options.public_data,
         )
         path = out / f"{name}.json"
-        kept = read_kept(
-            path,
-            bench.fingerprint(),
-            another=f"{path}: is the table of another comparison",
-            without_it="the table begins anew",
-        )
+        another = f"{path}: is the table of another comparison"
+        kept = read_kept(path, bench.fingerprint(), another, "the table begins anew")
         before = None if kept is None else Grid.from_json(kept["grid"])
         known = () if before is None else tuple(variant.name for variant in before.variants)
         given = Grid.of(options, known)

@@ -79,7 +79,7 @@ class Pieces:
         self._values = compute(self._pieces)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Distances:
     """Synthetic texts against one reference file; embedding figures of equally many texts (``rows``).
 
@@ -93,12 +93,12 @@ class Distances:
 
     reference: str
     rows: int
-    frechet: float
-    precision: float
-    recall: float
-    density: float
-    coverage: float
-    mauve: float
+    frechet: float = math.nan
+    precision: float = math.nan
+    recall: float = math.nan
+    density: float = math.nan
+    coverage: float = math.nan
+    mauve: float = math.nan
     self_similarity: float
     reference_self_similarity: float
     distinct_bigrams: float
@@ -110,7 +110,7 @@ class Distances:
     next_word_before: float
     next_word_after: float
     length: float
-    label: float | None
+    label: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,7 +251,7 @@ def evaluate_tables(
         references.append(("private training file", train_private, private_x))
     if only_task_models:
         references = []
-    distances = [_Comparing(pieces, synthetic, synthetic_x, *reference, seed) for reference in references]
+    distances = [_distances(pieces, synthetic, synthetic_x, *reference, seed) for reference in references]
     errors: list[Later[LabelErrors]] = []
     if not only_task_models and len(synthetic_x) and len(set(synthetic.labels or ())) > 1:
         errors = [
@@ -267,7 +267,7 @@ def evaluate_tables(
         run=run,
         synthetic_rows=len(synthetic),
         trained=tuple(over_trainings([each() for each in found]) for found in trained),
-        distances=tuple(each.distances() for each in distances),
+        distances=tuple(each() for each in distances),
         overlap=None if copied is None else copied(),
         overlap_base_rate=None if base is None else base(),
         notes=tuple(notes),
@@ -344,55 +344,42 @@ def _unknown_labels(synthetic: Table, test: Table) -> list[str]:
     return [f"No synthetic text has the label {shown}: test texts of it all count as errors."]
 
 
-class _Comparing:
-    """The pieces of one reference's distances. What needs more rows than there are has no piece and becomes NaN."""
+def _distances(
+    pieces: Pieces, synthetic: Table, synthetic_x: Float32, name: str, table: Table, x: Float32, seed: int
+) -> Later[Distances]:
+    """Adds the pieces of one reference's distances, but those that need more rows than there are."""
+    chosen, others = metrics.equal_choice(len(synthetic_x), len(x), seed=seed)
+    ours, real = synthetic_x[chosen], x[others]
+    our_texts, real_texts = [synthetic.texts[row] for row in chosen], [table.texts[row] for row in others]
+    mauve_of, self_bleu = partial(mauve, seed=seed), partial(metrics.self_bleu, seed=seed)
+    figures: dict[str, Later[Any]] = {
+        "distinct_bigrams": pieces.add(metrics.distinct_n, our_texts, 2),
+        "reference_distinct_bigrams": pieces.add(metrics.distinct_n, real_texts, 2),
+        "self_bleu": pieces.add(self_bleu, our_texts),
+        "reference_self_bleu": pieces.add(self_bleu, real_texts),
+        "vendi": pieces.add(metrics.vendi_score, ours),
+        "reference_vendi": pieces.add(metrics.vendi_score, real),
+        "next_word_before": pieces.add(next_word_loss, (), table.texts),
+        "next_word_after": pieces.add(next_word_loss, synthetic.texts, table.texts),
+        "self_similarity": pieces.add(metrics.self_similarity, synthetic_x),
+        "reference_self_similarity": pieces.add(metrics.self_similarity, x),
+        "length": pieces.add(metrics.length_divergence, synthetic.texts, table.texts),
+    }
+    if len(ours) > 1:
+        figures["frechet"] = pieces.add(metrics.frechet_distance, ours, real)
+    if len(ours) >= FEWEST_TEXTS:
+        figures["mauve"] = pieces.add(mauve_of, ours, real)
+    if synthetic.labels is not None and table.labels is not None:
+        figures["label"] = pieces.add(metrics.label_divergence, synthetic.labels, table.labels)
+    covered = [pieces.add(neighbourhoods, ours, real)] if len(ours) > 5 else []
 
-    def __init__(
-        self, pieces: Pieces, synthetic: Table, synthetic_x: Float32, name: str, table: Table, x: Float32, seed: int
-    ) -> None:
-        chosen, others = metrics.equal_choice(len(synthetic_x), len(x), seed=seed)
-        ours, real = synthetic_x[chosen], x[others]
-        our_texts, real_texts = [synthetic.texts[row] for row in chosen], [table.texts[row] for row in others]
-        self._name = name
-        self._rows = len(ours)
-        self._covered = pieces.add(neighbourhoods, ours, real) if len(ours) > 5 else None
-        mauve_of, self_bleu = partial(mauve, seed=seed), partial(metrics.self_bleu, seed=seed)
-        self._figures: dict[str, Later[Any]] = {
-            "distinct_bigrams": pieces.add(metrics.distinct_n, our_texts, 2),
-            "reference_distinct_bigrams": pieces.add(metrics.distinct_n, real_texts, 2),
-            "self_bleu": pieces.add(self_bleu, our_texts),
-            "reference_self_bleu": pieces.add(self_bleu, real_texts),
-            "vendi": pieces.add(metrics.vendi_score, ours),
-            "reference_vendi": pieces.add(metrics.vendi_score, real),
-            "next_word_before": pieces.add(next_word_loss, (), table.texts),
-            "next_word_after": pieces.add(next_word_loss, synthetic.texts, table.texts),
-            "self_similarity": pieces.add(metrics.self_similarity, synthetic_x),
-            "reference_self_similarity": pieces.add(metrics.self_similarity, x),
-            "length": pieces.add(metrics.length_divergence, synthetic.texts, table.texts),
-        }
-        if len(ours) > 1:
-            self._figures["frechet"] = pieces.add(metrics.frechet_distance, ours, real)
-        if len(ours) >= FEWEST_TEXTS:
-            self._figures["mauve"] = pieces.add(mauve_of, ours, real)
-        if synthetic.labels is not None and table.labels is not None:
-            self._figures["label"] = pieces.add(metrics.label_divergence, synthetic.labels, table.labels)
+    def found() -> Distances:
+        values = {figure: value() for figure, value in figures.items()}
+        for each in covered:
+            values |= asdict(each())
+        return Distances(reference=name, rows=len(ours), **values)
 
-    def distances(self) -> Distances:
-        covered = None if self._covered is None else self._covered()
-        return Distances(
-            reference=self._name,
-            rows=self._rows,
-            precision=covered.precision if covered else math.nan,
-            recall=covered.recall if covered else math.nan,
-            density=covered.density if covered else math.nan,
-            coverage=covered.coverage if covered else math.nan,
-            **{
-                "frechet": math.nan,
-                "mauve": math.nan,
-                "label": None,
-                **{name: found() for name, found in self._figures.items()},
-            },
-        )
+    return found
 
 
 def _counts(overlap: Overlap) -> dict[str, int]:

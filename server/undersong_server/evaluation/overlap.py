@@ -154,15 +154,15 @@ def _verbatim(ours: _Corpus, theirs: _Corpus) -> Bools:
 
 def _runs(ours: _Corpus, theirs: _Corpus, values: UInt64) -> tuple[Float64, Int64]:
     """Returns per text of ours the share of its 8-word runs found in theirs, and its longest shared run (0 below 8)."""
-    shared = _Shared.find(ours, theirs, RUN_WORDS, values)
+    sharing, records = _shared(ours, theirs, RUN_WORDS, values)
     all_runs = np.bincount(ours.sequences(RUN_WORDS, values)[1], minlength=len(ours))
-    hits = np.bincount(shared.ours, minlength=len(ours))
+    hits = np.bincount(sharing, minlength=len(ours))
     contained = np.where(all_runs > 0, hits / np.maximum(all_runs, 1), 0.0)
     longest = np.zeros(len(ours), dtype=np.int64)
-    rows = np.unique(shared.ours)
+    rows = np.unique(sharing)
     longest[rows] = RUN_WORDS
     high = int(ours.lengths.max(initial=0)) + 1
-    _lengthen(ours, theirs, rows, np.unique(shared.theirs), RUN_WORDS, high, longest, values)
+    _lengthen(ours, theirs, rows, np.unique(records), RUN_WORDS, high, longest, values)
     return contained, longest
 
 
@@ -177,28 +177,20 @@ def _lengthen(
     if not len(rows) or high - low <= 1:
         return
     middle = min(2 * low, (low + high) // 2)
-    shared = _Shared.find(ours.take(rows), theirs.take(records), middle, values)
+    sharing, others = _shared(ours.take(rows), theirs.take(records), middle, values)
     alive = np.zeros(len(rows), dtype=bool)
-    alive[shared.ours] = True
+    alive[sharing] = True
     longest[rows[alive]] = middle
-    _lengthen(ours, theirs, rows[alive], records[np.unique(shared.theirs)], middle, high, longest, values)
+    _lengthen(ours, theirs, rows[alive], records[np.unique(others)], middle, high, longest, values)
     _lengthen(ours, theirs, rows[~alive], records, low, middle, longest, values)
 
 
-@dataclass(frozen=True, eq=False)
-class _Shared:
-    """Runs of words that occur in both: the text number of each such run, on either side."""
-
-    ours: Int64
-    theirs: Int64
-
-    @staticmethod
-    def find(ours: _Corpus, theirs: _Corpus, length: int, values: UInt64) -> _Shared:
-        mine, my_text = ours.sequences(length, values)
-        other, other_text = theirs.sequences(length, values)
-        known = np.sort(mine)  # the synthetic side: usually the smaller by far
-        in_known = _members(other, known)
-        return _Shared(my_text[_members(mine, np.sort(other[in_known]))], other_text[in_known])
+def _shared(ours: _Corpus, theirs: _Corpus, length: int, values: UInt64) -> tuple[Int64, Int64]:
+    """The text number on either side of each run of ``length`` words that occurs in both."""
+    mine, my_text = ours.sequences(length, values)
+    other, other_text = theirs.sequences(length, values)
+    in_known = _members(other, np.sort(mine))  # the synthetic side: usually the smaller by far
+    return my_text[_members(mine, np.sort(other[in_known]))], other_text[in_known]
 
 
 def _members(hashes: UInt64, ordered: UInt64) -> Bools:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -43,22 +43,6 @@ MLP_EPOCHS = 40
 MLP_PATIENCE = 4
 MLP_BATCH = 128
 MLP_DROPOUT = 0.3
-
-
-class TaskModel(Protocol):
-    """A trained head. ``labels`` names the columns of ``probabilities``."""
-
-    @property
-    def labels(self) -> tuple[str, ...]: ...
-
-    @property
-    def description(self) -> str:
-        """The chosen head, in a few words."""
-        ...
-
-    def probabilities(self, embeddings: Float32) -> Float64:
-        """float64 [n, L] from float32 [n, d]; rows sum to 1."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +90,10 @@ class MLPHead:
 
     def probabilities(self, embeddings: Float32) -> Float64:
         return _softmax(self.features(embeddings) @ self.weight + self.bias)
+
+
+TaskModel: TypeAlias = "LinearHead | MLPHead | Adapted"
+"""A trained head: ``labels`` names the columns of ``probabilities``, float64 [n, L], whose rows sum to 1."""
 
 
 def train(

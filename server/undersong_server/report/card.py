@@ -12,6 +12,20 @@ from undersong_server.evaluation import panel
 from undersong_server.report.data import Publication, ReportData, number
 
 _ESCAPED = "\\`*_{}[]()#|~"  # what could turn a name into markup
+# Programs that read the corpus from this folder; a test runs them as they stand in the card.
+SNIPPETS = """```python
+import pandas
+
+texts = pandas.read_parquet("synthetic.parquet")
+print(texts.groupby("label").size())
+```
+
+```python
+from datasets import load_dataset
+
+texts = load_dataset("parquet", data_files="synthetic.parquet", split="train")
+print(texts[0]["text"])
+```"""
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 
 
@@ -42,7 +56,7 @@ def render_card(data: ReportData) -> str:
         _counts(data),
         f"Length in words: {_lengths(data)}.",
         "## How to read it",
-        _snippets(),
+        SNIPPETS,
         "## Licence and intended use",
         *_terms_of_use(data),
         "## How it was made",
@@ -92,27 +106,6 @@ def _header_of(said: Publication) -> list[str]:
     if said.language:
         lines.append(f"language: [{json.dumps(said.language)}]")
     return lines
-
-
-def _snippets() -> str:
-    """Programs that read the corpus from this folder; a test runs them as they stand in the card."""
-    return "\n".join(
-        (
-            "```python",
-            "import pandas",
-            "",
-            'texts = pandas.read_parquet("synthetic.parquet")',
-            'print(texts.groupby("label").size())',
-            "```",
-            "",
-            "```python",
-            "from datasets import load_dataset",
-            "",
-            'texts = load_dataset("parquet", data_files="synthetic.parquet", split="train")',
-            'print(texts[0]["text"])',
-            "```",
-        )
-    )
 
 
 def _terms_of_use(data: ReportData) -> list[str]:
