@@ -18,7 +18,7 @@ from undersong_common.pages.accounts import Accounts
 from undersong_common.pages.store import PageStore
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.evaluation.options import EvaluationOptions
-from undersong_server.operations import runs
+from undersong_server.operations import coordinator, releases, runs
 from undersong_server.operations.run_evaluation import FILE, Evaluated, evaluate_run
 from undersong_server.runs.folder import RunStatus, replace_json
 
