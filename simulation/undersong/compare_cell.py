@@ -25,7 +25,7 @@ from undersong_common.arrays import Float32, Int16
 from undersong_common.embedding import CachedEmbedder, Embedder, EmbeddingCache, MemoryCache, PublicFileCache
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_common.table import Table, read_table
-from undersong_common.threads import one_numpy_thread
+from undersong_common.workers import one_numpy_thread
 from undersong_server import methods
 from undersong_server.evaluation import metrics, panel
 from undersong_server.evaluation.label_errors import corpus_label_errors
