@@ -88,7 +88,8 @@ def with_options(options: type[Any], *names: str) -> Callable[[Callable[..., Non
     def parameter_of(name: str) -> inspect.Parameter:
         settings = dict(declared[name])
         default, kind = settings.pop("default"), settings.pop("type")
-        annotation = Annotated[str if name in lists else kind, typer.Option(flags[name], **settings)]
+        kind = str if name in lists else kind
+        annotation = Annotated[kind, typer.Option(flags[name], **settings)]  # type: ignore[valid-type]
         return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:

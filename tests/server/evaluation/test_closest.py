@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 
@@ -35,7 +37,7 @@ def test_copies_are_seen() -> None:
     assert found.closer.low > 0.6
     assert found.training[0] == pytest.approx(0.0, abs=1e-6)
     assert found.holdout[0] > 0.1
-    assert found.to_json()["closer"]["value"] == found.closer.value
+    assert asdict(found)["closer"]["value"] == found.closer.value
 
 
 def test_a_tie_counts_half() -> None:
