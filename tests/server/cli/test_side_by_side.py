@@ -156,7 +156,7 @@ def test_a_finished_run_is_judged_beside_a_test_file_and_compared_by_it(home, tm
     (folder.output / "synthetic.jsonl").write_text(test.read_text())
     kept = json.loads(operator("run", "evaluate", "first", "--test", test, "--home", home, "--json"))
     assert kept["test"].startswith("test.jsonl, ")
-    assert "%" in kept["figures"]["accuracy"]
+    assert "%" in kept["figures"]["panel score"]
     found = json.loads(operator("run", "compare", "first", "second", "--home", home, "--json"))
     assert [each["evaluated"] for each in found] == [kept, None]
-    assert f"accuracy {kept['figures']['accuracy']}" in operator("run", "compare", "first", "--home", home)
+    assert f"panel score {kept['figures']['panel score']}" in operator("run", "compare", "first", "--home", home)
