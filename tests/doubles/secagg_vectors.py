@@ -25,9 +25,9 @@ from tests.doubles.secagg import (
     vector_of,
 )
 from undersong_protocol.secagg import kem, keys, sid
-from undersong_protocol.secagg.bitmaps import to_bitmap
 from undersong_protocol.secagg.coordinator import private_sum
 from undersong_protocol.secagg.mask_keys import MaskKeys, seal_pair
+from undersong_protocol.secagg.messages import to_bitmap
 from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.secagg.transitions import Stage
 from undersong_protocol.wire.messages import secagg_pb2 as wire

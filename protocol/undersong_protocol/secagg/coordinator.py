@@ -18,7 +18,6 @@ from undersong_common.arrays import Int64
 from undersong_common.errors import PeerFault, PrivacyRefusal, RoundAborted
 from undersong_common.plurals import counted
 from undersong_protocol.secagg import kem, keys, ring, shamir, sid
-from undersong_protocol.secagg.bitmaps import to_bitmap
 from undersong_protocol.secagg.evidence import evidence_bytes
 from undersong_protocol.secagg.faults import SumAborted
 from undersong_protocol.secagg.graph import graph_seed
@@ -33,6 +32,7 @@ from undersong_protocol.secagg.messages import (
     parse_reply,
     request_bytes,
     split_blocks,
+    to_bitmap,
 )
 from undersong_protocol.secagg.noise_share import check_opening, remove_opened
 from undersong_protocol.secagg.parameters import SumParameters

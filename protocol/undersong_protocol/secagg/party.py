@@ -22,7 +22,6 @@ from undersong_common.errors import ConfigurationError, InternalError, PeerFault
 from undersong_common.plurals import counted
 from undersong_common.privacy.stream import KeyStream
 from undersong_protocol.secagg import kem, keys, shamir, sid
-from undersong_protocol.secagg.bitmaps import from_bitmap, to_bitmap
 from undersong_protocol.secagg.faults import COORDINATOR
 from undersong_protocol.secagg.graph import graph_seed
 from undersong_protocol.secagg.mask_keys import PAIR_HASH_BYTES, SEALED_PAIR_BYTES, MaskKeys, seal_pair
@@ -30,10 +29,12 @@ from undersong_protocol.secagg.masking import masked_body
 from undersong_protocol.secagg.messages import (
     advertise_request,
     adverts_from_wire,
+    from_bitmap,
     parse_advert,
     parse_request,
     reply_bytes,
     split_blocks,
+    to_bitmap,
 )
 from undersong_protocol.secagg.noise_share import NoiseSeeds, add_noise
 from undersong_protocol.secagg.parameters import Entropy, SumParameters

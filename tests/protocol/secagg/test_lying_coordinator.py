@@ -27,9 +27,8 @@ from tests.doubles.secagg import (
 )
 from undersong_common.errors import PeerFault, PrivacyRefusal, UndersongError
 from undersong_protocol.secagg import kem, keys, sid
-from undersong_protocol.secagg.bitmaps import from_bitmap, to_bitmap
 from undersong_protocol.secagg.coordinator import SumAborted
-from undersong_protocol.secagg.messages import advertise_request
+from undersong_protocol.secagg.messages import advertise_request, from_bitmap, to_bitmap
 from undersong_protocol.secagg.parameters import Member, SumParameters
 from undersong_protocol.secagg.party import PartyMachine, Reply, WantsInput
 from undersong_protocol.secagg.transitions import Phase, Stage
