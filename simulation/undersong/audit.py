@@ -70,15 +70,15 @@ LEARNT = 0.5  # share of the runs from which the corpus attacks learn their thre
 
 @dataclass(frozen=True)
 class AuditSettings:
-    """How often to attack.
+    """Settings of an audit: the task and the number of attacks.
 
     Attributes:
         task_file, assignments: the task, and the keys of it that are overridden.
-        runs: whole simulations.
-        canaries: planted or not, each by a fair coin, per run.
-        seed: of canaries and coins, of what the simulations do in public; never of noise, keys or masks.
-        jobs: processes.
-        examples: of each kind of conversation between a hostile coordinator and two copies of a party; 0 plays none.
+        runs: number of whole simulations.
+        canaries: number per run; a fair coin decides for each if it is planted.
+        seed: seed of the canaries, their coins and the public choices of a simulation; never of noise, keys or masks.
+        jobs: number of processes.
+        examples: conversations per body between a hostile coordinator and two copies of a party; 0 skips them.
     """
 
     task_file: Path
@@ -110,12 +110,12 @@ class NoiseSize:
 
 @dataclass(frozen=True, eq=False)
 class Observations:
-    """What one run showed of each canary.
+    """Results of one attacked run.
 
     Attributes:
         present: which canaries were planted, bool [c].
-        sums: each one's score in all opened sums together, float64 [c]: N(0, 1) without it.
-        signals: how far the score lies higher with it, as planned noise counts, float64 [c].
+        sums: score of each canary in all opened sums together, float64 [c]; N(0, 1) if it was not planted.
+        signals: rise of that score if it was planted, in deviations of the planned noise, float64 [c].
         corpus: scores of the attacks on the corpus, by name, float64 [c].
         noise: by sum, what was opened beside the vectors that entered it.
         largest: a canary's largest contribution to a sum over the bound that the plan declares for it.
@@ -139,7 +139,7 @@ class Observations:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one attack proves.
+    """Lower bound of epsilon that one attack proves.
 
     Attributes:
         attack: what it looks at, in words.
@@ -156,7 +156,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class AuditReport:
-    """What ``undersong audit`` found; all of it says something about planted records only.
+    """Findings of ``undersong audit``. They concern the planted records only.
 
     Attributes:
         task, method, unit: what was attacked, and whose presence is hidden.
@@ -200,7 +200,7 @@ class AuditReport:
 
     @property
     def faults(self) -> list[str]:
-        """What refutes the promise, in words; empty where nothing does."""
+        """Sentences that each state a finding against the promise; empty if the promise is not refuted."""
         found = [
             f"{verdict.attack}: epsilon is at least {verdict.epsilon:.3g}, not {self.epsilon:g}"
             for verdict in self.verdicts
@@ -252,7 +252,7 @@ def audit(settings: AuditSettings, progress: Progress) -> AuditReport:
 
 
 def _games(settings: AuditSettings, run_plan: RunPlan, pool: ProcessPoolExecutor) -> list[Future[Played]]:
-    """What is played in the pool beside the runs: a cell per body."""
+    """Submits the conversations to the pool: one future per body, or an empty list if ``examples`` is 0."""
     if not settings.examples:
         return []
     from undersong.noninterference import rounds
@@ -268,7 +268,7 @@ def report(
     observed: Sequence[Observations],
     played: Sequence[Played] = (),
 ) -> AuditReport:
-    """What the observations of all runs prove together, and what the conversations found."""
+    """Combines the observations of all runs and the findings of the conversations into one report."""
     plan, delta = run_plan.plan, promise.delta
     mu = gaussian_mu(promise.epsilon, delta)
     alarm = (1.0 - CONFIDENCE) / (1 + len(observed[0].corpus))
@@ -499,7 +499,7 @@ def observe(settings: AuditSettings, number: int) -> Observations:
 
 
 def _paid(watched: _Watched, ledger: Ledger) -> bool:
-    """Whether a party's ledger charged each sum that was computed at the price of the plan."""
+    """Returns True if a party's ledger charged each computed sum at the price of the plan."""
     charged = {(charge.query, charge.events) for charge in ledger.charges()}
     return all((name, (planned.event(),)) in charged for name, (planned, _) in watched.sums.items())
 
@@ -530,7 +530,7 @@ def _attack_sums(
     present: Bools,
     embed: Embed,
 ) -> Observations:
-    """What all opened sums show of every canary, with the weights of the plan; without an attack on the corpus.
+    """Attacks all opened sums for every canary, with the weights of the plan. Does not attack the corpus.
 
     A sum weighs as much as the plan lets it tell of one unit, L2 sensitivity over sigma, so that the weighted score of
     an absent canary is N(0, 1) however its own contributions turn out. Where units are sub-sampled their coins are

@@ -48,7 +48,7 @@ class Delivered:
     report: ReportData
 
     def to_json(self) -> dict[str, Any]:
-        """What ``undersong simulate --json`` prints."""
+        """Plain JSON values that ``undersong simulate --json`` prints."""
         return {
             "folder": str(self.folder),
             "run": self.report.run,
@@ -201,7 +201,10 @@ def _mixture(
     seed: int,
     progress: Progress,
 ) -> list[Sample]:
-    """As many zero-shot texts of the same generators in equal parts, from a fresh start (and journaled likewise)."""
+    """Writes the baseline: zero-shot texts of the same generators in equal parts, one order per sample of the run.
+
+    A fresh author writes them. Its answers are journaled too.
+    """
     author = build_author(run_plan.task, simulated.embed, environment, workspace.journal, progress, seed=seed)
     options = mixture.Options(samples=len(simulated.outcome.samples))
     written = author.write("comparison", 0, mixture.orders(options, run_plan.setting))

@@ -38,7 +38,7 @@ class LinearClassifier(torch.nn.Module):  # type: ignore[misc]  # torch has no t
         return list(torch.from_numpy(self._embed(texts)).float() * self._scale)
 
     def batch(self, read: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """What :meth:`forward` takes."""
+        """Stacks embeddings into the argument of :meth:`forward`, float32 [n, d]."""
         return (torch.stack(list(read)),)
 
     def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
@@ -56,7 +56,7 @@ class TunedEncoder(torch.nn.Module):  # type: ignore[misc]  # torch has no types
     """A linear layer on the mean of an encoder's last hidden states; the encoder's last layers are trained too."""
 
     def __init__(self, folder: Path, classes: int, *, layers: int, tokens: int) -> None:
-        """Raises ConfigurationError where the folder holds no encoder, or one without a list of layers."""
+        """Raises ConfigurationError if the folder holds no encoder, or one without a list of layers."""
         super().__init__()
         whole, self._tokenizer = load(folder, classes)
         self.encoder = whole.base_model
@@ -76,7 +76,7 @@ class TunedEncoder(torch.nn.Module):  # type: ignore[misc]  # torch has no types
         return [torch.tensor(ids) for ids in found["input_ids"]]
 
     def batch(self, read: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """What :meth:`forward` takes: token numbers, padded, and where they are."""
+        """Pads token numbers into the arguments of :meth:`forward`: numbers and mask, int64 [n, length]."""
         ids = torch.nn.utils.rnn.pad_sequence(list(read), batch_first=True, padding_value=self._tokenizer.pad_token_id)
         seen = torch.nn.utils.rnn.pad_sequence([torch.ones_like(each) for each in read], batch_first=True)
         return ids, seen

@@ -102,7 +102,7 @@ KINDS: dict[str, type[Options]] = {kind.name: kind for kind in (Options, LoraOpt
 
 @dataclass(frozen=True, repr=False)
 class Corpus:
-    """What was written, and facts of it as plain JSON values."""
+    """Written texts with their labels, and facts about the training as plain JSON values."""
 
     texts: Sequence[str]
     labels: Sequence[str]
@@ -180,9 +180,9 @@ def schedule(options: Training, records: int, epsilon: float, delta: float) -> S
 def begun(
     task: Task, options: Training, texts: Sequence[str], insecure_noise_seed: int | None
 ) -> tuple[int, Schedule, Callable[[int], bytes]]:
-    """What a training begins with: how many records count as known to everybody, its schedule, and its entropy.
+    """Returns the number of records that counts as public, the schedule, and the source of entropy of a training.
 
-    Raises ConfigurationError where there are no records.
+    Raises ConfigurationError if there are no records.
     """
     if not texts:
         raise ConfigurationError(f"{options.name}: there are no private records", "check data.path")
@@ -260,7 +260,10 @@ def corpus(
 
 
 def _written(task: Task, options: Options, writer: Any, prompts: Prompts, seed: int, plan: Schedule) -> Corpus:
-    """As many texts as the other methods write, balanced over the labels, cleaned and asked again as theirs are."""
+    """Writes as many texts as the options or the task's method order, balanced over the labels.
+
+    The author cleans the answers and repeats failed orders as it does for other methods.
+    """
     import numpy as np
 
     from undersong_server.generators.author import Author
@@ -288,7 +291,7 @@ def _written(task: Task, options: Options, writer: Any, prompts: Prompts, seed: 
 
 
 def spending(task: Task, plan: Schedule) -> dict[str, Any]:
-    """What a training spent and how, as plain JSON values."""
+    """Returns the epsilon that a training spent, and its schedule, as plain JSON values."""
     private = math.isfinite(task.privacy.epsilon)
     return {
         "epsilon_spent": accounting.epsilon(plan.events, task.privacy.delta) if private else None,
@@ -326,7 +329,7 @@ class _Reader:
             )
 
     def example(self, text: str, label: str) -> Example:
-        """What is learned of a record: its first tokens, and its end where that is among them."""
+        """Returns a training example: the label's prompt, then the record's first tokens and, if it fits, the end."""
         prompt = self._prompts[label]
         learned = [*self._tokenizer(text, add_special_tokens=False)["input_ids"], self._end][: self._tokens]
         return Example((*prompt, *learned), len(prompt))

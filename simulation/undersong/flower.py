@@ -158,7 +158,7 @@ class _Lossy:
 
 @dataclass(frozen=True)
 class _Actor:
-    """What the engine sends to its actors with every message: only where the simulation's state lies."""
+    """Client app that the engine sends to its actors with every message. It holds only the state's folder."""
 
     state: str
 
@@ -169,7 +169,7 @@ class _Actor:
 
 
 class _ActorState:
-    """What one actor keeps between messages: nothing that belongs to a message."""
+    """State that one actor keeps between messages. It holds nothing that belongs to a message."""
 
     def __init__(self, state: Path) -> None:
         from undersong_client.storage.public_blocks import DiskBlocks

@@ -30,7 +30,7 @@ def shown(progress: Progress | None) -> AbstractContextManager[Progress]:
 
 
 def in_notebook() -> bool:
-    """Whether the kernel of a notebook runs this; a terminal's IPython is a terminal."""
+    """Returns True if a notebook's kernel runs this process, and False in a terminal's IPython."""
     ipython: Any = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell is not None and hasattr(shell, "kernel")

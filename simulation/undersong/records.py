@@ -35,7 +35,11 @@ def dealt(task: Task, tables: Sequence[Table], seed: int) -> dict[str, Table]:
 
 
 def check_units(privacy: Privacy, tables: Mapping[str, Table]) -> None:
-    """What only a hospital's people are told (``records.cautions``) is an error here, where one owner has all."""
+    """Raises ConfigurationError if delta is not below one over the number of privacy units of a party.
+
+    A real hospital only warns its own people (``records.cautions``), because a reply must not depend on the records.
+    Here one owner holds all records.
+    """
     for name, table in tables.items():
         units = unit_count(table, privacy.unit)
         if privacy.unit != "party" and math.isfinite(privacy.epsilon) and privacy.delta * units >= 1:

@@ -22,7 +22,7 @@ DEFAULT_DELTA = 1e-5
 
 @dataclass(frozen=True, repr=False)
 class Task:
-    """What is written, about whom, from what and at which privacy: a task file and overrides of its keys.
+    """A task file, with overrides of its keys. It states the texts to write, the records and the privacy.
 
     Attributes:
         file: the task file (TOML).

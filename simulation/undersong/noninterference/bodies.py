@@ -1,4 +1,4 @@
-"""What hypothesis tries, as functions of a pair's maker and of draws: the suite runs a little of it, a soak much."""
+"""Bodies of property tests, as functions of a pair's maker and of draws. The suite runs few examples, a soak many."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class Course:
         return self.manifest.run, self.name, self.number
 
     def payload(self) -> bytes:
-        """What the watched party is asked now; empty where nothing is."""
+        """Pending request to the watched party; empty if no request is pending."""
         return b"" if self.over else self._requests.get(NAME, b"")
 
     def opening(self, *, voids: Sequence[wire.VoidCertificate] = (), payload: bytes | None = None) -> bytes:

@@ -111,7 +111,7 @@ class Clock:
 
 @dataclass
 class Read:
-    """What is being answered, and which reads of records it took before they were allowed."""
+    """Reads of records during one answer; ``forbidden`` lists those that came before a vector was allowed."""
 
     vector_allowed: Callable[[], bool] = lambda: False
     forbidden: list[str] = field(default_factory=list)
@@ -232,7 +232,7 @@ class Copy:
         self.restart()
 
     def restart(self) -> None:
-        """As the daemon starts: everything from the folder."""
+        """Rebuilds the party from its folder, as the daemon does when it starts."""
         store.close(self.home.journal)
         self.assembled: Assembled = assemble(
             self.home,
@@ -257,7 +257,7 @@ class Copy:
             _READING.pop()
 
     def may_compute(self, run: str, query: str, attempt: int) -> bool:
-        """Whether that attempt is charged, and no vector of it has left."""
+        """Returns True if that attempt is charged and no vector of it has left."""
         return self.assembled.ledger.attempts(run, query).get(attempt) == "charged"
 
     # What this party's people do
@@ -402,7 +402,7 @@ def _masked(reply: bytes) -> bytes | None:
 
 
 def _attempt(message: bytes) -> tuple[bytes, str, int]:
-    """Which attempt a step is about."""
+    """Returns the manifest hash, the sum and the attempt number of a step."""
     step = wire.Request.FromString(message).sum_step
     return step.manifest_hash, step.sum, step.attempt
 

@@ -61,14 +61,17 @@ class Example:
         return f"Example({self.statistic}, {self.facts}, {self.why or 'well formed'})"
 
     def public(self) -> PublicInputs:
-        """What a party makes of it. Raises PeerFault where that cannot be read."""
+        """Decodes the public inputs as a party does. Raises PeerFault if they are unreadable."""
         store = MemoryBlocks()
         for data in self.blocks.values():
             store.add(data)
         return resolve(self.inputs, store)
 
     def check(self) -> PublicInputs:
-        """What a party does before it looks at a record. Raises PeerFault or ConfigurationError."""
+        """Decodes and checks the inputs, as a party does before it reads a record.
+
+        Raises PeerFault or ConfigurationError.
+        """
         public = self.public()
         self.statistic.check_inputs(public, self.facts)
         return public
@@ -159,7 +162,7 @@ def _encoded(piece: Piece) -> bytes:
 
 
 def labels_of(statistic: Any) -> int:
-    """How many labels the statistic looks at; 0 where it looks at none."""
+    """Number of labels of the statistic; 0 if it does not use labels."""
     return statistic.classes if isinstance(statistic, FourierFeatures) else int(getattr(statistic, "labels", 0))
 
 

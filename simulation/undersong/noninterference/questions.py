@@ -1,6 +1,6 @@
-"""What a coordinator asks about: well formed public inputs of every statistic, malformed and randomly spoilt ones.
+"""Questions of a coordinator: public inputs of the statistics, well formed, malformed or randomly spoilt.
 
-The examples are those that statistics draw of themselves (undersong.noninterference.public_examples).
+The statistics draw these examples themselves (undersong.noninterference.public_examples).
 """
 
 from __future__ import annotations

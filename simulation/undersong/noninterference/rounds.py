@@ -1,4 +1,4 @@
-"""Many examples of one body from one seed; what ``undersong audit`` and the soak are made of."""
+"""Many examples of one body from one seed. ``undersong audit`` and the soak use them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ LONGEST_FINDING = 600  # characters; a difference quotes both replies
 
 @dataclass(frozen=True)
 class Played:
-    """What one body tried and found.
+    """Result of playing one body.
 
     Attributes:
         body: its name.
         examples, messages, vectors: pairs of parties, messages to both, and masked vectors that both sent.
-        found: in words, the first thing that depends on the records; "" where nothing does.
+        found: the first finding in words; "" if nothing depends on the records.
     """
 
     body: str
