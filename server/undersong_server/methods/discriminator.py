@@ -93,7 +93,7 @@ class Options(MethodOptions):
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
-    """The tutor's histogram and the discriminator's sums; refuses teachers whose answers would be of no use."""
+    """Returns the label histogram and the discriminator's sums; raises ConfigurationError if teachers are too few."""
     kind = chosen(options, setting)
     if kind == "teachers":
         _check_teachers(options, setting)
@@ -112,7 +112,7 @@ def generator_calls(options: Options, setting: Setting) -> int:
 
 
 def notes(options: Options, setting: Setting) -> list[str]:
-    """What "auto" stands for, and how many teachers a useful answer needs; for ``undersong plan``."""
+    """Returns sentences for ``undersong plan``: the discriminator that "auto" chose, and the teachers needed."""
     kind = chosen(options, setting)
     found = [f'Discriminator: "auto" stands for "{kind}" in this plan.'] if options.discriminator == "auto" else []
     teachers = _teachers(options, setting)
@@ -132,10 +132,11 @@ def notes(options: Options, setting: Setting) -> list[str]:
 
 
 def chosen(options: Options, setting: Setting) -> Kind:
-    """What "auto" stands for in this plan: the discriminator whose direction is known better, by its planned noise.
+    """Returns the discriminator of this plan; "auto" chooses the one with the smaller error of its direction.
 
-    A mean over n records is known to sigma sqrt(classes) / n in every direction. r votes of T teachers share d
-    directions: sigma sqrt(d / r) / T. T is the only lower bound of n that a plan has: a shard has at least one record.
+    The error follows from the planned noise. For "moments" it is sigma sqrt(classes) / n in every direction, for a mean
+    over n records. For "teachers" it is sigma sqrt(d / r) / T: r votes of T teachers determine d coordinates. The plan
+    does not know n. T replaces it as a lower bound, since a shard has at least one record.
     """
     if options.discriminator != "auto":
         return options.discriminator
@@ -198,7 +199,7 @@ def kept(scores: Float64, label_of: Int64, label_shares: Float64, share: float) 
 
 
 def _requests(options: Options, setting: Setting, kind: Kind, teachers: int | None = None) -> list[SumRequest]:
-    """What a discriminator asks for. ``teachers`` per party: None computes their number."""
+    """Returns the private sums of the discriminator ``kind``; ``teachers`` per party are computed if None."""
     labels = len(setting.labels)
     asked: list[SumRequest] = []
     if (labels > 1 and options.tutor_share) or kind == "moments":
@@ -230,7 +231,7 @@ def _requests(options: Options, setting: Setting, kind: Kind, teachers: int | No
 
 
 def _teachers(options: Options, setting: Setting) -> TeacherNumbers | None:
-    """None where the promise or the number of parties is not known."""
+    """Returns the numbers of teachers, or None if the privacy parameters or the number of parties are unknown."""
     if setting.privacy is None or setting.quorum is None:
         return None
     requests = _requests(options, setting, "teachers", teachers=1)  # their number does not change the noise

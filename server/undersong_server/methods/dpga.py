@@ -145,7 +145,7 @@ class Options(MethodOptions):
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many texts a population and its elite have, and how many calls propose keywords."""
+    """Numbers of texts in a population and in its elite, and of calls that propose keywords."""
 
     population: int
     elite: int
@@ -173,7 +173,7 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
 
 
 def notes(options: Options, setting: Setting) -> list[str]:
-    """How the budget is split, for ``undersong plan``."""
+    """Returns the split of the budget for ``undersong plan``; empty if epsilon is unknown or infinite."""
     if setting.privacy is None or not math.isfinite(setting.privacy.epsilon):
         return []
     requests = plan(options, setting)

@@ -123,9 +123,9 @@ def _requests(options: Options, setting: Setting) -> list[SumRequest]:
 
 
 def decided(options: Options, setting: Setting) -> tuple[Options, Choice]:
-    """The options with the sampler that "auto" stands for, and how it was chosen.
+    """Returns the options with "auto" replaced by the chosen sampler, and the record of that choice.
 
-    The same file, options and promise give the same answer, which a process computes once.
+    The result is deterministic in the setting, the options and the file. It is cached within a process.
     """
     if options.sampler != "auto":
         return options, Choice(options.sampler, {})
@@ -159,12 +159,12 @@ def _validated(options: Options, setting: Setting, _content: bytes) -> Choice:
 
 
 def public_embedder(model: str) -> Embed:
-    """Of public texts, before there is a run; what it computes is kept in memory."""
+    """Returns the encoder of public texts for use before a run; its embeddings are cached in memory."""
     return CachedEmbedder(Embedder.load(model), MemoryCache()).encode
 
 
 def _planned_noise(options: Options, setting: Setting) -> tuple[float, float]:
-    """Of the vocabulary and of the densities; none where the promise is not known or not private."""
+    """Returns sigma of the vocabulary and of the densities; 0 if epsilon or quorum is unknown or epsilon infinite."""
     if setting.privacy is None or setting.quorum is None or not math.isfinite(setting.privacy.epsilon):
         return 0.0, 0.0
     planned = plan_sums(_requests(options, setting), setting.privacy, setting.quorum)
@@ -172,7 +172,7 @@ def _planned_noise(options: Options, setting: Setting) -> tuple[float, float]:
 
 
 def notes(options: Options, setting: Setting) -> list[str]:
-    """How the budget is split, and what "auto" stands for; for ``undersong plan``."""
+    """Returns sentences for ``undersong plan``: the split of the budget, and the sampler that "auto" chose."""
     total = sum(options.split)
     first, second = (f"{100 * share / total:.3g} %" for share in options.split)
     of = "mu squared" if options.noise == "gaussian" else "epsilon"

@@ -1,4 +1,4 @@
-"""What a method is (:class:`Method`), and what it gets: a run's public setting and its :class:`RunContext`."""
+"""Interface between methods and the framework: :class:`Method`, :class:`Setting` and :class:`RunContext`."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _Options = TypeVar("_Options", bound=MethodOptions)
 
 @dataclass(frozen=True, kw_only=True)
 class Method(Generic[_Options]):
-    """What a method's file defines as ``METHOD``.
+    """Declaration of a method; its file assigns one to ``METHOD``.
 
     Attributes:
         Options: its [method] keys.
@@ -104,7 +104,7 @@ class Method(Generic[_Options]):
 
 
 class RunContext:
-    """What a method gets: no transport, no cryptography, no SQL, no prompt text.
+    """Operations and public facts of one run, for its method. It exposes no transport, cryptography, SQL or prompts.
 
     Attributes:
         setting: public facts.
@@ -252,7 +252,7 @@ class RunContext:
         return Input("candidates", tuple(self._segments))
 
     def publish_samples(self, name: str, step: str, samples: Sequence[Sample]) -> tuple[Input, list[Sample]]:
-        """Any samples as a public input, for populations that change: what was published before is not sent again.
+        """Publishes any samples, for populations that change; texts that were published before are not sent again.
 
         ``step`` names the call in the journal. Returns the input and the samples, each once, in the input's order.
         """

@@ -1,9 +1,10 @@
 """Undersong: a menu of corpora from the same texts, judged by the private records through small private sums.
 
-docs/method.md derives it; the comments name its sections. What differs from WASP (Zou et al. 2025): the records judge
-the K generators directly and not through N candidates, then the corpora that could be made of the texts, so that no
-single rule has to be right on every task; a sum counts only as far as its known noise lets it, so that without evidence
-the corpus is the plain mixture; bad examples come from public data alone.
+docs/method.md derives it; the comments name its sections. It differs from WASP (Zou et al. 2025) in four ways:
+- The records judge the K generators directly and not through N candidates.
+- They then judge several corpora made of the texts, so that no single rule has to be right on every task.
+- Every estimate is shrunk by its known noise. Without evidence the corpus is the plain mixture.
+- Bad examples come from public data alone.
 """
 
 from __future__ import annotations
@@ -112,14 +113,14 @@ class Options(MethodOptions):
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
-    """Section 2: which sums the expected number of records can pay for, and their parts of the budget."""
+    """Returns the sums that the expected number of records can pay for, with their budget shares (section 2)."""
     generators, labels = len(setting.generators), len(setting.labels)
     several, labelled = generators > 1, labels > 1
     budget = setting.privacy
     mu = UNKNOWN_MU if budget is None else accounting.gaussian_mu(budget.epsilon, budget.delta)
 
     def noise(name: str, parts: int = labels) -> float:
-        """Deviation of a sum of sensitivity 1, over the expected records of one of so many parts."""
+        """Returns sigma of a sum of sensitivity 1, divided by the expected records of one of ``parts`` equal parts."""
         return parts / (mu * math.sqrt(SHARES[name]) * setting.expected_records)
 
     sums: dict[str, Statistic] = {}
@@ -155,7 +156,7 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
 
 
 def _label_sums(options: Options, generators: int, labels: int, noise: Callable[..., float]) -> list[SumRequest]:
-    """Section 5: thresholds, gradients and the verdict on labels, as far as the records are enough for each."""
+    """Returns the sums for labels that the expected records can pay for: gradients, thresholds, verdict (section 5)."""
     errors = ClassifierGradients(directions=record_gradients.DIRECTIONS, labels=labels)
     judged = ClassifierVotes(classifiers=2, labels=labels)
     last = SumRequest("last verdict", judged, SHARES["last verdict"])
@@ -215,7 +216,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
 
 
 class Written(NamedTuple):
-    """What was written so far: unit embeddings, float32 [N, d]; labels and authors, int64 [N]; how many there are."""
+    """The texts written so far: unit embeddings, float32 [N, d]; labels and generators, int64 [N]; numbers of both."""
 
     embeddings: Float32
     label_of: Int64
@@ -225,14 +226,14 @@ class Written(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """What the records say after the first round.
+    """Estimates from the private sums that are opened after the first round.
 
     Attributes:
-        records: how many there are, about.
+        records: approximate number of records.
         label_shares: float64 [C].
         moments: of the labels; None where they were not asked for.
         shares: of the generators; equal ones where nothing was asked.
-        evidence: what they were read from; None where nothing was asked.
+        evidence: the sums behind ``shares``; None if no sum was opened for them.
         heads: the generators' classifiers; None where there is one label or one generator.
         rightness: of the first texts at each strength (:func:`soft_labels.rightness_for_others`); None where it was
             not tried.
@@ -248,7 +249,7 @@ class Judgement(NamedTuple):
 
     @property
     def careful(self) -> bool:
-        """Whether texts will surely be followed less closely than a task model would follow them (section 5)."""
+        """True if the first texts call for stronger regularisation than a task model would choose (section 5)."""
         return self.rightness is not None and soft_labels.surely_careful(self.rightness)
 
 
@@ -265,7 +266,7 @@ def _written(run: RunContext) -> Written:
 
 
 def _judge(options: Options, run: RunContext, asked: Mapping[str, Statistic], written: Written) -> Judgement:
-    """Section 1: labels, places and usefulness, once and early, since generators do not change."""
+    """Opens the sums on labels, places and usefulness (section 1). Once is enough, since generators do not change."""
     generators, labels = written.generators, written.labels
     label_shares, found, records = np.full(labels, 1.0 / labels), None, float(run.setting.expected_records)
     if "moments" in asked:
@@ -297,7 +298,7 @@ def _judge(options: Options, run: RunContext, asked: Mapping[str, Statistic], wr
 def _evidence(
     options: Options, run: RunContext, asked: Mapping[str, Statistic], written: Written, label_shares: Float64
 ) -> tuple[judging.Evidence, Float64 | None]:
-    """The sums that tell generators apart, opened, and the generators' classifiers where they are judged."""
+    """Opens the sums that compare generators; returns them, and the generators' classifiers (None without "useful")."""
     embeddings, label_of, author, generators, labels = written
     basis = matching.Basis.of(*written)
     authors = Authors.of(*written[:4], judging.records_shares(label_shares), run.rng("folds"))
@@ -333,7 +334,7 @@ def _evidence(
 
 
 def _writing_weights(judgement: Judgement, read: judging.Shares) -> Float64:
-    """Section 3: texts are written for all corpora that may be made of them. float64 [K, C]."""
+    """Returns the writing weights, float64 [K, C]: the mean of the shares that possible corpora need (section 3)."""
     wanted = [np.full_like(read.trust, 1.0 / len(read.trust)), read.trust, read.matched]
     if judgement.careful:
         wanted.append(read.near)
@@ -366,7 +367,7 @@ def _noise(judgement: Judgement, weigh: Callable[..., Float64], *verdict: NoisyS
 def _corpus(
     options: Options, run: RunContext, asked: Mapping[str, Statistic], written: Written, judgement: Judgement
 ) -> Sequence[Sample]:
-    """Sections 3 and 4: the menu's corpora, the records' verdict on them, and their mixture by it."""
+    """Builds the menu's corpora, opens the records' verdict and returns the mixture it implies (sections 3 and 4)."""
     last = _votes(options.rounds - 1)
     read, menu = judgement.shares, corpora.menu(options.without, voted=last in asked)
     facts = corpora.Facts(written.label_of, written.generator_of, judgement.label_shares, read.trust, read.matched)
@@ -417,7 +418,7 @@ def _corpus(
     by_texts = taught.careful and enough and options.without != "near"
 
     def final(read: judging.Shares, *opened: NoisySum) -> Float64:
-        """The texts' weights, float64 [n]: by how near generators are where labels are made that teach the same."""
+        """Returns the texts' weights, float64 [n]: by the shares "near" if the soft labels allow any texts."""
         return corpora.by_shares(facts, read.near) if by_texts else chosen(read, *opened)[2]
 
     noise = _noise(judgement, lambda *seen: of_generators(final(*seen), written.generator_of), *verdict)
@@ -431,10 +432,10 @@ def _corpus(
 
 
 def _can_teach(weights: Float64, components: int, *, of_records: bool) -> bool:
-    """Whether labels of texts with these weights, float64 [n], can teach every classifier.
+    """Returns True if soft labels of texts with these weights, float64 [n], can teach any classifier.
 
-    Those of fewer texts than an embedding has components, counted by weight, cannot; a classifier that the records
-    moved holds what no text says and needs more of them.
+    The effective number of texts must exceed the embedding's components. A classifier moved by the records' gradients
+    contains information that is in no text, and needs ``TEXTS_OF_RECORDS`` times as many.
     """
     return effective_size(weights) > (TEXTS_OF_RECORDS if of_records else 1.0) * components
 
@@ -447,13 +448,13 @@ class Teacher(NamedTuple):
 
 
 class Taught(NamedTuple):
-    """Which labels the corpus's texts bear: shares of those that teach a classifier, and of the ordered ones (None)."""
+    """Mixture of labels for the corpus: shares of soft labels that teach a classifier, and of ordered labels (None)."""
 
     parts: list[tuple[float, Teacher | None]]
 
     @property
     def careful(self) -> bool:
-        """Whether all labels are made for the closest task model, so that any texts may teach the same."""
+        """True if all labels are soft labels made for the strength ``STRONGEST``; any texts can then teach the same."""
         return all(teacher is not None and teacher.strength == soft_labels.STRONGEST for _, teacher in self.parts)
 
     def labels(self, embeddings: Float32, label_of: Int64, weights: Float64, classes: int) -> Float64:
@@ -480,7 +481,7 @@ def _taught(
     judgement: Judgement,
     weights: Float64,
 ) -> Taught:
-    """Section 5: labels from which a task model learns of the texts what holds for others than these."""
+    """Returns labels from which a task model learns what generalises beyond these texts (section 5)."""
     embeddings, label_of, _, _, labels = written
     if options.without == "soft" or labels == 1:
         return AS_ORDERED
@@ -513,18 +514,18 @@ def _taught(
 
 
 def _ask_places(run: RunContext, name: str, projections: Float64) -> NoisySum:
-    """Where the records lie along published directions."""
+    """Publishes projections and opens the sum of the records' places along them."""
     return run.private_sum(name, [run.publish_numbers("projections", projections)])
 
 
 def _ask(run: RunContext, name: str, classifier: Float64, projections: Float64) -> NoisySum:
-    """A gradient of the records' log-likelihood under this classifier."""
+    """Publishes a classifier and opens the gradient of the records' log-likelihood under it, along the projections."""
     published = [run.publish_numbers("classifier", classifier), run.publish_numbers("projections", projections)]
     return run.private_sum(name, published)
 
 
 def _last_verdict(run: RunContext, kind: str, heads: Float64, written: Written, records: float) -> Float64:
-    """Shares of the texts' labels and of the others by the records' verdict on their classifiers, float64 [2]."""
+    """Opens the records' verdict on two classifiers; returns the shares of the two kinds of labels, float64 [2]."""
     rows = {name: corpora.LABELLED[name] for name in ("texts", kind)}
     heads = COEFFICIENTS.quantised(heads)
     opened = run.private_sum("last verdict", [run.publish_numbers("classifiers", heads)])
@@ -537,7 +538,7 @@ def _last_verdict(run: RunContext, kind: str, heads: Float64, written: Written, 
 
 
 def _strength(run: RunContext, written: Written, judgement: Judgement, weights: Float64) -> float | None:
-    """How closely the texts may be followed; None where what one generator wrote does not test the others."""
+    """Returns the regularisation strength for the texts; None if generators cannot be validated on each other."""
     evidence = judgement.evidence
     if evidence is None or evidence.block_of.any():
         return None
@@ -560,7 +561,7 @@ def _labelled(run: RunContext, text: int, label: int) -> Sample:
 
 
 def _choose(options: Options, run: RunContext, t: int, written: Written, judgement: Judgement) -> Examples:
-    """Section 6: good examples by certain votes, hubs corrected; bad ones by the other classifiers, at no cost."""
+    """Chooses good examples by significant votes and bad ones by the public classifiers, at no cost (section 6)."""
     size = len(written.label_of)
     support = np.zeros(size)  # below 0 the other generators' classifiers contradict a text's label
     if judgement.heads is not None:
@@ -580,14 +581,14 @@ def _choose(options: Options, run: RunContext, t: int, written: Written, judgeme
 
 
 def _voted(run: RunContext, name: str, written: Written) -> tuple[Float64, float]:
-    """The records' votes for the texts, hubs corrected, float64 [N], and their noise."""
+    """Opens the records' votes for the texts, corrected for hubness, float64 [N]; returns them and their sigma."""
     correction = hubness_correction(written.embeddings, written.label_of)
     opened = run.private_sum(name, [run.publish_pool(), run.publish_numbers("hubness correction", correction)])
     return opened.natural[: len(written.label_of)], opened.sigma
 
 
 def _write(options: Options, run: RunContext, t: int, wanted: Int64, examples: Examples) -> Bools:
-    """Has texts written, int64 [K, C] of them, with examples drawn anew for each; which cells gave far too few."""
+    """Orders ``wanted`` texts, int64 [K, C], each with newly drawn examples; returns the cells that yielded too few."""
     rng, rng_of_others = run.rng(f"round {t + 1}"), run.rng(f"round {t + 1}, in place of bad examples")
     orders = []
     for k, generator in enumerate(run.setting.generators):

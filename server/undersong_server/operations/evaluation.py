@@ -40,9 +40,9 @@ def embedder(model: str, cluster: Cluster | None = None, public_cache: Path | No
 
 
 def over(cluster: Cluster | None) -> Compute:
-    """Where the pieces of an evaluation are computed: over a cluster, a core each, or in this process.
+    """Returns the function that computes an evaluation's pieces: on the cluster, one core each, or in this process.
 
-    Over a cluster the tables leave this process.
+    On a cluster the tables leave this process.
     """
     if cluster is None:
         return in_this_process

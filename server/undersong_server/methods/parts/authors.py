@@ -1,10 +1,10 @@
-"""Whose texts the private records read like: shares of the generators by a public classifier of authors.
+"""Shares of the generators by how much their texts resemble the private records, from a public author classifier.
 
-The coordinator trains a classifier that tells whose texts are whose, and publishes it. Its mean probabilities over the
-records are asked for (``protocol/statistics/classifier_probabilities``): K noisy numbers, whatever the number of
-candidates. The generators' texts have such means too, on texts that it did not learn from. The shares are those of the
-mixture whose means are the records' (Lipton et al. 2018, with probabilities for answers) and that is no farther from
-given shares than the known noise requires.
+The coordinator trains a classifier that predicts which generator wrote a text, and publishes it. A private sum gives
+its mean probabilities over the records (``protocol/statistics/classifier_probabilities``): K noisy numbers, whatever
+the number of candidates. Cross-validation gives the same means for each generator's texts. The shares are those of the
+mixture of generators whose means match the records' (Lipton et al. 2018, with probabilities in place of answers). They
+depart from equal shares only as far as the known noise requires.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FOLDS = 5  # of the texts, so that each is answered for by a classifier that did
 
 @dataclass(frozen=True, eq=False)
 class Authors:
-    """A public classifier of authors; what classifiers say of each generator's texts that did not learn from these.
+    """A public classifier of authors, with cross-validated statistics of its probabilities on each generator's texts.
 
     Attributes:
         classifier: float64 [d + 1, K], on its grid.
@@ -53,7 +53,7 @@ class Authors:
         label_shares: Float64,
         rng: np.random.Generator,
     ) -> Authors:
-        """From the first texts.
+        """Trains the classifier on the first texts and computes its cross-validated statistics.
 
         Args:
             embeddings: unit, float32 [n, d]; labels (-1 where the task has none), author: int64 [n].
@@ -93,11 +93,11 @@ class Authors:
 
 
 def near_shares(opened: NoisySum, authors: Authors) -> Float64:
-    """The generators' shares, float64 [K], positive, sum 1: of the mixture of which the classifier says the same.
+    """Returns the generators' shares, float64 [K], positive, sum 1, whose mixture matches the records' probabilities.
 
-    Equal ones as far as noise, the records' spread (over no more records than there surely are) and the sample of
-    texts explain a difference (:func:`matching.tilted_towards`), and for generators that cannot be told apart. Where
-    the records read like no mixture, those of the nearest one.
+    Shares stay near equal as far as noise, the spread of the records and the sample of texts explain a difference
+    (:func:`matching.tilted_towards`). The spread is divided by a lower bound of the number of records. Generators that
+    cannot be told apart get equal shares. If no mixture matches the records, the nearest one is taken.
     """
     generators, fewest = len(authors.means), fewest_of(opened)
     unit = np.sqrt((generators - 1.0) / generators) / PLACE

@@ -1,4 +1,4 @@
-"""Classifiers of the generators' texts, and which texts' labels they support. Public data only."""
+"""Classifiers of the generators' texts, and the support that they give to texts' labels. Public data only."""
 
 from __future__ import annotations
 
@@ -87,10 +87,11 @@ def probabilities(head: Float64, embeddings: Float32) -> Float64:
 def support(
     heads: Sequence[Float64] | Float64, trust: Float64, embeddings: Float32, labels: Int64, author: Int64
 ) -> Float64:
-    """How far the other generators' classifiers, weighted by trust, support each text's label, float64 [n].
+    """Returns the log-odds of each text's label by the other generators' classifiers, float64 [n].
 
-    The log-odds of the text's own label against the best other one: below 0 they would give it another label. The
-    classifier of a text's own author does not count, so that none judges what it was trained on.
+    The probabilities are averaged with trust as the weight. The odds compare the text's own label with the likeliest
+    other one: below 0, another label is likelier. The classifier of a text's own author is left out, because it was
+    trained on the text.
 
     Args:
         heads: one classifier per generator (:func:`classifier`).
@@ -169,11 +170,11 @@ def training_sample_variance(halves: Halves, embeddings: Float32, labels: Int64,
 
 
 def blocks(halved: Sequence[Halves], embeddings: Float32) -> Int64:
-    """Which labels the records judge the generators in together, int64 [C]: one block for all, or one for each.
+    """Returns the label group of each label, int64 [C]: 0 for all labels, or a group of its own for each.
 
-    For each label where two generators agree on other labels than those where they agree with a third, whole
-    generators cannot be judged: ``BY_LABEL`` times more variance of their agreement from label to label than on the
-    whole (:func:`agreement`), and more than ``LEAST_BY_LABEL``. Where it is less, one block has less noise.
+    The records judge the generators once per label group. One group has less noise. It is wrong if generators are good
+    at different labels, so each label gets its own group if the pairs' agreement varies much from label to label: by
+    more than ``BY_LABEL`` times its variance over all labels and by more than ``LEAST_BY_LABEL`` (:func:`agreement`).
 
     Args:
         halved: the same texts, in several ways (:func:`halvings`).
@@ -231,7 +232,7 @@ def _mean(values: Float64, known: Bools, axis: int) -> Float64:
 
 
 def alike(rows: Float32 | Float64, labels: Int64, author: Int64, generators: int, classes: int) -> Int64:
-    """Generators whose texts cannot be told apart by these rows have one number, int64 [K]; public data only.
+    """Numbers the generators so that those with indistinguishable texts share a number, int64 [K]; public data only.
 
     Two generators are alike where the distance of their means, labels weighed alike, is no more than chance makes it:
     within ``ALIKE`` deviations of its expectation for two samples of one source.

@@ -1,4 +1,4 @@
-"""The menu: corpora made of the same texts by weighing them, and the records' verdict on them; docs/method.md."""
+"""The menu of candidate corpora, each a weighting of the same texts, and the records' verdict on it; docs/method.md."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GAIN_PER_USEFULNESS = 0.3  # of a corpus, expected from the usefulness of its ge
 
 
 class Facts(NamedTuple):
-    """What the menu reads.
+    """Inputs of the rules that weight the texts of each candidate corpus.
 
     Attributes:
         label_of, generator_of: int64 [n].
@@ -53,9 +53,9 @@ def _by_own_label(facts: Facts, weights: Float64) -> Float64:
 
 
 def _by_votes(facts: Facts, weights: Float64) -> Float64:
-    """In proportion to the votes within a label: records of one label say nothing of another's share.
+    """Weights texts in proportion to their votes within their label; each label keeps the total of ``weights``.
 
-    Whose text it is does not count: records vote where they lie, whoever wrote how much there.
+    Generators are ignored: records vote for the texts near them, whichever generator wrote those.
     """
     if facts.voted is None:
         return weights
@@ -66,14 +66,14 @@ def _by_votes(facts: Facts, weights: Float64) -> Float64:
 
 
 class Candidate(NamedTuple):
-    """A row of the menu.
+    """A candidate corpus of the menu: its weighting rule, and the prior of its gain over the mixture.
 
     Attributes:
         shares: of the generators, from which the gain over the mixture is expected before the records judge it.
         cost: taken off that gain: the bar that evidence has to pass.
         uncertain: standard deviation of the gain beside what is expected.
-        flattered: points that the records' leverage adds to the verdict and not to the corpus.
-        single: what the texts' weights become by what is known of single texts.
+        flattered: optimism per unit of leverage: what the records' leverage adds to the verdict but not to the corpus.
+        single: adjusts the weights of single texts.
     """
 
     shares: Callable[[Facts], Float64]
@@ -107,12 +107,12 @@ LABELLED = {  # the corpus with the labels that its texts have by public facts, 
 
 
 def by_shares(facts: Facts, shares: Float64) -> Float64:
-    """Weights, float64 [n], so that generators and labels have their shares: each cell's share over its texts."""
+    """Returns weights, float64 [n]: each generator-label cell's share is divided equally among its texts."""
     return cell_shares(facts.generator_of, facts.label_of, shares * facts.label_shares)
 
 
 def classifiers(embeddings: Float32, label_of: Int64, classes: int, weights: Sequence[Float64]) -> Float64:
-    """One classifier a corpus, float64 [J, d + 1, classes], on the grid on which parties take them."""
+    """Trains one classifier per corpus: float64 [J, d + 1, classes], on the grid that parties accept."""
     heads = []
     for each in weights:
         kept = each > LEAST_WEIGHT * each.mean()
@@ -123,13 +123,13 @@ def classifiers(embeddings: Float32, label_of: Int64, classes: int, weights: Seq
 
 
 def right(heads: Float64, embeddings: Float32, label_of: Int64) -> Bools:
-    """Which classifiers label which texts as they are labelled, bool [n, J]."""
+    """Tells for each text which classifiers predict its label, bool [n, J]."""
     found = [(embeddings @ head[:-1] + head[-1]).argmax(axis=1) == label_of for head in heads]
     return np.stack(found, axis=1)
 
 
 def menu(without: str, *, voted: bool) -> dict[str, Candidate]:
-    """The menu with or without the corpus by votes; for ablations without one of its rows."""
+    """Returns the menu, with the row "voted" only if ``voted``; for ablations it omits the row ``without``."""
     return {name: row for name, row in MENU.items() if name != without and (voted or name != "voted")}
 
 
@@ -139,7 +139,7 @@ def weighed(served: Mapping[str, Candidate], facts: Facts) -> list[Float64]:
 
 
 def expected_gains(served: Mapping[str, Candidate], facts: Facts, usefulness: Float64) -> Float64:
-    """Gains over the mixture, float64 [J], that usefulness (of generators and labels, shrunk, [K, C]) lets expect."""
+    """Returns the prior mean gains over the mixture, float64 [J], from the generators' shrunk usefulness, [K, C]."""
     by_label = [((each.shares(facts) - equal(facts)) * usefulness).sum(axis=0) for each in served.values()]
     costs = np.array([each.cost for each in served.values()])
     found: Float64 = GAIN_PER_USEFULNESS * (np.stack(by_label) @ facts.label_shares) - costs
@@ -147,7 +147,7 @@ def expected_gains(served: Mapping[str, Candidate], facts: Facts, usefulness: Fl
 
 
 def flattery(served: Mapping[str, Candidate], facts: Facts) -> Float64:
-    """How much better the corpora seem to the records that they were fitted to than they are, float64 [J]."""
+    """Returns the optimism of each corpus, float64 [J]: its verdict is biased by its fit to the same records."""
     return np.array([each.flattered * facts.leverage for each in served.values()])
 
 
@@ -159,20 +159,20 @@ def verdict(
     expected: Float64,
     flattery: Float64,
 ) -> tuple[Float64, Float64]:
-    """Shares of the corpora, float64 [J], sum 1, and their gains over the mixture as they are now believed to be.
+    """Returns the corpora's shares, float64 [J], sum 1, and the posterior mean of their gains over the mixture.
 
-    The gains are normal around the expected ones beforehand; the opened centred answers move them as far as the known
-    noise and the records' number let them. What is still unknown of a gain is the bar: half its deviation is taken
-    off. A corpus's share is the softmax of what is left, so that small differences are followed in part only.
+    The prior of the gains is normal around the expected ones. The opened centred answers update it, with the known
+    noise and the sampling error of the records. ``BAR`` posterior deviations are subtracted from each gain. The shares
+    are the softmax of the result, so a small difference moves them only in part.
 
     Args:
         served: the menu.
         opened: the centred right and wrong answers of the corpora's classifiers.
-        records: how many records there are, about.
-        answers: of the same classifiers on public texts, bool [n, J]: how far they differ, which is the variance of a
-            record's answer.
-        expected: gains, float64 [J]; the first is the mixture's.
-        flattery: what is taken off the answers of each, float64 [J] (:func:`flattery`).
+        records: approximate number of records.
+        answers: of the same classifiers on public texts, bool [n, J]; their covariance estimates that of a record's
+            answers.
+        expected: prior mean gains, float64 [J]; the first is the mixture's.
+        flattery: the optimism that is subtracted from each corpus's answers, float64 [J] (:func:`flattery`).
     """
     count = len(expected)
     centring = np.eye(count) - 1.0 / count

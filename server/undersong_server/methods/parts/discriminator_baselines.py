@@ -1,4 +1,4 @@
-"""What the discriminators are compared with: the records' votes for candidates, as WASP casts them, and chance."""
+"""Baselines of the discriminators: scores from the records' votes, as in WASP, and random scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of the method discriminator: what its paper's noise spends, and how well it tells real texts apart."""
+"""Figures of the method discriminator: the epsilon that its paper's noise spends, and its accuracy on real texts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAPER_SIGMA = 1.676  # of each query's counts (Song et al. 2024, epsilon 3.6)
 
 
 def paper_figures(queries: int, delta: float) -> Mapping[str, float]:
-    """What the paper's noise spends over all queries, as its two counts per query and as scalar counts."""
+    """Returns the epsilon of the paper's noise over all queries, for its two counts per query and for scalar counts."""
     return {
         "sigma": PAPER_SIGMA,
         "epsilon_really_spent": _composed(PAPER_SIGMA / math.sqrt(2.0), queries, delta),
@@ -28,7 +28,7 @@ def paper_figures(queries: int, delta: float) -> Mapping[str, float]:
 
 
 def figures(records: Records, embed: Embed, test: Sequence[str], labels: Int64) -> Mapping[str, Any]:
-    """How well the discriminator tells real test texts from candidates that it was not fitted on.
+    """Measures how well the discriminator separates real test texts from candidates that it was not fitted on.
 
     Args:
         records: of the run: "discriminator", "student" and "held out".

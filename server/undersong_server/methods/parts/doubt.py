@@ -1,4 +1,4 @@
-"""How far the noise of opened sums alone may move what was computed from them."""
+"""Propagation of the noise of opened sums to the values computed from them."""
 
 from __future__ import annotations
 

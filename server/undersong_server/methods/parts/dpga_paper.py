@@ -98,7 +98,7 @@ def figures(privacy: Privacy, *, rounds: int, sampling: float, divided: bool) ->
 
 
 def note(asked: Sequence[SumRequest], epsilon: float) -> str:
-    """How the division splits ``epsilon``, for ``undersong plan``."""
+    """Returns the division of ``epsilon`` among the private sums, for ``undersong plan``."""
     parts = [f"{request.epsilon:g} {request.name}" for request in asked if request.epsilon is not None]
     return (
         f"Budget divided as in the paper (epsilon): {', '.join([*parts, f'{VOTES * epsilon:g} all votes together'])}."

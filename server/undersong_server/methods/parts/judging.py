@@ -41,12 +41,12 @@ def label_shares(counts: NoisySum) -> Float64:
 
 
 def records_of(counts: NoisySum) -> float:
-    """The noisy number of records of a label histogram: at least what noise alone would make it, and at least 1."""
+    """Returns the noisy number of records of a label histogram: at least the deviation of its noise, and at least 1."""
     return max(float(counts.natural.sum()), counts.sigma * float(np.sqrt(len(counts.natural))), 1.0)
 
 
 def records_shares(label_shares: Float64) -> Float64:
-    """The records' own shares of the labels as far as they are believed: what :func:`label_shares` lies half-way to."""
+    """Returns the estimated label shares of the records, float64 [C], by inverting the mean in :func:`label_shares`."""
     found: Float64 = label_shares**2 / (label_shares**2).sum()
     return found
 
@@ -54,15 +54,16 @@ def records_shares(label_shares: Float64) -> Float64:
 def usefulness(
     useful: NoisySum, parts: Float64, alike: Int64, *, records: float, sample_variance: float
 ) -> tuple[Float64, Float64]:
-    """The generators' usefulness in each of B blocks as far as noise does not explain it, and what stays unknown of it.
+    """Returns the posterior mean of the generators' usefulness, float64 [K, B], and its deviations, float64 [B].
 
-    float64 [K, B], per record of the block, around its mean; and deviations, float64 [B]. Empirical Bayes: a figure is
-    what is true of the generator on the whole, normal with a variance estimated by moments, and its block's difference
-    from that, normal with the likeliest of ``DIFFERENT``; only a single block has no difference.
+    Usefulness is the accuracy of a generator's classifier on the records of a label group (block), around the
+    generators' mean. The estimate is empirical Bayes. A figure is the sum of two normal terms: one of the generator
+    over all label groups, with a variance estimated by moments, and one of the label group, with the likeliest
+    deviation of ``DIFFERENT``. A single label group has no second term.
 
     Args:
         useful: opened centred answers, B blocks of K.
-        parts: of the records that are believed to stand in each block, float64 [B], sum 1.
+        parts: estimated share of the records in each block, float64 [B], sum 1.
         alike: generators with one number are one source (:func:`consistency.alike`): they have the mean of their
             figures.
         records: how many records there are (noisy: :func:`matching.records_of`).
@@ -103,7 +104,9 @@ def trust(
 
 
 def combined_weights(matched: Float64, trusted: Float64) -> Float64:
-    """Weights of the generators for each label, float64 [K, C], columns of sum 1: how they match, times trust^1.5.
+    """Returns weights of the generators for each label, float64 [K, C], columns of sum 1.
+
+    They are proportional to the matched share, divided by the mean trust, times trust^1.5.
 
     Args:
         matched: shares that start from the mean of ``trusted`` over the labels, float64 [K].
@@ -115,7 +118,7 @@ def combined_weights(matched: Float64, trusted: Float64) -> Float64:
 
 
 class Shares(NamedTuple):
-    """What the records say of the generators for each label: usefulness (shrunk), and shares by three rules.
+    """The generators' shrunk usefulness and their shares by three rules, for each label, estimated from the records.
 
     float64 [K, C] each; the columns of shares have the sum 1. ``near`` is by how their texts read, whatever their
     labels: the same for all labels.
@@ -129,10 +132,10 @@ class Shares(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """The sums that tell generators apart, as they were opened, and the public facts that they are read with.
+    """The opened sums that compare the generators, and the public facts needed to interpret them.
 
     Attributes:
-        sums: the places, what the classifier of authors says, and the centred answers where there are labels.
+        sums: the places, the author classifier's probabilities and, if the task has labels, the centred answers.
         basis: of the places; ``means`` those of the generators in it, float64 [K, K - 1].
         authors: that classifier.
         alike, sample_variance: see :func:`usefulness`.
@@ -152,7 +155,7 @@ class Evidence:
     rng: Callable[[], np.random.Generator]
 
     def shares(self, places: NoisySum, authors: NoisySum, useful: NoisySum | None = None) -> Shares:
-        """What these sums would say in place of the opened ones."""
+        """Computes the generators' shares from the given sums, which may differ from the opened ones."""
         shape = len(self.means), len(self.block_of)
         useful_by_label, trusted = np.zeros(shape), np.full(shape, 1.0 / len(self.means))
         if useful is not None:

@@ -32,7 +32,7 @@ class Basis(Directions):
 
     @classmethod
     def of(cls, embeddings: Float32, labels: Int64, author: Int64, generators: int, classes: int) -> Basis:
-        """From the first texts: unit embeddings [n, d]; labels (-1 where the task has none), authors, int64 [n]."""
+        """Computes the basis from unit embeddings, float32 [n, d]; labels (-1 if unlabelled), authors, int64 [n]."""
         group = np.maximum(labels, 0)
         means = cell_means(embeddings, group, author, generators, max(1, classes))
         centres: Float64 = np.nan_to_num(np.nanmean(means, axis=0))
@@ -50,12 +50,12 @@ class Basis(Directions):
 
 
 def records_of(places: NoisySum) -> float:
-    """The noisy number of records that answered: at least what noise alone would make it, and at least 1."""
+    """Returns the noisy number of records that answered: at least the deviation of its noise, and at least 1."""
     return max(float(places.natural[0]), places.sigma, COUNT) / COUNT
 
 
 def fewest_of(places: NoisySum) -> float:
-    """A lower bound of the number of records, wrong in one case of forty; with few records and much noise it is 1."""
+    """Returns a lower bound of the number of records at 2 sigma (too high in one case of forty), and at least 1."""
     return max(float(places.natural[0]) - 2.0 * places.sigma, COUNT) / COUNT
 
 

@@ -53,7 +53,7 @@ def length_range(counts: Float64, sigma: float, edges: Sequence[int] = RANGE_EDG
     floor = RANGE_TAIL * max(float(counts.sum()), 0.0)
 
     def beyond(tails: Float64) -> int:
-        """How many bins at the start of ``tails`` hold hardly any record."""
+        """Counts the bins at the start of ``tails`` before the running total exceeds its limit; 0 if never."""
         limits = np.maximum(floor, RANGE_DEVIATIONS * sigma * np.sqrt(np.arange(1, len(tails) + 1)))
         found = np.flatnonzero(np.cumsum(tails) > limits)
         return int(found[0]) if len(found) else 0

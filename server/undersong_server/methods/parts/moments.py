@@ -1,4 +1,4 @@
-"""Where the records of each label lie: noisy means along a few public directions, and what they say of texts' labels.
+"""Noisy means of each label's records along public directions, and the label probabilities of texts they imply.
 
 A text bears the label that was ordered, not always the one that a record like it would have. The class model here is a
 Gaussian one with a common covariance (linear discriminant analysis): its means are those of the texts, moved towards
@@ -30,7 +30,7 @@ class Frame(Directions):
 
     @classmethod
     def of(cls, embeddings: Float32, labels: Int64, classes: int) -> Frame:
-        """From the first texts: unit embeddings [n, d] and their labels, int64 [n]."""
+        """Computes the frame of the first texts: unit embeddings, float32 [n, d], with labels, int64 [n]."""
         x = embeddings.astype(np.float64)
         centres = class_means(x, labels, np.ones(len(x)), classes)
         directions = principal_axes(np.cov(x.T, ddof=min(1, len(x) - 1)), DIRECTIONS)  # one text varies not at all
@@ -39,7 +39,7 @@ class Frame(Directions):
 
 @dataclass(frozen=True, eq=False)
 class LabelMoments:
-    """What the records say: noisy counts of the labels, and each label's mean around its centre with its deviation.
+    """Noisy label counts of the records, and each label's noisy mean around its public centre.
 
     Attributes:
         frame: as it was asked.
@@ -70,15 +70,16 @@ class LabelMoments:
 def posterior(
     embeddings: Float32, labels: Int64, weights: Float64, classes: int, moments: LabelMoments | None
 ) -> tuple[Float64, float]:
-    """How likely each text's own label is, in (0, 1), float64 [n], and the records' leverage on it.
+    """Returns the probability of each text's own label, in (0, 1], float64 [n], and the records' leverage on it.
 
-    Twice: the second class model counts a text as far as the first believes its label. The leverage is how many of the
-    class means' coordinates the records decided, over the records of a label: what was fitted to records flatters
-    itself when the same records judge it, in that proportion. 0 without moments.
+    The class model is fitted ``TURNS`` times. Each later fit weights a text by the probability of its label in the
+    fit before. The leverage is the sum of the shrinkage factors of a label's mean, divided by the label's records and
+    averaged over the labels. A corpus weighted by these probabilities looks better to the same records than it is, in
+    proportion to the leverage. It is 0 without moments.
 
     Args:
-        weights: of the texts, non-negative, float64 [n]: whose labels count how much.
-        moments: what the records say; without it public texts judge each other.
+        weights: of the texts in the class model, non-negative, float64 [n].
+        moments: of the records; None fits the class model to public texts alone.
     """
     x = embeddings.astype(np.float64)
     found, leverage = np.ones(len(x)), 0.0

@@ -39,7 +39,7 @@ class VocabularyOptions(MethodOptions):
         return english_words(self.vocabulary_words, self.common_words)
 
     def histogram(self, setting: Setting) -> TermHistogram:
-        """What is asked of the records."""
+        """Returns the statistic of the private sum "vocabulary"."""
         return TermHistogram(len(self.terms(setting)), self.document_terms)
 
     def significant(self, counts: Float64, sigma: float, law: Literal["gaussian", "laplace"]) -> Int64:

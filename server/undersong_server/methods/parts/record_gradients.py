@@ -1,6 +1,6 @@
 """A classifier of the corpus, moved by the records' own gradient; docs/method.md, section 5.
 
-The records say by :class:`ClassifierGradients` which way the classifier errs on them.
+The private sums are :class:`ClassifierGradients`.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ Ask = Callable[[Float64, Float64], NoisySum]  # a sum, with what is published: c
 
 
 def moved(head: Float64, embeddings: Float32, weights: Float64, records: float, asked: Sequence[Ask]) -> Float64:
-    """The classifier after a step for each sum, float64 [d + 1, C], the bias last.
+    """Returns the classifier after one step per opened sum, float64 [d + 1, C], the bias last.
 
-    A gradient taken after a change says the gradient at the start less the curvature times that change. So each sum
-    tells of the whole change with noise of its own, and a step goes by the mean of all so far.
+    A gradient taken after a change equals the gradient at the start minus the curvature times that change. Each sum
+    therefore estimates the gradient at the start, with independent noise. A step uses the mean of all estimates so far.
 
     Args:
         head: the classifier that the texts teach, float64 [d + 1, C].
         embeddings: of the texts, unit [n, d]; weights: of the corpus, float64 [n].
-        records: how many they are, about.
+        records: approximate number of records.
         asked: the sums along ``DIRECTIONS`` directions, in their order.
     """
     classes = head.shape[1]

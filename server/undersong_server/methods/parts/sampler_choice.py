@@ -1,4 +1,4 @@
-"""Which sampler DP-KPS draws its sequences with, by validation on public text alone, before anything is planned.
+"""Choice of DP-KPS's sequence sampler by validation on public texts alone, before the plan is made.
 
 Half of the public texts stand in for the records: their densities get the noise that the plan would give to as many
 records as are expected. A task model learns from the sequences of each sampler and is judged on the other half.
@@ -51,7 +51,7 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class _StandIn:
-    """Public texts as a statistic reads records."""
+    """Public texts in place of private records, with the attributes that a statistic reads."""
 
     texts: Sequence[str]
     labels: Int64

@@ -94,7 +94,7 @@ def generator_weights(votes: Float64, generator_of: Int64, generators: int) -> F
 
 
 def weights_by_votes(received: Float64, written: Int64) -> Float64:
-    """The same from each generator's noisy votes, float64 [K], and number of samples, int64 [K]."""
+    """Computes :func:`generator_weights` from each generator's noisy votes, float64 [K], and samples, int64 [K]."""
     generators, received = len(written), np.maximum(received, 0.0)
     present = written > 0
     ratio = np.zeros(generators)
@@ -121,7 +121,7 @@ def sample_without_replacement(rng: np.random.Generator, texts: Sequence[str], c
 
 
 def effective_size(weights: Float64) -> float:
-    """Of how many texts of equal weight a weighted mean is as precise: (sum w)^2 / sum w^2 (Kish 1965); 0 of none."""
+    """Returns the effective sample size (sum w)^2 / sum w^2 (Kish 1965); 0 if all weights are 0."""
     if not weights.any():
         return 0.0
     w = weights / weights.max()

@@ -42,6 +42,6 @@ def table(generator_of: Int64, label_of: Int64, generators: int, labels: int) ->
 
 
 def spent(orders: Int64, received: Int64) -> Bools:
-    """Which cells gave less than they were asked for by far, bool [K, C]."""
+    """Marks the cells that yielded less than ``LEAST_YIELD`` of their orders, bool [K, C]."""
     found: Bools = (orders > 0) & (received < LEAST_YIELD * orders)
     return found

@@ -55,7 +55,7 @@ def expected_shares(values: Float64, unknown: float, strength: float, rng: np.ra
 
 
 def expected_counts(counts: Float64, noise: float) -> Float64:
-    """True counts that are never negative, as noisy ones let expect them: float64 [n], positive.
+    """Returns the posterior mean of non-negative counts given noisy ones: float64 [n], positive.
 
     Their distribution is not assumed: it is the one on ``LEVELS`` levels under which the noisy counts are likeliest,
     found by expectation maximisation (Kiefer and Wolfowitz 1956; Jiang and Zhang 2009). So the counts of texts that
@@ -81,7 +81,7 @@ def expected_counts(counts: Float64, noise: float) -> Float64:
 
 
 def smoothed_counts(counts: Float64, noise: float, embeddings: Float32, labels: Int64) -> tuple[Float64, float]:
-    """Noisy counts of texts, pulled to those of near texts of their label: float64 [n], and what is left of the noise.
+    """Returns counts shrunk to those of near texts of their label, float64 [n], and the remaining noise deviation.
 
     A count is pulled to its neighbours' weighted mean, without its own, as far as noise explains that they differ: by
     noise^2 over the mean squared difference (James and Stein 1961). How far neighbours reach is the one of ``REACHES``
@@ -108,7 +108,7 @@ def smoothed_counts(counts: Float64, noise: float, embeddings: Float32, labels: 
 
 
 def _neighbours(counts: Float64, embeddings: Float32, labels: Int64) -> Float64:
-    """Weighted means of the counts of each text's fellows of its label, for every reach: float64 [reaches, n]."""
+    """Returns the weighted mean count of each text's neighbours within its label, per reach: float64 [reaches, n]."""
     found = np.tile(counts, (len(REACHES), 1))
     for rows, block, nearness in products_with_others(embeddings, labels):
         nearness -= nearness.max(axis=1, keepdims=True)

@@ -28,19 +28,20 @@ RIDGE = 1e-6  # of the mean eigenvalue, where texts are fewer than an embedding'
 def rightness_for_others(
     embeddings: Float32, labels: Int64, author: Int64, generators: int, classes: int, weights: Float64
 ) -> Float64 | None:
-    """How right classifiers of the other generators' texts are about a generator's, for each of ``STRENGTHS``, float64.
+    """Returns the smoothed leave-one-generator-out accuracy at each of ``STRENGTHS``, float64.
 
-    A held-out part of the same texts shares their quirks, and a task model's validation on it fits them too closely;
-    real records do not share them, and neither do another generator's texts. "Right" is smooth: a logistic function of
-    the margin in units of its mean, since counts of right answers change by chance from one strength to the next.
+    Each generator's texts are held out in turn and predicted by a classifier of the others' texts. A random held-out
+    part would share the generator's quirks, so that validation on it fits them too closely. Real records do not share
+    them. The accuracy is smoothed, since counts of right answers change by chance from one strength to the next: each
+    text counts a logistic function of its margin, in units of ``MARGIN`` times the mean absolute margin.
 
-    A test counts as far as the texts that are left are the corpus: by their share of its weight, squared. Where one of
-    two generators has most of it, the other alone does not say how closely both may be followed.
+    A test is weighted by the squared share of the corpus that its training texts have. If one of two generators wrote
+    most of the corpus, the other's texts alone are a poor stand-in for it.
 
     Args:
         embeddings: unit, float32 [n, d]; labels, author: int64 [n]; weights: of the corpus, float64 [n].
 
-    Returns: the share that is right, 0 to 1, or None where no generator's texts can be tried on the others'.
+    Returns: accuracies from 0 to 1, or None if no generator's texts can be predicted from the others'.
     """
     splits = []
     for k in range(generators):
@@ -66,11 +67,11 @@ def rightness_for_others(
 
 
 def strength_for_others(first: Float64 | None, corpus: Float64) -> float:
-    """The strength at which classifiers of the other generators' texts are right about a generator's.
+    """Returns the strength with the best accuracy across generators.
 
-    Whether it is a careful one is decided by both tests: a corpus that mostly is one generator's, or a first round's
-    few texts, say by chance that closer is better. The corpus, of many more texts, counts twice. Which one it is the
-    corpus says.
+    Both tests together decide if it is one of ``CAREFUL``, because each alone may prefer a closer fit by chance: the
+    corpus if it is mostly one generator's, and the first round because its texts are few. The corpus has many more
+    texts and counts twice. The corpus alone then decides between the strengths of the chosen range.
 
     Args:
         first, corpus: rightness of the first round's texts, of which all generators wrote as many, and of the corpus
@@ -83,12 +84,12 @@ def strength_for_others(first: Float64 | None, corpus: Float64) -> float:
 
 
 def surely_careful(first: Float64) -> bool:
-    """Whether the first round's texts alone say so clearly, few as they are."""
+    """Tells if the first round's accuracy is highest at a strength of ``SURELY_CAREFUL``."""
     return STRENGTHS[int(np.argmax(first))] in SURELY_CAREFUL
 
 
 def _rightness(head: Float64, embeddings: Float32, labels: Int64, weights: Float64) -> float:
-    """How right a classifier is about texts, summed with their weights."""
+    """Returns the weighted sum of the texts' smoothed accuracy: a logistic function of each text's margin."""
     logits, rows = embeddings @ head[:-1] + head[-1], np.arange(len(labels))
     own = logits[rows, labels].copy()
     logits[rows, labels] = -np.inf
@@ -98,12 +99,11 @@ def _rightness(head: Float64, embeddings: Float32, labels: Int64, weights: Float
 
 
 def labels_that_teach(head: Float64, embeddings: Float32, labels: Int64, weights: Float64, strength: float) -> Float64:
-    """Probability of each label for each text, float64 [n, C], 0 for a label that is not worth a row.
+    """Returns soft labels t, float64 [n, C], from which a task model of strength c learns the given classifier W.
 
-    They are those next to the classifier's own probabilities p at which it is what a task model of the strength c
-    learns from them: the gradient of c sum_i w_i (cross-entropy) + |W|^2 / 2 vanishes where
-    sum_i w_i (t_i - p_i) x_i = W / c. The least change t_i - p_i is linear in x_i; what falls below 0 is cut, and the
-    rest is solved for again.
+    The soft labels are near the classifier's own probabilities p. The gradient of c sum_i w_i (cross-entropy) +
+    |W|^2 / 2 vanishes where sum_i w_i (t_i - p_i) x_i = W / c. The least change t_i - p_i that solves this is linear
+    in x_i. Negative values are set to 0 and the rest is solved for again. Small probabilities become 0.
 
     Args:
         head: the classifier, float64 [d + 1, C], the bias last.

@@ -1,4 +1,4 @@
-"""How many teachers answer a plan's queries usefully; a plan with too few is refused (docs/discriminator.md)."""
+"""Number of teachers that a plan's queries need; a plan with too few is refused (docs/discriminator.md)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class TeacherNumbers:
         return math.ceil(USEFUL * self.sigma)
 
     def check(self) -> None:
-        """Raises ConfigurationError where the answers would be of no use, with what would help."""
+        """Raises ConfigurationError, with remedies, if noise hides the teachers' answers or a unit is overcharged."""
         if not math.isfinite(self.privacy.epsilon):
             return
         if self.privacy.norm_factor > 1:

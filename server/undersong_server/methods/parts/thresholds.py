@@ -22,18 +22,18 @@ def at_thresholds(
     records: float,
     ask: Callable[[Float64], NoisySum],
 ) -> Float64:
-    """The classifier with biases that take off what moves the records' logits whatever their label, as far as is known.
+    """Returns the classifier with its biases corrected for the shift of the records' logits common to all labels.
 
     Records report their places around their own label's texts along the C - 1 contrasts of the logits
-    (:class:`~undersong_protocol.statistics.projections.Projections`), so that neither how many records a label has nor
-    how far labels lie apart adds to the noise. The noise and the records' own chance are known, and how far they may
-    lie is expected beforehand (``EXPECTED``).
+    (:class:`~undersong_protocol.statistics.projections.Projections`). The label shares and the distances between labels
+    therefore add no noise. The mean shift is shrunk by the noise, the sampling error of the records and the prior
+    deviation ``EXPECTED``.
 
     Args:
         head: the classifier that the texts teach, float64 [d + 1, C].
         embeddings: of the texts, unit [n, d]; label_of: int64 [n]; weights: of the corpus, float64 [n].
-        records: how many they are, about.
-        ask: the sum, with the published projections.
+        records: approximate number of records.
+        ask: publishes projections and opens the sum of places along them.
     """
     classes, x = head.shape[1], embeddings.astype(np.float64)
     contrasts = np.linalg.svd(np.eye(classes) - 1.0 / classes)[0][:, : classes - 1]

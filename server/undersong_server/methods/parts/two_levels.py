@@ -59,7 +59,7 @@ def sums(name: str, *, cells: int, within: int, q: int, labels: int = 0, share: 
 
 
 def standing_out(votes: Float64, sigma: float) -> Int64:
-    """Cells whose votes noise alone hardly gives, best first, int64; all of them where none stands out.
+    """Returns the cells with significant votes, best first, int64; all cells if no cell is significant.
 
     >>> standing_out(np.array([0.0, 90.0, 70.0, 1.0]), 1.0).tolist()
     [1, 2]
@@ -70,9 +70,9 @@ def standing_out(votes: Float64, sigma: float) -> Int64:
 
 
 def members(cells: Cells, embeddings: Float32, order: Int64, room: int) -> Int64:
-    """Positions of the candidates of these cells in this order, ``room`` at most, ascending, int64.
+    """Returns positions of at most ``room`` candidates, ascending, int64; cells are filled in the given order.
 
-    Of the cell that does not fit whole those nearest to its centre are taken.
+    If a cell does not fit, the candidates nearest to its centre are taken.
     """
     chosen: list[Int64] = []
     for cell in order:
