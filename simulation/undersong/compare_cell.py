@@ -1,4 +1,4 @@
-"""One cell of a comparison: one real simulation, and what the small task model learns from its corpus."""
+"""One cell of a comparison: one real simulation, and what the panel's task models learn from its corpus."""
 
 from __future__ import annotations
 

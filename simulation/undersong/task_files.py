@@ -75,7 +75,7 @@ class Task:
             labels: the task's; None takes those of the label column. They are public.
             parties: None is five, or as many as there are frames.
             method: its name; ``options`` are its ``[method]`` keys, such as ``{"samples": 200}``.
-            test: labelled public texts on which ``simulate`` tries a small task model when it has ended.
+            test: labelled public texts on which ``simulate`` tests the panel's task models when it has ended.
             sections: further keys by section, such as ``{"federation": {"alpha": 0.5}}``; they go before all others.
             folder: where everything is written, readable by this user only. None takes a temporary folder, which is
                 removed when the task is no longer used: nothing private stays on disk.

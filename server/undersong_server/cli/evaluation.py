@@ -25,7 +25,7 @@ def evaluate(
     ray: RayAddress = None,
     as_json: AsJson = False,
 ) -> None:
-    """Trains the small task model on a run's corpus, tests it, and compares with files that the caller holds."""
+    """Trains the panel's task models on a run's corpus, tests them, and compares with files that the caller holds."""
     from undersong_server.operations import evaluation
 
     report = evaluation.evaluate(folder, replace(options, ray=ray))

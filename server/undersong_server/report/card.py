@@ -215,7 +215,7 @@ def _accuracy(data: ReportData) -> list[str]:
 def _limits(data: ReportData) -> list[str]:
     found = [
         "The texts are invented. They may be wrong, and must not be read as facts about anybody or used for care.",
-        "Labels are what was ordered; nobody checked every text.",
+        "Labels are what was ordered, or what the method replaced them by; nobody checked every text.",
         "The generators bring their own errors, biases and memories of what they were trained on; the privacy "
         "statement is about the parties' records, not about those.",
     ]
