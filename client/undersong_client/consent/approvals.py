@@ -118,16 +118,19 @@ class Requests:
         return sorted((each for each in self.all() if each.run == run), key=lambda request: request.number)
 
     def find(self, run: str, *, decision: Decision | None = None) -> Request:
-        """The plan that stands under a run's name now, or the one whose hash begins so.
+        """The plan with this hash, the one that stands under this run's name now, or the one whose hash begins so.
+
+        A whole hash comes first: an operator may name a run like another plan's hash.
 
         Args:
             decision: the last plan with this decision, where there is one.
 
         Raises ConfigurationError where none fits.
         """
-        named = self.under(run)
+        everything = self.all()
+        named = [each for each in everything if each.manifest == run.lower()] or self.under(run)
         if not named and len(run) >= 6:
-            named = [each for each in self.all() if each.manifest.startswith(run.lower())]
+            named = [each for each in everything if each.manifest.startswith(run.lower())]
             if len(named) > 1:
                 named = []
         if not named:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from undersong_common.printed_page import Page
     from undersong_common.privacy.ledger import Ledger
 
+LONGEST_REASON = 2_000  # characters, of a rejection
+
 
 def requests(home: Path) -> tuple[Request, ...]:
     """The plans that were proposed to this party, and what was decided; oldest first."""
@@ -171,6 +173,8 @@ def approve(
     else:
         shown_plans.check(opened, request.run, request.manifest, request.changes, at=time.time())
     approvals.check_decision(request, "approved")
+    if request.decision == "approved":
+        return request  # the sheet stays as it was signed
     figures = _consent(opened, known, request, checkpoints).figures
     if figures["objections"]:
         raise PrivacyRefusal(
@@ -191,7 +195,14 @@ class Decided:
 
 
 def reject(home: Path, run: str, reason: str = "") -> Decided:
-    """Refuses the plan that stands under a run's name now, for good; the reason is told to the operator."""
+    """Refuses the plan that stands under a run's name now, for good; the reason is sent to the operator.
+
+    Raises ConfigurationError for a reason of more than ``LONGEST_REASON`` characters.
+    """
+    if len(reason) > LONGEST_REASON:
+        raise ConfigurationError(
+            f"the reason has {len(reason)} characters", f"use at most {LONGEST_REASON}", code="reason-too-long"
+        )
     known = Requests(PartyHome(home))
     request = known.find(run)
     decided = known.decide(request, "rejected", at=time.time(), reason=reason)

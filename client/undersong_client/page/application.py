@@ -164,10 +164,8 @@ class HospitalPage:
         return visit.page("A run asks for this party", {"decision": decision, "sheet": sheet}, **self._live())
 
     def _find(self, manifest: str) -> Any:
-        everything = runs.requests(self._home)
-        found = next((each for each in everything if each.manifest == manifest), None)
-        # A run that is named like another one's hash must not be taken for it.
-        if found is None or any(each.run == manifest for each in everything):
+        found = next((each for each in runs.requests(self._home) if each.manifest == manifest), None)
+        if found is None:
             raise ConfigurationError("no plan with this hash was proposed to this party", "see the list of requests")
         return found
 

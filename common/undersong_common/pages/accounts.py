@@ -27,6 +27,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
 SHORTEST_PASSWORD, LONGEST_PASSWORD = 12, 512
 LINK_S = 15 * 60.0
 IDLE_S, SESSION_S = 30 * 60.0, 12 * 3600.0
+LONGEST_NAME = 200  # characters by which a name at the log-in is counted
 FAILURES_S = 5 * 60.0  # a failed log-in counts for so long
 FAILURES, SOURCE_FAILURES, ACCOUNT_FAILURES = 5, 20, 100  # of an account at one source; of a source; of an account
 HASHES_AT_ONCE = 2  # argon2id takes 64 MiB each
@@ -156,14 +157,17 @@ class Accounts:
         return secret
 
     def enter_by_link(self, secret: str, *, address: str) -> str:
-        """Returns a new session's secret. Raises PrivacyRefusal for a link that was used, has expired, or never was."""
+        """Returns a new session's secret. Raises PrivacyRefusal for a link that was used, has expired, or never was.
+
+        Only wrong links are counted: a link has 256 random bits, and nobody's wrong ones may keep a right one out.
+        """
         with self._store.transaction() as database:
-            tries = self._reserve(database, {f"link at {address}": FAILURES})
             row = database.execute("SELECT * FROM link WHERE secret = ?", (digest(secret.strip()),)).fetchone()
             known = row is not None and row["expires_at"] >= self._clock()
             if known:
                 database.execute("DELETE FROM link WHERE secret = ?", (row["secret"],))
-                self._forget(database, tries)
+            else:
+                self._reserve(database, {f"link at {address}": FAILURES})
         if not known:
             raise PrivacyRefusal("this link was used already or has expired", REMEDY_LINK)
         return self.begin(row["account"], address=address)
@@ -188,7 +192,8 @@ class Accounts:
 
         The try is counted before the password is looked at, and forgotten if the password fits.
         """
-        limits = {f"{name} at {address}": FAILURES, address: SOURCE_FAILURES, f"account {name}": ACCOUNT_FAILURES}
+        who = name[:LONGEST_NAME]
+        limits = {f"{who} at {address}": FAILURES, address: SOURCE_FAILURES, f"account {who}": ACCOUNT_FAILURES}
         with self._store.transaction() as database:
             tries = self._reserve(database, limits)
             row = database.execute("SELECT password FROM account WHERE name = ?", (name,)).fetchone()

@@ -34,6 +34,7 @@ from undersong_common.version import VERSION
 log = logging.getLogger(__name__)
 
 MOST_FIELDS = 2_000
+MOST_COOKIES = 8  # of one name that are tried
 ASSETS = {
     "page.css": "text/css",
     "page.js": "text/javascript",
@@ -258,7 +259,12 @@ class Site:
 
     def secret(self, request: Request) -> str:
         """Returns the session's secret: the half in the cookie, which may reach other ports, and that in the path."""
-        return f"{request.cookies.get(self.settings.cookie, '')}.{request.scope.get('tab', '')}"
+        tab, name = request.scope.get("tab", ""), f"{self.settings.cookie}="
+        # Cookies know no ports: another port's page may have set one of the same name, with another path.
+        pairs = (pair.strip() for line in request.headers.getlist("cookie") for pair in line.split(";"))
+        held = [pair.removeprefix(name) for pair in pairs if pair.startswith(name)][:MOST_COOKIES] or [""]
+        secrets = [f"{cookie}.{tab}" for cookie in held]
+        return next((each for each in secrets[:-1] if self.accounts.session(each, active=False)), secrets[-1])
 
     def _answer(self, request: Request, handler: Handler, least: Role) -> Response:
         found = self.who(request, active="part" not in request.query_params)
@@ -445,7 +451,9 @@ async def _read_form(request: Request) -> tuple[dict[str, str], dict[str, list[s
     async with request.form(max_files=4, max_fields=MOST_FIELDS, max_part_size=LARGEST_BODY_BYTES) as form:
         for name, value in form.multi_items():
             if isinstance(value, str):
-                fields.setdefault(name, []).append(value)
+                # A part may name an encoding of its own, in which half a character can be written.
+                whole = value.encode("utf-8", "replace").decode("utf-8")
+                fields.setdefault(name.encode("utf-8", "replace").decode("utf-8"), []).append(whole)
             else:
                 files[name] = await value.read()
     return {name: values[-1] for name, values in fields.items()}, fields, files

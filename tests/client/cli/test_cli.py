@@ -406,6 +406,11 @@ def test_a_finished_run_keeps_the_sheet_that_was_signed_and_shows_its_cost_and_r
     command("approve", "spring", plan_words(manifest.hash), "--home", home)
     signed = command("preview", "spring", "--home", home)
     assert "the sheet that was signed" in signed
+    decided = Requests(PartyHome(home)).find("spring").decided_s
+    command("budget", "set", "--epsilon", "40", "--delta", "1e-4", "--home", home)
+    command("approve", "spring", plan_words(manifest.hash), "--home", home)  # once more: nothing is signed anew
+    assert Requests(PartyHome(home)).find("spring").decided_s == decided
+    assert command("preview", "spring", "--home", home) == signed
     ledger = Ledger.read(PartyHome(home).ledger)
     for planned in manifest.plan.sums:
         events = (planned.event(),), "", (planned.event_alone(manifest.plan.quorum),)

@@ -53,6 +53,15 @@ def test_a_run_waits_until_a_person_approves_it(home, consent):
     consent.check(wanted)
 
 
+def test_a_run_named_like_a_plans_hash_does_not_stand_in_its_way(home, consent):
+    wanted, requests = manifest(), Requests(home)
+    for each in (wanted, manifest(wanted.hash.hex())):
+        consent.decide(each)
+    requests.decide(requests.find(wanted.hash.hex()), "approved", at=6.0)
+    assert requests.find("first").decision == "approved"
+    assert requests.decide(requests.find(wanted.hash.hex()), "revoked", at=7.0).run == "first"
+
+
 def test_a_rejection_and_a_withdrawal_carry_their_reason_and_stay(home, consent):
     wanted, requests = manifest(), Requests(home)
     consent.decide(wanted)

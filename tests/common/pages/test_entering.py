@@ -178,6 +178,16 @@ def test_sixty_posts_at_once_check_five_passwords_two_at_a_time_and_refusals_wri
     assert site.audit.path.read_bytes() == log
 
 
+def test_wrong_links_do_not_keep_a_right_one_out(accounts):
+    secret = accounts.link("ada")
+    for _ in range(5):
+        with pytest.raises(PrivacyRefusal):
+            accounts.enter_by_link("wrong", address="127.0.0.1")
+    with pytest.raises(TooManyAttempts):
+        accounts.enter_by_link("wrong", address="127.0.0.1")
+    assert accounts.enter_by_link(secret, address="127.0.0.1")
+
+
 def test_guessing_from_one_place_is_answered_with_429(site, browser):
     for _ in range(module.FAILURES):
         assert browser.post("/enter", code="guess").status_code == 403
@@ -263,11 +273,21 @@ def test_of_a_stranger_less_is_read(browser, site):
     in_chunks = (b"x" * 2**14 for _ in range(9))
     assert browser.client.post("/login", content=in_chunks, headers=form).status_code == 413
     invented = f"/s/{'x' * 43}"
+    large = browser.client.post(f"{invented}/csp-report", content=b"x" * 2**17)
+    assert large.status_code == 413  # it is read before anybody is known
     for address in ("/act", "/login", "/enter"):
         chunks = iter([b"x" * 2**20] * 5)
         answer = browser.client.post(f"{invented}{address}", content=(each for each in chunks), headers=form)
         assert answer.status_code == 303
         assert len(list(chunks)) >= 4  # the client sends what is asked for
+
+
+def test_half_a_character_in_a_form_is_an_ordinary_wrong_field(browser):
+    part = '--b\r\ncontent-disposition: form-data; name="%s"\r\n\r\n\\ud800\r\n'
+    body = '--b\r\ncontent-disposition: form-data; name="_charset_"\r\n\r\nunicode_escape\r\n'
+    body += part % "csrf" + part % "name" + "--b--\r\n"
+    kind = "multipart/form-data; boundary=b; charset=unicode_escape"
+    assert browser.client.post("/login", content=body.encode(), headers={"content-type": kind}).status_code == 403
 
 
 def test_one_half_of_a_sessions_secret_reads_and_does_nothing(inside, site):
@@ -290,8 +310,10 @@ def test_one_half_of_a_sessions_secret_reads_and_does_nothing(inside, site):
     assert site.done == []
     assert inside.client.post("/act", data=fields).status_code == 303
     whole = f"undersong_8700={cookie}"
-    client = TestClient(site.application, base_url=f"http://{HOST}", headers={"cookie": whole})
-    assert client.get(f"{base}/alive").status_code == 204  # it was not refused for another reason
+    for held in (whole, f"undersong_8700=evil; {whole}", f"{whole}; undersong_8700=evil"):
+        # Another port's page may have set a cookie of the same name: it does not hide the session's own.
+        client = TestClient(site.application, base_url=f"http://{HOST}", headers={"cookie": held})
+        assert client.get(f"{base}/alive").status_code == 204  # it was not refused for another reason
 
 
 def test_a_report_of_a_violation_keeps_no_secret_of_a_session(inside, site):
