@@ -48,7 +48,7 @@ def test_a_hospital_joins_and_a_run_is_planned_and_started_by_clicks(
         request = clinic.fetch(clinic.page.get_by_role("link", name="Fetch the request").click, tmp_path)
         operator.page.get_by_role("link", name="sign it").click()
         operator.page.get_by_label("Request file").set_input_files(request)
-        operator.page.get_by_label("Its fingerprint, as you hear it").fill(spoken)
+        operator.page.get_by_label("Its fingerprint, as the hospital states it").fill(spoken)
         operator.page.get_by_role("button", name="Compare and sign").click()
         operator.page.get_by_text("lake-clinic is enrolled").wait_for()
         grant = operator.fetch(operator.page.get_by_role("link", name="Download the grant").click, tmp_path)

@@ -118,7 +118,7 @@ def _enrol(operator, hospital, name, folder):
     request = hospital.fetch(hospital.page.get_by_role("link", name="Fetch the request").click, folder)
     operator.page.get_by_role("link", name="sign it").click()
     operator.page.get_by_label("Request file").set_input_files(request)
-    operator.page.get_by_label("Its fingerprint, as you hear it").fill(spoken)
+    operator.page.get_by_label("Its fingerprint, as the hospital states it").fill(spoken)
     operator.page.get_by_role("button", name="Compare and sign").click()
     grant = operator.fetch(operator.page.get_by_role("link", name="Download the grant").click, folder)
     hospital.page.get_by_label("Grant file").set_input_files(grant)

@@ -18,7 +18,7 @@ def opened(path):
     return registry.parties, registry.close
 """
 STORE = """
-from undersong_client import store
+from undersong_client.storage import store
 def opened(path):
     journal = store.Store(path, "alpha", bytes(32))
     journal.put_all({f"key {number}": bytes(2000) for number in range(50)})

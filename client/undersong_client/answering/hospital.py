@@ -13,7 +13,7 @@ from undersong_client import keys
 from undersong_client.answering.computation import Computed, RecordComputation, VectorRequest, zeros
 from undersong_client.answering.grid_vectors import Contribution, grid_vector, rows_one_by_one
 from undersong_client.consent import plugins, policy
-from undersong_client.home import PartyHome
+from undersong_client.home import PartyHome, make_folder
 from undersong_client.records.private import DataSet
 from undersong_client.storage import datasets
 from undersong_common import embedders
@@ -42,6 +42,7 @@ class Embeddings:
         self._lock = threading.Lock()
         folder = Path(home.settings.cache) if home.settings.cache else home.path / "cache"
         try:
+            make_folder(folder)  # what lies in a party's folder is its user's only
             self._cached = CachedEmbedder(
                 embedder, EncryptedFileCache(folder / "embeddings.sqlite", keys.secret(home, "store"))
             )

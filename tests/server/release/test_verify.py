@@ -244,7 +244,9 @@ def test_a_receipt_says_nothing_of_the_data_set(published):
 
 def test_a_receipt_of_an_earlier_version_is_refused_by_name(tmp_path, published):
     value = json.loads(json.dumps(published[0]))
-    old = json.loads((Path(__file__).parents[2] / "client" / "formats" / "version1.json").read_text())["receipt"]
+    old = json.loads((Path(__file__).parents[2] / "client" / "storage" / "formats" / "version1.json").read_text())[
+        "receipt"
+    ]
     value["receipts"]["p0"] = old
     manifest = Manifest.from_bytes(canonical_json(value["manifest"]))
     body = json.loads(old["body"])
