@@ -31,7 +31,7 @@ class Browser:
 
     def hidden(self, path):
         text = self.get(path).text
-        return dict(re.findall(r'name="(csrf|action)" value="([^"]*)"', text))
+        return dict(re.findall(r'name="(csrf|action|sheet)" value="([^"]*)"', text))
 
     def post(self, path, fields=(), *, of=None, headers=None, **changes):
         sent = {**self.hidden(of or path), **dict(fields), **changes}

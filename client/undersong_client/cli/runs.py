@@ -112,7 +112,7 @@ def preview(
         print(f"next: undersong-party approve {run} WORDS, or undersong-party reject {run}")
     else:
         print(f"decided: {request.decision}")
-    shown_plans.note(PartyHome(folder), request.run, request.manifest, at=time.time())
+    shown_plans.note(PartyHome(folder), request.run, request.manifest, found.hash, at=time.time())
 
 
 def approve(

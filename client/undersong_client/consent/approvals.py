@@ -51,6 +51,7 @@ class Request:
         objection: why the guard refuses it as things stand, whatever people decide; empty where it does not.
         signature: hex, over the decision, by the identity key.
         words: the manifest's hash in words (``undersong_protocol.agreement.plan_words``).
+        sheet: hash (hex) of the figures that people read and approved (:func:`sheet_hash`); "" if nobody read them.
         number: counts the plans that were proposed under this name, from 1.
         changes: how it differs from the plan that people here saw last under this name, or from the first one.
         replaced: another plan was proposed under this name later.
@@ -76,6 +77,7 @@ class Request:
     replaced: bool = False
     ended_s: float = 0.0
     suspended_s: float = 0.0
+    sheet: str = ""
 
     @property
     def undecided(self) -> bool:
@@ -93,7 +95,8 @@ class Request:
     @property
     def statement(self) -> bytes:
         """The bytes that the decision's signature covers."""
-        return tagged_hash(TAG, canonical_json([self.run, self.manifest, self.decision, self.decided_s, self.reason]))
+        decided = [self.run, self.manifest, self.decision, self.decided_s, self.reason, self.sheet]
+        return tagged_hash(TAG, canonical_json(decided))
 
 
 class Requests:
@@ -156,14 +159,11 @@ class Requests:
             raise ConfigurationError(f"{path}: is damaged", "restart the daemon; the coordinator proposes it again")
         return data
 
-    def keep_sheet(self, request: Request, figures: Mapping[str, Any]) -> None:
-        """Keeps the figures of the sheet on which people decide about a plan."""
-        write_json(self._path(request.manifest).with_suffix(SHEET), figures)
-
     def sheet(self, request: Request) -> dict[str, Any] | None:
-        """The figures of the sheet as it was signed; None where it was not kept (consent that stands signs none)."""
+        """The figures of the sheet as it was signed; None where nobody signed one, or the file is another's."""
         path = self._path(request.manifest).with_suffix(SHEET)
-        return read_json(path) if request.decision in ("approved", "revoked") and path.exists() else None
+        figures = read_json(path) if request.sheet and path.exists() else None
+        return figures if figures is not None and sheet_hash(figures) == request.sheet else None
 
     def receive(self, manifest: Manifest, *, at: float, objection: str = "") -> Request:
         """Keeps a proposal. A new plan under a known name is a new request, and pending.
@@ -252,7 +252,8 @@ class Requests:
         from undersong_client.consent import shown_plans
 
         seen = shown_plans.seen(self._home)
-        times = [(max(seen.get(each.manifest, 0.0), each.decided_s), -each.number, each) for each in earlier]
+        shown = [seen.get(each.manifest, (0.0, ""))[0] for each in earlier]
+        times = [(max(at, each.decided_s), -each.number, each) for at, each in zip(shown, earlier, strict=True)]
         return max(times, key=lambda time: time[:2])[2]
 
     def _prune(self, earlier: list[Request], now: Request) -> None:
@@ -290,8 +291,19 @@ class Requests:
             write_json(self._path(request.manifest), asdict(changed))
         return changed
 
-    def decide(self, request: Request, decision: Decision, *, at: float, reason: str = "") -> Request:
+    def decide(
+        self,
+        request: Request,
+        decision: Decision,
+        *,
+        at: float,
+        reason: str = "",
+        figures: Mapping[str, Any] | None = None,
+    ) -> Request:
         """Signs and writes a decision about one plan, as it stands in the folder now.
+
+        Args:
+            figures: of the sheet that is approved with the plan; kept, and signed by its hash.
 
         Raises:
             ConfigurationError: the run has ended, the plan was replaced, or what was rejected or revoked is to be
@@ -303,6 +315,11 @@ class Requests:
             request = _request(self._path(request.manifest))
             check_decision(request, decision)
             decided = replace(request, decision=decision, decided_s=at, reason=reason)
+            if figures is not None:
+                if request.decision == decision:
+                    return request  # the sheet stays as it was signed
+                write_json(self._path(request.manifest).with_suffix(SHEET), figures)
+                decided = replace(decided, sheet=sheet_hash(figures))
             signature = keys.identity(self._home).sign(decided.statement).hex()
             return self._changed(replace(decided, signature=signature), always=True)
 
@@ -404,6 +421,11 @@ class PersonalConsent:
             public.verify(bytes.fromhex(request.signature), request.statement)
         except (ValueError, InvalidSignature):
             raise PrivacyRefusal(f"the approval of run {request.run!r} is not signed by this party's key") from None
+
+
+def sheet_hash(figures: Mapping[str, Any]) -> str:
+    """Hash (hex) of a sheet's figures: plan, budget before and after, cautions, warnings."""
+    return tagged_hash("undersong sheet", canonical_json(figures)).hex()
 
 
 def check_decision(request: Request, decision: Decision) -> None:

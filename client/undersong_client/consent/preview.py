@@ -25,6 +25,7 @@ from undersong_protocol.agreement.bounds import Policy
 from undersong_protocol.agreement.enrolment import party_fingerprint
 from undersong_protocol.agreement.manifest import Manifest
 
+WORDS = "The words of this plan, to approve it by and to compare over the telephone:"
 LONGEST_SENTENCE = 600  # characters of the operator's words: one page must hold them
 
 
@@ -207,9 +208,7 @@ def _which(value: dict[str, Any]) -> Section:
     nine = value["words"].split()
     threes = "   ".join(" ".join(nine[start : start + 3]) for start in range(0, len(nine), 3))
     signed = ("Approved: the figures below are those of the sheet that was signed.",) if value["as_signed"] else ()
-    return Section(
-        "The words of this plan, to approve it by and to compare over the telephone:", signed, columns=(threes,)
-    )
+    return Section(WORDS, signed, columns=(threes,))
 
 
 def _another(value: dict[str, Any]) -> list[Section]:

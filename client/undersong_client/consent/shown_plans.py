@@ -1,4 +1,4 @@
-"""Records which plans were shown, on which terminal and when. ``approve --latest-shown`` accepts only these.
+"""Records which sheets were shown, on which terminal and when. ``approve`` accepts only these.
 
 A terminal is a login session with a controlling terminal. A plan shown in one window cannot be approved in another.
 """
@@ -36,25 +36,25 @@ def session() -> str:
     return f"{os.geteuid()}:{leader}:{started}"
 
 
-def note(home: PartyHome, run: str, manifest: str, *, at: float) -> None:
-    """This program's output shows the plan (its hash, hex) of a run now; a terminal, where the output goes to one."""
+def note(home: PartyHome, run: str, manifest: str, sheet: str, *, at: float) -> None:
+    """Notes that this program shows a run's plan and its sheet (their hashes, hex), and on which terminal, if any."""
     sessions, seen = _read(home)
     seen = {key: when for key, when in seen.items() if key != manifest}
-    seen = dict(list(seen.items())[-MOST_SEEN + 1 :]) | {manifest: at}
+    seen = dict(list(seen.items())[-MOST_SEEN + 1 :]) | {manifest: (at, sheet)}
     if sys.stdout.isatty() and (here := session()):  # what went into a file or a pipe, no window has shown
         sessions = {key: value for key, value in sessions.items() if key != here}
         sessions = dict(list(sessions.items())[-MOST_SESSIONS + 1 :])
-        sessions[here] = {"run": run, "manifest": manifest, "at_s": at}
+        sessions[here] = {"run": run, "manifest": manifest, "sheet": sheet, "at_s": at}
     write_json(home.shown, {"sessions": sessions, "seen": seen})
 
 
-def seen(home: PartyHome) -> dict[str, float]:
-    """Times at which each plan was last shown to anybody here, by its hash (hex)."""
+def seen(home: PartyHome) -> dict[str, tuple[float, str]]:
+    """Returns when each plan was last shown to anybody here, and the hash of its sheet, by the plan's hash (hex)."""
     return _read(home)[1]
 
 
-def check(home: PartyHome, run: str, manifest: str, changes: Sequence[str], *, at: float) -> None:
-    """This terminal has shown this very plan of the run, last of all and a moment ago.
+def check(home: PartyHome, run: str, manifest: str, changes: Sequence[str], *, at: float) -> str:
+    """Returns the hash of the sheet that this terminal showed, if it showed this very plan last and a moment ago.
 
     Args:
         changes: what another plan under this name would have changed since.
@@ -76,11 +76,12 @@ def check(home: PartyHome, run: str, manifest: str, changes: Sequence[str], *, a
             + printable("; ".join(changes) or "see its preview"),
             remedy,
         )
+    return str(last["sheet"])
 
 
-def _read(home: PartyHome) -> tuple[dict[str, dict[str, Any]], dict[str, float]]:
+def _read(home: PartyHome) -> tuple[dict[str, dict[str, Any]], dict[str, tuple[float, str]]]:
     try:
         value = read_json(home.shown)
-        return dict(value["sessions"]), dict(value["seen"])
-    except (ConfigurationError, KeyError, TypeError, ValueError):
+        return dict(value["sessions"]), {key: (float(when), str(sheet)) for key, (when, sheet) in value["seen"].items()}
+    except (AttributeError, ConfigurationError, KeyError, TypeError, ValueError):
         return {}, {}  # nothing was shown yet: all that is lost is a convenience

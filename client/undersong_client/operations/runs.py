@@ -39,6 +39,11 @@ class Consent:
     figures: dict[str, Any]
 
     @property
+    def hash(self) -> str:
+        """Hash (hex) of everything that the sheet shows."""
+        return approvals.sheet_hash(self.figures)
+
+    @property
     def sheet(self) -> Page:
         from undersong_client.consent import preview
 
@@ -153,16 +158,19 @@ def approve(
     *,
     words: str | None,
     checkpoints: Path,
+    sheet: str | None = None,
     confirm: Callable[[Sequence[str]], None] = lambda _cautions: None,
 ) -> Request:
-    """Signs the consent to one plan.
+    """Signs the consent to one plan, and the sheet on which it was read.
 
     Args:
+        sheet: hash of the sheet that was read (:attr:`Consent.hash`); None for the one that ``preview`` showed last.
         words: the plan's nine words or its whole hash; None for the plan that this terminal has shown last.
         confirm: called with what the records speak against, where they do; may refuse.
 
     Raises:
         ConfigurationError: no such run, it has ended, or was rejected or revoked.
+        AnotherSheet: budget, records or policy have changed since, so that this sheet was shown to nobody.
         PrivacyRefusal: the words are another plan's, the plan was changed since, or this party's guard refuses it.
     """
     opened = PartyHome(home)
@@ -170,20 +178,32 @@ def approve(
     request = known.find(run)
     if words is not None:
         known.check_words(request, words)
+        sheet = sheet if sheet is not None else shown_plans.seen(opened).get(request.manifest, (0.0, ""))[1]
     else:
-        shown_plans.check(opened, request.run, request.manifest, request.changes, at=time.time())
+        sheet = shown_plans.check(opened, request.run, request.manifest, request.changes, at=time.time())
     approvals.check_decision(request, "approved")
     if request.decision == "approved":
         return request  # the sheet stays as it was signed
-    figures = _consent(opened, known, request, checkpoints).figures
+    now = _consent(opened, known, request, checkpoints)
+    figures = now.figures
     if figures["objections"]:
         raise PrivacyRefusal(
             f"this party's guard refuses run {request.run!r}, whatever is approved: {'; '.join(figures['objections'])}",
             "change the policy or the budget, or have the operator propose another plan",
         )
+    if sheet != now.hash:
+        raise AnotherSheet(request.run, shown=bool(sheet))
     confirm(figures["cautions"])
-    known.keep_sheet(request, figures)
-    return known.decide(request, "approved", at=time.time())
+    return known.decide(request, "approved", at=time.time(), figures=figures)
+
+
+class AnotherSheet(PrivacyRefusal):
+    """The sheet of the run as it stands now was not shown to whoever approves it."""
+
+    def __init__(self, run: str, *, shown: bool) -> None:
+        changed = "has CHANGED since it was shown: budget, records or policy are others" if shown else "was not shown"
+        remedy = f"read it, then decide: undersong-party preview {shell_word(run)}"
+        super().__init__(f"the sheet of run {run!r} {changed}", remedy, code="another-sheet")
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fastapi.responses import Response
 
+from undersong_client.consent import preview
 from undersong_client.home import PartyHome
 from undersong_client.operations import daemon, data, joining, outbox, rules, runs
 from undersong_common.drill import PARTY_WORDS
@@ -158,10 +159,13 @@ class HospitalPage:
             return {"request": self._find(manifest)}
 
         def sheet() -> dict[str, Any]:
-            found = runs.consent(self._home, self._find(manifest).manifest, checkpoints=self._paths.checkpoints)
-            return {"consent": found, "sheet": found.sheet, "bar": _bar(found.figures["cost"])}
+            return self._sheet(self._find(manifest))
 
         return visit.page("A run asks for this party", {"decision": decision, "sheet": sheet}, **self._live())
+
+    def _sheet(self, request: Any) -> dict[str, Any]:
+        found = runs.consent(self._home, request.manifest, checkpoints=self._paths.checkpoints)
+        return {"consent": found, "sheet": found.sheet, "bar": _bar(found.figures["cost"])}
 
     def _find(self, manifest: str) -> Any:
         found = next((each for each in runs.requests(self._home) if each.manifest == manifest), None)
@@ -171,8 +175,11 @@ class HospitalPage:
 
     def _approval(self, visit: Visit) -> Response:
         request = self._find(visit.path["manifest"])
-        found = runs.consent(self._home, request.manifest, checkpoints=self._paths.checkpoints)
-        return visit.show("approval.html.j2", "Approve this plan", request=request, figures=found.figures)
+        shown = self._sheet(request)
+        # The words come from the first step or from the telephone: whoever copies them from here has compared nothing.
+        sections = tuple(each for each in shown["sheet"].sections if each.title != preview.WORDS)
+        shown["sheet"] = replace(shown["sheet"], sections=sections)
+        return visit.show("approval.html.j2", "Approve this plan", request=request, **shown)
 
     def _approve(self, visit: Visit) -> str:
         request = self._find(visit.path["manifest"])
@@ -186,7 +193,17 @@ class HospitalPage:
         words = visit.form.get("words", "").strip()
         if not words:
             raise ConfigurationError("the plan's words were not typed", "type the nine words of the sheet")
-        runs.approve(self._home, request.manifest, words=words, checkpoints=self._paths.checkpoints, confirm=confirm)
+        try:
+            runs.approve(
+                self._home,
+                request.manifest,
+                words=words,
+                checkpoints=self._paths.checkpoints,
+                sheet=visit.form.get("sheet", ""),
+                confirm=confirm,
+            )
+        except runs.AnotherSheet as error:
+            return visit.go(f"/requests/{request.manifest}/approve", f"Not signed: {error.problem}. Read it again.")
         visit.note("approve", f"{request.run} ({request.manifest[:12]})")
         return visit.go(f"/requests/{request.manifest}", "Approved, and signed by this party's key.")
 

@@ -329,6 +329,7 @@ def test_runs_are_approved_rejected_and_revoked_by_name_or_hash(home):
     first, second = proposed(home, run="first"), proposed(home, run="second")
     listed = json.loads(command("requests", "--home", home, "--json"))["requests"]
     assert [(each["run"], each["decision"]) for each in listed] == [("first", "pending"), ("second", "pending")]
+    command("preview", first.hash.hex()[:10], "--home", home)
     command("approve", first.hash.hex()[:10], *plan_words(first.hash).split(), "--home", home)
     command("reject", "second", "--reason", "not now", "--home", home)
     assert "was rejected" in command("approve", "second", second.hash.hex(), "--home", home, code=2)
@@ -367,10 +368,12 @@ def test_a_plan_that_was_changed_after_it_was_shown_is_not_approved(home):
 def test_a_name_that_is_revoked_takes_every_plan_that_was_approved_under_it(home):
     """The attack: two plans under one name were approved; the last is revoked, and the first is proposed again."""
     first = proposed(home, epsilon=1.0)
+    command("preview", "spring", "--home", home)
     command("approve", "spring", plan_words(first.hash), "--home", home)
     second = proposed(home, epsilon=0.5)
     assert "an earlier plan of this run stays approved" in command("reject", "spring", "--home", home)
     third = proposed(home, epsilon=0.6)
+    command("preview", "spring", "--home", home)
     command("approve", "spring", plan_words(third.hash), "--home", home)
     command("revoke", "spring", "--reason", "no more", "--home", home)
     decided = {each.manifest: each.decision for each in Requests(PartyHome(home)).all()}
@@ -390,8 +393,27 @@ def test_what_the_guard_refuses_cannot_be_approved(home):
     assert Requests(PartyHome(home)).find("spring").decision == "pending"
 
 
+def test_a_sheet_that_was_not_shown_or_has_changed_since_is_not_signed(home):
+    """The attack: budget or cautions change between ``preview`` and ``approve``; the plan's words stay the same."""
+    manifest = proposed(home)
+    approve = ("approve", "spring", plan_words(manifest.hash), "--despite-cautions", "--home", home)
+    assert "was not shown" in command(*approve, code=3)
+    command("preview", "spring", "--home", home)
+    command("budget", "set", "--epsilon", "40", "--delta", "1e-4", "--home", home)
+    assert "CHANGED since it was shown" in command(*approve, code=3)
+    assert Requests(PartyHome(home)).find("spring").decision == "pending"
+    command("preview", "spring", "--home", home)
+    command(*approve)
+    known = Requests(PartyHome(home))
+    assert known.sheet(known.find("spring"))["cost"]["budget"] == 40
+    sheet = next(home.glob("requests/*.sheet"))
+    sheet.write_text(sheet.read_text().replace("40.0", "41.0"))
+    assert known.sheet(known.find("spring")) is None  # it is not what was signed
+
+
 def test_a_run_that_has_ended_cannot_be_approved(home):
     manifest = proposed(home)
+    command("preview", "spring", "--home", home)
     command("approve", "spring", plan_words(manifest.hash), "--home", home)
     Requests(PartyHome(home)).ended(manifest.hash, at=time.time())
     assert "has ended" in command("approve", "spring", plan_words(manifest.hash), "--home", home, code=2)
@@ -403,6 +425,7 @@ def test_a_run_that_has_ended_cannot_be_approved(home):
 
 def test_a_finished_run_keeps_the_sheet_that_was_signed_and_shows_its_cost_and_receipt(home):
     manifest = proposed(home)
+    command("preview", "spring", "--home", home)
     command("approve", "spring", plan_words(manifest.hash), "--home", home)
     signed = command("preview", "spring", "--home", home)
     assert "the sheet that was signed" in signed
@@ -523,6 +546,7 @@ def test_parties_that_the_policy_names_must_take_part(home):
         assert "\x1b" not in command(*set_, malformed, code=2)
     assert "contradict" in command(*set_, f"beta={beta}", "--require-nobody", code=2)
     command("policy", "set", "--require-nobody", "--home", home)
+    command("preview", "spring", "--home", home)
     command("approve", "spring", plan_words(manifest.hash), "--home", home)
 
 

@@ -36,7 +36,7 @@ for line in sys.stdin:
 
 
 def check(home, request, *, at):
-    shown_plans.check(home, request.run, request.manifest, request.changes, at=at)
+    return shown_plans.check(home, request.run, request.manifest, request.changes, at=at)
 
 
 class Terminal:
@@ -126,15 +126,15 @@ def test_what_a_program_read_or_another_run_or_an_old_screen_showed_does_not_cou
     spring, autumn = requests.find("spring"), requests.find("autumn")
     with pytest.raises(ConfigurationError, match="has not shown"):
         check(opened, spring, at=time.time())
-    shown_plans.note(opened, spring.run, spring.manifest, at=100.0)
-    check(opened, spring, at=100.0 + shown_plans.LASTS_S)
+    shown_plans.note(opened, spring.run, spring.manifest, "ab", at=100.0)
+    assert check(opened, spring, at=100.0 + shown_plans.LASTS_S) == "ab"
     for at in (99.0, 101.0 + shown_plans.LASTS_S):
         with pytest.raises(ConfigurationError, match="has not shown"):
             check(opened, spring, at=at)
-    shown_plans.note(opened, autumn.run, autumn.manifest, at=101.0)
+    shown_plans.note(opened, autumn.run, autumn.manifest, "ab", at=101.0)
     with pytest.raises(ConfigurationError, match="has not shown"):
         check(opened, spring, at=102.0)
-    shown_plans.note(opened, spring.run, spring.manifest, at=103.0)
+    shown_plans.note(opened, spring.run, spring.manifest, "ab", at=103.0)
     changed = proposed(home, epsilon=0.5)
     assert requests.find("spring").manifest == changed.hash.hex()
     with pytest.raises(PrivacyRefusal, match=r"CHANGED since this terminal showed it: epsilon 1\.5 -> 0\.5"):
@@ -146,5 +146,5 @@ def test_a_damaged_record_of_what_was_shown_stops_no_proposal(home):
     (home / "shown.json").chmod(0o600)
     assert shown_plans.seen(PartyHome(home)) == {}
     first = proposed(home)
-    shown_plans.note(PartyHome(home), "spring", first.hash.hex(), at=5.0)
-    assert json.loads((home / "shown.json").read_text())["seen"] == {first.hash.hex(): 5.0}
+    shown_plans.note(PartyHome(home), "spring", first.hash.hex(), "ab", at=5.0)
+    assert json.loads((home / "shown.json").read_text())["seen"] == {first.hash.hex(): [5.0, "ab"]}

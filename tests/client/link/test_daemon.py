@@ -347,6 +347,7 @@ def test_a_run_waits_for_a_person_and_the_coordinator_is_told_of_the_decision(ru
     assert "approval of a person" in propose(stream, manifest).pending.reason
     assert "a run" in command("requests", "--home", home.path)
     time.sleep(0.6)
+    command("preview", "a run", "--home", home.path)
     command("approve", "a run", *plan_words(manifest.hash).split(), "--home", home.path)
     assert stream.next("decided").run == "a run"
     manifest.check_signatures({"alpha": propose(stream, manifest).signature.signature})
@@ -375,6 +376,7 @@ def test_a_run_that_ends_before_it_was_agreed_on_is_signed_no_more(running, coor
     assert "has failed" in command("approve", "a run", words, "--home", home.path, code=2)
     assert propose(stream, manifest).WhichOneof("body") == "pending"  # it is asked again
     assert request()["suspended_s"] == 0
+    command("preview", "a run", "--home", home.path)
     command("approve", "a run", words, "--home", home.path)
     signature = propose(stream, manifest).signature.signature
     assert asked(close_run=close).WhichOneof("body") == "noted"
@@ -390,6 +392,7 @@ def test_what_is_asked_of_a_suspended_run_says_that_it_goes_on(running, coordina
     stream = coordinator.next_stream()
     manifest = manifest_for(home)
     propose(stream, manifest)
+    command("preview", "a run", "--home", home.path)
     command("approve", "a run", plan_words(manifest.hash), "--home", home.path)
     signatures = {"alpha": propose(stream, manifest).signature.signature}
 
@@ -409,6 +412,7 @@ def test_a_run_ends_with_its_receipt_and_is_neither_approved_nor_asked_again(run
     stream = coordinator.next_stream()
     manifest = manifest_for(home)
     assert propose(stream, manifest).WhichOneof("body") == "pending"
+    command("preview", "a run", "--home", home.path)
     command("approve", "a run", plan_words(manifest.hash), "--home", home.path)
     signature = propose(stream, manifest).signature.signature
 
@@ -440,6 +444,7 @@ def test_a_revoked_run_leaves_no_keys_of_an_attempt_though_nobody_asks_any_more(
     stream = coordinator.next_stream()
     manifest = manifest_for(home)
     propose(stream, manifest)
+    command("preview", "a run", "--home", home.path)
     command("approve", "a run", plan_words(manifest.hash), "--home", home.path)
     signature = propose(stream, manifest).signature.signature
     agree = fed.AgreeManifest(manifest=manifest.to_bytes(), signatures={"alpha": signature})
@@ -462,6 +467,7 @@ def test_only_the_plan_that_was_approved_is_signed_and_another_one_is_told_loudl
     shown, changed = manifest_for(home, epsilon=0.1), manifest_for(home, epsilon=2.0)
     assert propose(stream, shown).WhichOneof("body") == "pending"
     time.sleep(0.6)  # the daemon has seen that it is pending
+    command("preview", "a run", "--home", home.path)
     command("approve", "a run", plan_words(shown.hash), "--home", home.path)
     stream.next("decided")
     assert propose(stream, changed).WhichOneof("body") == "pending"

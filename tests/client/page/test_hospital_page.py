@@ -10,7 +10,7 @@ import pytest
 
 from tests.client.cli.test_cli import proposed, spoken
 from tests.doubles import foreign_package
-from tests.doubles.party_home import HashedEmbedder, command, joined
+from tests.doubles.party_home import HashedEmbedder, command, joined, write_notes
 from tests.doubles.plain_browser import HOST, Browser
 from undersong_client.cli.options import checkpoints_folder
 from undersong_client.consent.approvals import Requests
@@ -83,6 +83,27 @@ def test_a_request_is_read_approved_by_its_words_and_withdrawn_by_its_name(page,
     assert "changed our mind" in page.get(address).text
     kinds = [entry.what for entry in page.site.audit.entries()]
     assert kinds == ["log in by link", "approve", "revoke"]
+
+
+def test_a_sheet_that_changed_after_the_second_step_is_shown_again_and_not_signed(page, home, tmp_path):
+    """The attack: budget and records change between the form and its signature; ``despite`` was ticked before."""
+    manifest = proposed(home, run="spring")
+    address = f"/requests/{manifest.hash.hex()}"
+    filled = {**page.hidden(f"{address}/approve"), "words": spoken(manifest), "despite": "yes"}
+    command("budget", "set", "--epsilon", "40", "--delta", "1e-4", "--home", home)
+    other = write_notes(tmp_path / "other.jsonl", labels=("good", "elsewhere"))
+    fields = ("--label-field", "label", "--user-field", "patient", "--new-version")
+    command("data", "add", other, *fields, "--home", home)
+    sent = page.client.post(f"{address}/approve", data=filled)
+    assert page.led(sent) == f"{address}/approve"
+    assert Requests(PartyHome(home)).find("spring").decision == "pending"
+    again = text(page.get(f"{address}/approve"))
+    assert "CHANGED since it was shown" in again
+    assert "epsilon 40" in again
+    assert "have a label that the task does not list" in again
+    assert page.post(f"{address}/approve", words=spoken(manifest)).status_code == 409  # the caution is not confirmed
+    assert page.led(page.post(f"{address}/approve", words=spoken(manifest), despite="yes")) == address
+    assert Requests(PartyHome(home)).find("spring").decision == "approved"
 
 
 def test_a_finished_run_shows_the_sheet_that_was_signed_its_end_and_no_refusal(page, home):
