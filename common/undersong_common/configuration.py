@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,10 @@ from pydantic_core import core_schema
 from undersong_common.errors import ConfigurationError
 
 Model = TypeVar("Model", bound=BaseModel)
+LARGEST_FILE_BYTES = 2**18
+MOST_LEVELS = 16  # tables within tables: the parser's time grows with the square of a dotted key's parts
+_PART = r"""(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*"""
+_LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:\.[ \t]*{_PART}){{{MOST_LEVELS},}}")
 
 
 @dataclass(frozen=True)
@@ -55,14 +60,33 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def parse_toml(name: str, data: bytes) -> dict[str, Any]:
     """The parsed contents of the file ``name``. Raises ConfigurationError as :func:`read_toml`."""
+    if len(data) > LARGEST_FILE_BYTES:
+        raise ConfigurationError(
+            f"{name}: has {len(data):,} bytes", f"write at most {LARGEST_FILE_BYTES:,}", code="file-too-large"
+        )
     try:
-        return tomllib.loads(data.decode("utf-8"))
+        return _parsed(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{name}: is not UTF-8 (byte {error.start})", "save the file as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{name}: is not valid TOML: {error}", "correct the line that is named") from None
-    except (ValueError, RecursionError):  # a number of thousands of digits, lists in lists in lists
-        raise ConfigurationError(f"{name}: is no task file", "choose another file") from None
+    except (ValueError, RecursionError):  # a number of thousands of digits, tables in tables in tables
+        remedy = f"use at most {MOST_LEVELS} levels of tables and lists, and shorter numbers"
+        raise ConfigurationError(f"{name}: is no task file", remedy, code="file-too-deep") from None
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """Parses TOML. Raises ValueError beyond ``MOST_LEVELS``, before it costs time, and RecursionError."""
+    if _LONG_KEY.search(text):
+        raise ValueError
+    found = tomllib.loads(text)
+    level: list[Any] = [found]
+    for _ in range(MOST_LEVELS):
+        inside = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
+        level = [item for items in inside for item in items]
+    if any(isinstance(each, dict | list) for each in level):
+        raise ValueError
+    return found
 
 
 def override(data: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
@@ -124,8 +148,8 @@ def _child(node: Any, part: str, where: str) -> Any:
 
 def _toml_value(text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        return _parsed(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
         return text
 
 

@@ -3,7 +3,16 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from undersong_common.configuration import nearest, override, read_toml, validate
+from undersong_common import configuration
+from undersong_common.configuration import (
+    LARGEST_FILE_BYTES,
+    MOST_LEVELS,
+    nearest,
+    override,
+    parse_toml,
+    read_toml,
+    validate,
+)
 from undersong_common.errors import ConfigurationError
 
 
@@ -100,3 +109,14 @@ def test_an_unreadable_file_is_named(tmp_path, content, words):
 
 def test_nearest_lists_all_words_where_none_is_near():
     assert nearest("zzz", ["wasp", "dpkps"]) == "known: dpkps, wasp"
+
+
+def test_a_file_s_length_and_levels_are_bounded_before_it_is_parsed(monkeypatch):
+    levels = ".".join("abcdefghijklmnopqrst"[:MOST_LEVELS])
+    assert parse_toml("t", f"{levels}=1\ntext='a.b'\nnumbers=[0.1,0.2]".encode())
+    monkeypatch.setattr(configuration.tomllib, "loads", None)  # nothing below is parsed
+    for text, code in ((f"{levels}.z=1", "file-too-deep"), ("#" * (LARGEST_FILE_BYTES + 1), "file-too-large")):
+        with pytest.raises(ConfigurationError) as caught:
+            parse_toml("t", text.encode())
+        assert caught.value.code == code
+    assert override({"a": 1}, [f"a=1\n{levels}.z=1"])["a"].startswith("1\n")
